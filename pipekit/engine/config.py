@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,10 +47,6 @@ class RunTable:
     stops: Sequence[Recurring[int]]
     sum_order: Recurring[Turn]
     made: tuple[int, ...]
-
-    def begun(self, boundary: Boundary) -> "RunTable":
-        """Return the table of a run that is taken up again behind a boundary."""
-        return replace(self, made=boundary.versions)
 
 
 @dataclass(frozen=True)

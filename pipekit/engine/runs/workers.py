@@ -142,7 +142,7 @@ class Workers:
         steps, common = table.steps, table.common
         if resume:
             steps = [steps_after(each, resume.boundary) for each in steps]
-            common = common.begun(resume.boundary)
+            common = replace(common, made=resume.boundary.versions)
         scaled = parts.updates.scale is not None and schedule.trains
         total = extent.total if schedule.period else None
         config = RunConfig(
