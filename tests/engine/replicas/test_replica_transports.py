@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
-from pipekit import Checkpoints, Pipeline, Watch, schedules
+from pipekit import Checkpoints, Pipeline, schedules
 from tests.engine.examples import OPTIMIZERS, Batches, data, different, mixed, mlp, sgd, values
 from tests.engine.gloo import over_gloo
 from tests.engine.parametrized import TRANSPORTS
@@ -249,13 +249,6 @@ def test_other_stages_go_on_with_the_mean(tmp_path: Path) -> None:
     each = [own_statistics(batches[place:9:3], normed()[0]) for place in range(3)]
     mean = torch.stack([norm.get_buffer("running_mean") for norm in each]).mean(0)
     torch.testing.assert_close(other.state_dict()["0.running_mean"], mean)
-
-
-def test_memory_can_be_followed() -> None:
-    trace = replicated(mixed(), [2, 1], [4, 4]).train(data(4), watch=Watch(memory=True)).trace
-    assert trace.memory is not None
-    first, second, _ = trace.memory.peak_bytes
-    assert first == second, "replicas hold the same"
 
 
 # --- Under torchrun ------------------------------------------------------------------------------
