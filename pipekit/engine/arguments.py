@@ -77,13 +77,7 @@ def require_whole_rounds(rule: Mitigation, schedule: Schedule) -> None:
 def require_weights_as_read(
     needed: Sequence[tuple[int, str]], stages: Sequence[StageConfig], schedule: Schedule
 ) -> None:
-    """Raise ValueError if forwards edit weights that backwards of earlier microbatches need.
-
-    Args:
-        needed: (layer, name) of such weights.
-        stages: of the model.
-        schedule: by which it trains.
-    """
+    """Raise ValueError if forwards edit weights (layer, name) that earlier backwards need."""
     some = beginning(schedule, 2) if schedule.period else schedule
     for layer, name in needed:
         stage = [each for each in stages if each.passes.part.first_layer <= layer][-1]
@@ -202,12 +196,9 @@ def loads(op: Op) -> bool:
 
 
 def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool = True) -> None:
-    """Raise ScheduleError for what cannot be run; it can be drawn, checked and simulated.
+    """Raise ScheduleError for what a ``runner`` cannot run; it can be drawn and simulated.
 
-    Args:
-        schedule: the table.
-        runner: what is to run it, for the message.
-        trains: whether that computes: what only waits moves no activations and has no sequences.
+    One that only waits, and not ``trains``, moves no activations and has no sequences.
     """
     for number, tasks in enumerate((*schedule.head, *schedule.period)):
         for task in tasks:

@@ -109,13 +109,7 @@ def read_in_chunks(read: Read, chunks: int) -> Read:
 
 
 def require_same_in_chunks(first: Batch, chunks: int, evaluate: Callable[[Tree], Probe]) -> None:
-    """Raise ValueError if the model's output of a sequence is another one in chunks.
-
-    Args:
-        first: the first batch, as it was cut.
-        chunks: of its sequences.
-        evaluate: runs rows through the model in evaluation mode.
-    """
+    """Raise ValueError if the model's output of a sequence, evaluated, is another one in chunks."""
     pieces, sequence = first.cut_input()[:chunks], ChunkedSequence()
     whole, apart = evaluate(torch.cat(pieces, dim=1)).output, []
     for chunk, piece in enumerate(pieces):
