@@ -58,8 +58,8 @@ class ModuleStage:
         self.passes = Passes(config, weights.modules, clock.device, weights.parameters)
         self.view = WorkerView(number, clock.device, clock, {number: weights}, int)
         self.trace, self.memory = recorders(runtime.watch, {number: recompute}, clock.device)
-        self.observers = observers_of(runtime.watch.observers, number)
-        self.observers[:0] = filter(None, (self.trace, self.memory))
+        recording = filter(None, (self.trace, self.memory))
+        self.observers = [*recording, *observers_of(runtime.watch.observers, number)]
         for observer in self.observers:
             observer.begin(self.view)
         if self.memory and not keeps:  # weights are all that stays of a forward alone
