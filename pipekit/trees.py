@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 Tree = Any  # Tensor | tuple[Tree | None, ...] | list[Tree | None] | dict[str, Tree | None]
 
@@ -45,6 +46,11 @@ def leaves(tree: Tree) -> list[Tensor]:
     if isinstance(tree, (tuple, list)):
         return [tensor for item in tree if item is not None for tensor in leaves(item)]
     raise _refused(tree)
+
+
+def tensors_in(structure: Any) -> list[Tensor]:
+    """Return the tensors in a structure that may hold anything else, too."""
+    return [leaf for leaf in tree_leaves(structure) if isinstance(leaf, Tensor)]
 
 
 def tree_bytes(tree: Tree) -> int:

@@ -16,7 +16,7 @@ from pipekit import oracle
 from pipekit.clusters import V100
 from pipekit.datasets import Batch
 from pipekit.engine import Execution, OptimizerFactory, Pipeline, Run, Watch, measure_memory
-from pipekit.host.cores import available_cores
+from pipekit.host.provenance import available_cores
 from pipekit.models.transformer import Block
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile

@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel, FiniteFloat, field_validator
 
 from pipekit.engine.transports.processes.forkserver import forkserver
-from pipekit.host.cores import available_cores
+from pipekit.host.provenance import available_cores
 from pipekit.progress import progress_bar
 from pipekit.reading import read_json
 from pipekit.writing import write_whole

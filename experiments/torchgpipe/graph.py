@@ -16,7 +16,7 @@ from experiments.study.tables import with_line
 from pipekit import Watch, plots
 from pipekit.engine import PipelinedModule
 from pipekit.engine.module import Place, link
-from pipekit.layers.split_backward import nodes
+from pipekit.losses.checks import nodes
 from pipekit.schedules import Payload, gpipe, lower
 from pipekit.schedules.lowering.lower import Skips
 from pipekit.traces import RECOMPUTE, Trace

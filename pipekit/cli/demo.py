@@ -46,7 +46,7 @@ def demo(
     [b]Example[/b]
       pipekit demo
     """
-    from pipekit.host.cores import workers_on_cores
+    from pipekit.host.provenance import workers_on_cores
 
     typer.echo(
         "A convolutional network learns 4,000 images of MNIST by two methods, in "

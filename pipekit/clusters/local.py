@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, require_workers
-from pipekit.host.cores import available_cores
+from pipekit.host.provenance import available_cores
 
 if TYPE_CHECKING:
     import torch

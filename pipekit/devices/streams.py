@@ -1,11 +1,13 @@
 """Streams of accelerators: their events, the copies and moves in them, and when they did what."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from pipekit.devices.which import is_accelerator
 from pipekit.trees import Tree, tree_map
@@ -80,11 +82,13 @@ def wait_events(tensors: Iterable[Tensor], events: Sequence[torch.Event]) -> Non
             wait_event(device, event)
 
 
-def to_device(tree: Tree, device: torch.device) -> Tree:
-    """Return a structure of tensors on an accelerator; for a CPU the structure itself."""
+def to_device(structure: Any, device: torch.device) -> Any:
+    """Return a structure with its tensors on an accelerator; for a CPU the structure itself."""
     if not is_accelerator(device):
-        return tree
-    return tree_map(lambda t: keep_for_current_stream(t).to(device, non_blocking=True), tree)
+        return structure
+    return tree_map_only(
+        Tensor, lambda t: keep_for_current_stream(t).to(device, non_blocking=True), structure
+    )
 
 
 def moved(tree: Tree, device: torch.device) -> Tree:
@@ -92,6 +96,8 @@ def moved(tree: Tree, device: torch.device) -> Tree:
 
     What lies on the host (lengths, say) stays there.
     """
+    if not is_accelerator(device):
+        return tree
     return tree_map(lambda t: to_device(t, device) if is_accelerator(t.device) else t, tree)
 
 
@@ -177,19 +183,23 @@ class Clock:
 
     On a CPU a mark is the time; on an accelerator, where calls return before the work is done, it
     is an event in this thread's stream.
+
+    Attributes:
+        now: returns a mark at this point of the device's work; the first one waits for it.
+        seconds: returns a mark's time in seconds, on the scale of ``time.perf_counter()``; an
+            accelerator is waited for, until it has come to the mark.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._timed_by_events = is_accelerator(device)
+        by_events = is_accelerator(device)
+        self.now: Callable[[], Any] = self._mark if by_events else time.perf_counter
+        self.seconds: Callable[[Any], float] = self._seconds_of if by_events else float
         # An event, and when it was; there is none before anybody asks for a time.
         self._known: torch.Event | None = None
         self._known_s = 0.0
 
-    def now(self) -> object:
-        """Return a mark at this point of the device's work; the first one waits for it."""
-        if not self._timed_by_events:
-            return time.perf_counter()
+    def _mark(self) -> torch.Event:
         if self._known is None:
             synchronize(self.device)
             self._known = self._event()
@@ -197,14 +207,7 @@ class Clock:
             self._known_s = time.perf_counter()
         return self._event()
 
-    def seconds(self, mark: object) -> float:
-        """Return a mark's time in seconds, on the scale of ``time.perf_counter()``.
-
-        An accelerator is waited for, until it has come to the mark.
-        """
-        if isinstance(mark, float):
-            return mark
-        assert isinstance(mark, torch.Event)
+    def _seconds_of(self, mark: torch.Event) -> float:
         assert self._known is not None, "a mark of another clock"
         mark.synchronize()
         # From the last mark that was asked for, not from the first: the milliseconds between two

@@ -27,7 +27,7 @@ from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import checked, lowered
 from pipekit.engine.transports.threads import ThreadRunner
-from pipekit.partition.ties import Tie, tie_ends, tie_ways
+from pipekit.partition.partition import Tie, tie_ends, tie_ways
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule
@@ -114,11 +114,12 @@ def emulate(
             index=worker,
             steps=own,
             device=CPU,
-            stages=[
-                replace(each, times=times.get((worker, each.index), {}))
-                for each in stages
+            stages={
+                index: replace(each, times=times.get((worker, index), {}))
+                for index, each in enumerate(stages)
                 if worker in each.cost.workers
-            ],
+            },
+            slots=table.slots[worker],
         )
         for worker, own in enumerate(table.steps)
     ]
@@ -156,7 +157,7 @@ def _times(
 def _batch(microbatches: int) -> Batch:
     """Return a batch of one number a microbatch, to be fed like any other."""
     rows = torch.zeros(microbatches, 1)
-    return Batch(rows, rows, microbatches, ((1,),), microbatches)
+    return Batch(rows, rows, microbatches, ((1,),), [1] * microbatches)
 
 
 def _ties(costs: Sequence[StageCosts]) -> tuple[Tie, ...]:

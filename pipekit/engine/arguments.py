@@ -77,17 +77,11 @@ def require_whole_rounds(rule: Mitigation, schedule: Schedule) -> None:
 def require_weights_as_read(
     needed: Sequence[tuple[int, str]], stages: Sequence[StageConfig], schedule: Schedule
 ) -> None:
-    """Raise ValueError if forwards edit weights that backwards of earlier microbatches need.
-
-    Args:
-        needed: (layer, name) of such weights.
-        stages: of the model.
-        schedule: by which it trains.
-    """
+    """Raise ValueError if forwards edit weights (layer, name) that earlier backwards need."""
     some = beginning(schedule, 2) if schedule.period else schedule
     for layer, name in needed:
         stage = [each for each in stages if each.passes.part.first_layer <= layer][-1]
-        under_way = (_is_shared(stage.index, tasks) for tasks in some.workers)
+        under_way = (_is_shared(stage.passes.part.index, tasks) for tasks in some.workers)
         if stage.recompute == "never" and any(under_way):
             raise ValueError(
                 f"the forward of layer {layer} edits {name!r}, which the backward of an earlier "
@@ -144,14 +138,13 @@ def counted(
 NO_BATCHES = "there are no batches to run: pass at least one (input, target)"
 
 
-def require_no_autocast(autocast: torch.dtype | None, devices: Iterable[torch.device]) -> None:
+def require_no_autocast(autocast: torch.dtype | None, kind: str) -> None:
     """Raise ValueError within another ``torch.autocast``, which other threads would not see."""
-    for kind in {device.type for device in devices}:
-        if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != autocast:
-            raise ValueError(
-                f"the call is within torch.autocast, in which workers would not be: leave it out, "
-                f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
-            )
+    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != autocast:
+        raise ValueError(
+            f"the call is within torch.autocast, in which workers would not be: leave it out, "
+            f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
+        )
 
 
 def require_steps(steps: int | None) -> None:
@@ -203,12 +196,9 @@ def loads(op: Op) -> bool:
 
 
 def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool = True) -> None:
-    """Raise ScheduleError for what cannot be run; it can be drawn, checked and simulated.
+    """Raise ScheduleError for what a ``runner`` cannot run; it can be drawn and simulated.
 
-    Args:
-        schedule: the table.
-        runner: what is to run it, for the message.
-        trains: whether that computes: what only waits moves no activations and has no sequences.
+    One that only waits, and not ``trains``, moves no activations and has no sequences.
     """
     for number, tasks in enumerate((*schedule.head, *schedule.period)):
         for task in tasks:

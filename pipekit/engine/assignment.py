@@ -11,7 +11,7 @@ import torch
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.passes import PassConfig
-from pipekit.engine.execution.stage import Stage, StageSource
+from pipekit.engine.execution.stage import StageSource
 from pipekit.engine.feed import End
 from pipekit.engine.observers.record import WorkerRecord
 from pipekit.engine.observers.reporter import Listener
@@ -38,7 +38,8 @@ class WorkerAssignment:
         device: where it computes.
         devices: where each worker computes, if activations move from one to another.
         chunks: of each microbatch's sequence, each with a number of its own in the steps.
-        stages: sources of the stages that it trains.
+        stages: sources of the stages that it trains, by index.
+        slots: the number of weight slots of each stage; 1 where it has no steps.
         inference: instead of these, the stages that it only runs forward.
         incoming: each other worker's messages to it, in the order in which they leave; only where
             they are received in that order, through torch.distributed.
@@ -49,21 +50,10 @@ class WorkerAssignment:
     device: torch.device
     devices: Sequence[torch.device] = ()
     chunks: int = 1
-    stages: Sequence[StageSource] = ()
+    stages: Mapping[int, StageSource] = field(default_factory=dict)
+    slots: Mapping[int, int] = field(default_factory=dict)
     inference: Sequence[PassConfig] = ()
     incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
-
-    def build(self) -> dict[int, Stage]:
-        """Return the stages that it trains, by index; those of its last run are built.
-
-        Raises:
-            NotBuilt: the function that makes an optimizer or a scheduler raised an error, for
-                example.
-        """
-        try:
-            return {stage.index: stage.build(self.device) for stage in self.stages}
-        except Exception as error:
-            raise NotBuilt(error) from error.__cause__
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,7 @@ class WorkerReport:
     Attributes:
         rows: of each microbatch.
         weight_slots: the number of weight versions in memory, over its stages.
-        stages: those that it has trained, as they stand after the run.
+        stages: those that it has trained, by index, as they stand after the run.
         record: of events and memory, as configured.
         losses: on the last stage, (microbatch, weighted loss); elsewhere empty.
         most_pending: the most microbatches that waited for their backward at once.
@@ -88,7 +78,7 @@ class WorkerReport:
 
     rows: Sequence[int]
     weight_slots: int
-    stages: Sequence[StageSource] = ()
+    stages: Mapping[int, StageSource] = field(default_factory=dict)
     record: WorkerRecord = field(default_factory=WorkerRecord)
     losses: Iterable[tuple[int, float]] = ()
     most_pending: int = 0
@@ -98,12 +88,6 @@ class WorkerReport:
     results: list[tuple[int, Any]] = field(default_factory=list)
     end: int = sys.maxsize
     error: BaseException | None = None
-
-
-def first_error(reports: Sequence[WorkerReport]) -> BaseException | None:
-    """Return the error that ended a run: of several, the one of the earliest microbatch."""
-    failed = [report for report in reports if report.error is not None]
-    return min(failed, key=lambda report: report.end).error if failed else None
 
 
 class Runner(ABC):

@@ -1,7 +1,4 @@
-"""Batches, cut into microbatches by their rows, whatever containers hold their entries.
-
-For the way to the last stage, tensors and all else are parted, and put together again there.
-"""
+"""Batches, cut into microbatches by their rows, whatever containers hold their entries."""
 
 import copy
 from collections import deque
@@ -47,11 +44,10 @@ class Batch(NamedTuple):
 
     Attributes:
         input: of the first layer, or None for workers that do not run it.
-        target: of the loss, or None likewise.
+        target: the second argument of the loss, in any containers; or None likewise.
         rows: the number of examples.
         row_shapes: for each tensor of the input, the shape of a row.
-        parts: the number of microbatches; their rows differ by at most 1.
-        plain: all that the target holds beside tensors, or None.
+        sizes: the rows of each microbatch (:func:`part_sizes`).
         said: of a target that is a whole batch, which entries the user has said to be rows, and
             which not; None: the target is one entry.
         chunks: of each sequence, a row each (:mod:`pipekit.engine.execution.special_microbatches`).
@@ -62,25 +58,14 @@ class Batch(NamedTuple):
     target: Tree
     rows: int
     row_shapes: Shapes
-    parts: int
-    plain: Plain | None = None
+    sizes: Sequence[int]
     said: Mapping[Any, bool] | None = None
     kept: Collection[Any] = ()
     chunks: int = 1
 
-    @property
-    def microbatch_rows(self) -> list[int]:
-        """Rows of each microbatch; with fewer rows than microbatches the first get none."""
-        return part_sizes(self.rows, self.parts)
-
-    @property
-    def whole_target(self) -> Any:
-        """The second argument of the loss, for all rows."""
-        return self.plain.joined(self.target) if self.plain else self.target
-
     def cut_input(self) -> list[Tree]:
         """Return the model's input for each microbatch."""
-        parts, whole = split(self.input, self.parts, self.rows), self.input
+        parts, whole = split(self.input, self.sizes), self.input
         if isinstance(whole, dict):
             return [part | {name: whole[name] for name in self.kept} for part in parts]
         if self.kept:
@@ -88,26 +73,23 @@ class Batch(NamedTuple):
             return [tuple((whole if n in self.kept else x)[n] for n in places) for x in parts]
         return parts
 
-    def cut_target(self) -> list[Any]:
-        """Return the second argument of the loss for each microbatch."""
-        return pieces(self.whole_target, self.microbatch_rows, self.said)
+    def cut_target(self, sizes: Sequence[int] | None = None) -> list[Any]:
+        """Return the second argument of the loss for each microbatch, or for so many rows each."""
+        sizes = sizes or self.sizes
+        if self.said is None:
+            return cut_entry(self.target, sizes)
+        return cut(self.target, sizes, self.said)
 
 
-def split(tree: Tree, parts: int, rows: int | None = None) -> list[Tree]:
-    """Cut a structure of tensors [rows, ...] along the rows, as evenly as can be.
+def split(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
+    """Cut a structure of tensors [rows, ...] into parts of so many rows.
 
-    Tensors of another length than ``rows`` stay whole in each piece; with None all are cut.
+    Tensors of another length stay whole in each part.
     """
     if isinstance(tree, Tensor):
-        return _cut(tree, parts, rows)
-    pieces = [_cut(tensor, parts, rows) for tensor in leaves(tree)]
-    return [refill(tree, [piece[part] for piece in pieces]) for part in range(parts)]
-
-
-def _cut(tensor: Tensor, parts: int, rows: int | None) -> list[Tensor]:
-    if rows is None or (tensor.dim() and len(tensor) == rows):
-        return list(torch.split(tensor, part_sizes(len(tensor), parts)))
-    return [tensor] * parts
+        return cut_entry(tree, sizes)
+    each = [cut_entry(tensor, sizes) for tensor in leaves(tree)]
+    return [refill(tree, parts) for parts in zip(*each, strict=True)]
 
 
 def part_sizes(rows: int, parts: int) -> list[int]:
@@ -135,18 +117,16 @@ def copied(batch: Any) -> Any:
 
 
 def parted(batch: Any) -> tuple[Tree, Plain | None]:
-    """Return a batch's tensors, and all else; the batch itself and None if it has tensors only."""
+    """Return a batch's tensors, and all else, to send them apart.
+
+    Of one that has tensors only these are the batch itself and None.
+    """
     leaves, spec = pytree.tree_flatten(batch)
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     if len(places) == len(leaves):
         return batch, None
     others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     return [leaves[place] for place in places], Plain(others, places, spec)
-
-
-def pieces(target: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None) -> list[Any]:
-    """Cut what the loss gets into parts of so many rows: a whole batch, or with None one entry."""
-    return cut_entry(target, sizes) if said is None else cut(target, sizes, said)
 
 
 def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None) -> list[Any]:

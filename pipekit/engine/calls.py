@@ -92,45 +92,36 @@ def one_at_a_time(method: M) -> M:
     return cast(M, called)
 
 
-class Interrupts:
-    """While it is entered, the first interrupt lets a run end where its updates are whole.
+@contextmanager
+def interrupts(stop: Callable[[], None] | None) -> Iterator[list[KeyboardInterrupt]]:
+    """Let the first interrupt within the block end a run where its updates are whole.
 
     The second one ends it at once, as the first one does outside of the main thread, where
-    somebody else handles interrupts, and where the run cannot end before its table does.
-
-    Attributes:
-        error: what is to be raised once the run has ended, or None.
+    somebody else handles interrupts, and where the run cannot end before its table does (None).
+    Yields the error that is to be raised once the run has ended, if there is one.
     """
+    came: list[KeyboardInterrupt] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    if not (stop and in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
+        yield came
+        return
 
-    def __init__(self, stop: Callable[[], None] | None) -> None:
-        self._stop, self._mine = stop, False
-        self.error: KeyboardInterrupt | None = None
-
-    def __enter__(self) -> None:
-        here = threading.current_thread() is threading.main_thread()
-        self._mine = (
-            bool(self._stop)
-            and here
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        )
-        if self._mine:
-            signal.signal(signal.SIGINT, self._interrupted)
-
-    def __exit__(self, *error: object) -> None:
-        if self._mine:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+    def interrupted(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.error = KeyboardInterrupt()
-        assert self._stop
-        self._stop()
+        came.append(KeyboardInterrupt())
+        stop()
         print(
             "pipekit: interrupted: the batches on their way are finished (a second interrupt ends "
             "the run at once, and its weights are lost)",
             file=sys.stderr,
             flush=True,
         )
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

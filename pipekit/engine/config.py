@@ -1,9 +1,8 @@
 """The configuration that all workers of a run share."""
 
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +10,8 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.losses.checks import is_mean
-from pipekit.losses.losses import MeanOver
-from pipekit.partition.ties import Tie
+from pipekit.engine.stops import PossibleStops
+from pipekit.partition.partition import Tie
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import Boundary
 from pipekit.schedules.lowering.recurring import Recurring
@@ -21,42 +19,6 @@ from pipekit.schedules.lowering.sums import Sum, Turn
 
 Loss = Callable[[Any, Any], Tensor]
 """``loss(output, target)`` of a microbatch, one number."""
-
-
-@dataclass(frozen=True)
-class PossibleStops:
-    """Where a run may end early, with whole updates on all stages: before some batches.
-
-    Attributes:
-        batches: these, in order, as ranges of microbatches.
-        size: the number of microbatches after which they repeat; 0: they do not.
-        begin: the run's first microbatch.
-    """
-
-    batches: tuple[range, ...] = ()
-    size: int = 0
-    begin: int = 0
-
-    def __contains__(self, microbatch: int) -> bool:
-        return self.before(microbatch) == microbatch
-
-    def __bool__(self) -> bool:
-        return bool(self.batches)
-
-    def after(self, resume: "ResumeConfig | None") -> "PossibleStops":
-        """Return those of a run that is taken up again, if it is."""
-        return replace(self, begin=resume.boundary.microbatches) if resume else self
-
-    def before(self, microbatch: int) -> int | None:
-        """Return the possible end before a failed microbatch's own batch, or None.
-
-        An earlier end is no remedy, since updates of some stages may have seen a batch in between.
-        """
-        first = microbatch - microbatch % self.size if self.size else 0
-        place = bisect_right(self.batches, microbatch - first, key=lambda batch: batch.start)
-        batch = self.batches[place - 1] if place else range(0)
-        end = first + batch.start
-        return end if microbatch - first in batch and end >= self.begin else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +31,7 @@ class RunTable:
         busy: those with any stage.
         links: pairs of workers of which the first sends the second messages between stages.
         sums: the terms of each update of each stage.
+        averages: whether any update sums microbatches of several batches.
         stops: for each stage, the microbatch after the last one of each update; empty if no stage
             is on several workers.
         sum_order: (stage, update) of the sums over several workers, in the order of all workers.
@@ -80,13 +43,10 @@ class RunTable:
     busy: tuple[int, ...]
     links: frozenset[tuple[int, int]]
     sums: Sequence[Recurring[Sum]]
+    averages: bool
     stops: Sequence[Recurring[int]]
     sum_order: Recurring[Turn]
     made: tuple[int, ...]
-
-    def begun(self, boundary: Boundary) -> "RunTable":
-        """Return the table of a run that is taken up again behind a boundary."""
-        return replace(self, made=boundary.versions)
 
 
 @dataclass(frozen=True)
@@ -144,13 +104,6 @@ class Start(NamedTuple):
     resume: ResumeConfig | None = None
     losses: Sequence[tuple[int, float]] = ()
 
-    @property
-    def is_end(self) -> bool:
-        """Whether nothing is left to train on."""
-        if self.resume is None:
-            return False
-        return self.resume.boundary.batches == len(self.schedule.batches)
-
 
 class Extent(NamedTuple):
     """Which batches a run has, and by which schedule.
@@ -203,16 +156,6 @@ class RunConfig:
     possible_stops: PossibleStops = field(default_factory=PossibleStops)
     batches: int = 0
     end: int = sys.maxsize
-
-    @property
-    def mean_loss(self) -> bool:
-        """Whether the loss is a mean over rows, by which microbatches are then weighted."""
-        return is_mean(self.loss)
-
-    @property
-    def count(self) -> Callable[[Any], float] | None:
-        """The count of a target's entries, if the loss is a mean over these and not over rows."""
-        return self.loss.count if isinstance(self.loss, MeanOver) else None
 
     @property
     def sharing(self) -> list[tuple[tuple[int, ...], bool]]:

@@ -11,12 +11,14 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
-from pipekit.engine.batches import Batch, Plain, Shapes, copied, parted
-from pipekit.engine.config import PossibleStops
+from pipekit.engine.batches import Batch, Shapes, copied
+from pipekit.engine.stops import PossibleStops
 from pipekit.engine.transport import BeyondStop
 from pipekit.layers.seeded import drawing_undisturbed
+from pipekit.losses.checks import is_mean
+from pipekit.losses.losses import MeanOver
 from pipekit.schedules import Op, Step, Steps
-from pipekit.trees import Tree, leaves
+from pipekit.trees import Tree, leaves, tensors_in
 
 Read = Callable[[Any, int, int], Batch]
 """Checks a batch of the user's, given its microbatches and its number."""
@@ -81,15 +83,15 @@ class BatchSource:
                 run may not end.
         """
         for number, microbatches in enumerate(self.each_batch()):
-            may_end = microbatches.start in self.possible_stops
-            if number == self.total or (self._stopped and may_end):
+            first = microbatches.start
+            if number == self.total or (self._stopped and first in self.possible_stops):
                 yield End()
                 return
             batch = None
             try:
                 batch = self._next(number, len(microbatches))
             except Exception as error:
-                if not may_end:
+                if first not in self.possible_stops:
                     raise
                 self.error = error
             if batch is None:
@@ -110,14 +112,6 @@ class BatchSource:
                 f"the batches ended after {number}, though their len() is {self.total}"
             ) from None
         return self._read(batch, parts, number)
-
-
-class FedTarget(NamedTuple):
-    """The last stage's share of a microbatch: tensors, weight of its loss, other entries."""
-
-    tree: Tree
-    weight: float
-    plain: Plain | None
 
 
 class _Microbatches:
@@ -155,39 +149,37 @@ class Needs(NamedTuple):
             _Microbatches(steps, lambda step: not step.sends),
         )
 
-    @classmethod
-    def after(cls, microbatch: int) -> Self:
-        """Return the needs of all workers together, from a microbatch on."""
-        return cls(range(microbatch, sys.maxsize), range(microbatch, sys.maxsize))
+
+EVERYTHING = Needs(range(sys.maxsize), range(sys.maxsize))
+"""The needs of all workers together."""
 
 
 class Feed:
     """Reads batches one by one; the first worker that needs the next batch reads it.
 
     ``needs`` are those of the workers here; ``caller`` has the streams, if any, of the thread in
-    which the user made the batches, whose tensors may still be on the way there.  ``count`` counts
-    the entries of a target, if the loss is a mean over these and not over rows.  ``end`` is called
+    which the user made the batches, whose tensors may still be on the way there.  ``end`` is called
     with the first microbatch after the run, if it ends early.
     """
 
     def __init__(
         self,
         batches: Iterable[Batch | End],
-        needs: Needs,
+        loss: Callable[..., Any],
+        needs: Needs = EVERYTHING,
         caller: ThreadStreams | None = None,
-        count: Callable[[Tree], float] | None = None,
         end: Callable[[int], None] | None = None,
     ) -> None:
-        self._batches = iter(batches)
+        self._batches, self._loss = iter(batches), loss
         self._needs, self._caller = needs, caller
-        self._count, self._end, self._ended = count, end, False
+        self._end, self._ended = end, False
         self._error: Exception | None = None
         self._lock = threading.Lock()
         self._inputs: dict[int, tuple[Tree, Sequence[torch.Event]]] = {}
-        self._targets: dict[int, tuple[FedTarget, Sequence[torch.Event]]] = {}
+        self._targets: dict[int, tuple[Any, float, Sequence[torch.Event]]] = {}
         self.rows = array("q")
-        self.shapes: list[Shapes] = []
-        self._known_shapes: dict[Shapes, Shapes] = {}
+        self._row_shapes: list[Shapes] = []  # of each microbatch
+        self._known_shapes: dict[Shapes, Shapes] = {}  # equal ones are kept once
 
     def input(self, k: int) -> Tree:
         """Return the input of microbatch ``k``, once; () if it has no rows."""
@@ -197,13 +189,18 @@ class Feed:
             wait_events(leaves(tree), made)
         return tree if self.rows[k] else ()
 
-    def target(self, k: int) -> FedTarget:
-        """Return the target of microbatch ``k``, once."""
+    def target(self, k: int) -> tuple[Any, float]:
+        """Return the target of microbatch ``k`` and the weight of its loss, once."""
         self.read_to(k)
-        fed, made = self._targets.pop(k)
+        target, weight, made = self._targets.pop(k)
         if made:
-            wait_events(leaves(fed.tree), made)
-        return fed
+            wait_events(tensors_in(target), made)
+        return target, weight
+
+    def shapes(self, k: int) -> Shapes:
+        """Return the shapes of the tensors in the input of microbatch ``k``."""
+        self.read_to(k)
+        return tuple((self.rows[k], *shape) for shape in self._row_shapes[k])
 
     def read_to(self, k: int) -> None:
         """Read batches until microbatch ``k`` is here.
@@ -241,10 +238,9 @@ class Feed:
                 if self._end:
                     self._end(len(self.rows))
                 return
-            tensors = leaves([tree for tree in batch[:2] if tree is not None])
-            made = record_events(tensors) if caller else ()
-        rows, first = batch.microbatch_rows, len(self.rows)
-        here = range(first, first + batch.parts)
+            made = record_events(tensors_in(batch[:2])) if caller else ()
+        first = len(self.rows)
+        here = range(first, first + len(batch.sizes))
         if any(k in self._needs.inputs for k in here):
             for k, part in zip(here, batch.cut_input(), strict=True):
                 if k in self._needs.inputs:
@@ -254,19 +250,20 @@ class Feed:
                 weights = self._weights(batch)
             for k, target, weight in zip(here, batch.cut_target(), weights, strict=True):
                 if k in self._needs.targets:
-                    tensors, plain = parted(target)
-                    self._targets[k] = FedTarget(tensors, weight, plain), made
-        found = (tuple((n, *shape) for shape in batch.row_shapes) for n in rows)
-        self.shapes += [self._known_shapes.setdefault(each, each) for each in found]
-        self.rows.extend(rows)
+                    self._targets[k] = target, weight, made
+        shapes = self._known_shapes.setdefault(batch.row_shapes, batch.row_shapes)
+        self._row_shapes += [shapes] * len(batch.sizes)
+        self.rows.extend(batch.sizes)
 
     def _weights(self, batch: Batch) -> list[float]:
         """Return the factor of each microbatch's loss in the loss of the batch."""
-        if self._count is None:
-            return [rows / batch.rows for rows in batch.microbatch_rows]
-        counted = self._count(batch.whole_target)
-        if not counted:
-            raise ValueError(
-                "a batch has nothing that the loss counts: leave it out, its mean is undefined"
-            )
-        return [1 / counted] * batch.parts
+        if isinstance(self._loss, MeanOver):
+            counted = self._loss.count(batch.target)
+            if not counted:
+                raise ValueError(
+                    "a batch has nothing that the loss counts: leave it out, its mean is undefined"
+                )
+            return [1 / counted] * len(batch.sizes)
+        if not is_mean(self._loss):
+            return [1.0] * len(batch.sizes)
+        return [rows / batch.rows for rows in batch.sizes]

@@ -1,13 +1,12 @@
 """How a worker reaches the others, and hears of the end of a run."""
 
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from pipekit.schedules import Message, Step, Steps
+from pipekit.engine.stops import StopPoint
+from pipekit.schedules import Message
 from pipekit.trees import Tree
 
 
@@ -17,27 +16,6 @@ class Aborted(Exception):
 
 class BeyondStop(Exception):
     """The run ends before the microbatch that a worker waits for."""
-
-
-class StopPoint:
-    """The known end of a run, shared by workers: ``microbatch`` is the first after the run.
-
-    The schedule stays whole: a run that ends before a microbatch executes every step of the
-    microbatches before it, and skips all others.
-    """
-
-    def __init__(self) -> None:
-        self.microbatch = sys.maxsize
-        self._lock = threading.Lock()
-
-    def at(self, microbatch: int) -> None:
-        """End the run before a microbatch, unless it ends earlier."""
-        with self._lock:  # workers may fail at the same time, in different batches
-            self.microbatch = min(self.microbatch, microbatch)
-
-    def until(self, steps: Steps) -> Iterator[Step]:
-        """Yield the steps of the run, up to the end as it is known at each step."""
-        return steps.until(lambda: self.microbatch)
 
 
 class FlatBucket(NamedTuple):

@@ -2,29 +2,46 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from itertools import islice
+from typing import cast
 
 from torch import Tensor
 
 from pipekit.devices import Clock, Mover, synchronize
-from pipekit.engine.assignment import WorkerAssignment, WorkerReport
+from pipekit.engine.assignment import NotBuilt, WorkerAssignment, WorkerReport
 from pipekit.engine.checkpoints.stage_parts import CheckpointWriter, restoring
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.offloading import OffloadingStage, offloading
 from pipekit.engine.execution.pipeline_io import EvaluationIO, StageRuntime, TrainingIO
 from pipekit.engine.execution.special_microbatches import PassingEmpty, in_chunks
+from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.feed import Feed
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import TrafficCounter, WorkerRecording
+from pipekit.engine.observers.record import TrafficCounter, recorded, recorders
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
 from pipekit.layers.python_state import merged_put_back
-from pipekit.schedules import Op, Step, Steps
-from pipekit.schedules.lowering.lower import slot_count
+from pipekit.schedules import Op, Step
 from pipekit.trees import tree_map
+
+
+def built(assignment: WorkerAssignment) -> WorkerAssignment:
+    """Return an assignment whose stages are on the worker's device; those of its last run are.
+
+    Raises:
+        NotBuilt: the function that makes an optimizer or a scheduler raised an error, for example.
+    """
+    stages: dict[int, StageSource] = {}
+    try:
+        for number, each in assignment.stages.items():
+            is_built = isinstance(each, Stage)
+            stages[number] = each if is_built else each.config.build(assignment.device)
+    except Exception as error:
+        raise NotBuilt(error) from error.__cause__
+    return replace(assignment, stages=stages)
 
 
 def run(
@@ -35,7 +52,7 @@ def run(
     on_news: Listener | None,
     watchers: Sequence[Observer] = (),
 ) -> WorkerReport:
-    """Train or evaluate, as configured."""
+    """Train the stages of an assignment, which are built, or evaluate, as configured."""
     if not config.training:
         return _evaluate(assignment, config, transport, feed, watchers)
     return _train(assignment, config, transport, feed, on_news, watchers)
@@ -51,21 +68,21 @@ def _train(
 ) -> WorkerReport:
     """Execute a worker's steps in training, and report."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
-    stages = assignment.build()
+    stages = cast(Mapping[int, Stage], assignment.stages)
     for number, stage in stages.items():
-        stage.prepare(slot_count(steps, number), config.loss_versions)
+        stage.prepare(assignment.slots.get(number, 1), config.loss_versions)
     io, errors = TrainingIO(config, feed), list[Exception]()
     recompute = {number: stage.mode for number, stage in stages.items()}
-    recording = WorkerRecording(config.watch, recompute, device)
+    trace, memory = recorders(config.watch, recompute, device)
     traffic = TrafficCounter()
-    observers = [*watchers, *recording.observers, traffic]
+    observers = [*watchers, *filter(None, (trace, memory)), traffic]
     if on_news and len(config.table.stage_workers) - 1 in stages:
-        held = recording.memory.held_bytes if recording.memory else lambda: None
-        observers.append(Reporter(on_news, config, held))
-    observers += observers_of(config.watch.observers, index)
+        observers.append(Reporter(on_news, config, memory.held_bytes if memory else lambda: None))
+    if config.watch.observers:
+        observers += observers_of(config.watch.observers, index)
     if config.checkpoints:
         about = assignment, config, io.losses, transport.stop_point, errors
-        observers += [CheckpointWriter(stage, *about) for stage in stages.values()]
+        observers += [CheckpointWriter(n, each, *about) for n, each in stages.items()]
     weights = {number: stage.weights for number, stage in stages.items()}
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
     runtimes: Mapping[int, StageRuntime] = stages
@@ -76,7 +93,7 @@ def _train(
         runtimes = movable
     if config.execution.short_batches == "fewer":
         runtimes = {number: PassingEmpty(stage) for number, stage in runtimes.items()}
-    execute: Callable[[Step], None] = Executor(
+    executor = Executor(
         index,
         runtimes,
         recompute,
@@ -86,7 +103,8 @@ def _train(
         updates=updates,
         observers=observers,
         first_microbatch=config.first_microbatch,
-    ).execute
+    )
+    execute: Callable[[Step], None] = executor.execute
     if assignment.chunks > 1:
         execute = in_chunks(execute, assignment.chunks)
     if movable:
@@ -99,21 +117,22 @@ def _train(
     worker = Worker(view, execute, transport, observers, conclude, survives)
     transport.stop_point.at(config.end)
     try:
-        worker.run(transport.stop_point.until(steps))
+        worker.run(steps.until(transport.stop_point))
     finally:
         if updates.shares:
             updates.close()
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
     io.losses.wait()
-    recording.note_peak()
+    if memory:
+        memory.note_peak()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return WorkerReport(
-        stages=[*stages.values()],
-        record=recording.record(),
+        stages=stages,
+        record=recorded(trace, memory),
         losses=io.losses,
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
-        most_pending=_most_pending(steps, config, transport.stop_point.microbatch),
+        most_pending=executor.most_pending,
         rows=feed.rows,
         sent_bytes=traffic.sent_bytes + updates.sent_bytes(),
         loss_scales=scaler.scales if scaler else [],
@@ -170,7 +189,7 @@ def _evaluate(
             first_microbatch=config.first_microbatch,
             training=False,
         )
-        steps = transport.stop_point.until(assignment.steps)
+        steps = assignment.steps.until(transport.stop_point)
         Worker(view, executor.execute, transport, observers).run(steps)
         transport.finish()
         synchronize(device)
@@ -179,16 +198,3 @@ def _evaluate(
             weight_slots=len(assignment.inference),
             results=[(k, tree_map(Tensor.cpu, value)) for k, value in ends.results],
         )
-
-
-def _most_pending(steps: Steps, config: RunConfig, end: int) -> int:
-    """Return the most microbatches, of all stages, that wait for their backward at once."""
-    done = config.resume.boundary.microbatches if config.resume else 0
-    pending = most = 0
-    # A run that goes on fills the pipeline anew, which takes no more steps than at the beginning.
-    for step in islice(steps.until(lambda: end), 2 * len(steps.distinct)):
-        op = step.task.op
-        if step.task.microbatch >= done:
-            pending += (op is Op.FORWARD) - op.adds_gradient
-            most = max(most, pending)
-    return most

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from pipekit.host.cores import available_cores
+from pipekit.host.provenance import available_cores
 
 SWITCH_INTERVAL_S = 1e-4
 """How long a worker's thread may keep Python's interpreter.  Operators hold it for microseconds;

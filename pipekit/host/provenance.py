@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pipekit.host.cores import available_cores
+from pipekit.units import plural
 from pipekit.writing import write_whole
 
 LABELS = {
@@ -119,3 +119,17 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def available_cores() -> int:
+    """Return the cores that this process may run on, or where nobody says so, all of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def workers_on_cores(workers: int) -> str:
+    """Return on what workers run here, in words: who shares a core is slower for that alone."""
+    cores = available_cores()
+    verb = "share" if workers > cores else "have" if workers > 1 else "has"
+    return f"{plural(workers, 'worker')} {verb} {plural(cores, 'core')}"

@@ -7,8 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from pipekit.layers.module_state import TORCHS
-from pipekit.layers.read_state import generators
+from pipekit.layers.module_state import TORCHS, generators
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -1,4 +1,4 @@
-"""Buffers, weights and modes of modules: left alone, read, and put back."""
+"""Buffers, weights, generators and modes of modules: left alone, read, and put back."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
+from torch.utils._pytree import tree_iter, tree_leaves
 
 TORCHS = frozenset(vars(nn.Module()))
 """What torch keeps in every module for itself: tensors, children, hooks, the mode."""
@@ -44,6 +44,39 @@ def set_buffers(module: nn.Module, saved: Mapping[str, Tensor]) -> None:
         buffers = module.get_submodule(owner)._buffers
         before = buffers[own_name]
         buffers[own_name] = tensor.to(tensor.device if before is None else before.device)
+
+
+def named_generators(module: nn.Module) -> dict[str, torch.Generator]:
+    """Return the random generators that modules keep in their attributes, also in containers."""
+    return {
+        f"{path}.{key}.{number} (torch.Generator)": leaf
+        for path, each in module.named_modules()
+        for key, value in vars(each).items()
+        if key not in TORCHS and isinstance(value, (torch.Generator, list, tuple, dict))
+        for number, leaf in enumerate(tree_leaves(value))
+        if isinstance(leaf, torch.Generator)
+    }
+
+
+def generators(module: nn.Module) -> list[torch.Generator]:
+    """Return the same, each once."""
+    return list(dict.fromkeys(named_generators(module).values()))
+
+
+@contextmanager
+def generators_put_back(drawn: Iterable[torch.Generator]) -> Iterator[None]:
+    """Put back the states of generators."""
+    states = [(each, each.get_state()) for each in drawn]
+    try:
+        yield
+    finally:
+        for each, state in states:
+            each.set_state(state)
+
+
+def trained(stage: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that an optimizer of the stage updates, each once."""
+    return [p for p in stage.parameters() if p.requires_grad]
 
 
 Module = TypeVar("Module", bound=nn.Module)

@@ -13,8 +13,13 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
-from pipekit.layers.module_state import TORCHS, WrittenTensors, buffers_untouched
-from pipekit.layers.read_state import generators, put_back
+from pipekit.layers.module_state import (
+    TORCHS,
+    WrittenTensors,
+    buffers_untouched,
+    generators,
+    generators_put_back,
+)
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
@@ -96,7 +101,7 @@ def state_untouched(model: nn.Module) -> Iterator[PythonState]:
     which is yielded, stay as they were.
     """
     state = PythonState(model)
-    with buffers_untouched(model), put_back(generators(model)):
+    with buffers_untouched(model), generators_put_back(generators(model)):
         try:
             yield state
         finally:

@@ -6,42 +6,13 @@ microbatches have left there.
 """
 
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from pipekit.layers.module_state import TORCHS
-
-
-def named_generators(module: nn.Module) -> dict[str, torch.Generator]:
-    """Return the random generators that modules keep in their attributes, also in containers."""
-    return {
-        f"{path}.{key}.{number} (torch.Generator)": leaf
-        for path, each in module.named_modules()
-        for key, value in vars(each).items()
-        if key not in TORCHS and isinstance(value, (torch.Generator, list, tuple, dict))
-        for number, leaf in enumerate(tree_leaves(value))
-        if isinstance(leaf, torch.Generator)
-    }
-
-
-def generators(module: nn.Module) -> list[torch.Generator]:
-    """Return the same, each once."""
-    return list(dict.fromkeys(named_generators(module).values()))
-
-
-@contextmanager
-def put_back(drawn: Iterable[torch.Generator]) -> Iterator[None]:
-    """Put back the states of generators."""
-    states = [(each, each.get_state()) for each in drawn]
-    try:
-        yield
-    finally:
-        for each, state in states:
-            each.set_state(state)
+from pipekit.layers.module_state import generators, generators_put_back
 
 
 class ReadState:
@@ -94,7 +65,7 @@ class ReadNow:
                 read = copies.setdefault(id(read), read.clone())
             owned[name] = read
         try:
-            with put_back(each for each, _ in self._states):
+            with generators_put_back(each for each, _ in self._states):
                 for each, state in self._states:
                     each.set_state(state)
                 yield

@@ -12,37 +12,12 @@ a stage is compared with a whole one, and if they differ, as well as for weights
 several times, the second part runs the whole graph once more.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
-
-
-def nodes(tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()) -> Iterator[Node]:
-    """Yield every node from which one of the tensors comes, once each."""
-    # Nodes are told apart by their Python objects, which live as long as somebody holds them.
-    seen = dict.fromkeys(end.grad_fn for end in ends)
-    left = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-    while left:
-        node = left.pop()
-        if node in seen:
-            continue
-        seen[node] = None
-        yield node
-        left += [following for following, _ in node.next_functions if following is not None]
-
-
-def weights_in_graph(
-    tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()
-) -> Iterator[nn.Parameter]:
-    """Yield the parameters that a backward from these tensors comes to, or that are among them."""
-    roots = list(tensors)
-    leaves = chain(roots, (getattr(node, "variable", None) for node in nodes(roots, ends)))
-    return (leaf for leaf in leaves if isinstance(leaf, nn.Parameter) and leaf.requires_grad)
-
 
 Gradients = tuple[Tensor | None, ...]
 

@@ -1,15 +1,16 @@
 """Whether a loss can be trained on, and is for a batch that of its microbatches together."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from math import isfinite
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from pipekit.layers.pass_state import rounding
-from pipekit.layers.split_backward import weights_in_graph
 from pipekit.losses.losses import MeanOver
 
 
@@ -44,6 +45,29 @@ def require_no_weights(loss: Tensor, outputs: Iterable[Tensor]) -> None:
                 f"model's weights, unless it is the optimizer's weight_decay. Of weights that are "
                 f"not to be trained call .requires_grad_(False)"
             )
+
+
+def nodes(tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()) -> Iterator[Node]:
+    """Yield every node from which one of the tensors comes, once each."""
+    # Nodes are told apart by their Python objects, which live as long as somebody holds them.
+    seen = dict.fromkeys(end.grad_fn for end in ends)
+    left = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen[node] = None
+        yield node
+        left += [following for following, _ in node.next_functions if following is not None]
+
+
+def weights_in_graph(
+    tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()
+) -> Iterator[nn.Parameter]:
+    """Yield the parameters that a backward from these tensors comes to, or that are among them."""
+    roots = list(tensors)
+    leaves = chain(roots, (getattr(node, "variable", None) for node in nodes(roots, ends)))
+    return (leaf for leaf in leaves if isinstance(leaf, nn.Parameter) and leaf.requires_grad)
 
 
 def is_mean(loss: Callable[..., Any]) -> bool:

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from pipekit.choices import require_choice
 from pipekit.layers.module_state import OperatorMode, buffers_untouched, memory_of
-from pipekit.partition.partition import cut
+from pipekit.partition.partition import require_unshared
 
 
 def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: int) -> None:
@@ -63,26 +63,6 @@ def require_no_tensor_hooks(model: nn.Module) -> None:
                 f"have: remove it, and let the function that makes the optimizer give that one a "
                 f"hook, optimizer.register_step_pre_hook(...), which sees all gradients"
             )
-
-
-def require_unshared(
-    model: nn.Sequential, balance: Sequence[int], edited: Iterable[tuple[int, str]] = ()
-) -> None:
-    """Raise ValueError if stages share a buffer, or a weight of a layer that a forward edits.
-
-    Nobody keeps their copies equal, as those of other weights.
-    """
-    single = dict.fromkeys(model.buffers(), "buffer")
-    weights = (model[layer].get_parameter(name) for layer, name in edited)
-    single |= dict.fromkeys(weights, "weight, which a forward edits,")
-    owner: dict[Tensor, int] = {}
-    for stage, layers in enumerate(cut(model, balance)):
-        for name, tensor in chain(layers.named_buffers(), layers.named_parameters()):
-            if tensor in single and owner.setdefault(tensor, stage) != stage:
-                raise ValueError(
-                    f"stages {owner[tensor]} and {stage} share the {single[tensor]} {name!r}: "
-                    f"choose a balance that keeps the layers that share it in one stage"
-                )
 
 
 def require_ties_on_one_device(

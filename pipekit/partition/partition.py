@@ -1,26 +1,97 @@
-"""What a pipeline knows of a model: its stages, and what passes between them."""
+"""What a pipeline knows of a model: its stages, and what passes between them.
 
+Of weights that layers of several stages share, as the embeddings of input and output, every stage
+has a copy.  Each begins the backward of a microbatch with the gradient that the later stages have
+added up, and passes on the sum, so that the first stage has the gradient of all uses, from the last
+one to the first, as it is summed in the unsplit model.
+"""
+
+import copy
 from bisect import bisect
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
-from pipekit.layers.module_state import named_buffers
-from pipekit.layers.skips import Name, Skip, between, links
+from pipekit.layers.module_state import named_buffers, trained
+from pipekit.layers.skips import Name, Skip
 from pipekit.partition.probe import Probe
-from pipekit.partition.ties import (
-    Tie,
-    Trained,
-    find_ties,
-    parameter_numbers,
-    separated,
-    tie_ways,
-    trained,
-)
 from pipekit.schedules.lowering.steps import FIRST_TIE
+
+
+class Tie(NamedTuple):
+    """Trained parameters of which the same stages have copies."""
+
+    stages: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]  # by stage: where they stand among its trained parameters
+
+    def members(self, stage_workers: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Return the workers that have a copy, or several, given those of each stage."""
+        workers = (worker for stage in self.stages for worker in stage_workers[stage])
+        return tuple(dict.fromkeys(workers))
+
+
+class TieWay(NamedTuple):
+    """A way on which the gradient of a shared parameter goes back, from stage late to early.
+
+    ``original`` and ``copy``: where it stands among their trained parameters.
+    """
+
+    early: int
+    late: int
+    original: int
+    copy: int
+
+
+def tie_ways(ties: Iterable[Tie]) -> Iterator[TieWay]:
+    """Yield the ways between each stage of a tie and the next, for each of its parameters."""
+    for tie in ties:
+        for (early, originals), (late, copies) in pairwise(
+            zip(tie.stages, tie.places, strict=True)
+        ):
+            for places in zip(originals, copies, strict=True):
+                yield TieWay(early, late, *places)
+
+
+def tie_ends(ties: Iterable[Tie]) -> list[tuple[int, int]]:
+    """Return the stages between which the gradient of each shared parameter goes back."""
+    return [(way.early, way.late) for way in tie_ways(ties)]
+
+
+Trained = Callable[[nn.Module], list[nn.Parameter]]
+
+
+def find_ties(stages: Iterable[nn.Module], trained: Trained = trained) -> tuple[Tie, ...]:
+    """Return what stages share of what is trained."""
+    places = defaultdict[nn.Parameter, dict[int, int]](dict)
+    for index, stage in enumerate(stages):
+        for place, parameter in enumerate(trained(stage)):
+            places[parameter][index] = place
+    ties = defaultdict[tuple[int, ...], list[tuple[int, ...]]](list)
+    for where in places.values():
+        if len(where) > 1:
+            ties[tuple(where)].append(tuple(where.values()))
+    return tuple(Tie(s, tuple(zip(*each, strict=True))) for s, each in ties.items())
+
+
+def parameter_numbers(
+    stages: Sequence[nn.Module], trained: Trained = trained
+) -> list[list[int | None]]:
+    """Return the number of every stage's trained parameters in the unsplit model.
+
+    None stands for the copy of an earlier stage's, which counts there.
+    """
+    known: set[nn.Parameter] = set()
+    found: list[list[int | None]] = []
+    for stage in stages:
+        found.append([])
+        for parameter in trained(stage):
+            found[-1].append(None if parameter in known else len(known))
+            known.add(parameter)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +127,13 @@ class PartitionStage:
 
     def tied(self, ties: Iterable[Tie]) -> "PartitionStage":
         """Return the same, whose backwards pass on the gradients of what stages share."""
-        ways = {FIRST_TIE - number: way for number, way in enumerate(tie_ways(ties))}
-        return replace(
-            self,
-            originals={n: way.original for n, way in ways.items() if way.early == self.index},
-            copies={n: way.copy for n, way in ways.items() if way.late == self.index},
-        )
+        originals, copies = dict[int, int](), dict[int, int]()
+        for number, way in enumerate(tie_ways(ties)):
+            if way.early == self.index:
+                originals[FIRST_TIE - number] = way.original
+            elif way.late == self.index:
+                copies[FIRST_TIE - number] = way.copy
+        return replace(self, originals=originals, copies=copies)
 
 
 @dataclass(frozen=True)
@@ -74,9 +146,14 @@ class Partition:
 
     def separated(self) -> "Partition":
         """Return the same with parameters of its own for every stage: copies of what is shared."""
-        modules = separated([stage.module for stage in self.stages])
-        pairs = zip(self.stages, modules, strict=True)
-        return replace(self, stages=tuple(replace(stage, module=each) for stage, each in pairs))
+        known, stages = set[nn.Parameter](), []
+        for stage in self.stages:
+            own = set(stage.module.parameters())
+            if not known.isdisjoint(own):
+                stage = replace(stage, module=copy.deepcopy(stage.module))
+            stages.append(stage)
+            known |= own
+        return replace(self, stages=tuple(stages))
 
     def retrained(self, modules: Sequence[nn.Module], trained: Trained = trained) -> "Partition":
         """Return the same with what is ``trained`` of modules that share what the model's share."""
@@ -89,10 +166,11 @@ class Partition:
         return replace(self, stages=tuple(stages), ties=ties)
 
 
-def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Partition:
-    """Cut a model; the layers are its own."""
+def partition(
+    model: nn.Sequential, balance: Sequence[int], tried: Probe, skips: Sequence[Skip] = ()
+) -> Partition:
+    """Cut a model; the layers are its own, ``skips`` those between its stages."""
     require_handed_on_within(balance, tried.handed_on)
-    skips = between(links(model), balance)
     modules = cut(model, balance)
     places = enumerate(zip(pairwise([0, *accumulate(balance)]), modules, strict=True))
     stages = (
@@ -121,6 +199,26 @@ def require_handed_on_within(balance: Sequence[int], pairs: Collection[tuple[int
                 f"keeps them in one stage, return the tensor from layer to layer, or stash and pop "
                 f"it (pipekit.layers.skips)"
             )
+
+
+def require_unshared(
+    model: nn.Sequential, balance: Sequence[int], edited: Iterable[tuple[int, str]] = ()
+) -> None:
+    """Raise ValueError if stages share a buffer, or a weight of a layer that a forward edits.
+
+    Nobody keeps their copies equal, as those of other weights.
+    """
+    single = dict.fromkeys(model.buffers(), "buffer")
+    weights = (model[layer].get_parameter(name) for layer, name in edited)
+    single |= dict.fromkeys(weights, "weight, which a forward edits,")
+    owner: dict[Tensor, int] = {}
+    for stage, layers in enumerate(cut(model, balance)):
+        for name, tensor in chain(layers.named_buffers(), layers.named_parameters()):
+            if tensor in single and owner.setdefault(tensor, stage) != stage:
+                raise ValueError(
+                    f"stages {owner[tensor]} and {stage} share the {single[tensor]} {name!r}: "
+                    f"choose a balance that keeps the layers that share it in one stage"
+                )
 
 
 def cut(layers: nn.Sequential, balance: Sequence[int]) -> list[nn.Sequential]:

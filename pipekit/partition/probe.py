@@ -2,18 +2,25 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.module_tracker import ModuleTracker
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipekit.devices import moved
-from pipekit.layers.flop_counter import FlopCounter
-from pipekit.layers.module_state import OperatorMode, named_buffers, to_training, weights_untouched
+from pipekit.layers.module_state import (
+    OperatorMode,
+    named_buffers,
+    to_training,
+    trained,
+    weights_untouched,
+)
 from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import (
     Change,
@@ -24,7 +31,6 @@ from pipekit.layers.python_state import (
 )
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
-from pipekit.partition.ties import trained
 from pipekit.trees import Tree, differentiable, leaves, tree_map
 
 
@@ -39,7 +45,7 @@ class Probe:
     needed_weights: tuple[tuple[int, str], ...] = ()  # by an earlier forward's backward
     edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)  # None: made anew
     handed_on: frozenset[tuple[int, int]] = frozenset()  # who left a tensor in Python, who reads it
-    drawn: frozenset[tuple[int, str]] = frozenset()  # layers, and libraries of numbers_so_far()
+    drawn: Mapping[str, Sequence[int]] = field(default_factory=dict)  # layers, by library
     edits_batch: bool = False  # whether x is edited in place, by a second forward once more
     set_attributes: tuple[tuple[int, str, Any], ...] = ()  # number of the module, name, value
 
@@ -88,7 +94,8 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
     flops: list[int] = []
     under_way: dict[str, Tensor] = {}
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
-    edited, needed, drawn = (list[tuple[int, str]]() for _ in range(3))
+    edited, needed = list[tuple[int, str]](), list[tuple[int, str]]()
+    drawn: dict[str, list[int]] = {}  # by library of numbers_so_far()
     originals = named_buffers(model)
     with state_untouched(model) as state:
         copies, handed_on = named_buffers(model), HandedOn()
@@ -106,7 +113,8 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
                 _require_tensors(number, layer, x)
                 edits = [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
-            drawn += [(number, library) for library in drawn_since(numbers)]
+            for library in drawn_since(numbers):
+                drawn.setdefault(library, []).append(number)
             with Seeded(0, device):
                 needed += edits if edits and _needs_edited(layer, *taken) else []
             edited += edits
@@ -136,10 +144,27 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
         needed_weights=tuple(needed),
         edited_buffers=edited_buffers,
         handed_on=frozenset(handed_on.found),
-        drawn=frozenset(drawn),
+        drawn=drawn,
         edits_batch=edits_batch,
         set_attributes=set_attributes,
     )
+
+
+class FlopCounter(FlopCounterMode):
+    """Counts operations, of no module apart: torch's tracker of modules fails on a layer's grad.
+
+    It watches a module's inputs by hooks, with which ``torch.autograd.grad`` of them cannot go.
+    """
+
+    def __init__(self, custom_mapping: dict[Any, Any] | None = None) -> None:
+        super().__init__(display=False, custom_mapping=custom_mapping)
+        self.mod_tracker = cast(ModuleTracker, _NoModules())
+
+
+class _NoModules(nullcontext[None]):
+    parents = frozenset({"Global"})
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 class HandedOn(OperatorMode):

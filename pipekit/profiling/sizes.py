@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from pipekit.layers.module_state import trained
 from pipekit.layers.skips import Name, require_matched
+from pipekit.partition.partition import find_ties
 from pipekit.partition.recording.recorded_model import Passed
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.recording.stage import gives
-from pipekit.partition.ties import find_ties, trained
 from pipekit.profiling.layer_passes import crossing, cut_forwards, layer_name, run_backward
 from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile, ValueProfile
 from pipekit.profiling.work import Work, counted_work

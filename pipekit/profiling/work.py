@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pipekit.layers.flop_counter import FlopCounter
+from pipekit.partition.probe import FlopCounter
 
 _Shape = Sequence[int]
 

@@ -26,11 +26,6 @@ class Task(NamedTuple):
     microbatch: int
     version: int
 
-    def later(self, microbatches: int, versions: int) -> "Task":
-        """Return the same task, ``microbatches`` and weight ``versions`` later."""
-        op, stage, microbatch, version = self
-        return Task(op, stage, microbatch + microbatches, version + versions)
-
     @property
     def label(self) -> str:
         """The letter of the op, with the microbatch of a pass or the version that is made."""

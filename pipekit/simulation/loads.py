@@ -142,7 +142,7 @@ def routes(schedule: Schedule, costs: Sequence[StageCosts]) -> list[Route]:
     """Return what stages send to one another: to neighbours, over skip connections, and for ties.
 
     Of weights that stages share, each one with a copy sends a microbatch's gradient to the one
-    before (:mod:`pipekit.partition.ties`).
+    before (:mod:`pipekit.partition.partition`).
     """
     pairs = [(stage, stage + 1, costs[stage].whole.output_bytes) for stage in range(len(costs) - 1)]
     pairs += [(skip.source, skip.destination, skip.bytes) for skip in skips_of(costs)]

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -28,7 +27,7 @@ from pipekit.engine.transport import Aborted
 from pipekit.engine.transports import distributed as distributed_transport
 from pipekit.engine.transports.distributed import DistributedTransport, incoming
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
-from pipekit.engine.work import run
+from pipekit.engine.work import built, run
 
 LONGEST_S = 300
 
@@ -243,21 +242,21 @@ class InOrderRunner(Runner):
         before = module.dist, module.group_of
         coming = incoming([worker.steps for worker in workers])
 
-        def work(assignment: WorkerAssignment, _: Notify) -> WorkerReport:
+        def work(place: int, _: Notify) -> WorkerReport:
+            assignment = workers[place]
             network.join(assignment.index)
-            feed = Feed(read, Needs.of(assignment.steps))
+            feed = Feed(read, config.loss, Needs.of(assignment.steps))
             with on_stream(new_stream(assignment.device)):
                 for event in issued:  # a process has one stream, and it is all its own
                     wait_event(assignment.device, event)
                 told = replace(assignment, incoming=coming[assignment.index])
                 transport = DistributedTransport(told, config, feed, read_ahead=True)
-                return run(assignment, config, transport, feed, on_news)
+                return run(built(assignment), config, transport, feed, on_news)
 
         module.group_of = lambda _, *about: _Group(*about)
         module.dist = network
         try:
-            functions = [partial(work, each) for each in workers]
-            return WorkerThreads().run(functions, network.fail)
+            return WorkerThreads().run(work, len(workers), network.fail)
         finally:
             module.dist, module.group_of = before
 

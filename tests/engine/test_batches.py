@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pipekit as pk
-from pipekit.engine.batches import Batch, split
+from pipekit.engine.batches import Batch, part_sizes, split
 from pipekit.engine.feed import End, Feed, Needs
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.transport import BeyondStop
@@ -19,27 +19,27 @@ from pipekit.layers.seeded import Seeded
 from pipekit.schedules import Schedule, gpipe, lower, pipedream
 from tests.engine.examples import data, mixed, pipeline
 
+LOSS = nn.MSELoss()
 read_batch = BatchReader(nn.Sequential(nn.Identity())).read
-ALL = Needs(frozenset(range(100)), frozenset(range(100)))
 
 
 @given(st.integers(1, 9), st.integers(0, 9))
 def test_rows_differ_by_at_most_one_and_none_is_lost(parts: int, more: int) -> None:
     x = torch.arange(parts + more)
     batch = read_batch((x, x * 10), parts, 0)
-    counts = batch.microbatch_rows
+    counts = batch.sizes
     assert len(counts) == parts
     assert sum(counts) == batch.rows == parts + more
     assert counts == sorted(counts, reverse=True)
     assert counts[0] - counts[-1] <= 1
-    pieces = split(x, parts)
+    pieces = split(x, counts)
     assert [len(piece) for piece in pieces] == counts
     assert torch.equal(torch.cat(pieces), x)
 
 
 def test_structures_are_cut_alike() -> None:
     x = torch.arange(20).view(10, 2)
-    pieces = split({"a": x, "b": (x + 1, [x + 2])}, 4)
+    pieces = split({"a": x, "b": (x + 1, [x + 2])}, part_sizes(len(x), 4))
     assert [len(piece["a"]) for piece in pieces] == [3, 3, 2, 2]
     assert torch.equal(pieces[1]["b"][1][0], x[3:6] + 2)
     batch = read_batch(({"a": x, "b": (x.float()[:, None], [x[:, 0]])}, [x]), 4, 0)
@@ -48,7 +48,7 @@ def test_structures_are_cut_alike() -> None:
 
 def test_pieces_are_views() -> None:
     x = torch.zeros(8, 3)
-    assert split(x, 4)[1].data_ptr() == x[2:].data_ptr()
+    assert split(x, part_sizes(len(x), 4))[1].data_ptr() == x[2:].data_ptr()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_who_takes_inputs_and_targets(
 
 def test_whoever_comes_first_reads() -> None:
     read: list[int] = []
-    feed = Feed(batches(read), ALL)
+    feed = Feed(batches(read), LOSS)
     assert read == []
     assert feed.input(0)[0].item() == 0
     assert feed.target(2)[0][0].item() == 11
@@ -112,25 +112,25 @@ def test_whoever_comes_first_reads() -> None:
     assert read == [0, 1]
     assert feed.target(5)[1] == 0.5
     assert feed.rows.tolist() == [2] * 6
-    assert feed.shapes == [((2, 1),)] * 6
+    assert [feed.shapes(k) for k in range(6)] == [((2, 1),)] * 6
 
 
 def test_weights_are_shares_of_the_rows() -> None:
     x = torch.zeros(10, 1)
-    feed = Feed(iter([read_batch((x, x), 4, 0)]), ALL)
+    feed = Feed(iter([read_batch((x, x), 4, 0)]), LOSS)
     assert [feed.target(k)[1] for k in range(4)] == [3 / 10, 3 / 10, 2 / 10, 2 / 10]
-    assert feed.shapes == [((3, 1),), ((3, 1),), ((2, 1),), ((2, 1),)]
+    assert [feed.shapes(k) for k in range(4)] == [((3, 1),), ((3, 1),), ((2, 1),), ((2, 1),)]
 
 
 def test_a_microbatch_is_handed_out_once() -> None:
-    feed = Feed(batches([]), ALL)
+    feed = Feed(batches([]), LOSS)
     feed.input(0)
     with pytest.raises(KeyError):
         feed.input(0)
 
 
 def test_nothing_is_kept_for_those_who_do_not_want_it() -> None:
-    feed = Feed(batches([]), Needs(frozenset(), frozenset({1})))
+    feed = Feed(batches([]), LOSS, Needs(frozenset(), frozenset({1})))
     feed.target(1)
     with pytest.raises(KeyError):
         feed.input(1)
@@ -140,7 +140,7 @@ def test_nothing_is_kept_for_those_who_do_not_want_it() -> None:
 
 def test_many_threads_read_each_batch_once() -> None:
     read: list[int] = []
-    feed = Feed(batches(read), ALL)
+    feed = Feed(batches(read), LOSS)
     got: list[float] = []
 
     def take(k: int) -> None:
@@ -158,7 +158,7 @@ def test_many_threads_read_each_batch_once() -> None:
 def test_who_waits_while_another_reads_to_the_end_gets_what_is_before_it() -> None:
     x = torch.zeros(2, 1)
     read: list[Batch | End] = [read_batch((x, x), 1, 0), End()]
-    feed = Feed(iter(read), ALL)
+    feed = Feed(iter(read), LOSS)
     own = feed._lock
 
     class HeldByAnother:
@@ -184,7 +184,7 @@ def test_what_reading_has_raised_is_raised_to_all_who_want_more() -> None:
         yield read_batch((torch.zeros(2, 1), torch.zeros(2, 1)), 1, 0)
         raise OSError("the disk is gone")
 
-    feed = Feed(broken(), ALL)
+    feed = Feed(broken(), LOSS)
     for _ in range(2):
         with pytest.raises(OSError, match="the disk is gone"):
             feed.read_to(1)
@@ -211,7 +211,7 @@ def test_no_layer_borrows_the_generator_while_data_is_drawn() -> None:
     threads = [threading.Thread(target=layer) for _ in range(2)]
     for thread in threads:
         thread.start()
-    Feed(read(), ALL).read_to(0)
+    Feed(read(), LOSS).read_to(0)
     done.set()
     for thread in threads:
         thread.join()

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from pipekit import schedules
-from pipekit.engine.config import PossibleStops
-from pipekit.engine.runs.tables import possible_stops
-from pipekit.engine.transport import StopPoint
+from pipekit.engine.stops import PossibleStops, StopPoint, possible_stops
 
 RATES = """
     worker 0 | F0 F1 .  B0 B1^ F2 F3 .  B2 B3^

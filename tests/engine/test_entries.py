@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from pipekit import Execution, Pipeline, schedules
-from pipekit.engine.batches import cut, has_one_a_row, parted, pieces
+from pipekit.engine.batches import cut, cut_entry, has_one_a_row, parted
 from tests.engine.parametrized import first_over_processes
 
 ROWS = 5
@@ -66,7 +66,7 @@ def test_a_batch_is_whole_again(rows: Any, whole: Any) -> None:
 def test_a_structure_of_as_many_tensors_as_rows_is_cut_tensor_by_tensor() -> None:
     x, y = torch.zeros(2, 3), torch.ones(2)
     assert not has_one_a_row([x, y], 2)
-    parts = pieces((x, y), [1, 1], None)
+    parts = cut_entry((x, y), [1, 1])
     assert [tuple(map(len, part)) for part in parts] == [(1, 1), (1, 1)]
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.partition.checks import require_no_tensor_hooks, require_unshared
-from pipekit.partition.partition import sequence_of
+from pipekit.partition.checks import require_no_tensor_hooks
+from pipekit.partition.partition import require_unshared, sequence_of
 from pipekit.partition.stages import stages
 from tests.engine.examples import mlp
 

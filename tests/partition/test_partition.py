@@ -29,7 +29,8 @@ class Up(skips.Skippable):
 
 def test_skips_from_stage_to_stage_are_numbered() -> None:
     model = nn.Sequential(Down(), nn.Tanh(), Up())
-    found = partition(model, [1, 1, 1], probe(model, torch.randn(2, 6)))
+    between = skips.between(skips.links(model), [1, 1, 1])
+    found = partition(model, [1, 1, 1], probe(model, torch.randn(2, 6)), between)
     assert [(skip.source, skip.destination) for skip in found.skips] == [(0, 2)]
     assert [dict(stage.stashes) for stage in found.stages] == [{"skip": 0}, {}, {}]
     assert [dict(stage.pops) for stage in found.stages] == [{}, {}, {"skip": 0}]

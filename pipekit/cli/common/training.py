@@ -13,7 +13,7 @@ from pipekit.cli.common.options import print_table
 from pipekit.cli.common.own import OwnModel, own_batches
 from pipekit.engine import Run
 from pipekit.host import provenance
-from pipekit.host.cores import workers_on_cores
+from pipekit.host.provenance import workers_on_cores
 from pipekit.traces import Trace
 from pipekit.workloads import WORKLOADS, Metric
 

@@ -24,7 +24,7 @@ from pipekit.engine.config import ResumeConfig, RunConfig
 from pipekit.engine.execution.pipeline_io import LossLog
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, WorkerView
-from pipekit.engine.transport import StopPoint
+from pipekit.engine.stops import StopPoint
 from pipekit.layers.module_state import named_buffers, set_buffers
 from pipekit.partition.recording.stage import extra_states, set_extra_states
 from pipekit.schedules import Op, Step
@@ -48,6 +48,7 @@ class CheckpointWriter(Observer):
 
     def __init__(
         self,
+        index: int,
         stage: Stage,
         assignment: WorkerAssignment,
         run: RunConfig,
@@ -57,7 +58,7 @@ class CheckpointWriter(Observer):
     ) -> None:
         config, resume = run.checkpoints, run.resume
         assert config
-        self._stage, self._index, self._config = stage, stage.index, config
+        self._stage, self._index, self._config = stage, index, config
         self._assignment, self._losses = assignment, losses
         self._stop_point, self._errors = stop_point, errors
         self._tasks = tasks = [step.task for step in assignment.steps.head]

@@ -1,7 +1,7 @@
 """The passes of a stage, and the tensors that wait between them."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.losses.checks import require_loss, require_no_weights
 from pipekit.partition.partition import PartitionStage
-from pipekit.trees import Tree, differentiable, leaves, tree_map
+from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ class Passes:
             return [], []
         target = pending.target.target if pending.target else ()
         received, read = (pending.input, ()) if self._part.index else ((), pending.input)
-        return leaves((received, pending.output)), leaves((read, target))
+        return leaves((received, pending.output)), tensors_in((read, target))
 
     def backward(
         self,
@@ -152,7 +152,7 @@ class Passes:
         begin, arrived = self._begin_backward(pending, slot, gradients), pending.gradients
         ends = self._split_ends(pending.input, slot) if split else []
         del pending  # what no graph needs is free meanwhile
-        with self._drawing_again():
+        with drawing_again(self._device) if self._drew else nullcontext():
             if split:
                 self._pending_weights[microbatch] = backward_input(*begin, ends) if begin else None
             elif begin:
@@ -166,14 +166,10 @@ class Passes:
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
         if rest := self._pending_weights.pop(microbatch):
-            with self._drawing_again():
+            with drawing_again(self._device) if self._drew else nullcontext():
                 if self._by_branches is None:
                     self._by_branches = rest.is_exact()
                 rest.run(self._by_branches)
-
-    def _drawing_again(self) -> AbstractContextManager[None]:
-        """Watch a backward for draws, if the forward of any layer has drawn random numbers."""
-        return drawing_again(self._device) if self._drew else nullcontext()
 
     def _begin_backward(
         self, pending: _Pending, slot: int, gradients: StageGradients | None

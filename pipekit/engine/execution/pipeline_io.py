@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import is_accelerator, to_device
-from pipekit.engine.batches import Plain
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.feed import Feed
 from pipekit.layers.pass_state import autocast
@@ -44,7 +43,7 @@ class Target(NamedTuple):
     """The loss of the last stage's output, its target, and the microbatch's weight in it."""
 
     loss: Loss
-    target: Tree
+    target: Any
     weight: float
 
 
@@ -124,7 +123,7 @@ class PipelineIO(Protocol):
     def target(self, microbatch: int) -> Target | None:
         """Return the last stage's target, or None for the plain output."""
 
-    def output(self, microbatch: int, output: Tree) -> None:
+    def output(self, microbatch: int, output: Tree, /) -> None:
         """Take the last stage's output, or its weighted loss."""
 
 
@@ -148,27 +147,22 @@ class TrainingIO:
 
     def __init__(self, config: RunConfig, feed: Feed) -> None:
         self._config, self._feed, self.input = config, feed, feed.input
-        self._weighs_rows = config.mean_loss
         self.outputs: dict[int, Tree] = {}
         self.losses = LossLog()
+        self.output = self.losses.add
 
     def target(self, microbatch: int) -> Target:
-        target, weight, plain = self._feed.target(microbatch)
+        target, weight = self._feed.target(microbatch)
         loss = self._config.loss
-        if plain:
-            loss = partial(_compare, loss, plain)
         if self._config.watch.outputs:
             loss = partial(self._kept, loss, microbatch)
         if self._config.updates.finite:
             loss = partial(_finite, loss)
-        return Target(loss, target, weight if self._weighs_rows else 1.0)
+        return Target(loss, target, weight)
 
     def _kept(self, loss: Loss, microbatch: int, output: Tree, target: Tree) -> Tensor:
         self.outputs[microbatch] = tree_map(_host_copy, output)
         return loss(output, target)
-
-    def output(self, microbatch: int, output: Tree) -> None:
-        self.losses.add(microbatch, output)
 
 
 class EvaluationIO:
@@ -187,10 +181,10 @@ class EvaluationIO:
         """Return None, for the plain output."""
 
     def output(self, microbatch: int, output: Tree) -> None:
-        target, _, plain = self._feed.target(microbatch)
+        target, _ = self._feed.target(microbatch)
         there = to_device(target, self._device)
         with autocast(self._device, self._config.execution.autocast):
-            self.results.append((microbatch, _compare(self._config.loss, plain, output, there)))
+            self.results.append((microbatch, self._config.loss(output, there)))
 
 
 def _finite(loss: Loss, output: Tree, target: Tree) -> Tensor:
@@ -205,8 +199,3 @@ def _finite(loss: Loss, output: Tree, target: Tree) -> Tensor:
 
 def _host_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
-
-
-def _compare(loss: Loss, plain: Plain | None, output: Tree, target: Tree) -> Any:
-    """Return the loss of an output and its target."""
-    return loss(output, plain.joined(target) if plain else target)

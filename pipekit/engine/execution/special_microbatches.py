@@ -5,9 +5,8 @@ without rows.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Container
-from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,20 +43,12 @@ def in_chunks(execute: Callable[[Step], None], chunks: int) -> Callable[[Step], 
     return run
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
 class PassingEmpty:
     """A stage through which empty microbatches pass: they add nothing to loss or gradients."""
 
     def __init__(self, stage: StageRuntime) -> None:
         self._stage, self.infer = stage, stage.infer
-        self._empty = empty = set[int]()
-        no_gradients = partial(StageGradients, {}, {})
-        self.recompute = _unless_empty(empty, stage.recompute, partial(StageIO, (), {}))
-        self.backward = _unless_empty(empty, stage.backward, no_gradients)
-        self.backward_weight = _unless_empty(empty, stage.backward_weight, lambda: None)
+        self._empty = set[int]()
 
     def forward(
         self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
@@ -67,14 +58,19 @@ class PassingEmpty:
             return StageIO(torch.zeros(()) if target else (), {})
         return self._stage.forward(x, microbatch, slot, target, recompute)
 
+    def recompute(self, microbatch: int, slot: int) -> StageIO:
+        if microbatch in self._empty:
+            return StageIO((), {})
+        return self._stage.recompute(microbatch, slot)
 
-def _unless_empty(
-    empty: Container[int], run: Callable[Concatenate[int, P], T], nothing: Callable[[], T]
-) -> Callable[Concatenate[int, P], T]:
-    def passing(microbatch: int, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return nothing() if microbatch in empty else run(microbatch, *args, **kwargs)
+    def backward(self, microbatch: int, *about: Any) -> StageGradients:
+        if microbatch in self._empty:
+            return StageGradients({}, {})
+        return self._stage.backward(microbatch, *about)
 
-    return passing
+    def backward_weight(self, microbatch: int, *about: Any) -> None:
+        if microbatch not in self._empty:
+            self._stage.backward_weight(microbatch, *about)
 
 
 def read_in_chunks(read: Read, chunks: int) -> Read:
@@ -113,13 +109,7 @@ def read_in_chunks(read: Read, chunks: int) -> Read:
 
 
 def require_same_in_chunks(first: Batch, chunks: int, evaluate: Callable[[Tree], Probe]) -> None:
-    """Raise ValueError if the model's output of a sequence is another one in chunks.
-
-    Args:
-        first: the first batch, as it was cut.
-        chunks: of its sequences.
-        evaluate: runs rows through the model in evaluation mode.
-    """
+    """Raise ValueError if the model's output of a sequence, evaluated, is another one in chunks."""
     pieces, sequence = first.cut_input()[:chunks], ChunkedSequence()
     whole, apart = evaluate(torch.cat(pieces, dim=1)).output, []
     for chunk, piece in enumerate(pieces):

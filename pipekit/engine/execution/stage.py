@@ -29,19 +29,12 @@ class StageSource(Protocol):
     """A stage of the model between two runs, here or on the worker that trained it."""
 
     @property
-    def index(self) -> int:
-        """The stage's number."""
-
-    @property
     def config(self) -> "StageConfig":
         """Its config, as it stands."""
 
     @property
     def known(self) -> "StageConfig":
         """Its config, as it was last read."""
-
-    def build(self, device: torch.device) -> "Stage":
-        """Return the stage, on its device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +85,6 @@ class StageConfig:
         )
 
     @property
-    def index(self) -> int:
-        """The stage's number."""
-        return self.passes.part.index
-
-    @property
     def module(self) -> nn.Sequential:
         """Its layers under their names in the unsplit model, with the newest weights."""
         return self.passes.part.module
@@ -127,10 +115,13 @@ class StageConfig:
         passes = Passes(self.passes, weights.modules, device, weights.parameters)
         return Stage(self, weights, passes)
 
+    def with_part(self, part: PartitionStage) -> Self:
+        """Return the config of another part of the model."""
+        return replace(self, passes=replace(self.passes, part=part))
+
     def trained(self, module: nn.Sequential, state: dict[str, Any] | None) -> "StageConfig":
         """Return the config of the stage after a run."""
-        part = replace(self.passes.part, module=module)
-        return replace(self, passes=replace(self.passes, part=part), state=state)
+        return replace(self.with_part(replace(self.passes.part, module=module)), state=state)
 
     def edited(self, function: Edit) -> "StageConfig":
         """Return the config of the stage after a function has changed its optimizer."""
@@ -218,11 +209,6 @@ class Stage:
         }
 
     @property
-    def index(self) -> int:
-        """The stage's number."""
-        return self._config.index
-
-    @property
     def config(self) -> StageConfig:
         """The config that makes this stage again, as it stands now."""
         return self._config.trained(self.weights.newest, self.state())
@@ -231,10 +217,6 @@ class Stage:
     def known(self) -> StageConfig:
         """The same without the optimizer's state, of which a failed run may have left anything."""
         return self._config.trained(self.weights.newest, None)
-
-    def build(self, device: torch.device) -> Self:
-        """Return itself: it stays on its device."""
-        return self
 
     def _load(self, state: dict[str, Any]) -> None:
         self._require_rule(state)

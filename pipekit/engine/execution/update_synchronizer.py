@@ -16,6 +16,7 @@ from pipekit.engine.updates.all_reduce import AllReduce, TiedGradients, average
 from pipekit.engine.updates.global_update import GlobalUpdate
 from pipekit.engine.updates.reducer import CommThread, Reducer, SumTurns
 from pipekit.engine.updates.weights import Gradients
+from pipekit.losses.checks import is_mean
 
 
 class UpdateSynchronizer:
@@ -66,6 +67,7 @@ class UpdateSynchronizer:
                 listeners(observers, Observer.values_summed, worker),
                 listeners(observers, Observer.update_decided, worker),
             )
+        self._averages = config.table.averages and is_mean(config.loss)
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
 
     def waiting_bytes(self) -> int:
@@ -85,17 +87,21 @@ class UpdateSynchronizer:
             sums[index] = source.gradients(update)
         for tie in self._ties:
             tie.share(sums, update)
-        for index, gradients in sums.items():
-            batches = self._config.table.sums[index][update - 1].batches
-            if batches > 1 and self._config.mean_loss:
-                for gradient in gradients:
-                    if gradient is not None:
-                        gradient.div_(batches)
+        if self._averages:
+            self._average(sums, update)
         made = True
         if self._global_update:
             made = self._global_update.settle([*chain(*sums.values())], update)
         for index, gradients in sums.items():
             self._settled[index] = gradients, made
+
+    def _average(self, sums: Mapping[int, Gradients], update: int) -> None:
+        """Make of sums over several batches their means."""
+        for index, gradients in sums.items():
+            batches = self._config.table.sums[index][update - 1].batches
+            for gradient in gradients if batches > 1 else ():
+                if gradient is not None:
+                    gradient.div_(batches)
 
     def update(self, stage: int, slot: int) -> None:
         """Make a settled update: write the stage's next version into a weight slot."""

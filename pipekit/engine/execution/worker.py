@@ -46,11 +46,13 @@ class Worker:
         conclude: Callable[[], None] | None = None,
         survives: Callable[[Step, Exception], bool] = lambda step, error: False,
     ) -> None:
-        self._view, self._execute, self._transport = view, execute, transport
-        self._survives = survives
-        self._observers, self._conclude = observers, conclude
+        self._execute, self._transport = execute, transport
+        self._survives, self._conclude = survives, conclude
+        self._tell_begin = listeners(observers, Observer.begin, view)
         self._tell_before = listeners(observers, Observer.before_step, view.number)
         self._tell_after = listeners(observers, Observer.after_step, view.number)
+        self._tell_end = listeners(observers, Observer.end, view.number)
+        self._tell_close = listeners(observers, Observer.close, view.number)
 
     def run(self, steps: Iterable[Step]) -> None:
         """Execute every step between the observers' ``begin`` and ``end``.
@@ -60,16 +62,16 @@ class Worker:
             Aborted: another worker failed.
         """
         try:
-            for observer in self._observers:
-                observer.begin(self._view)
+            for tell in self._tell_begin:
+                tell()
             self.execute(steps)
             if self._conclude:
                 self._conclude()
-            for observer in self._observers:
-                observer.end(self._view.number)
+            for tell in self._tell_end:
+                tell()
         finally:
-            for observer in self._observers:
-                observer.close(self._view.number)
+            for tell in self._tell_close:
+                tell()
 
     def execute(self, steps: Iterable[Step]) -> None:
         """Execute every step; raises as :meth:`run`."""
@@ -99,6 +101,9 @@ class Executor:
     ``recompute`` is each stage's mode, ``first_microbatch`` the number of microbatches of earlier
     runs, ``gradients`` the ends of backwards where the output is no loss; in inference no backwards
     follow.
+
+    Attributes:
+        most_pending: the most microbatches, of all stages, that waited for their backward at once.
     """
 
     def __init__(
@@ -121,6 +126,7 @@ class Executor:
         self._transport, self._ends, self._device = transport, ends, device
         self._gradient_ends = gradients
         self._first_microbatch = first_microbatch
+        self._pending = self.most_pending = 0
         self._methods = self._IN_TRAINING if training else self._IN_INFERENCE
         self._tell_received = listeners(observers, Observer.received, worker)
         self._tell_before = listeners(observers, Observer.before_compute, worker)
@@ -153,6 +159,8 @@ class Executor:
         recomputed = step.recomputed(self._recompute[stage])
         microbatch += self._first_microbatch
         self._give(step, self._stages[stage].forward(x, microbatch, step.slot, target, recomputed))
+        self._pending += 1
+        self.most_pending = max(self.most_pending, self._pending)
 
     def _infer(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
@@ -179,6 +187,7 @@ class Executor:
         result = self._stages[stage].backward(*about, gradients, split)
         if last:
             last.end(step.update)
+        self._pending -= op.adds_gradient
         self._after(step, op.name, result)
         self._send(step, result)
         if not step.sends and self._gradient_ends:
@@ -194,6 +203,7 @@ class Executor:
         self._stages[stage].backward_weight(*about)
         if last:
             last.end(step.update)
+        self._pending -= 1
         self._after(step, _WEIGHT, ())
 
     def _update(self, step: Step) -> None:
@@ -219,34 +229,31 @@ class Executor:
     def _input(self, step: Step) -> StageIO:
         if not step.receives:
             return StageIO(to_device(self._ends.input(step.task.microbatch), self._device), {})
-        contents = self._receive(step)
-        main = contents.pop(MAIN)
-        return StageIO(main, {n: skip for n, skip in contents.items() if isinstance(skip, Tensor)})
+        return StageIO(*self._receive(step))
 
     def _gradients(self, step: Step) -> StageGradients | None:
         if not step.receives:
             ends = self._gradient_ends
             return ends.output_gradients(step.task.microbatch) if ends else None
-        contents = self._receive(step)
-        main = contents.pop(MAIN)
-        return StageGradients(main, {n: content[0] for n, content in contents.items() if content})
+        return StageGradients(*self._receive(step))
 
-    def _receive(self, step: Step) -> dict[int, Any]:
-        """Return the contents of a step's messages, by skip connection or MAIN."""
-        contents = {}
+    def _receive(self, step: Step) -> tuple[Any, dict[int, Tensor]]:
+        """Return the content of a step's main message, and those of skip connections, if any."""
+        main, skips = None, {}
         for message, source in step.receives:
-            content = contents[message.skip] = self._transport.receive(message, source)
+            content = self._transport.receive(message, source)
             for tell in self._tell_received:
                 tell(step, message, source, content)
-        return contents
+            if message.skip == MAIN:
+                main = content
+            elif isinstance(content, Tensor):  # else nothing has come of it
+                skips[message.skip] = content
+        return main, skips
 
     def _send(self, step: Step, result: StageIO | StageGradients) -> None:
         for message, receiver in step.sends:
-            content: Tree = result.main
-            if message.skip != MAIN:
-                content = result.skips.get(message.skip, ())  # nothing: it is None, or has none
-                if isinstance(result, StageGradients):
-                    content = {0: content} if isinstance(content, Tensor) else {}
+            is_main = message.skip == MAIN
+            content: Tree = result.main if is_main else result.skips.get(message.skip, ())
             size = tree_bytes(content)  # before the receiver may do with it what it likes
             self._transport.send(message, receiver, content)
             for tell in self._tell_sent:

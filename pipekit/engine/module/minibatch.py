@@ -21,10 +21,9 @@ from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.module.backward_order import Gradients, Place
 from pipekit.engine.module.module_stage import ModuleRuntime, ModuleStage
 from pipekit.engine.observers.observer import Observer, listeners
-from pipekit.engine.observers.record import WorkerRecord
+from pipekit.engine.observers.record import WorkerRecord, recorded
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
-from pipekit.engine.transports.worker_threads import Notify
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, differentiable, leaves, refill
@@ -73,7 +72,7 @@ class Minibatch:
     @property
     def records(self) -> list[WorkerRecord]:
         """What the stages' workers have recorded so far."""
-        return [stage.recording.record() for stage in self._stages]
+        return [recorded(stage.trace, stage.memory) for stage in self._stages]
 
     def forward(self, passes: Iterable[Place]) -> Tree:
         """Return the output [rows, ...] of all microbatches."""
@@ -164,10 +163,10 @@ class Minibatch:
         each_ones = {stage: Steps(tuple(steps[stage])) for stage in stages}
         watchdog = Watchdog(states, each_ones, [[stage] for stage in stages], runtime.timeout)
 
-        def work(number: int, notify: Notify) -> None:
-            stage, state = self._stages[number], states.observer(number)
+        def work(number: int) -> None:
+            stage = self._stages[number]
             with runtime.workers[number].entered(self._ready), _noted(number, runtime.at_work):
-                transport, observers = network.transport(number), [*stage.observers, state]
+                transport, observers = network.transport(number), [*stage.observers, states]
                 executor = Executor(
                     number,
                     {number: stage.passes},
@@ -181,14 +180,18 @@ class Minibatch:
                 )
                 worker = Worker(stage.view, executor.execute, transport, observers)
                 stage.with_aliases(partial(worker.execute, steps[number]))
-                state.end(number)
-                stage.recording.note_peak()
+                states.end(number)
+                if stage.memory:
+                    stage.memory.note_peak()
 
         last = op is Op.BACKWARD or not self._keeps
         try:
-            contexts = [self._context.copy() for _ in stages]
-            functions = [partial(contexts[n].run, partial(work, n)) for n in stages]
-            runtime.threads.run(functions, network.abort, on_wait=watchdog.look)
+            runtime.threads.run(
+                lambda number, _: self._context.copy().run(work, number),
+                len(stages),
+                network.abort,
+                on_wait=watchdog.look,
+            )
             if last:
                 self._tell(Observer.end)
         except BaseException:

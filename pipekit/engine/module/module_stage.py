@@ -9,7 +9,7 @@ from torch.func import functional_call
 from pipekit.devices import Clock
 from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.observers.observer import WorkerView, observers_of
-from pipekit.engine.observers.record import WorkerRecording
+from pipekit.engine.observers.record import recorders
 from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.engine.transports.worker_threads import WorkerThreads
@@ -57,14 +57,14 @@ class ModuleStage:
         weights, clock = _Weights(self._module, self.aliases), runtime.clocks[number]
         self.passes = Passes(config, weights.modules, clock.device, weights.parameters)
         self.view = WorkerView(number, clock.device, clock, {number: weights}, int)
-        self.recording = WorkerRecording(runtime.watch, {number: recompute}, clock.device)
-        self.observers = [*self.recording.observers, *observers_of(runtime.watch.observers, number)]
+        self.trace, self.memory = recorders(runtime.watch, {number: recompute}, clock.device)
+        recording = filter(None, (self.trace, self.memory))
+        self.observers = [*recording, *observers_of(runtime.watch.observers, number)]
         for observer in self.observers:
             observer.begin(self.view)
-        memory = self.recording.memory
-        if memory and not keeps:  # weights are all that stays of a forward alone
-            memory.close(number)
-            self.observers.remove(memory)
+        if self.memory and not keeps:  # weights are all that stays of a forward alone
+            self.memory.close(number)
+            self.observers.remove(self.memory)
 
     def with_aliases(self, function: Callable[[], None]) -> None:
         """Call a function while the module has the aliases for parameters."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pipekit.choices import require_choice
 from pipekit.devices import Clock, resolve_for_workers
 from pipekit.engine import arguments
-from pipekit.engine.batches import split
+from pipekit.engine.batches import part_sizes, split
 from pipekit.engine.calls import refusing_fields
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.module.backward_order import link
@@ -31,9 +31,8 @@ from pipekit.partition.checks import (
     require_data,
     require_ties_on_one_device,
 )
-from pipekit.partition.partition import cut, partition, sequence_of
+from pipekit.partition.partition import Tie, cut, find_ties, partition, sequence_of, tie_ends
 from pipekit.partition.probe import probe
-from pipekit.partition.ties import Tie, find_ties, tie_ends
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, gpipe, lower
 from pipekit.schedules.lowering.lower import Skips
@@ -182,7 +181,7 @@ class PipelinedModule(nn.Module):
             Exception: the first that a layer raised, once all workers have ended.
         """
         rows = _rows(x)
-        inputs = split(tree_map(Tensor.detach, x), min(self.chunks, rows))
+        inputs = split(tree_map(Tensor.detach, x), part_sizes(rows, min(self.chunks, rows)))
         for copied, original in self._twins:
             copied.training = original.training
         if self.training not in self._configs:
@@ -293,7 +292,7 @@ class PipelinedModule(nn.Module):
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]
         tried = probe(layers, sample, devices=devices, training=self.training)
-        parts = partition(layers, self.balance, tried).stages
+        parts = partition(layers, self.balance, tried, self._skips).stages
         return [
             PassConfig(part=replace(part, module=stage), differentiates_input=part.index > 0)
             for part, stage in zip(parts, self._stages, strict=True)

@@ -13,16 +13,18 @@ from itertools import chain
 from typing import Any, NamedTuple
 from weakref import finalize
 
+import torch
 from torch import Tensor, UntypedStorage
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
+from pipekit.devices import peak_bytes, reset_peak_bytes
 from pipekit.engine.observers.observer import Observer, StageWeights, WorkerView
 from pipekit.layers.saved_tensors import saving
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.traces import RECOMPUTE
-from pipekit.trees import Tree, leaves
+from pipekit.trees import Tree, tensors_in
 
 
 class HeldBytes(NamedTuple):
@@ -76,7 +78,7 @@ class StageMemory:
 
     def keep(self, microbatch: int, tree: Tree, again: bool = False) -> None:
         """Count a structure that stays until the backward: a stage's input or output."""
-        for tensor in leaves(tree):
+        for tensor in tensors_in(tree):
             # A microbatch is a view of its batch: only its own rows count.
             self._count(microbatch, again, tensor.untyped_storage(), tensor.nbytes)
         self._changed()
@@ -128,10 +130,13 @@ class MemoryTracker(Observer):
     Forwards that are recomputed keep nothing but their inputs.  After every change, ``samples`` has
     when (in seconds of ``time.perf_counter()``) and what was held; ``lent`` has when a partner
     began to hold more of its activations, or less, the partner, and the bytes.
+    ``allocated_bytes`` is the peak of the device's allocator, once it was noted.
     """
 
-    def __init__(self, recompute: Mapping[int, Recompute]) -> None:
-        self._recompute = recompute
+    def __init__(self, recompute: Mapping[int, Recompute], device: torch.device) -> None:
+        self._recompute, self._device = recompute, device
+        self.allocated_bytes: int | None = None
+        reset_peak_bytes(device)
         self._stages: dict[int, StageMemory] = {}
         self._following: AbstractContextManager[None] | None = None
         self._waiting_bytes: Callable[[], int] = int
@@ -180,6 +185,10 @@ class MemoryTracker(Observer):
     def held_bytes(self) -> int:
         """Return how many bytes are held now."""
         return sum(self.samples[-1][1])
+
+    def note_peak(self) -> None:
+        """Note what the device's allocator had given out at most."""
+        self.allocated_bytes = peak_bytes(self._device)
 
     def close(self, worker: int) -> None:
         if self._following:

@@ -158,7 +158,7 @@ def observers_of(watchers: Watchers, worker: int) -> list[Observer]:
 
 
 def listeners(
-    observers: Iterable[Observer], method: Callable[..., None], worker: int
+    observers: Iterable[Observer], method: Callable[..., None], worker: int | WorkerView
 ) -> list[Callable[..., Any]]:
     """Return the calls for one kind of event on a worker, say ``Observer.sent``.
 

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pipekit.devices import Clock, peak_bytes, reset_peak_bytes, unix_ns
+from pipekit.devices import Clock, unix_ns
 from pipekit.engine.observers.memory_tracker import NOTHING, HeldBytes, MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.engine.options import Watch
@@ -120,39 +120,20 @@ class WorkerRecord:
         )
 
 
-class WorkerRecording:
-    """Watches a worker: its events and its memory, as far as these are recorded.
+def recorders(
+    watch: Watch, recompute: Mapping[int, Recompute], device: torch.device
+) -> tuple[TraceRecorder | None, MemoryTracker | None]:
+    """Return the observers that record a worker's events and its memory, as far as is asked."""
+    trace = TraceRecorder() if watch.trace else None
+    return trace, MemoryTracker(recompute, device) if watch.memory else None
 
-    Attributes:
-        trace, memory: the observers that record; None: nothing is recorded.
-    """
 
-    def __init__(
-        self, watch: Watch, recompute: Mapping[int, Recompute], device: torch.device
-    ) -> None:
-        self.trace = TraceRecorder() if watch.trace else None
-        self.memory = MemoryTracker(recompute) if watch.memory else None
-        self._device = device
-        self._allocated_bytes: int | None = None
-        if self.memory:
-            reset_peak_bytes(device)
-
-    @property
-    def observers(self) -> list[Observer]:
-        """The observers, in order."""
-        return [each for each in (self.trace, self.memory) if each]
-
-    def note_peak(self) -> None:
-        """Note the peak of the device's allocator, if memory is followed."""
-        if self.memory:
-            self._allocated_bytes = peak_bytes(self._device)
-
-    def record(self) -> WorkerRecord:
-        """Return what has been recorded so far."""
-        events = self.trace.events() if self.trace else []
-        samples = self.memory.samples if self.memory else []
-        lent = self.memory.lent if self.memory else []
-        return WorkerRecord(events, samples, lent, self._allocated_bytes)
+def recorded(trace: TraceRecorder | None, memory: MemoryTracker | None) -> WorkerRecord:
+    """Return what these have recorded so far."""
+    events = trace.events() if trace else []
+    if memory is None:
+        return WorkerRecord(events)
+    return WorkerRecord(events, memory.samples, memory.lent, memory.allocated_bytes)
 
 
 def as_trace(records: Sequence[WorkerRecord], name: str, label: str = "measured") -> Trace:

@@ -37,7 +37,8 @@ class Parts:
     Attributes:
         model: its stages, whose weights runs change.
         schedule: checked.
-        loss, updates, execution, transport, seed: as given; ``recompute`` names each stage's mode.
+        optimizer, loss, updates, execution, transport, seed: as given; ``recompute`` names each
+            stage's mode.
         devices: of each worker.
         runner: runs the workers.
         reader: reads the user's batches.
@@ -46,6 +47,7 @@ class Parts:
 
     model: ModelStages
     schedule: Schedule
+    optimizer: OptimizerFactory
     loss: Loss
     updates: Updates
     execution: Execution
@@ -113,6 +115,7 @@ def assembled(
     return Parts(
         model=ModelStages(layers, trained, schedule.stages, balance, configure),
         schedule=schedule,
+        optimizer=optimizer,
         loss=loss,
         updates=updates,
         execution=execution,

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from pipekit.engine.batches import Batch, has_one_a_row, parted
+from pipekit.engine.batches import Batch, has_one_a_row, part_sizes
 from pipekit.engine.options import Inputs
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
@@ -34,19 +34,11 @@ class Form(NamedTuple):
     outline: str
     sized: Mapping[Any, bool]
 
-    @classmethod
-    def of(cls, batch: Any, number: int, rows: int, is_pair: bool) -> "Form":
-        """Return the form of a batch of so many rows."""
-        named = {} if is_pair else _named(batch)
-        kinds = (Tensor, np.ndarray, list, tuple)
-        sized = {n: _length(e) == rows for n, e in named.items() if isinstance(e, kinds)}
-        return cls(number, _outline(batch), sized)
 
-
-def _named(batch: Any) -> Mapping[Any, Any]:
-    if isinstance(batch, Mapping):
-        return batch
-    return dict(enumerate(batch)) if isinstance(batch, (tuple, list)) else {}
+def _sized(named: Mapping[Any, Any], rows: int) -> dict[Any, bool]:
+    """Return which entries of a batch have one element for each of so many rows."""
+    kinds = (Tensor, np.ndarray, list, tuple)
+    return {n: _length(e) == rows for n, e in named.items() if isinstance(e, kinds)}
 
 
 def _length(entry: Any) -> int | None:
@@ -117,7 +109,7 @@ class BatchReader:
         is_list = isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
         if is_pair and target is not None and not is_list:
             _same_rows([*leaves(taken), *leaves(target)], number)
-        self._compare(Form.of(batch, number, rows, is_pair))
+        self._compare(Form(number, _outline(batch), {} if is_pair else _sized(named, rows)))
         read = _batch(taken, target, rows, parts, number, self._fewer)
         if is_pair:
             return read
@@ -222,8 +214,7 @@ def _batch(
 ) -> Batch:
     _require_rows(rows, 1 if fewer else parts, number)
     shapes = tuple(tuple(t.shape[1:] if has_one_a_row(t, rows) else t.shape) for t in leaves(taken))
-    tensors, plain = parted(target)
-    return Batch(taken, tensors, rows, shapes, parts, plain)
+    return Batch(taken, target, rows, shapes, part_sizes(rows, parts))
 
 
 def _counted(

@@ -22,8 +22,16 @@ from pipekit.layers.python_state import is_pure
 from pipekit.layers.skips import Skip, between, links
 from pipekit.layers.user_functions import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost
-from pipekit.partition.checks import original_unused, require_unshared
-from pipekit.partition.partition import Partition, cut, partition, require_handed_on_within
+from pipekit.partition.checks import original_unused
+from pipekit.partition.partition import (
+    Partition,
+    Tie,
+    cut,
+    find_ties,
+    partition,
+    require_handed_on_within,
+    require_unshared,
+)
 from pipekit.partition.probe import Probe, layer_costs, probe
 from pipekit.partition.recording.stage import (
     copied_entry,
@@ -32,7 +40,6 @@ from pipekit.partition.recording.stage import (
     require_taken,
     set_extra_states,
 )
-from pipekit.partition.ties import Tie, find_ties
 from pipekit.trees import Tree
 
 
@@ -68,7 +75,7 @@ class ModelStages:
     ) -> None:
         self.original, self._model = original, model
         self._weights, self.was_evaluating = UsersWeights(original), is_evaluating(original)
-        self._count, self._configure = count, configure
+        self._count, self._configure, self._links = count, configure, links(model)
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
         self.names, self.metadata = list(state), getattr(state, "_metadata", None)
@@ -76,7 +83,7 @@ class ModelStages:
         self._tried_in_training = False
         self.edits_batch = False
         self._seed: int | None = 0
-        self._stages: Sequence[StageSource] = ()
+        self._stages: dict[int, StageSource] = {}  # by index
         self._edits: list[Edit] = []  # of optimizers that there are not yet
         # Of the last training, what the other workers of a stage have: (worker, stage).
         self._replicas: dict[tuple[int, int], StageSource] = {}
@@ -89,18 +96,11 @@ class ModelStages:
 
     @property
     def joints(self) -> Joints | None:
-        """What passes between stages beside activations; None: only the first batch tells."""
-        if self.partition:
-            return Joints(self.partition.skips, self.partition.ties)
+        """What joins the stages to be; None: only the first batch tells."""
         balance = self.balance or [1] * len(self._model)
-        skips = between(links(self._model), balance)
+        skips = between(self._links, balance)
         found = Joints(skips, find_ties(cut(self._model, balance)))
         return found if self.balance or not any(found) else None
-
-    @property
-    def ties(self) -> tuple[Tie, ...]:
-        """The weights that stages share, if the stages are known."""
-        return joints.ties if (joints := self.joints) else ()
 
     def prepare(
         self,
@@ -146,8 +146,8 @@ class ModelStages:
 
         def marked(config: StageConfig) -> StageConfig:
             weights.mark(config.module)
-            part = replace(parts[config.index], module=config.module)
-            return replace(config, passes=replace(config.passes, part=part), state=None)
+            part = replace(parts[config.passes.part.index], module=config.module)
+            return replace(config.with_part(part), state=None)
 
         self._replace(marked)
 
@@ -164,9 +164,10 @@ class ModelStages:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self._count)
         require_unshared(self.original, balance, tried.edited_weights)
         self.balance = balance
-        self.partition = partition(self._model, self.balance, tried).separated()
+        skips = between(self._links, balance) if self._links else ()
+        self.partition = partition(self._model, balance, tried, skips).separated()
         stages = self.partition.stages
-        self._stages = [self._configure(stage, seed=self._seed) for stage in stages]
+        self._stages = {each.index: self._configure(each, seed=self._seed) for each in stages}
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
             self._take_state(point)
@@ -190,21 +191,19 @@ class ModelStages:
     def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> Probe:
         """Find edits of inputs in training, after a cut for evaluation."""
         tried = self.probe(sample, autocast, training=True)
-        parts = [config.passes.part for config in self.configs]
         assert self.balance is not None
         require_handed_on_within(self.balance, tried.handed_on)
         require_unshared(self.original, self.balance, tried.edited_weights)
         self.edits_batch = tried.edits_batch
-        self._stages = [
-            replace(config, passes=replace(config.passes, part=part.with_edits(tried)))
-            for config, part in zip(self.configs, parts, strict=True)
-        ]
+        self._replace(lambda config: config.with_part(config.passes.part.with_edits(tried)))
         return tried
 
     def reseed(self, seed: int | None) -> None:
         """Let layers draw their random numbers from this seed, from the next run on."""
-        if seed != self._seed:
-            self._seed = seed
+        if seed == self._seed:
+            return
+        self._seed = seed
+        if self._stages:
             self._replace(lambda each: replace(each, passes=replace(each.passes, seed=seed)))
 
     def resume(self, point: ResumePoint) -> None:
@@ -220,21 +219,21 @@ class ModelStages:
 
     def of_worker(
         self, worker: int, stage_workers: Sequence[Sequence[int]]
-    ) -> Iterator[StageSource]:
-        """Yield the configs of a worker's stages."""
+    ) -> Iterator[tuple[int, StageSource]]:
+        """Yield the stages of a worker, with their indices."""
         assert self.partition
-        for stage in self._stages:
-            workers = stage_workers[stage.index]
+        for index, stage in self._stages.items():
+            workers = stage_workers[index]
             if worker == workers[0]:
-                yield stage
+                yield index, stage
             elif worker in workers:
-                replica = self._replicas.get((worker, stage.index))
+                replica = self._replicas.get((worker, index))
                 # Weights and running statistics are the same on all; other buffers may not be.
-                module = self.partition.stages[stage.index].module
+                module = self.partition.stages[index].module
                 other = any(True for _ in module.buffers())
                 if replica is None or other:
                     replica = copy.deepcopy(stage.config)
-                yield replica
+                yield index, replica
 
     def take(self, reports: Sequence[WorkerReport]) -> None:
         """Take over the stages from the workers' reports.
@@ -242,17 +241,17 @@ class ModelStages:
         The workers of a stage have the same weights and running statistics; of other buffers the
         first worker's are kept.
         """
-        self._replicas = {
-            (worker, stage.index): stage
-            for worker, report in enumerate(reports)
-            for stage in report.stages
-        }
-        kept = {stage.index: stage for stage in reversed(self._replicas.values())}
-        self._stages = [kept[index] for index in sorted(kept)]
+        kept: dict[int, StageSource] = {}
+        self._replicas = {}
+        for worker, report in enumerate(reports):
+            for index, stage in report.stages.items():
+                kept.setdefault(index, stage)
+                self._replicas[worker, index] = stage
+        self._stages = dict(sorted(kept.items()))
 
     def read(self) -> None:
         """Fetch all stages from their workers; raises WorkerDied for a process that has ended."""
-        for stage in (*self._stages, *self._replicas.values()):
+        for stage in (*self._stages.values(), *self._replicas.values()):
             _ = stage.config
 
     def state(self) -> dict[str, Any]:
@@ -262,7 +261,7 @@ class ModelStages:
 
     def known_extra_states(self) -> dict[str, Any]:
         """Return copies of the modules' extra states, as they were last read."""
-        known = [stage.known.module for stage in self._stages] or [self._model]
+        known = [stage.known.module for stage in self._stages.values()] or [self._model]
         return {name: entry for each in known for name, entry in extra_states(each).items()}
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
@@ -302,7 +301,7 @@ class ModelStages:
 
     def forget(self) -> None:
         """Drop the state of a failed run before other weights come; optimizers begin anew."""
-        self._stages = [replace(stage.known, state=None) for stage in self._stages]
+        self._stages = {n: replace(each.known, state=None) for n, each in self._stages.items()}
         self._replicas = {}
 
     def edit(self, function: Edit) -> None:
@@ -324,15 +323,15 @@ class ModelStages:
 
     def _replace(self, change: Callable[[StageConfig], StageConfig]) -> None:
         """Change the config of each stage, on each of its workers."""
-        every = {id(each): each for each in [*self._stages, *self._replicas.values()]}
+        every = {id(each): each for each in [*self._stages.values(), *self._replicas.values()]}
         changed = {key: change(stage.config) for key, stage in every.items()}
-        self._stages = [changed[id(stage)] for stage in self._stages]
+        self._stages = {key: changed[id(each)] for key, each in self._stages.items()}
         self._replicas = {key: changed[id(each)] for key, each in self._replicas.items()}
 
     @property
     def configs(self) -> list[StageConfig]:
         """The configs of the stages that are here."""
-        return [stage.config for stage in self._stages]
+        return [stage.config for stage in self._stages.values()]
 
     @property
     def _modules(self) -> list[nn.Sequential]:
@@ -340,7 +339,8 @@ class ModelStages:
         return [config.module for config in self.configs] or [self._model]
 
     def _take_state(self, point: ResumePoint) -> None:
-        self._stages = [replace(config, state=point.state_for(config)) for config in self.configs]
+        configs = zip(self._stages, self.configs, strict=True)
+        self._stages = {n: replace(each, state=point.state_for(each)) for n, each in configs}
         self._replicas = {}
 
 

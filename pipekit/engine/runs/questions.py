@@ -10,16 +10,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from pipekit.devices import to_device
 from pipekit.engine.arguments import require_weights_as_read
-from pipekit.engine.batches import Batch, copied, pieces, split
+from pipekit.engine.batches import Batch, copied, part_sizes, split
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
-from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.layers.module_state import trained
 from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import is_pure, module_names, state_untouched
 from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
@@ -43,7 +42,13 @@ class FirstBatch:
     drawn: Set[str]  # libraries from whose generators reading it has drawn
 
 
-def ask(loss: Loss, model: ModelStages, schedule: Schedule, first: FirstBatch) -> None:
+def ask(
+    loss: Loss,
+    optimizer: OptimizerFactory,
+    model: ModelStages,
+    schedule: Schedule,
+    first: FirstBatch,
+) -> None:
     """Ask before a model's first training by a schedule; errors are those of the functions here."""
     if needed := first.tried.needed_weights:
         require_weights_as_read(needed, model.configs, schedule)
@@ -52,7 +57,7 @@ def ask(loss: Loss, model: ModelStages, schedule: Schedule, first: FirstBatch) -
     if model.was_evaluating:
         warn_of_mode(first)
     ask_loss(loss, first)
-    ask_optimizer(model.configs)
+    ask_optimizer(optimizer, model)
 
 
 def warn_of_mode(first: FirstBatch) -> None:
@@ -85,9 +90,9 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
     Warns:
         UserWarning: of a whole batch it is not what it is of the microbatches together.
     """
-    if not first.batch.microbatch_rows[0]:
+    if not first.batch.sizes[0]:
         return
-    if first.batch.parts == 1 and isinstance(loss, nn.Module) and is_pure(loss):
+    if len(first.batch.sizes) == 1 and isinstance(loss, nn.Module) and is_pure(loss):
         _warn_of_turns(first, set())
         return
     try:
@@ -128,9 +133,7 @@ class _LossQuestion:
         """Return the loss of some rows, or None if it fails."""
         dtype, tried = self._first.dtype, self._first.tried
         unread = OriginalUnread(self._first.original, tried.edited_buffers, refusal_of_reading)
-        there = pytree.tree_map_only(
-            Tensor, lambda tensor: to_device(tensor, self._device), copied((output, target))
-        )
+        there = to_device(copied((output, target)), self._device)
         try:
             with unread, torch.no_grad(), autocast(self._device, dtype):
                 value = self.copies(*there)
@@ -164,8 +167,8 @@ def _require_nothing_set(
 def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
     """Warn of random numbers that two workers draw from one generator."""
     ends = [*accumulate(first.balance)]
-    for name in sorted(first.drawn | by_loss | {library for _, library in first.tried.drawn}):
-        layers = sorted(layer for layer, library in first.tried.drawn if library == name)
+    for name in sorted({*first.drawn, *by_loss, *first.tried.drawn}):
+        layers = first.tried.drawn.get(name, ())
         who = {bisect(ends, layer): f"layer {layer}" for layer in layers}
         who |= {len(ends) - 1: "the loss"} if name in by_loss else {}
         told = [*(["the data"] if name in first.drawn else []), *who.values()]
@@ -181,8 +184,8 @@ def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
 
 def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float) -> None:
     """Warn of entries that are cut as rows, which the loss would take whole as well."""
-    batch, whole = first.batch, first.batch.whole_target
-    if batch.said is None or batch.parts < 2:
+    batch, whole = first.batch, first.batch.target
+    if batch.said is None or len(batch.sizes) < 2:
         return
     taken, part = {*map(id, leaves(batch.input))}, batch.cut_target()[0]
     named = whole.items() if isinstance(whole, Mapping) else enumerate(whole)
@@ -209,7 +212,7 @@ def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:
     a loss that the model itself computes, is known only by running the model, on two microbatches.
     """
     batch, output = first.batch, first.tried.output
-    sizes = [rows for rows in batch.microbatch_rows if rows]
+    sizes = [rows for rows in batch.sizes if rows]
     if len(sizes) < 2:
         return []
     has_rows = all(t.dim() and len(t) == sizes[0] for t in differentiable(output))
@@ -218,14 +221,14 @@ def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:
         return []
     if has_rows:
         joined = tree_map(lambda tensor: _repeated(tensor, sizes[0], some), output)
-        outputs = [joined, *split(joined, batch.parts, some)]
-        targets = [batch.whole_target, *batch.cut_target()]
-        return list(zip(outputs, targets, [some, *batch.microbatch_rows], strict=True))
+        outputs = [joined, *split(joined, part_sizes(some, len(batch.sizes)))]
+        targets = [batch.target, *batch.cut_target()]
+        return list(zip(outputs, targets, [some, *batch.sizes], strict=True))
     inputs = batch.cut_input()[:2]
     both = tree_map(lambda t: t[:some] if t.dim() and len(t) == batch.rows else t, batch.input)
-    whole = batch.whole_target
+    whole = batch.target
     if some < batch.rows:
-        whole = pieces(whole, [some, batch.rows - some], batch.said)[0]
+        whole = batch.cut_target([some, batch.rows - some])[0]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it edits was said
@@ -248,26 +251,26 @@ def _repeated(tensor: Tensor, rows: int, wanted: int) -> Tensor:
 
 def _cut_entries(batch: Batch) -> list[str]:
     """Return the names of what is cut by rows for the loss."""
-    whole, part = batch.whole_target, batch.cut_target()[0]
+    whole, part = batch.target, batch.cut_target()[0]
     if batch.said is None:
         return ["the target"]
     names = [*whole] if isinstance(whole, Mapping) else [*range(len(whole))]
     return [repr(name) for name in names if part[name] is not whole[name]]
 
 
-def ask_optimizer(stages: Sequence[StageConfig]) -> None:
+def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
     """Warn of an optimizer whose step of a parameter depends on other parameters.
 
     Each stage has an optimizer of its own.  PyTorch's step each parameter alone; one that cannot
     be copied, fails or draws random numbers is not asked.
     """
-    made_by = getattr(stages[0].optimizer, "func", stages[0].optimizer)  # of a partial
+    made_by = getattr(optimizer, "func", optimizer)  # of a partial
     if made_by in vars(torch.optim).values():
         return
-    trained = [each for each in stages if any(p.requires_grad for p in each.module.parameters())]
-    if len(trained) < 2:
+    stages = [each for each in model.configs if trained(each.module)]
+    if len(stages) < 2:
         return
-    stepped = partial(_stepped, trained[0].optimizer, trained[0].updates.groups is not None)
+    stepped = partial(_stepped, optimizer, stages[0].updates.groups is not None)
     try:
         question = FunctionCopies(stepped, [], torch.device("cpu"))
         together, apart = question(True), question(False)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pipekit.engine import arguments, combinations
-from pipekit.engine.assignment import NotBuilt, WorkerReport, first_error
-from pipekit.engine.calls import Interrupts
+from pipekit.engine.assignment import NotBuilt, WorkerReport
+from pipekit.engine.calls import interrupts
 from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.progress import TrainingProgress
 from pipekit.engine.config import Extent, Start
@@ -57,7 +57,8 @@ class Runs:
         folder = Path(written.folder).absolute() if written else None
         claimed = self._progress.claimed(folder) if folder else nullcontext()
         with self._errors_explained(folder), claimed:
-            self._progress.begin()
+            if folder or self._progress.resume_point:
+                self._progress.begin()
             extent = self._extent(batches, steps, folder)
             start, schedule = extent.start, extent.start.schedule
             began = time.perf_counter()
@@ -65,8 +66,9 @@ class Runs:
             seed = self._reseed()
             source = self._source(batches, steps, extent)
             reports: list[WorkerReport] = []
-            interrupts = Interrupts(source.stop if source.possible_stops else None)
-            if start.is_end:
+            stop_early = source.stop if source.possible_stops.batches else None
+            interrupted: list[KeyboardInterrupt] = []
+            if start.resume and start.resume.boundary.batches == len(schedule):  # nothing is left
                 deque(source, maxlen=0)  # whoever makes them may draw random numbers
             else:
                 config = None
@@ -74,7 +76,7 @@ class Runs:
                     balance = self._model.balance
                     assert balance is not None
                     config = self._progress.checkpoint_config(folder, written, start, balance)
-                with interrupts, self._under_way():
+                with interrupts(stop_early) as interrupted, self._under_way():
                     reports = self._workers.train(extent, source, watch, on_batch, config)
             end = min((each.end for each in reports), default=sys.maxsize)
             each_batch = partial(batches_done, schedule, end)
@@ -82,7 +84,9 @@ class Runs:
             for count, batch in enumerate(each_batch(), 1):  # noqa: B007
                 stop = batch.stop
             self._progress.end(start.offset + count, start.microbatches + stop)
-            if error := interrupts.error or source.error or first_error(reports):
+            # Of several workers' errors the one of the earliest microbatch counts.
+            first = min(reports, key=lambda each: (each.error is None, each.end), default=None)
+            if error := next(iter(interrupted), source.error or (first and first.error)):
                 self._workers.close()
                 raise error
             wall = time.perf_counter() - began

@@ -3,28 +3,33 @@
 What is found out about a schedule is kept with it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
 from pipekit.engine.arguments import require_runnable
-from pipekit.engine.config import PossibleStops, RunTable
+from pipekit.engine.config import RunTable
 from pipekit.host.memory import not_collected
 from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, lower
-from pipekit.schedules.lowering.boundaries import boundaries
-from pipekit.schedules.lowering.lower import Skips, loss_versions
+from pipekit.schedules.lowering.lower import Skips, loss_versions, slot_counts
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import stops, sum_order, sums
-from pipekit.schedules.schedule import periods_under_way
 
 
 @dataclass(frozen=True)
 class LoweredTable:
-    """A schedule, the steps of each of its workers, and what all workers know of it."""
+    """A schedule, lowered.
+
+    Attributes:
+        steps: of each worker.
+        slots: for each worker, the number of weight slots of each of its stages.
+        common: known to all workers.
+    """
 
     schedule: Schedule
     steps: Sequence[Steps]
+    slots: Sequence[Mapping[int, int]]
     common: RunTable
 
     @cached_property
@@ -75,16 +80,17 @@ def lowered(
 ) -> LoweredTable:
     """Return a schedule lowered, with skip connections between stages and weights they share."""
     ends = tuple(skips), tuple(ties)
-    with not_collected():
-        return schedule.remembered(
-            ("lowered", *ends, joint_updates), lambda: _lowered(schedule, *ends, joint_updates)
-        )
+    return schedule.remembered(
+        ("lowered", *ends, joint_updates), lambda: _lowered(schedule, *ends, joint_updates)
+    )
 
 
+@not_collected()
 def _lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) -> LoweredTable:
     steps = lower(schedule, skips, ties)
     stage_workers = schedule.stage_workers
     shared = any(len(workers) > 1 for workers in stage_workers)
+    summed = sums(schedule)
     common = RunTable(
         workers=schedule.worker_count,
         stage_workers=stage_workers,
@@ -95,38 +101,13 @@ def _lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool)
             for step in own.distinct
             for _, receiver in step.sends
         ),
-        sums=sums(schedule),
+        sums=summed,
+        averages=any(each.batches > 1 for one in summed for each in (*one.head, *one.period)),
         stops=stops(schedule) if shared else (),
         sum_order=sum_order(schedule, joint_updates) if shared else Recurring(()),
         made=(0,) * schedule.stages,
     )
-    return LoweredTable(schedule, steps, common)
-
-
-def possible_stops(schedule: Schedule) -> PossibleStops:
-    """Return where a run by a schedule may end early."""
-    return schedule.remembered("possible stops", lambda: _possible_stops(schedule))
-
-
-def _possible_stops(schedule: Schedule) -> PossibleStops:
-    if not schedule.period:
-        cuts = {0, *(boundary.microbatches for boundary in boundaries(schedule, every=1))}
-        return PossibleStops(tuple(batch for batch in schedule.batches if batch.start in cuts))
-    size = schedule.period_microbatches
-    some = 1 if schedule.is_closed else 1 + periods_under_way(schedule)
-    cuts = {0, *(b.microbatches for b in boundaries(schedule.before(some * size), every=1))}
-    stops = schedule.batch_stops
-    batches = map(range, (0, *stops), stops)
-    found = (batch for batch in batches if cuts.issuperset(range(batch.start, some * size, size)))
-    return PossibleStops(tuple(found), size)
-
-
-def stops_anywhere(schedule: Schedule) -> bool:
-    """Return whether a run by an endless schedule may end before each batch.
-
-    Updates of stages on several workers may average several batches.
-    """
-    return len(possible_stops(schedule).batches) == len(schedule.batch_stops)
+    return LoweredTable(schedule, steps, [slot_counts(each) for each in steps], common)
 
 
 def delays(schedule: Schedule) -> list[int]:

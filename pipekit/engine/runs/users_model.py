@@ -98,9 +98,7 @@ class UsersAttributes:
 
     def __init__(self, original: nn.Module, has_processes: bool) -> None:
         self._original = original
-        copied = original.modules() if has_processes else ()
-        self._forwards = {function for module in copied for function in functions_of(module)}
-        self._globals, self._told = self._globals_now(), set[str]()
+        self._globals = _UsersGlobals(original) if has_processes else None
         self._attributes = Attributes(original.named_modules(remove_duplicate=False))
         self._set: set[tuple[nn.Module, str]] = set()  # by forwards
         self._left: list[Attribute] = []
@@ -123,62 +121,73 @@ class UsersAttributes:
         if tried is not None and tried.set_attributes:
             modules = list(self._original.modules())
             self._set |= {(modules[number], key) for number, key, _ in tried.set_attributes}
-        left, self._left = self._unset(self._left), []
-        if names := _names(each for each in left if each.is_read and not each.is_mode):
-            warnings.warn(
-                f"{names} of the model changed since the pipeline has copied it, and stages go on "
-                f"with the value of before: only numbers with a fraction are taken over. Build "
-                f"another pipeline, and load this one's state_dict() into it",
-                stacklevel=2,
+        if self._left:
+            left, self._left = self._unset(self._left), []
+            _warn(
+                (each for each in left if each.is_read and not each.is_mode),
+                "of the model changed since the pipeline has copied it, and stages go on with the "
+                "value of before: only numbers with a fraction are taken over. Build another "
+                "pipeline, and load this one's state_dict() into it",
             )
-        if names := ", ".join(sorted(self._changed_globals())):
-            warnings.warn(
-                f"{names} of a layer's file has another value here than in worker processes, which "
-                f"have copies of global variables and no context variables: use "
-                f"transport='threads', or keep it in the layer, as a number with a fraction",
-                stacklevel=2,
-            )
+        if self._globals:
+            self._globals.warn()
         recorded: RecordedModel | None = getattr(self._original, "origin", None)
-        frozen = recorded.attributes.changed() if recorded else []
-        blocks = {*self._original.modules()} if frozen else set()
-        if names := _names(each for each in frozen if each.is_read and each.module not in blocks):
-            warnings.warn(
-                f"{names} of the model changed since pipekit.stages recorded it, and the layers go "
-                f"on with the value of before: record it again, or let the forward take it as "
-                f"an argument, which is then an entry of the batch",
-                stacklevel=2,
+        if recorded and (frozen := recorded.attributes.changed()):
+            blocks = {*self._original.modules()}
+            _warn(
+                (each for each in frozen if each.is_read and each.module not in blocks),
+                "of the model changed since pipekit.stages recorded it, and the layers go on with "
+                "the value of before: record it again, or let the forward take it as an argument, "
+                "which is then an entry of the batch",
             )
-
-    def _globals_now(self) -> list[Variables]:
-        return [Variables(*global_state(forward)) for forward in self._forwards]
-
-    def _changed_globals(self) -> set[str]:
-        """Return the names of those that differ in worker processes, each change once."""
-        changed = {name for each in self._globals for name, _ in each.changes()}
-        self._globals, context = self._globals_now(), copy_context()
-        read = ((n, f.__globals__.get(n)) for f in self._forwards for n in names_in(f))
-        set_here = {n for n, each in read if isinstance(each, ContextVar) and each in context}
-        changed |= set_here - self._told
-        self._told |= set_here
-        return changed
 
     def warn_within(self) -> None:
         """Warn of changes within a call, which stages take over at the next one."""
         changed = self._unset(self._attributes.changed(known=False))
-        if names := _names(each for each in changed if isinstance(each.value, float)):
-            warnings.warn(
-                f"{names} of the model changed within a call of train(), and stages take it over "
-                f"at the next call: {_BETWEEN}",
-                stacklevel=2,
-            )
+        _warn(
+            (each for each in changed if isinstance(each.value, float)),
+            f"of the model changed within a call of train(), and stages take it over at the next "
+            f"call: {_BETWEEN}",
+        )
 
     def _unset(self, attributes: Iterable[Attribute]) -> list[Attribute]:
         """Return those that no forward sets."""
         return [each for each in attributes if (each.module, each.key) not in self._set]
 
 
-def _names(attributes: Iterable[Attribute]) -> str:
-    return ", ".join(dict.fromkeys(f"{each.owner}.{each.key}".lstrip(".") for each in attributes))
+def _warn(attributes: Iterable[Attribute], of_them: str) -> None:
+    """Warn of attributes, if there are any."""
+    names = dict.fromkeys(f"{each.owner}.{each.key}".lstrip(".") for each in attributes)
+    if names:
+        warnings.warn(f"{', '.join(names)} {of_them}", stacklevel=3)
+
+
+class _UsersGlobals:
+    """The global and context variables that layers read, of which worker processes have copies."""
+
+    def __init__(self, original: nn.Module) -> None:
+        self._forwards = {f for module in original.modules() for f in functions_of(module)}
+        self._known, self._told = self._now(), set[str]()
+
+    def _now(self) -> list[Variables]:
+        return [Variables(*global_state(forward)) for forward in self._forwards]
+
+    def warn(self) -> None:
+        """Warn of those that differ in worker processes, once of each change."""
+        changed = {name for each in self._known for name, _ in each.changes()}
+        self._known, context = self._now(), copy_context()
+        read = ((n, f.__globals__.get(n)) for f in self._forwards for n in names_in(f))
+        set_here = {n for n, each in read if isinstance(each, ContextVar) and each in context}
+        changed |= set_here - self._told
+        self._told |= set_here
+        if changed:
+            warnings.warn(
+                f"{', '.join(sorted(changed))} of a layer's file has another value here than in "
+                f"worker processes, which have copies of global variables and no context "
+                f"variables: use transport='threads', or keep it in the layer, as a number with a "
+                f"fraction",
+                stacklevel=3,
+            )
 
 
 def watched(on_batch: OnBatch, loss: Loss) -> OnBatch:

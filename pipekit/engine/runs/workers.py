@@ -1,23 +1,27 @@
 """The workers of a pipeline, as the calling program sees them."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from functools import partial
 
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.checkpoints.resume_point import ResumePoint
-from pipekit.engine.config import CheckpointConfig, Extent, Loss, Norm, PossibleStops, RunConfig
+from pipekit.engine.config import CheckpointConfig, Extent, Loss, Norm, RunConfig
 from pipekit.engine.feed import BatchSource, Read
 from pipekit.engine.observers.reporter import Listener, LossBar, OnBatch
 from pipekit.engine.options import Watch
 from pipekit.engine.runs.assembly import Parts
+from pipekit.engine.runs.model_stages import Joints
 from pipekit.engine.runs.questions import FirstBatch, ask
-from pipekit.engine.runs.tables import LoweredTable, lowered, possible_stops, stops_anywhere
+from pipekit.engine.runs.tables import LoweredTable, lowered
 from pipekit.engine.runs.users_model import UsersAttributes, watched
+from pipekit.engine.stops import PossibleStops, possible_stops, stops_anywhere
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
-from pipekit.partition.ties import tie_ends
+from pipekit.partition.partition import Partition, Tie, tie_ends
 from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import steps_after
 
@@ -42,12 +46,13 @@ class Workers:
             combinations.SCALE: updates.scale,
         }
         self._joint = combinations.features(asked)
-        self._require_joint(schedule)
+        joints = parts.model.joints
+        self._require_joint(schedule, joints.ties if joints else ())
         endless = bool(schedule.period)
         self.stop_anywhere = endless and self.can_end and stops_anywhere(schedule)
         # Else the first run decides: by its length, or by the balance that its data tell.
-        if parts.model.joints is not None and (self.stop_anywhere or not endless):
-            self._lowered(schedule)
+        if joints is not None and (self.stop_anywhere or not endless):
+            self._lowered(schedule, joints)
             if self.can_end:
                 possible_stops(schedule)
 
@@ -60,7 +65,7 @@ class Workers:
         """
         parts, (start, batches, total) = self._parts, extent
         schedule, autocast, model = start.schedule, parts.execution.autocast, parts.model
-        arguments.require_no_autocast(autocast, parts.devices)
+        arguments.require_no_autocast(autocast, parts.devices[0].type)
         warn_of_modes()
         numbers = numbers_so_far()
         try:
@@ -74,16 +79,19 @@ class Workers:
         self._attributes.warn(tried)
         stops = PossibleStops()
         if schedule.trains:
-            self._require_joint(schedule)
+            assert model.partition
+            self._require_joint(schedule, model.partition.ties)
             if parts.updates.rule:
                 arguments.require_whole_rounds(parts.updates.rule, schedule)
             if tried is not None:
                 evaluate = partial(model.probe, autocast=autocast)
                 balance = (model.balance or ()) if len(parts.devices) > 1 else ()
                 about = first, tried, evaluate, model.original, autocast, balance, drawn
-                ask(parts.loss, model, schedule, FirstBatch(*about))
+                ask(parts.loss, parts.optimizer, model, schedule, FirstBatch(*about))
             if self.can_end:
-                stops = possible_stops(schedule).after(start.resume)
+                stops = possible_stops(schedule)
+            if start.resume:
+                stops = replace(stops, begin=start.resume.boundary.microbatches)
         return BatchSource(first, batches, schedule.each_batch, total, stops, read)
 
     def train(
@@ -107,7 +115,7 @@ class Workers:
                 on_batch,
                 resume.boundary.batches if resume else 0,
                 batches.rows,
-                batches.stop if batches.possible_stops else _refuse_to_stop,
+                batches.stop if batches.possible_stops.batches else _refuse_to_stop,
             )
         with closing(bar) if bar else nullcontext():
             told = bar.add if bar else None
@@ -129,11 +137,12 @@ class Workers:
         """Execute a schedule, and return every worker's report."""
         parts, start = self._parts, extent.start
         schedule, resume, model = start.schedule, start.resume, parts.model
-        table = self._lowered(schedule)
+        assert model.partition, "ready() comes first"
+        table = self._lowered(schedule, model.partition)
         steps, common = table.steps, table.common
         if resume:
             steps = [steps_after(each, resume.boundary) for each in steps]
-            common = common.begun(resume.boundary)
+            common = replace(common, made=resume.boundary.versions)
         scaled = parts.updates.scale is not None and schedule.trains
         total = extent.total if schedule.period else None
         config = RunConfig(
@@ -146,7 +155,7 @@ class Workers:
             first_microbatch=start.microbatches,
             norm=model.norm if self._joint else Norm(),
             loss_versions=table.loss_versions if scaled else None,
-            ties=model.ties,
+            ties=model.partition.ties,
             checkpoints=checkpoints,
             resume=resume,
             possible_stops=batches.possible_stops,
@@ -155,7 +164,7 @@ class Workers:
         )
         assignments = []
         for worker, own in enumerate(steps):
-            stages = [*model.of_worker(worker, schedule.stage_workers)]
+            stages = dict(model.of_worker(worker, schedule.stage_workers))
             assignments.append(
                 WorkerAssignment(
                     index=worker,
@@ -163,23 +172,24 @@ class Workers:
                     device=parts.devices[worker],
                     devices=parts.devices,
                     chunks=schedule.chunks,
-                    stages=stages if schedule.trains else (),
-                    inference=() if schedule.trains else [each.config.passes for each in stages],
+                    stages=stages if schedule.trains else {},
+                    slots=table.slots[worker],
+                    inference=()
+                    if schedule.trains
+                    else [each.config.passes for each in stages.values()],
                 )
             )
         return parts.runner.run(assignments, config, batches, on_news)
 
-    def _lowered(self, schedule: Schedule) -> LoweredTable:
-        """Return a schedule's steps for the model's stages."""
-        joints = self._parts.model.joints
-        assert joints is not None, "ready() comes first"
+    def _lowered(self, schedule: Schedule, joints: Joints | Partition) -> LoweredTable:
+        """Return a schedule's steps for stages that are joined."""
         ends = [(skip.source, skip.destination) for skip in joints.skips]
         joint = bool(self._joint or joints.ties)
         return lowered(schedule, ends, tie_ends(joints.ties), joint)
 
-    def _require_joint(self, schedule: Schedule) -> None:
+    def _require_joint(self, schedule: Schedule, ties: Sequence[Tie]) -> None:
         """Raise ScheduleError if stages have to update together and cannot."""
-        for feature in self._joint | ({combinations.TIES} if self._parts.model.ties else set()):
+        for feature in self._joint | ({combinations.TIES} if ties else set()):
             combinations.require_joint_updates(schedule, feature)
 
 

@@ -171,7 +171,7 @@ def unequal(counts: dict[int, Any]) -> str:
 def checksum(batch: Batch) -> int:
     """Return a checksum of a batch's rows; tensors on accelerators count by their shapes alone."""
     inputs = {id(tensor) for tensor in leaves(batch.input)}
-    target = batch.whole_target
+    target = batch.target
     entries = [target] if isinstance(target, Tensor) else pytree.tree_leaves(target)
     others = [entry for entry in entries if id(entry) not in inputs]
     total = zlib.crc32(repr((batch.rows, batch.row_shapes)).encode())

@@ -24,12 +24,12 @@ from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.config import RunConfig
 from pipekit.engine.feed import Feed
+from pipekit.engine.stops import StopPoint
 from pipekit.engine.transport import (
     Aborted,
     BeyondStop,
     Exchange,
     FlatBucket,
-    StopPoint,
     SumPart,
 )
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
@@ -195,8 +195,7 @@ class DistributedTransport:
 
     def _form_key(self, message: Message, peer: int) -> tuple[int, Payload, int, int, Any]:
         payload, stage, microbatch, skip = message
-        self._feed.read_to(microbatch)
-        return peer, payload, stage, skip, self._feed.shapes[microbatch]
+        return peer, payload, stage, skip, self._feed.shapes(microbatch)
 
     def _send_form(self, form: Form, destination: int) -> None:
         data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)

@@ -1,13 +1,13 @@
 """All workers in this process, a thread each: starts at once, and errors surface in the cell."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import chain
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -25,16 +25,15 @@ from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
-from pipekit.engine.feed import End, Feed, Needs
+from pipekit.engine.feed import EVERYTHING, End, Feed, Needs
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.transport import Aborted, StopPoint, Transport
+from pipekit.engine.stops import StopPoint
+from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.trees import tree_map
-
-T = TypeVar("T")
 
 
 class CopyingMailbox(KeyedMailbox):
@@ -72,7 +71,9 @@ class ThreadWorker:
 
     def __init__(self, device: torch.device, copy_streams: bool = True) -> None:
         self.device, self.stream = device, new_stream(device)
-        self.copiers = [Copier(device, copy_streams) for _ in range(2 * is_accelerator(device))]
+        self.copiers: list[Copier] = []
+        if is_accelerator(device):
+            self.copiers = [Copier(device, copy_streams), Copier(device, copy_streams)]
 
     @contextmanager
     def entered(self, before: Iterable[torch.Event]) -> Iterator[None]:
@@ -88,28 +89,23 @@ class ThreadNetwork:
 
     def __init__(self, busy: Sequence[int], workers: Sequence[ThreadWorker]) -> None:
         self._busy, self._workers = busy, workers
-        # Of each worker for messages, and for sums.
-        self._queues: list[list[SimpleQueue[Any]]] = [
-            [SimpleQueue() for _ in workers] for _ in range(2)
-        ]
+        # For each worker's messages, and behind these for its sums.
+        self._queues = [SimpleQueue[Any]() for _ in (*workers, *workers)]
         self._aborted, self._stop_point = False, StopPoint()
 
     def transport(self, worker: int) -> MailboxTransport:
         """Return the transport of a worker; called in its thread."""
-        devices, copiers = [each.device for each in self._workers], self._workers[worker].copiers
+        mailboxes = self._mailbox(worker, 0), self._mailbox(worker, 1)
+        return MailboxTransport(worker, self._busy, *mailboxes, self.end)
 
-        def mailbox(place: int) -> KeyedMailbox:
-            queues = self._queues[place]
-
-            def put(worker: int, key: Key, content: Any) -> None:
-                queues[worker].put((key, content))
-
-            given = put, queues[worker].get, self.require_peers, self._stop_point
-            if copiers:
-                return CopyingMailbox(copiers[place], devices, *given)
+    def _mailbox(self, worker: int, kind: int) -> KeyedMailbox:
+        """Return a worker's mailbox for messages (0), or for sums (1)."""
+        count, copiers = len(self._workers), self._workers[worker].copiers
+        queues = self._queues[kind * count : (kind + 1) * count]
+        given = partial(_put, queues), queues[worker].get, self.require_peers, self._stop_point
+        if not copiers:
             return KeyedMailbox(*given)
-
-        return MailboxTransport(worker, self._busy, mailbox(0), mailbox(1), self.end)
+        return CopyingMailbox(copiers[kind], [each.device for each in self._workers], *given)
 
     def require_peers(self) -> None:
         """Raise Aborted if the run was aborted."""
@@ -127,8 +123,12 @@ class ThreadNetwork:
         self._wake(None)
 
     def _wake(self, key: Key | None) -> None:
-        for queue in chain(*self._queues):
+        for queue in self._queues:
             queue.put((key, ()))
+
+
+def _put(queues: Sequence[SimpleQueue[Any]], worker: int, key: Key, content: Any) -> None:
+    queues[worker].put((key, content))
 
 
 class ThreadRunner(Runner):
@@ -152,12 +152,13 @@ class ThreadRunner(Runner):
         ]
         network = ThreadNetwork(config.table.busy, threads)
         # What this thread has issued comes first: copies of stages, or what batches are made of.
-        on_accelerators = any(thread.copiers for thread in threads)
+        on_accelerators = is_accelerator(workers[0].device)
         caller = ThreadStreams([each.device for each in workers]) if on_accelerators else None
         before = caller.record_events() if caller else ()
-        # A run that is taken up needs nothing of the batches before.
-        needs = Needs.after(config.resume.boundary.microbatches if config.resume else 0)
-        feed = Feed(batches, needs, caller, config.count, network.end)
+        needs = EVERYTHING
+        if config.resume:  # nothing of the batches before
+            needs = Needs(*[range(config.resume.boundary.microbatches, sys.maxsize)] * 2)
+        feed = Feed(batches, config.loss, needs, caller, network.end)
         calendar = Calendar(config.execution.cluster) if config.execution.cluster else None
         states = WorkerStates(len(workers))
         steps = {worker.index: worker.steps for worker in workers}
@@ -165,7 +166,7 @@ class ThreadRunner(Runner):
 
         def build(place: int, _: Notify) -> WorkerAssignment:
             with threads[place].entered(before):
-                return replace(workers[place], stages=[*workers[place].build().values()])
+                return work.built(workers[place])
 
         def run(place: int, notify: Notify) -> WorkerReport:
             assignment = workers[place]
@@ -173,20 +174,17 @@ class ThreadRunner(Runner):
                 transport: Transport = network.transport(assignment.index)
                 if calendar:
                     transport = SlowTransport(transport, assignment.index, calendar)
-                watched = [states.observer(assignment.index)]
                 told = notify if on_news else None
-                report = work.run(assignment, config, transport, feed, told, watched)
+                report = work.run(assignment, config, transport, feed, told, [states])
                 if report.error is not None:
                     watchdog.ends_by(report.error)
                 return report
 
-        def all_workers(function: Callable[[int, Notify], T]) -> list[T]:
-            functions = [partial(function, place) for place in range(len(workers))]
-            return self._threads.run(functions, network.abort, on_news, watchdog.look)
-
-        if not all(isinstance(stage, Stage) for worker in workers for stage in worker.stages):
-            workers = all_workers(build)  # before any begins: one may fail
-        return all_workers(run)
+        about = len(workers), network.abort, on_news, watchdog.look
+        stages = chain.from_iterable(worker.stages.values() for worker in workers)
+        if not all(isinstance(stage, Stage) for stage in stages):
+            workers = self._threads.run(build, *about)  # before any begins: one may fail
+        return self._threads.run(run, *about)
 
     def can_end(self, devices: Sequence[torch.device]) -> bool:
         return True

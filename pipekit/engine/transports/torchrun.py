@@ -22,7 +22,8 @@ from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.feed import End, Feed, Needs
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.transport import Aborted, StopPoint
+from pipekit.engine.stops import StopPoint
+from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.between_processes import (
     Noticeboard,
     in_one_line,
@@ -37,7 +38,7 @@ from pipekit.engine.transports.distributed import (
     stay_on_loopback,
 )
 from pipekit.engine.transports.watchdog import Stalled, Watchdog, WorkerStates
-from pipekit.engine.work import run
+from pipekit.engine.work import built, run
 from pipekit.host.memory import keep_freed_memory
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.parent import end_with_parent
@@ -100,12 +101,11 @@ class TorchrunRunner(Runner):
         states, stop_point = WorkerStates(config.table.workers), StopPoint()
         board = Noticeboard(next(_RUNS), own.index, config.table.workers)
         data = board.compared(batches, partial(states.reading, own.index))
-        feed = Feed(data, Needs.of(own.steps), count=config.count, end=stop_point.at)
+        feed = Feed(data, config.loss, Needs.of(own.steps), end=stop_point.at)
         transport = DistributedTransport(own, config, feed, read_ahead=True)
         transport.stop_point = stop_point
         about = config.table.stage_workers, config.execution.timeout, board.others, board.look
         watchdog = Watchdog(states, {own.index: own.steps}, *about)
-        watched = [states.observer(own.index)]
         try:
             with watchdog.looking(_end):
                 counts = everybodys(config.batches)
@@ -114,8 +114,8 @@ class TorchrunRunner(Runner):
                 with abort_if_broken():
                     dist.barrier()
                 origin = time.perf_counter()  # machines' clocks start anywhere; all leave it now
-                report = run(own, config, transport, feed, on_news, watched)
-                shared = replace(report, record=report.record.later(-origin), stages=[])
+                report = run(built(own), config, transport, feed, on_news, [states])
+                shared = replace(report, record=report.record.later(-origin), stages={})
                 each_one = everybodys((shared, board.latest))
                 for _, checksums in each_one:
                     board.latest.require_same(checksums)

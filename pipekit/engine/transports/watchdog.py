@@ -27,33 +27,48 @@ longest pause before."""
 
 STARTING, WAITING, COMPUTING, SENDING, DONE, READING = range(6)
 _NUMBERS = 3  # a worker: steps begun, which of the above, changes
+BYTES = 8 * _NUMBERS
+"""Of a worker's numbers."""
 
 
 class Stalled(TimeoutError):
     """No worker has got any further for as long as the pipeline's ``timeout`` says."""
 
 
-class WorkerStates:
+class WorkerStates(Observer):
     """A few numbers for each worker, which it writes and anybody may read at any time.
 
     ``memory`` is where they lie, as zeros; by default in this process alone.
     """
 
     def __init__(self, workers: int, memory: Buffer | None = None) -> None:
-        size = self.size(workers)
+        size = BYTES * workers
         self._memory = memoryview(bytearray(size) if memory is None else memory)[:size]
         self._numbers = self._memory.cast("B").cast("q")
 
-    @staticmethod
-    def size(workers: int) -> int:
-        """Return how many bytes the numbers of so many workers take."""
-        return 8 * _NUMBERS * workers
+    def restart(self, worker: int) -> None:
+        """Forget the steps of a worker's last run."""
+        self._numbers[_NUMBERS * worker] = 0
+        self._note(worker, STARTING)
 
-    def observer(self, worker: int) -> Observer:
-        """Return an observer that writes the numbers of a worker, from zero on."""
-        mine = self._numbers[_NUMBERS * worker : _NUMBERS * (worker + 1)]
-        mine[0], mine[1], mine[2] = 0, STARTING, mine[2] + 1
-        return _StateObserver(mine)
+    def before_step(self, worker: int, step: Step) -> None:
+        self._numbers[_NUMBERS * worker] += 1
+        self._note(worker, WAITING)
+
+    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
+        self._note(worker, COMPUTING)
+
+    def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
+        # A forward that was run again: its backward still waits for its gradient.
+        self._note(worker, WAITING if activity == RECOMPUTE else SENDING)
+
+    def end(self, worker: int) -> None:
+        self._note(worker, DONE)
+
+    def _note(self, worker: int, state: int) -> None:
+        place = _NUMBERS * worker + 1
+        self._numbers[place] = state
+        self._numbers[place + 1] += 1
 
     def of(self, worker: int) -> tuple[int, int]:
         """Return how many steps a worker has begun, and its state."""
@@ -63,13 +78,12 @@ class WorkerStates:
     @contextmanager
     def reading(self, worker: int) -> Iterator[None]:
         """Note that a worker reads its data for a while."""
-        mine = self._numbers[_NUMBERS * worker : _NUMBERS * (worker + 1)]
-        before = mine[1]
-        mine[1], mine[2] = READING, mine[2] + 1
+        _, before = self.of(worker)
+        self._note(worker, READING)
         try:
             yield
         finally:
-            mine[1], mine[2] = before, mine[2] + 1
+            self._note(worker, before)
 
     def detach(self) -> None:
         """Keep the numbers as they are now, and let go of the memory that others write to."""
@@ -79,31 +93,6 @@ class WorkerStates:
     def now(self) -> bytes:
         """Return all numbers, which change as soon as any worker has got on."""
         return self._memory.tobytes()
-
-
-class _StateObserver(Observer):
-    """Writes the numbers of one worker."""
-
-    def __init__(self, numbers: memoryview) -> None:
-        self._numbers = numbers
-
-    def before_step(self, worker: int, step: Step) -> None:
-        self._numbers[0] += 1
-        self._note(WAITING)
-
-    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
-        self._note(COMPUTING)
-
-    def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
-        # A forward that was run again: its backward still waits for its gradient.
-        self._note(WAITING if activity == RECOMPUTE else SENDING)
-
-    def end(self, worker: int) -> None:
-        self._note(DONE)
-
-    def _note(self, state: int) -> None:
-        self._numbers[1] = state
-        self._numbers[2] += 1
 
 
 class Watchdog:

@@ -22,7 +22,6 @@ from pipekit.engine.transports.watchdog import LOOK_S
 from pipekit.host.operator_threads import (
     SWITCH_INTERVAL_S,
     release_threads,
-    share_cores,
     share_of_cores,
 )
 
@@ -47,17 +46,19 @@ class WorkerThreads:
 
     def run(
         self,
-        functions: Sequence[Callable[[Notify], T]],
+        function: Callable[[int, Notify], T],
+        count: int,
         stop: Callable[[], None],
         on_event: Callable[[Event], None] | None = None,
         on_wait: Callable[[], None] = lambda: None,
     ) -> list[T]:
-        """Run functions in a thread each, which share the cores, and return what they return.
+        """Run a function in so many threads, which share the cores; return what it returns in each.
 
-        They see this thread's context variables; what they set stays theirs.
-        Each gets a function that hands an event to ``on_event``, which is called in this thread;
-        between events, ``on_wait`` is called now and then, and may raise.  ``stop`` makes all of
-        them return soon: it is called when one has failed or this thread is interrupted.
+        It sees this thread's context variables; what it sets stays that thread's.
+        It is given the thread's number, from 0, and a function that hands an event to ``on_event``,
+        which is called in this thread; between events, ``on_wait`` is called now and then, and may
+        raise.  ``stop`` makes all return soon: it is called when one has failed or this thread is
+        interrupted.
 
         Raises:
             BaseException: the first that any of them raised, with its traceback, once all have
@@ -67,28 +68,28 @@ class WorkerThreads:
         news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         results: dict[int, T] = {}
         begun = threading.Event()
-        several = share_of_cores(len(functions)) > 1
+        share = share_of_cores(count)
 
         def run(index: int) -> None:
             try:
                 begun.wait()  # else the first ones keep the cores from those that follow
-                share_cores(len(functions))
-                result = functions[index](lambda event: news.put(("event", event)))
+                torch.set_num_threads(share)
+                result = function(index, lambda event: news.put(("event", event)))
                 news.put(("done", (index, result)))
             except BaseException as error:
                 news.put(("failed", error))
             finally:
-                if several:
+                if share > 1:
                     release_threads()
 
-        if several:
+        if share > 1:
             release_threads()
         cores, interval = torch.get_num_threads(), sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         threads: list[_Thread] = []
         try:
             with deferred_interrupts():  # one in its start may end a thread before it has begun
-                threads = self._take(len(functions))
+                threads = self._take(count)
                 for index, thread in enumerate(threads):
                     thread.begin(partial(copy_context().run, run, index), f"pipekit worker {index}")
             begun.set()

@@ -18,7 +18,7 @@ from pipekit.devices import synchronize
 from pipekit.engine.transport import GATHER, SCATTER, Exchange, FlatBucket, PartKey, SumPart
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients, parameter_buckets
-from pipekit.partition.ties import Tie
+from pipekit.partition.partition import Tie
 
 
 class ReduceKey(NamedTuple):

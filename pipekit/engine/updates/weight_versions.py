@@ -29,7 +29,12 @@ LRSchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 
 class WeightVersions:
-    """The weights of one stage, in one or several slots."""
+    """The weights of one stage, in one or several slots.
+
+    Attributes:
+        modules: the layers of each slot.
+        trained: how many parameters the optimizer updates.
+    """
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class WeightVersions:
         self._set_aside: dict[int, Gradients] = {}
         self._add(layers)
         self.optimizer = self._make(optimizer, groups) if self._aliases[0] else None
+        self.trained = len(self._aliases[0])
         self._summed = [n for n in range(self.trained) if n not in copies]
         self._steps_lr = steps_lr
         self.lr_scheduler = (
@@ -69,11 +75,6 @@ class WeightVersions:
     def newest(self) -> nn.Sequential:
         """The layers with the newest weights."""
         return self.modules[self._newest]
-
-    @property
-    def trained(self) -> int:
-        """How many parameters the optimizer updates."""
-        return len(self._aliases[0])
 
     @property
     def names(self) -> dict[nn.Parameter, list[str]]:
@@ -151,15 +152,20 @@ class WeightVersions:
 
     def gradients(self, update: int) -> Gradients:
         """Return, and let go of, the sum of ``update``'s gradients, one a trained parameter."""
-        taken = self.take(update, range(self.trained))
+        slots = self._slots_of(update)
+        taken = self._taken(update, slots, range(self.trained))
         self._set_aside.pop(update, None)
-        self._owner = {slot: owner for slot, owner in self._owner.items() if owner != update}
+        for slot in slots:
+            del self._owner[slot]
         return taken
 
     def take(self, update: int, parameters: Iterable[int]) -> Gradients:
         """Return, and let go of, the sums of ``update``'s gradients of some trained parameters."""
-        slots = [slot for slot, owner in self._owner.items() if owner == update]
-        return self._taken(update, slots, parameters)
+        return self._taken(update, self._slots_of(update), parameters)
+
+    def _slots_of(self, update: int) -> list[int]:
+        """Return the slots whose gradients ``update`` sums."""
+        return [slot for slot, owner in self._owner.items() if owner == update]
 
     def all_gradients(self) -> Iterator[Tensor]:
         held = [p.grad for group in (*self._parameters, *self._aliases) for p in group]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from pipekit.layers.read_state import named_generators
+from pipekit.layers.module_state import named_generators
 from pipekit.partition.recording.model_input import ModelInput, matched
 from pipekit.partition.recording.operators import function
 from pipekit.partition.recording.program import Growth, Program, RecordedStep, SizeSource, Within

@@ -155,9 +155,13 @@ def loss_versions(schedule: Schedule) -> Recurring[int]:
     return of_updates(schedule, found, partial(plus, step=made))[last]
 
 
-def slot_count(steps: Steps, stage: int) -> int:
-    """Return how many weight slots ``stage`` needs to run its part of a worker's ``steps``."""
-    return 1 + max((step.slot for step in steps.distinct if step.task.stage == stage), default=0)
+def slot_counts(steps: Steps) -> dict[int, int]:
+    """Return how many weight slots each stage needs to run its part of a worker's ``steps``."""
+    counts: dict[int, int] = {}
+    for step in steps.distinct:
+        stage = step.task.stage
+        counts[stage] = max(counts.get(stage, 0), 1 + step.slot)
+    return counts
 
 
 def batch_ends(tasks: Sequence[Task], schedule: Schedule) -> set[tuple[int, int]]:

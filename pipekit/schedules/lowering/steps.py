@@ -37,11 +37,6 @@ class Message(NamedTuple):
         """What it is for: its payload's name, or "weights" for a gradient of shared weights."""
         return "weights" if self.skip <= FIRST_TIE else self.payload.value
 
-    def later(self, microbatches: int) -> "Message":
-        """Return the same message, ``microbatches`` later."""
-        payload, stage, microbatch, skip = self
-        return Message(payload, stage, microbatch + microbatches, skip)
-
 
 Endpoints = tuple[tuple[Message, int], ...]
 """Messages, each with the worker at its other end."""
@@ -83,23 +78,24 @@ class Step(NamedTuple):
 
     def later(self, microbatches: int, versions: int) -> "Step":
         """Return the same step, ``microbatches`` and weight ``versions`` later."""
-        task, receives, sends, slot, update, ends_batch, ends_update, again = self
+        (op, stage, number, version), receives, sends, slot, update, *ends = self
         return Step(
-            task.later(microbatches, versions),
+            Task(op, stage, number + microbatches, version + versions),
             _later(receives, microbatches),
             _later(sends, microbatches),
             slot,
             update + versions,
-            ends_batch,
-            ends_update,
-            again,
+            *ends,
         )
 
 
 def _later(ends: Endpoints, microbatches: int) -> Endpoints:
-    if not ends:
-        return ()
-    return tuple([(message.later(microbatches), worker) for message, worker in ends])
+    return tuple(
+        [
+            (Message(payload, stage, number + microbatches, skip), worker)
+            for (payload, stage, number, skip), worker in ends
+        ]
+    )
 
 
 @dataclass(frozen=True)

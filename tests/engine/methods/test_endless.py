@@ -65,15 +65,14 @@ def test_it_is_training_by_its_first_batches(name: str, transport: str) -> None:
     assert different(weights, of_its_part(name)[1]) == []
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_batches_need_no_length(name: str) -> None:
-    losses, weights = trained(SCHEDULES[name](), iter(data(BATCHES, rows=16)), "threads")
-    assert losses == of_its_part(name)[0]
-    assert different(weights, of_its_part(name)[1]) == []
-
-
-@pytest.mark.parametrize("name", ["flush", "2bw", "asp", "pipedream 2-1"])
-def test_steps_are_the_batches_of_a_longer_list(name: str) -> None:
-    losses, weights = trained(SCHEDULES[name](), data(9, rows=16), "threads", steps=BATCHES)
+@pytest.mark.parametrize("name", ["flush", "2bw", "asp", "pipedream 2-1", "2bw with flushes"])
+@pytest.mark.parametrize(
+    ("batches", "steps"), [(iter, None), (lambda batches: batches + data(4), BATCHES)]
+)
+def test_batches_need_no_length_and_steps_end_longer_ones(
+    name: str, batches: Callable[[Any], Any], steps: int | None
+) -> None:
+    given = batches(data(BATCHES, rows=16))
+    losses, weights = trained(SCHEDULES[name](), given, "threads", steps=steps)
     assert losses == of_its_part(name)[0]
     assert different(weights, of_its_part(name)[1]) == []

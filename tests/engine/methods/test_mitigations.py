@@ -195,7 +195,7 @@ def drawn(data_: st.DataObject, name: str) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(data_=st.data())
 @pytest.mark.parametrize("name", CASES)
 def test_weights_and_losses_are_the_equations(name: str, data_: st.DataObject) -> None:
@@ -204,7 +204,7 @@ def test_weights_and_losses_are_the_equations(name: str, data_: st.DataObject) -
     assert_equal(pipe, truth, case["batches"])
 
 
-@pytest.mark.parametrize("name", ["pipemare", "gap-aware", "error feedback", "ahead"])
+@pytest.mark.parametrize("name", ["gap-aware", "ahead"])
 def test_processes_give_the_same_bits(name: str) -> None:
     m = 3 if CASES[name].divides else 1
     batches = data(5, rows=2 * m)
@@ -215,7 +215,7 @@ def test_processes_give_the_same_bits(name: str) -> None:
     pipe.close()
 
 
-@pytest.mark.parametrize("name", ["ahead", "error feedback", "gap-aware 2bw"])
+@pytest.mark.parametrize("name", ["ahead", "gap-aware 2bw"])
 def test_weights_that_stages_share(name: str) -> None:
     model, batches = tied(("0.weight", "4.weight")), data(5, rows=6)
     assert_equal(*both_ways(CASES[name], model, batches, [3, len(model) - 3], 3), batches)
@@ -246,8 +246,11 @@ VARIANTS = {
     "pipeoptim as released",
     "pipemare's rates",
     "gap-aware 2bw",
+    "paci",
     "paci, spectrain",
+    "2bw, delay warmed up",
     "2bw, synchronous first",
+    "nesterov",
 }
 """Which keep nothing else than another case does."""
 
@@ -303,7 +306,7 @@ REPLICATED = [
 ]
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(data_=st.data())
 @pytest.mark.parametrize("kind", REPLICATED, ids=lambda kind: kind.case)
 def test_stages_on_several_workers(kind: Replicated, data_: st.DataObject) -> None:

@@ -61,7 +61,6 @@ def around(layer: nn.Module) -> nn.Sequential:
     ("name", "what", "transport"),
     [
         ("3", "forward", "threads"),
-        ("3", "backward", "distributed"),
         ("3-1", "backward", "threads"),
         ("3-1", "backward", "distributed"),
         ("1-2", "forward", "threads"),

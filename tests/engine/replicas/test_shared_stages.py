@@ -63,12 +63,12 @@ def test_it_trains_as_one_model(name: str) -> None:
     assert_trains_as_one(TABLES[name]())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_table_that_check_accepts(seed: int) -> None:
     assert_trains_as_one(at_random(seed))
 
 
-@pytest.mark.parametrize("seed", range(12, 15))
+@pytest.mark.parametrize("seed", range(12, 14))
 def test_any_table_with_one_norm(seed: int) -> None:
     """Updates wait for one another, so that the order of the sums may be another one."""
     assert_trains_as_one(at_random(seed, early=0.0), clip_norm=0.1)

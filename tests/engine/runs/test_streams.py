@@ -22,7 +22,7 @@ from tests.engine.examples import (
 )
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
-EACH_METHOD = first_over_processes("method", ["pipedream", "2bw", "vertical_sync", "flush"])
+EACH_METHOD = first_over_processes("method", ["pipedream", "2bw", "flush"])
 BALANCE = [2, 3, 3]
 # --- streams -------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ def refilled(batches: Any) -> Iterator[Any]:
         yield buffers
 
 
-@first_over_processes("method", METHODS)
+@EACH_METHOD
 def test_a_loader_may_fill_one_buffer_again_and_again(method: str, transport: str) -> None:
     batches = data(6)
     pipe = pipeline(mixed(), method, BALANCE, transport=transport)

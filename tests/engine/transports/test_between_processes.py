@@ -17,7 +17,7 @@ from pipekit.engine.transports.between_processes import EVERY, Noticeboard, chec
 
 
 def batch(target: Any, rows: int = 4) -> Batch:
-    return Batch(torch.ones(rows, 2), target, rows, ((2,),), 2)
+    return Batch(torch.ones(rows, 2), target, rows, ((2,),), [1, rows - 1])
 
 
 def numbered(count: int, differs: int = 1000) -> list[Batch]:
@@ -127,7 +127,7 @@ def test_the_models_input_counts_only_where_there_is_nothing_else() -> None:
     x, y = torch.randn(4, 2), torch.randn(4, 2)
 
     def of(target: Any, taken: Tensor) -> int:
-        return checksum(Batch(taken, target, 4, ((2,),), 2))
+        return checksum(Batch(taken, target, 4, ((2,),), [2, 2]))
 
     assert of({"x": x, "label": [1, 2, 3, 4]}, x) == of({"x": y, "label": [1, 2, 3, 4]}, y)
     assert of({"x": x}, x) != of({"x": y}, y)

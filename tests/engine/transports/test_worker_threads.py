@@ -19,7 +19,7 @@ from tests.engine.examples import data, pipeline
 LONG_S = 600.0  # only ends a hang
 
 
-def here(notify: Notify) -> threading.Thread:
+def here(number: int, notify: Notify) -> threading.Thread:
     return threading.current_thread()
 
 
@@ -35,23 +35,23 @@ def joined(threads: list[threading.Thread]) -> bool:
 
 def test_a_call_goes_on_in_the_threads_of_the_last_one() -> None:
     workers = WorkerThreads()
-    three = workers.run([here] * 3, stop)
+    three = workers.run(here, 3, stop)
     assert len({*three}) == 3
     assert {thread.name for thread in three} == {worker_threads.IDLE}
-    at_work = workers.run([lambda _: threading.current_thread().name] * 3, stop)
+    at_work = workers.run(lambda *_: threading.current_thread().name, 3, stop)
     assert at_work == [f"pipekit worker {n}" for n in range(3)]
-    assert workers.run([here] * 2, stop) == three[:2]
-    four = workers.run([here] * 4, stop)
+    assert workers.run(here, 2, stop) == three[:2]
+    four = workers.run(here, 4, stop)
     assert four[:3] == three
     workers.close()
     assert not any(thread.is_alive() for thread in four)
-    (other,) = workers.run([here], stop)
+    (other,) = workers.run(here, 1, stop)
     assert other not in four
 
 
 def test_they_end_with_who_has_them() -> None:
     workers = WorkerThreads()
-    threads = workers.run([here] * 2, stop)
+    threads = workers.run(here, 2, stop)
     assert all(thread.is_alive() for thread in threads)
     del workers
     gc.collect()
@@ -86,35 +86,38 @@ def test_a_pipelines_end_with_it_or_by_its_close() -> None:
 
 def test_an_error_ends_all_of_them() -> None:
     workers, over = WorkerThreads(), threading.Event()
-    threads = workers.run([here] * 2, stop)
+    threads = workers.run(here, 2, stop)
 
-    def fails(notify: Notify) -> None:
-        raise OSError("no more")
+    def fails(number: int, notify: Notify) -> None:
+        if number == 0:
+            raise OSError("no more")
+        over.wait(LONG_S)
 
     with pytest.raises(OSError, match="no more"):
-        workers.run([fails, lambda _: over.wait(LONG_S)], over.set)
+        workers.run(fails, 2, over.set)
     assert not any(thread.is_alive() for thread in threads)
-    assert not {*workers.run([here] * 2, stop)} & {*threads}
+    assert not {*workers.run(here, 2, stop)} & {*threads}
 
 
 def test_who_does_not_return_is_left_behind_and_ends_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_threads, "GRACE_S", 0.01)
     workers, over = WorkerThreads(), threading.Event()
-    threads = workers.run([here] * 2, stop)
+    threads = workers.run(here, 2, stop)
 
     def interrupted(event: Any) -> None:
         raise KeyboardInterrupt
 
-    def hangs(notify: Notify) -> None:
-        notify("here")
-        over.wait(LONG_S)
+    def hangs(number: int, notify: Notify) -> None:
+        if number == 1:
+            notify("here")
+            over.wait(LONG_S)
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        workers.run([here, hangs], stop, interrupted)
+        workers.run(hangs, 2, stop, interrupted)
     assert caught.value.__notes__ == [
         "(pipekit worker 1: still in a layer or the data, and left behind)"
     ]
-    others = workers.run([here] * 2, stop)
+    others = workers.run(here, 2, stop)
     assert not {*others} & {*threads}
     over.set()
     assert joined(threads)
@@ -123,12 +126,12 @@ def test_who_does_not_return_is_left_behind_and_ends_later(monkeypatch: pytest.M
 def test_a_call_within_a_call_has_threads_of_its_own() -> None:
     workers = WorkerThreads()
 
-    def outer(notify: Notify) -> list[threading.Thread]:
-        return [threading.current_thread(), *workers.run([here], stop)]
+    def outer(number: int, notify: Notify) -> list[threading.Thread]:
+        return [threading.current_thread(), *workers.run(here, 1, stop)]
 
-    ((one, other),) = workers.run([outer], stop)
+    ((one, other),) = workers.run(outer, 1, stop)
     assert one is not other
-    assert {*workers.run([here] * 2, stop)} == {one, other}
+    assert {*workers.run(here, 2, stop)} == {one, other}
 
 
 def test_while_they_wait_they_keep_nothing_of_a_call() -> None:
@@ -138,22 +141,22 @@ def test_while_they_wait_they_keep_nothing_of_a_call() -> None:
     thing = Thing()
     left = weakref.ref(thing)
 
-    def uses(used: Thing, notify: Notify) -> None:
+    def uses(used: Thing, number: int, notify: Notify) -> None:
         """Have it for a while."""
 
     workers = WorkerThreads()
-    workers.run([partial(uses, thing)], stop)
+    workers.run(partial(uses, thing), 1, stop)
     del thing
     assert left() is None
 
 
 def test_a_fork_has_threads_of_its_own() -> None:
     workers = WorkerThreads()
-    workers.run([here], stop)
+    workers.run(here, 1, stop)
     child = os.fork()
     if not child:
         # Whatever happens, not the rest of the tests.
-        found: Callable[[], int] = lambda: len(workers.run([here], stop)) - 1  # noqa: E731
+        found: Callable[[], int] = lambda: len(workers.run(here, 1, stop)) - 1  # noqa: E731
         status = 1
         try:
             status = found()

@@ -19,7 +19,7 @@ from pipekit.schedules import (
     pipedream,
     replicate,
 )
-from pipekit.schedules.lowering.lower import Skips, slot_count
+from pipekit.schedules.lowering.lower import Skips, slot_counts
 from pipekit.schedules.lowering.steps import MAIN
 from pipekit.schedules.lowering.sums import Sum, sums
 from tests.schedules.strategies import methods, minibatches, taken
@@ -77,7 +77,7 @@ def test_steps_are_the_tasks_in_their_order_with_peak_versions_many_slots(
 ) -> None:
     lowered = lower(schedule)
     assert tuple(tuple(step.task for step in steps.head) for steps in lowered) == schedule.workers
-    counts = tuple(slot_count(steps, stage) for stage, steps in enumerate(lowered))
+    counts = tuple(slot_counts(steps)[stage] for stage, steps in enumerate(lowered))
     assert counts == check(schedule).peak_versions
 
 

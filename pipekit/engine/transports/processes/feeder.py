@@ -13,7 +13,7 @@ from multiprocessing.connection import Pipe
 
 import torch
 
-from pipekit.engine.batches import Batch
+from pipekit.engine.batches import Batch, Plain, parted
 from pipekit.engine.feed import End, Needs
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import BATCH, END, Key, KeyedMailbox
@@ -48,7 +48,7 @@ def send_batches(
             if kind == END:  # a worker has failed
                 return
             allowed = max(allowed, begun + READ_AHEAD)
-        here = range(first, first + batch.parts)
+        here = range(first, first + len(batch.sizes))
         for worker, needed in needs.items():
             inputs, targets = (any(k in numbers for k in here) for numbers in needed)
             mailboxes.put(worker, _batch_key(first, run), _message(batch, inputs, targets))
@@ -62,9 +62,13 @@ def received_batches(mailbox: KeyedMailbox, feeder: int | None, run: int) -> Ite
         if feeder is not None:
             mailbox.put(feeder, (BATCH, 0, 0, number), ())
         message = mailbox.wait(_batch_key(first, run), first)
-        about: Batch = pickle.loads(message["about"].numpy())
-        yield about._replace(input=message.get("input"), target=message.get("target"))
-        first += about.parts
+        about: tuple[Batch, Plain | None] = pickle.loads(message["about"].numpy())
+        batch, plain = about
+        target = message.get("target")
+        if plain and target is not None:
+            target = plain.joined(target)
+        yield batch._replace(input=message.get("input"), target=target)
+        first += len(batch.sizes)
 
 
 def _batch_key(first: int, run: int) -> Key:
@@ -78,13 +82,14 @@ def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
     It gets all rows: cut here, a microbatch would lie elsewhere in memory than in a thread's batch,
     and sums on a CPU depend on how their numbers are aligned.
     """
+    tensors, plain = parted(batch.target)
     with said_if_refused():
-        about = pickle.dumps(batch._replace(input=None, target=None))
+        about = pickle.dumps((batch._replace(input=None, target=None), plain))
     message: dict[str, Tree] = {"about": torch.frombuffer(bytearray(about), dtype=torch.uint8)}
     if inputs:
         message["input"] = batch.input
     if targets:
-        message["target"] = batch.target
+        message["target"] = tensors
     return message
 
 

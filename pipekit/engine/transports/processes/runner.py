@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
-from operator import is_
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.config import RunConfig
-from pipekit.engine.execution.stage import Stage, StageConfig
+from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.feed import End, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports import torchrun
@@ -42,7 +41,7 @@ class ProcessRunner(Runner):
         self._pool: WorkerPool | None = None
         self._close_pool: Callable[[], object] = lambda: None
         self._kind: Any = None  # of the pool: what a run must agree with to use it again
-        self._left: list[list[StageLeft]] = []  # what each worker of the pool has
+        self._left: list[dict[int, StageLeft]] = []  # what each worker of the pool has
 
     def run(
         self,
@@ -68,12 +67,11 @@ class ProcessRunner(Runner):
             store = None if memory else pool.store
             tasks = []
             for worker, messages in zip(workers, coming, strict=True):
-                left = self._left[worker.index] if self._left else ()
-                kept = len(left) == len(worker.stages) and all(map(is_, left, worker.stages))
-                stages = () if kept else [stage.config for stage in worker.stages]
+                kept = worker.stages == (self._left[worker.index] if self._left else {})
+                stages = {} if kept else {n: each.config for n, each in worker.stages.items()}
                 here = replace(worker, stages=stages, incoming=messages)
                 tasks.append(dumps(ProcessTask(here, kept, *common, store, on_news is not None)))
-                pool.states.observer(worker.index)  # forgets what it was at in the last run
+                pool.states.restart(worker.index)
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
@@ -100,7 +98,7 @@ class ProcessRunner(Runner):
         """End the processes, once what they have of the model is here."""
         with deferred_interrupts():
             try:
-                for stage in chain(*self._left):
+                for stage in chain.from_iterable(left.values() for left in self._left):
                     _ = stage.config
             except WorkerDied:
                 pass  # whoever needs it is told then
@@ -140,10 +138,6 @@ class StageLeft:
         self.known, self._fetch, self._place, self._is_here = known, fetch, place, False
 
     @property
-    def index(self) -> int:
-        return self.known.index
-
-    @property
     def config(self) -> StageConfig:
         """As it stands; raises WorkerDied if its process has ended."""
         if not self._is_here:
@@ -151,14 +145,12 @@ class StageLeft:
             self._is_here = True
         return self.known
 
-    def build(self, device: torch.device) -> Stage:
-        return self.config.build(device)
 
-
-def _left(worker: WorkerAssignment, pool: WorkerPool) -> list[StageLeft]:
+def _left(worker: WorkerAssignment, pool: WorkerPool) -> dict[int, StageLeft]:
     """Return the stages that a worker has after a training; they are fetched together, once."""
     fetch = cache(partial(pool.stages, worker.index))
-    return [StageLeft(each.known, fetch, place) for place, each in enumerate(worker.stages)]
+    places = enumerate(worker.stages.items())
+    return {index: StageLeft(each.known, fetch, place) for place, (index, each) in places}
 
 
 def through_memory(devices: Sequence[torch.device]) -> bool:

@@ -30,7 +30,7 @@ from pipekit.engine.transports.processes.shared_mailbox import (
     endpoints_for,
 )
 from pipekit.engine.transports.processes.worker_process import READ_STAGES, Content
-from pipekit.engine.transports.watchdog import LOOK_S, NOTICE_S, Watchdog, WorkerStates
+from pipekit.engine.transports.watchdog import BYTES, LOOK_S, NOTICE_S, Watchdog, WorkerStates
 
 OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
 
@@ -172,7 +172,7 @@ class WorkerPool:
             self._opened.callback(self._endpoints[-1].close)
         shared = SharedBuffer()
         self._opened.callback(shared.close)
-        memory = shared.map(shared.allocate(WorkerStates.size(self._workers)))
+        memory = shared.map(shared.allocate(BYTES * self._workers))
         self.states = WorkerStates(self._workers, memory)
         for index in range(self._workers):
             own = endpoints_for((index, self._workers + 1 + index), self._endpoints)

@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -35,7 +35,7 @@ from pipekit.engine.transports.processes.shared_mailbox import (
     SharedMailboxes,
 )
 from pipekit.engine.transports.watchdog import WorkerStates
-from pipekit.engine.work import run
+from pipekit.engine.work import built, run
 from pipekit.host.memory import keep_freed_memory, not_collected
 from pipekit.host.numeric_settings import NumericSettings
 from pipekit.host.operator_threads import share_cores
@@ -156,12 +156,12 @@ class _WorkerProcess:
             self._sums_mailboxes = SharedMailboxes(first + index, endpoints, first)
         self._random_state: Tensor | None = None
         self._loss: tuple[bytes, Loss] | None = None  # of the last training
-        self._stages: Sequence[StageSource] = ()  # of the last training
+        self._stages: Mapping[int, StageSource] = {}  # of the last training
         self._runs = 0
 
     def stages(self) -> list[Content]:
         """Return what the last training has made of its stages."""
-        configs = (stage.config for stage in self._stages)
+        configs = (stage.config for stage in self._stages.values())
         return [(each.module, each.state) for each in configs]
 
     def run(self, task: ProcessTask) -> WorkerReport:
@@ -179,16 +179,16 @@ class _WorkerProcess:
         needs = Needs.of(assignment.steps)
         mailbox = self._mailbox(self._mailboxes)
         feeder = config.table.workers if needs.inputs else None
-        feed = Feed(received_batches(mailbox, feeder, self._runs), needs, count=config.count)
+        feed = Feed(received_batches(mailbox, feeder, self._runs), config.loss, needs)
         transport = self._transport(assignment, config, task.store, feed, mailbox)
         states = WorkerStates(config.table.workers, self._connections.states.map(0))
         if config.training:
             if not task.kept:
-                self._stages = [*assignment.build().values()]
+                self._stages = built(assignment).stages
             assignment = replace(assignment, stages=self._stages)
         on_news = self._report_news if task.watched else None
-        watched = [states.observer(assignment.index)]
-        report = replace(run(assignment, config, transport, feed, on_news, watched), stages=())
+        report = run(assignment, config, transport, feed, on_news, [states])
+        report = replace(report, stages={})
         if self._sums_mailboxes:  # notes of the end for which no sum has waited
             self._sums_mailboxes.clear()
         if report.error is not None:

@@ -21,7 +21,7 @@ from tests.engine.transports.test_message_layout import described
 
 def batch(number: int) -> Batch:
     x = torch.full((6, 2), float(number))
-    return Batch({"x": x, "y": (x.long(),)}, [x], 6, ((2,), (2,)), 3)
+    return Batch({"x": x, "y": (x.long(),)}, [x], 6, ((2,), (2,)), [2, 2, 2])
 
 
 def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
@@ -44,7 +44,7 @@ def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
     for number in range(10):
         got = next(first)
         assert described(got.input) == described(batch(number).input)
-        assert (got.target, *got[2:]) == (None, 6, ((2,), (2,)), 3, None, None, (), 1)
+        assert (got.target, *got[2:]) == (None, 6, ((2,), (2,)), [2, 2, 2], None, (), 1)
         assert len(read) <= number + READ_AHEAD + 2
     for number in range(10):
         got = next(last)

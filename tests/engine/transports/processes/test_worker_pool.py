@@ -303,8 +303,7 @@ def test_an_interrupt_while_the_feeder_is_made(monkeypatch: pytest.MonkeyPatch) 
     assert not open_files() - before
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("worker", [0, 2])
+@pytest.mark.parametrize(("when", "worker"), [("before", 2), ("after", 0)])
 def test_an_interrupt_while_workers_start(
     when: str, worker: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from pipekit.layers.split_backward import nodes, weights_in_graph
+from pipekit.losses.checks import nodes, weights_in_graph
 
 
 def test_every_node_comes_once() -> None:
