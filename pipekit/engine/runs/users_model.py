@@ -2,15 +2,13 @@
 
 import warnings
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar, copy_context
 
 import torch
 from torch import nn
 
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import BatchDone, OnBatch
-from pipekit.layers.python_state import Variables, global_state, names_in
-from pipekit.layers.user_functions import Attribute, Attributes, FunctionState, functions_of
+from pipekit.layers.user_functions import Attribute, Attributes, FunctionState
 from pipekit.partition.probe import Probe
 from pipekit.partition.recording.recorded_model import RecordedModel
 
@@ -91,16 +89,10 @@ def _looks(model: nn.Module) -> dict[str, tuple[bool, int, int]]:
 
 
 class UsersAttributes:
-    """The attributes of the user's layers, whose changes the stages' copies do not see.
+    """The attributes of the user's layers, whose changes the stages' copies do not see."""
 
-    In worker processes they do not see those of global variables either: ``has_processes``.
-    """
-
-    def __init__(self, original: nn.Module, has_processes: bool) -> None:
+    def __init__(self, original: nn.Module) -> None:
         self._original = original
-        copied = original.modules() if has_processes else ()
-        self._forwards = {function for module in copied for function in functions_of(module)}
-        self._globals, self._told = self._globals_now(), set[str]()
         self._attributes = Attributes(original.named_modules(remove_duplicate=False))
         self._set: set[tuple[nn.Module, str]] = set()  # by forwards
         self._left: list[Attribute] = []
@@ -131,13 +123,6 @@ class UsersAttributes:
                 f"another pipeline, and load this one's state_dict() into it",
                 stacklevel=2,
             )
-        if names := ", ".join(sorted(self._changed_globals())):
-            warnings.warn(
-                f"{names} of a layer's file has another value here than in worker processes, which "
-                f"have copies of global variables and no context variables: use "
-                f"transport='threads', or keep it in the layer, as a number with a fraction",
-                stacklevel=2,
-            )
         recorded: RecordedModel | None = getattr(self._original, "origin", None)
         frozen = recorded.attributes.changed() if recorded else []
         blocks = {*self._original.modules()} if frozen else set()
@@ -148,19 +133,6 @@ class UsersAttributes:
                 f"an argument, which is then an entry of the batch",
                 stacklevel=2,
             )
-
-    def _globals_now(self) -> list[Variables]:
-        return [Variables(*global_state(forward)) for forward in self._forwards]
-
-    def _changed_globals(self) -> set[str]:
-        """Return the names of those that differ in worker processes, each change once."""
-        changed = {name for each in self._globals for name, _ in each.changes()}
-        self._globals, context = self._globals_now(), copy_context()
-        read = ((n, f.__globals__.get(n)) for f in self._forwards for n in names_in(f))
-        set_here = {n for n, each in read if isinstance(each, ContextVar) and each in context}
-        changed |= set_here - self._told
-        self._told |= set_here
-        return changed
 
     def warn_within(self) -> None:
         """Warn of changes within a call, which stages take over at the next one."""
