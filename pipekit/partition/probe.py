@@ -40,6 +40,7 @@ class Probe:
     edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)  # None: made anew
     handed_on: frozenset[tuple[int, int]] = frozenset()  # who left a tensor in Python, who reads it
     drawn: frozenset[tuple[int, str]] = frozenset()  # layers, and libraries of numbers_so_far()
+    drew: bool = False  # random numbers of torch's
     edits_batch: bool = False  # whether x is edited in place, by a second forward once more
     set_attributes: tuple[tuple[int, str, Any], ...] = ()  # number of the module, name, value
 
@@ -75,12 +76,14 @@ def probe(
 def _run_pure(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) -> Probe:
     """Run layers that leave nothing behind: only their operations and their output are unknown."""
     flops: list[int] = []
+    drew = False
     for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
-        with Seeded(0, device), FlopCounter() as counter, _explained(number, layer):
+        with Seeded(0, device) as drawing, FlopCounter() as counter, _explained(number, layer):
             x = layer(moved(x, device))
         _require_tensors(number, layer, x)
         flops.append(counter.get_total_flops())
-    return Probe(flops=tuple(flops), output=x)
+        drew |= drawing.drew
+    return Probe(flops=tuple(flops), output=x, drew=drew)
 
 
 def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) -> Probe:
@@ -89,6 +92,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
     under_way: dict[str, Tensor] = {}
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
     edited, needed, drawn = (list[tuple[int, str]]() for _ in range(3))
+    drew = False
     originals = named_buffers(model)
     with state_untouched(model) as state:
         copies, handed_on = named_buffers(model), HandedOn()
@@ -107,6 +111,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
                 edits = [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
             drawn += [(number, library) for library in drawn_since(numbers)]
+            drew |= drawing.drew
             with Seeded(0, device):
                 needed += edits if edits and _needs_edited(layer, *taken) else []
             edited += edits
@@ -137,6 +142,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
         edited_buffers=edited_buffers,
         handed_on=frozenset(handed_on.found),
         drawn=frozenset(drawn),
+        drew=drew,
         edits_batch=edits_batch,
         set_attributes=set_attributes,
     )

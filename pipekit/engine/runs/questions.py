@@ -24,7 +24,7 @@ from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import is_pure, module_names, state_untouched
 from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
 from pipekit.losses.checks import refusal_of_reading, warn_of_another_whole
-from pipekit.partition.checks import OriginalUnread
+from pipekit.partition.checks import OriginalUnread, warn_of_mixed_rows
 from pipekit.partition.probe import Probe
 from pipekit.schedules import Schedule
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes, tree_map
@@ -51,6 +51,8 @@ def ask(loss: Loss, model: ModelStages, schedule: Schedule, first: FirstBatch) -
         require_same_in_chunks(first.batch, schedule.chunks, first.evaluate)
     if model.was_evaluating:
         warn_of_mode(first)
+    if len(microbatches := first.batch.cut_input()[:2]) == 2 and all(first.batch.microbatch_rows):
+        warn_of_mixed_rows(*microbatches, first.evaluate, stacklevel=2)
     ask_loss(loss, first)
     ask_optimizer(model.configs)
 
