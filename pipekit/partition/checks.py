@@ -149,9 +149,7 @@ class OriginalUnread(OperatorMode):
                 raise self.refused
 
 
-def warn_of_mixed_rows(
-    first: Tree, second: Tree, evaluate: Callable[[Tree], Probe], stacklevel: int
-) -> None:
+def warn_of_mixed_rows(first: Tree, second: Tree, evaluate: Callable[[Tree], Probe]) -> None:
     """Warn of a model that in evaluation mode gives other rows for a microbatch behind another one.
 
     Outputs without rows, a loss say, tell nothing, nor does a model that draws random numbers.
@@ -174,7 +172,7 @@ def warn_of_mixed_rows(
                 f"give something else than their batch. If the first dimension is another one "
                 f"(batch_first=False), put the rows first; if rows belong together, train with one "
                 f"microbatch a batch",
-                stacklevel=stacklevel,
+                stacklevel=2,
             )
             return
 

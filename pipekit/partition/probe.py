@@ -93,7 +93,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
     edited, needed, drawn = (list[tuple[int, str]]() for _ in range(3))
     drew = False
-    originals = named_buffers(model)
+    originals, parameters = named_buffers(model), {*model.parameters()}
     with state_untouched(model) as state:
         copies, handed_on = named_buffers(model), HandedOn()
         batch = x
@@ -116,6 +116,11 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
                 needed += edits if edits and _needs_edited(layer, *taken) else []
             edited += edits
             flops.append(counter.get_total_flops())
+        if late := [n for n, each in model.named_parameters() if each not in parameters]:
+            raise ValueError(
+                f"the first forward makes the parameter {late[0]!r}, which no optimizer would "
+                f"have: make it in __init__, or call the model on a batch before, model(example)"
+            )
         changes, now = state.changes(), named_buffers(model)
         set_attributes = tuple(_set_attributes(model, changes))
         edited_buffers = {

@@ -55,12 +55,12 @@ INDEPENDENT: dict[str, Callable[[], nn.Module]] = {
 
 
 def train(layer: nn.Module, recorded: bool, microbatches: int) -> None:
-    model: nn.Module = nn.Sequential(nn.Linear(6, 6), layer, nn.Linear(6, 6))
+    model: nn.Module = nn.Sequential(nn.Linear(6, 6), layer)
     pk.Pipeline(
         pk.stages(model, X) if recorded else model,  # type: ignore[arg-type]
         schedules.flush(2, microbatches),
         optimizer=partial(torch.optim.SGD, lr=0.0),
-        loss=nn.MSELoss(),
+        loss=lambda output, target: output.square().mean(),
     ).train(DataLoader(TensorDataset(X, X), 8))
 
 
@@ -83,10 +83,16 @@ def test_rows_that_are_independent_or_tell_nothing(make: Callable[[], nn.Module]
         train(make(), False, 4)
 
 
-def test_a_pipelined_module_warns_too() -> None:
-    layers = [nn.Linear(6, 6), nn.Softmax(dim=0)]
-    with pytest.warns(UserWarning, match=r"rows of a batch are not independent") as said:
-        pk.PipelinedModule(layers, [1, 1], chunks=2)(X)
-    assert said[0].filename == __file__
-    with pytest.warns(UserWarning, match=r"has rows of \[8\] in place of \[4\]"):
-        pk.PipelinedModule([Called(lambda x: x[:, 0] @ x[:, 0].T)], [1], chunks=2)(X)
+def test_pairs_of_rows_are_of_all_rows() -> None:
+    with pytest.warns(UserWarning, match=r"has rows of \[4\] in place of \[2\]"):
+        train(Called(lambda x: x[:, 0] @ x[:, 0].T), False, 4)
+
+
+def test_embeddings_that_count_their_entries_are_warned_of() -> None:
+    model = nn.Sequential(nn.Embedding(9, 6, scale_grad_by_freq=True), nn.Linear(6, 6))
+    x = torch.arange(16).view(8, 2)
+    pipeline = pk.Pipeline(
+        model, schedules.flush(2, 2), optimizer=torch.optim.SGD, loss=lambda output, _: output.sum()
+    )
+    with pytest.warns(UserWarning, match="scale_grad_by_freq=True counts.*one microbatch"):
+        pipeline.train([(x % 9, x)])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 
 import pipekit as pk
 from pipekit import oracle, schedules
@@ -106,6 +107,32 @@ def test_one_that_holds_on_to_parameters_does_so_in_all_weight_versions(
     judge = oracle.train(
         model, data(4), method=method, balance=[2, 1], microbatches=m, optimizer=same, loss=CE
     )
+    for name, weight in judge.weights[-1].items():
+        assert torch.equal(weight, pipeline.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("balance", [[2, 1], [1, 2]], ids=str)
+def test_a_scheduler_has_a_rate_for_each_group_in_order(balance: list[int]) -> None:
+    """Also in a stage that has one of the groups, or the second one first."""
+
+    def rates(optimizer: torch.optim.Optimizer) -> LambdaLR:
+        return LambdaLR(optimizer, [lambda t: 0.5**t, lambda t: 0.0])
+
+    def by_groups(parameters: Any) -> torch.optim.Optimizer:
+        parameters = [*parameters]
+        some = ([p for p in parameters if (p.dim() > 1) == wanted] for wanted in (True, False))
+        return torch.optim.SGD([{"params": each} for each in some], lr=0.1)
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    updates = pk.Updates(groups=lambda name, p: {"dampening": p.dim() < 2}, lr_scheduler=rates)
+    how: dict[str, Any] = {"balance": balance, "loss": CE}
+    table = schedules.flush(2, 2)
+    pipeline = pk.Pipeline(
+        model, table, optimizer=partial(torch.optim.SGD, lr=0.1), updates=updates, **how
+    )
+    pipeline.train(data(4))
+    how |= {"method": "flush", "microbatches": 2, "lr_scheduler": rates}
+    judge = oracle.train(model, data(4), optimizer=by_groups, **how)
     for name, weight in judge.weights[-1].items():
         assert torch.equal(weight, pipeline.state_dict()[name]), name
 

@@ -45,6 +45,7 @@ class FirstBatch:
 
 def ask(loss: Loss, model: ModelStages, schedule: Schedule, first: FirstBatch) -> None:
     """Ask before a model's first training by a schedule; errors are those of the functions here."""
+    require_no_graph(first.batch)
     if needed := first.tried.needed_weights:
         require_weights_as_read(needed, model.configs, schedule)
     if schedule.chunks > 1:
@@ -52,9 +53,32 @@ def ask(loss: Loss, model: ModelStages, schedule: Schedule, first: FirstBatch) -
     if model.was_evaluating:
         warn_of_mode(first)
     if len(microbatches := first.batch.cut_input()[:2]) == 2 and all(first.batch.microbatch_rows):
-        warn_of_mixed_rows(*microbatches, first.evaluate, stacklevel=2)
+        warn_of_mixed_rows(*microbatches, first.evaluate)
+        warn_of_frequencies(first.original)
     ask_loss(loss, first)
     ask_optimizer(model.configs)
+
+
+def require_no_graph(batch: Batch) -> None:
+    """Raise ValueError if something that is to get gradients, too, has made a batch."""
+    tensors = (leaf for leaf in pytree.tree_leaves(batch[:2]) if isinstance(leaf, Tensor))
+    if any(tensor.grad_fn for tensor in tensors):
+        raise ValueError(
+            "a batch was computed from weights that require gradients, which no pipeline gives "
+            "them: make what computes it the first layer of the model, or detach the batch, "
+            "x.detach()"
+        )
+
+
+def warn_of_frequencies(original: nn.Module) -> None:
+    """Warn of embeddings that divide gradients by counts of the rows of a whole batch."""
+    if any(getattr(each, "scale_grad_by_freq", False) for each in original.modules()):
+        warnings.warn(
+            "an embedding with scale_grad_by_freq=True counts how often a batch has each entry, "
+            "and in a pipeline how often a microbatch has it: leave it out, or train with one "
+            "microbatch a batch",
+            stacklevel=2,
+        )
 
 
 def warn_of_mode(first: FirstBatch) -> None:
@@ -129,7 +153,8 @@ class _LossQuestion:
     def value(self, output: Tree, target: Any) -> float | None:
         """Return the loss of some rows, or None if it fails."""
         dtype, tried = self._first.dtype, self._first.tried
-        unread = OriginalUnread(self._first.original, tried.edited_buffers, refusal_of_reading)
+        edited = [name for name, each in tried.edited_buffers.items() if each is not None]
+        unread = OriginalUnread(self._first.original, edited, refusal_of_reading)
         there = pytree.tree_map_only(
             Tensor, lambda tensor: to_device(tensor, self._device), copied((output, target))
         )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from pipekit.engine.updates.optimizer_state import Groups, grouped, original_names
+from pipekit.engine.updates.optimizer_state import OrderedGroups, original_names
 from pipekit.engine.updates.weights import Bucket, Gradients, parameter_buckets
 from pipekit.layers.copies import twin
 from pipekit.layers.module_state import to_training
@@ -36,7 +36,7 @@ class WeightVersions:
         layers: nn.Sequential,
         optimizer: OptimizerFactory,
         lr_scheduler: LRSchedulerFactory | None,
-        groups: Groups | None = None,
+        groups: OrderedGroups | None = None,
         steps_lr: bool = True,
         copies: Collection[int] = (),
     ) -> None:
@@ -201,14 +201,14 @@ class WeightVersions:
             for own, (name, *_) in self.names.items():
                 own.copy_(weights[name])
 
-    def _make(self, optimizer: OptimizerFactory, groups: Groups | None) -> Optimizer | None:
+    def _make(self, optimizer: OptimizerFactory, groups: OrderedGroups | None) -> Optimizer | None:
         """Return the stage's optimizer; None: the user's function takes none of its parameters."""
         given = {id(p) for p in self._optimized}
         parameters: list[Any] = list(self._optimized)
         if groups:
             names = original_names(self.newest)
             owners = zip(self._parameters[0], self._optimized, strict=True)
-            parameters = grouped({names[p]: own for p, own in owners}, groups)
+            parameters = groups.grouped({names[p]: own for p, own in owners})
         try:
             made = optimizer(parameters)
             made.state_dict()
