@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from pipekit import datasets
-from pipekit.datasets.masking import IGNORED, MASK
-from pipekit.datasets.text import library
+from pipekit.datasets.text import IGNORED, MASK, library
 
 TEXT = datasets.python_source(sequence=40, rows=2200, test_rows=200)
 

@@ -124,7 +124,8 @@ class Rated(nn.Module):
     sign = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.sign * raised(x) * (RATE * SCALE.get()) + ARGUMENTS.shift
+        shifted: Tensor = self.sign * raised(x) * (RATE * SCALE.get()) + ARGUMENTS.shift
+        return shifted
 
     def other(self, x: Tensor) -> Tensor:
         return x.tanh()

@@ -78,9 +78,12 @@ class ById(torch.optim.SGD):
 def clamped(parameters: Any) -> torch.optim.Optimizer:
     """Holds the list of parameters that it was given."""
     optimizer = torch.optim.SGD(parameters, lr=0.1)
-    optimizer.register_step_post_hook(
-        lambda *_: [p.data.clamp_(-0.1, 0.1) for p in parameters] and None
-    )
+
+    def clamp(*_: Any) -> None:
+        for parameter in parameters:
+            parameter.data.clamp_(-0.1, 0.1)
+
+    optimizer.register_step_post_hook(clamp)
     return optimizer
 
 

@@ -52,8 +52,9 @@ def ask(loss: Loss, model: ModelStages, schedule: Schedule, first: FirstBatch) -
         require_same_in_chunks(first.batch, schedule.chunks, first.evaluate)
     if model.was_evaluating:
         warn_of_mode(first)
-    if len(microbatches := first.batch.cut_input()[:2]) == 2 and all(first.batch.microbatch_rows):
-        warn_of_mixed_rows(*microbatches, first.evaluate)
+    microbatches = first.batch.cut_input()
+    if len(microbatches) > 1 and all(first.batch.microbatch_rows):
+        warn_of_mixed_rows(microbatches[0], microbatches[1], first.evaluate)
         warn_of_frequencies(first.original)
     ask_loss(loss, first)
     ask_optimizer(model.configs)
