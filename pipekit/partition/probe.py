@@ -13,7 +13,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipekit.devices import moved
 from pipekit.layers.flop_counter import FlopCounter
-from pipekit.layers.module_state import OperatorMode, named_buffers, to_training, weights_untouched
+from pipekit.layers.module_state import (
+    OperatorMode,
+    memory_of,
+    named_buffers,
+    to_training,
+    weights_untouched,
+)
 from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import (
     Change,
@@ -38,7 +44,9 @@ class Probe:
     edited_weights: tuple[tuple[int, str], ...] = ()  # layers, and names in them
     needed_weights: tuple[tuple[int, str], ...] = ()  # by an earlier forward's backward
     edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)  # None: made anew
-    handed_on: frozenset[tuple[int, int]] = frozenset()  # who left a tensor in Python, who reads it
+    handed_on: frozenset[tuple[int, int]] = (
+        frozenset()
+    )  # beside what layers return, by whom, to whom
     drawn: frozenset[tuple[int, str]] = frozenset()  # layers, and libraries of numbers_so_far()
     drew: bool = False  # random numbers of torch's
     edits_batch: bool = False  # whether x is edited in place, by a second forward once more
@@ -135,6 +143,10 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             for number, tensors in enumerate(inputs)
             if any(tensor._version != version for tensor, version in tensors)
         }
+        # Between stages go tensors of their own, where an edit of one changed another.
+        for number in edited_inputs - {0}:
+            if len({memory_of(tensor) for tensor, _ in inputs[number]}) < len(inputs[number]):
+                handed_on.found.add((number - 1, number))
         given = [id(tensor) for tensor, _ in inputs[0]]
         is_edited = 0 in edited_inputs or [*map(id, _held(batch))] != given
         edits_batch = is_edited and _edits(model, batch, devices)
