@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from pipekit.layers.batch_norm import DeferredBatchNorm, convert_batch_norm
     from pipekit.layers.pass_state import is_checkpointing, is_recomputing
     from pipekit.ledger import claims
-    from pipekit.losses.loss_scale import LossScale
-    from pipekit.losses.losses import MeanOver
+    from pipekit.losses.losses import LossScale, MeanOver
     from pipekit.measured import explain, read_trace
     from pipekit.partition.stages import stages
     from pipekit.planning import plan
@@ -58,7 +57,7 @@ _HOMES = {
     "Checkpoints": "engine",
     "DeferredBatchNorm": "layers.batch_norm",
     "Execution": "engine",
-    "LossScale": "losses.loss_scale",
+    "LossScale": "losses.losses",
     "MeanOver": "losses.losses",
     "Memory": "traces",
     "Pipeline": "engine",

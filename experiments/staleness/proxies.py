@@ -24,8 +24,7 @@ from pipekit.datasets import (
     masked,
     python_source,
 )
-from pipekit.datasets.masking import MASK
-from pipekit.datasets.text import BYTES
+from pipekit.datasets.text import BYTES, MASK
 from pipekit.models import bert_large, gpt, token_loss
 
 CLASSES = 10

@@ -2,8 +2,7 @@
 
 from pipekit.datasets.dataset import Alteration, Batch, Dataset
 from pipekit.datasets.images import digits, handwriting, image_folder, mnist
-from pipekit.datasets.masking import masked
-from pipekit.datasets.text import installed_text, python_source, text_file
+from pipekit.datasets.text import installed_text, masked, python_source, text_file
 
 __all__ = [
     "Alteration",

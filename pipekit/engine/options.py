@@ -17,7 +17,7 @@ from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.updates.optimizer_state import Groups
 from pipekit.engine.updates.weight_versions import LRSchedulerFactory
 from pipekit.layers.pass_state import DTYPES
-from pipekit.losses.loss_scale import LossScale
+from pipekit.losses.losses import LossScale
 from pipekit.plans import Recompute
 from pipekit.staleness import Mitigation, named
 

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from pipekit.schedules import Schedule
-from pipekit.schedules.schedule import periods_under_way
 from pipekit.schedules.lowering.boundaries import boundaries
+from pipekit.schedules.schedule import periods_under_way
 
 
 class StopPoint:

@@ -4,6 +4,7 @@ NumPy, which a user's loss may draw; each process has its own."""
 import os
 import pickle
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +13,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-
-_THREADS = "OMP_NUM_THREADS"
 
 
 def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
@@ -57,8 +56,9 @@ _SETTINGS: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
     (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    # Of operator threads, which split sums: a process may be older than what the user has set.
-    (partial(os.environ.get, _THREADS, ""), partial(os.environ.__setitem__, _THREADS)),
+    # A process may be older than what the user has set: OMP_NUM_THREADS, say, which splits sums.
+    (partial(dict, os.environ), os.environ.update),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
     (random.getstate, random.setstate),
     # Pickled, since arrays have no one answer to whether they are equal.
     (lambda: pickle.dumps(np.random.get_state()), lambda v: np.random.set_state(pickle.loads(v))),
@@ -67,8 +67,8 @@ _SETTINGS: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
 
 @dataclass(frozen=True)
 class NumericSettings:
-    """The switches of a process: default type, precisions, determinism, kernels of attention; and
-    the states of its random generators that all threads share.
+    """The switches of a process: default type, precisions, determinism, kernels of attention; its
+    environment; and the states of its random generators that all threads share.
 
     Attributes:
         values: in the order of the switches; None: unknown.

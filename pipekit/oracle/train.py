@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.layers.seeded import layer_seed
-from pipekit.losses.loss_scale import LossScale
+from pipekit.losses.losses import LossScale
 from pipekit.oracle.mitigation_equations import Equations, Past, Weights
 from pipekit.oracle.shared_weights import (
     Copied,

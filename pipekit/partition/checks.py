@@ -1,5 +1,6 @@
 """Whether a model can be cut and trained as somebody wants it; each error says the remedy."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -11,7 +12,10 @@ from torch.nn.parameter import is_lazy
 
 from pipekit.choices import require_choice
 from pipekit.layers.module_state import OperatorMode, buffers_untouched, memory_of
+from pipekit.layers.pass_state import rounding
 from pipekit.partition.partition import require_unshared
+from pipekit.partition.probe import Probe
+from pipekit.trees import Tree, leaves, refill
 
 
 def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: int) -> None:
@@ -123,6 +127,45 @@ class OriginalUnread(OperatorMode):
             if name := self._names.get(memory_of(tensor)):
                 self.refused = ValueError(self._refusal(f"reads {name}"))
                 raise self.refused
+
+
+def warn_of_mixed_rows(first: Tree, second: Tree, evaluate: Callable[[Tree], Probe]) -> None:
+    """Warn of a model that in evaluation mode gives other rows for a microbatch behind another one.
+
+    Outputs without rows, a loss say, tell nothing, nor does a model that draws random numbers.
+    """
+    pairs = zip(leaves(first), leaves(second), strict=True)
+    both = refill(first, [one if one is other else torch.cat([one, other]) for one, other in pairs])
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            alone, behind = evaluate(second), evaluate(both)
+    except Exception:  # of whatever kind: the model wants other numbers of rows
+        return
+    if alone.drew or behind.drew:
+        return
+    outputs = zip(leaves(alone.output), leaves(behind.output), strict=False)
+    for number, (one, other) in enumerate(outputs):
+        if mixed := _mixed(one, other, len(leaves(second)[0]), len(leaves(both)[0])):
+            warnings.warn(
+                f"the rows of a batch are not independent of one another: behind other rows, "
+                f"tensor {number} of the output {mixed}, in evaluation mode, so that microbatches "
+                f"give something else than their batch. If the first dimension is another one "
+                f"(batch_first=False), put the rows first; if rows belong together, train with one "
+                f"microbatch a batch",
+                stacklevel=2,
+            )
+            return
+
+
+def _mixed(alone: Tensor, behind: Tensor, rows: int, all_rows: int) -> str | None:
+    """Return how rows of an output differ behind others."""
+    has_rows = alone.dim() and behind.dim() and (len(alone), len(behind)) == (rows, all_rows)
+    if not has_rows or not alone.is_floating_point():
+        return None
+    if alone.shape[1:] != behind.shape[1:]:
+        return f"has rows of {list(behind.shape[1:])} in place of {list(alone.shape[1:])}"
+    furthest, largest = (each.abs().max().item() for each in (behind[-rows:] - alone, behind))
+    return f"changes by {furthest:.2g}" if furthest > rounding(alone.dtype) * largest else None
 
 
 def _of_a_forward(does: str) -> str:

@@ -187,17 +187,18 @@ def partition(
 
 
 def require_handed_on_within(balance: Sequence[int], pairs: Collection[tuple[int, int]]) -> None:
-    """Raise ValueError if a layer reads a tensor that one in another stage has left in Python."""
+    """Raise ValueError if a layer needs more of one in another stage than tensors it returns."""
     ends = [*accumulate(balance)]
     for source, reader in sorted(pairs):
         stages = bisect(ends, source), bisect(ends, reader)
         if stages[0] != stages[1]:
             raise ValueError(
                 f"layer {reader} reads a tensor that layer {source} has left in Python, in a "
-                f"dict, list or attribute that they share, and they are in stages {stages[1]} and "
-                f"{stages[0]}, between which goes only what layers return: choose a balance that "
-                f"keeps them in one stage, return the tensor from layer to layer, or stash and pop "
-                f"it (pipekit.layers.skips)"
+                f"dict, list or attribute that they share, or edits one of several that it gets in "
+                f"one memory, and they are in stages {stages[1]} and {stages[0]}, between which "
+                f"goes only what layers return, in memory of its own: choose a balance that keeps "
+                f"them in one stage, return the tensor from layer to layer, as a clone, or stash "
+                f"and pop it (pipekit.layers.skips)"
             )
 
 

@@ -16,6 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from pipekit.devices import moved
 from pipekit.layers.module_state import (
     OperatorMode,
+    memory_of,
     named_buffers,
     to_training,
     trained,
@@ -44,8 +45,9 @@ class Probe:
     edited_weights: tuple[tuple[int, str], ...] = ()  # layers, and names in them
     needed_weights: tuple[tuple[int, str], ...] = ()  # by an earlier forward's backward
     edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)  # None: made anew
-    handed_on: frozenset[tuple[int, int]] = frozenset()  # who left a tensor in Python, who reads it
+    handed_on: frozenset[tuple[int, int]] = frozenset()  # by whom, to whom, beside returns
     drawn: Mapping[str, Sequence[int]] = field(default_factory=dict)  # layers, by library
+    drew: bool = False  # random numbers of torch's
     edits_batch: bool = False  # whether x is edited in place, by a second forward once more
     set_attributes: tuple[tuple[int, str, Any], ...] = ()  # number of the module, name, value
 
@@ -81,12 +83,14 @@ def probe(
 def _run_pure(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) -> Probe:
     """Run layers that leave nothing behind: only their operations and their output are unknown."""
     flops: list[int] = []
+    drew = False
     for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
-        with Seeded(0, device), FlopCounter() as counter, _explained(number, layer):
+        with Seeded(0, device) as drawing, FlopCounter() as counter, _explained(number, layer):
             x = layer(moved(x, device))
         _require_tensors(number, layer, x)
         flops.append(counter.get_total_flops())
-    return Probe(flops=tuple(flops), output=x)
+        drew |= drawing.drew
+    return Probe(flops=tuple(flops), output=x, drew=drew)
 
 
 def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) -> Probe:
@@ -96,7 +100,8 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
     edited, needed = list[tuple[int, str]](), list[tuple[int, str]]()
     drawn: dict[str, list[int]] = {}  # by library of numbers_so_far()
-    originals = named_buffers(model)
+    drew = False
+    originals, parameters = named_buffers(model), {*model.parameters()}
     with state_untouched(model) as state:
         copies, handed_on = named_buffers(model), HandedOn()
         batch = x
@@ -115,10 +120,16 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
                 _require_in_place(number, layer, weights.rebound())
             for library in drawn_since(numbers):
                 drawn.setdefault(library, []).append(number)
+            drew |= drawing.drew
             with Seeded(0, device):
                 needed += edits if edits and _needs_edited(layer, *taken) else []
             edited += edits
             flops.append(counter.get_total_flops())
+        if late := [n for n, each in model.named_parameters() if each not in parameters]:
+            raise ValueError(
+                f"the first forward makes the parameter {late[0]!r}, which no optimizer would "
+                f"have: make it in __init__, or call the model on a batch before, model(example)"
+            )
         changes, now = state.changes(), named_buffers(model)
         set_attributes = tuple(_set_attributes(model, changes))
         edited_buffers = {
@@ -133,6 +144,10 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             for number, tensors in enumerate(inputs)
             if any(tensor._version != version for tensor, version in tensors)
         }
+        # Between stages go tensors of their own, where an edit of one changed another.
+        for number in edited_inputs - {0}:
+            if len({memory_of(tensor) for tensor, _ in inputs[number]}) < len(inputs[number]):
+                handed_on.found.add((number - 1, number))
         given = [id(tensor) for tensor, _ in inputs[0]]
         is_edited = 0 in edited_inputs or [*map(id, _held(batch))] != given
         edits_batch = is_edited and _edits(model, batch, devices)
@@ -145,6 +160,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
         edited_buffers=edited_buffers,
         handed_on=frozenset(handed_on.found),
         drawn=drawn,
+        drew=drew,
         edits_batch=edits_batch,
         set_attributes=set_attributes,
     )

@@ -16,7 +16,7 @@ from pipekit.partition.recording.recorded_model import RecordedModel
 from pipekit.partition.recording.recorder import Way
 from pipekit.partition.recording.refusal import NotRecordable, ReadsNumbers
 from pipekit.partition.recording.sequence import RecordedSequence
-from pipekit.partition.verify import mixed_rows, verify
+from pipekit.partition.verify import verify
 from pipekit.plans import Plan
 
 _KEEP_ORDER = "plan with profile.as_chain(), which keeps the order that the layers have"
@@ -65,8 +65,8 @@ def stages(
             says where and what to do.
 
     Warns:
-        UserWarning: with ``freeze``, what was read where; the forward mixes rows; modules outside
-            the blocks have forward hooks, whose other effects stages do not have.
+        UserWarning: with ``freeze``, what was read where; modules outside the blocks have forward
+            hooks, whose other effects stages do not have.
     """
     _require_module(model)
     if isinstance(example, Mapping):
@@ -84,14 +84,6 @@ def stages(
         warnings.warn(
             f"all batches are assumed to be like the example in these respects: "
             f"{'; '.join(recorded.frozen)}",
-            stacklevel=2,
-        )
-    if mixed := mixed_rows(recorded):
-        warnings.warn(
-            f"the rows of a batch are not independent of one another: without the first, {mixed}, "
-            f"in evaluation mode, so that microbatches give something else than their batch. If "
-            f"the first dimension is another one (batch_first=False), put the rows first; if rows "
-            f"belong together, train with one microbatch a batch",
             stacklevel=2,
         )
     return RecordedSequence.of(recorded, seconds)

@@ -15,7 +15,7 @@ from pipekit.layers.module_state import named_buffers, set_mode, weights_untouch
 from pipekit.layers.pass_state import rounding
 from pipekit.layers.python_state import state_untouched
 from pipekit.partition.recording import batch as batches
-from pipekit.partition.recording.batch import left_as_it_was, run_to_look_at
+from pipekit.partition.recording.batch import left_as_it_was
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.stage import RecordedStage, owners
@@ -313,34 +313,3 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     if one.is_sparse or other.is_sparse:
         return one.is_sparse == other.is_sparse and _equal(one.to_dense(), other.to_dense())
     return torch.equal(one, other) or torch.allclose(one, other, 0, 0, equal_nan=True)
-
-
-def mixed_rows(recorded: RecordedModel) -> str | None:
-    """Return what tells that a model mixes the rows of a batch in evaluation; None: nothing does.
-
-    Its outputs for a batch are compared with those for the same batch without its first row.
-    Outputs without rows, a loss say, tell nothing, nor does a model that draws random numbers.
-    """
-    if any(step.random for step in recorded.programs[1].steps):
-        return None
-    model = recorded.model
-    whole = recorded.trial.batch
-    rows = batches.rows_of(whole)
-    with left_as_it_was(model), torch.no_grad():
-        set_mode(model, False, recorded.kept)
-        try:
-            outputs = []
-            for batch in (whole, batches.without_first_row(whole)):
-                with run_to_look_at(model, recorded.edited):
-                    outputs.append(tensors(batches.call(model, batch)))
-        except Exception:  # of one row less: whatever it says of that
-            return None
-    for number, (full, rest) in enumerate(zip(*outputs, strict=False)):
-        if not full.is_floating_point() or not full.dim() or len(full) != rows:
-            continue
-        if rest.shape != full[1:].shape:
-            return f"tensor {number} of the output has the shape {list(rest.shape)} then"
-        furthest, largest = (full[1:] - rest).abs().max().item(), full.abs().max().item()
-        if furthest > rounding(full.dtype) * largest:
-            return f"tensor {number} of the output changes by {furthest:.2g} then"
-    return None

@@ -179,3 +179,33 @@ def test_a_buffer_that_is_edited_later_only_is_warned_of() -> None:
     )
     with pytest.warns(UserWarning, match=r"buffer 'scale' that later forwards .*recompute='never'"):
         pipeline.train(data)
+
+
+class Late(nn.Module):
+    """Registers in its first forward what it needs."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "made"):
+            made = torch.ones(x.shape[1:])
+            if self.kind == "buffer":
+                self.register_buffer("made", 2.0 * made)
+            else:
+                self.made = nn.Parameter(made)
+        return x * self.made
+
+
+def test_a_buffer_may_be_made_in_the_first_forward() -> None:
+    late, before = (network(Late("buffer")) for _ in range(2))
+    before.load_state_dict(late.state_dict())
+    before(torch.zeros(2, 8))
+    data, (one, other) = batches(), (pipe(model) for model in (late, before))
+    assert one.train(data).losses == other.train(data).losses
+
+
+def test_a_parameter_may_not() -> None:
+    with pytest.raises(ValueError, match=r"makes the parameter '1.made'.*model\(example\)"):
+        pipe(network(Late("parameter"))).train(batches())

@@ -1,8 +1,11 @@
 """Attributes and losses that users change between calls, or in ``on_batch``."""
 
+import os
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from contextvars import ContextVar, copy_context
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,36 +113,76 @@ def test_a_number_that_on_batch_anneals_is_warned_of() -> None:
 
 
 RATE = 1.0
+CONFIG = {"power": 1}
+ARGUMENTS = SimpleNamespace(shift=0.0)
 SCALE = ContextVar("SCALE", default=1.0)
 
 
 class Rated(nn.Module):
     """Reads variables of this file."""
 
+    sign = 1.0
+
     def forward(self, x: Tensor) -> Tensor:
-        return x * RATE * SCALE.get()
+        shifted: Tensor = self.sign * raised(x) * (RATE * SCALE.get()) + ARGUMENTS.shift
+        return shifted
+
+    def other(self, x: Tensor) -> Tensor:
+        return x.tanh()
+
+
+def raised(x: Tensor) -> Tensor:
+    return x.pow(CONFIG["power"])
+
+
+CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "a number": lambda patch: patch.setitem(globals(), "RATE", 2.0),
+    "a dict": lambda patch: patch.setitem(CONFIG, "power", 2),
+    "an object's": lambda patch: patch.setattr(ARGUMENTS, "shift", 3.0),
+    "a class's": lambda patch: patch.setattr(Rated, "sign", -1.0),
+    "a method": lambda patch: patch.setattr(Rated, "forward", Rated.other),
+    "a function": lambda patch: patch.setitem(globals(), "raised", lambda x: x * 5.0),
+    "a library's function": lambda patch: patch.setattr(
+        nn.Linear, "forward", lambda layer, x: F.linear(x, 2.0 * layer.weight)
+    ),
+    "a context variable": lambda patch: SCALE.set(3.0) and None,
+    "the environment": lambda patch: patch.setenv("PIPEKIT_POWER", "2"),
+}
+
+
+@pytest.fixture(scope="module")
+def over_processes() -> Iterator[pk.Pipeline]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), Rated(), FromEnvironment(), nn.Linear(8, 3))
+    with closing(piped(model, transport="distributed")) as pipeline:
+        yield pipeline
+
+
+class FromEnvironment(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float(os.environ.get("PIPEKIT_POWER", "1"))
 
 
 @pytest.mark.slow
-def test_variables_that_worker_processes_have_copies_of_are_warned_of(
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_a_script_sets_in_its_files_takes_effect_in_worker_processes(
+    change: Callable[[pytest.MonkeyPatch], None],
+    over_processes: pk.Pipeline,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 8), Rated(), nn.Linear(8, 3))
-    with closing(piped(model, transport="distributed")) as pipeline:
-        with no_word():
-            before = pipeline.train(data(1)).losses
-        monkeypatch.setitem(globals(), "RATE", 2.0)
-        with pytest.warns(UserWarning, match=r"^RATE of a layer's file has another value.*threads"):
-            assert pipeline.train(data(1)).losses == before
-        context = copy_context()
-        context.run(SCALE.set, 3.0)
-        with pytest.warns(UserWarning, match=r"^SCALE of a layer's file"):
-            context.run(pipeline.train, data(1))
-        with no_word():
-            context.run(pipeline.train, data(1))
+    def both() -> float:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), Rated(), FromEnvironment(), nn.Linear(8, 3))
+        (loss,) = over_processes.train(data(1)).losses
+        assert loss == piped(model).train(data(1)).losses[0]
+        return loss
+
+    def changed() -> float:
+        change(monkeypatch)
+        return both()
+
     with no_word():
-        assert piped(model).train(data(1)).losses != before
+        assert both() != copy_context().run(changed)
 
 
 class Locked:

@@ -98,6 +98,13 @@ class Labels(nn.Module):
         return batch["x"] + 1.0
 
 
+def test_a_batch_that_is_part_of_a_graph_is_refused() -> None:
+    weights = torch.ones(8, requires_grad=True)
+    with pytest.raises(ValueError, match=r"a batch was computed from weights.*x.detach\(\)"):
+        pipeline(network()).train([(X * weights, Y)])
+    pipeline(network()).train([(X.clone().requires_grad_(), Y)])
+
+
 @pytest.mark.parametrize(
     ("first", "x"),
     [

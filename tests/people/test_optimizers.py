@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 
 import pipekit as pk
-from pipekit import schedules
+from pipekit import oracle, schedules
 from tests.people.plain import plain_loop
 from tests.people.test_losses import data, equal, net, no_word
 
@@ -62,6 +63,93 @@ def clipped(parameters: Any) -> torch.optim.Optimizer:
 def piped(optimizer: Factory, stages: int = 2, **options: Any) -> pk.Pipeline:
     schedule = schedules.flush(stages, 1)
     return pk.Pipeline(net(), schedule, optimizer=optimizer, loss=CE, **options)
+
+
+class ById(torch.optim.SGD):
+    """Keeps a sum by the identity of each parameter, and not in ``state``."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        sums = self.__dict__.setdefault("sums", {})
+        for p in (p for group in self.param_groups for p in group["params"]):
+            sums[id(p)] = p.grad = p.grad + 0.5 * sums.get(id(p), 0.0)
+        super().step()
+
+
+def clamped(parameters: Any) -> torch.optim.Optimizer:
+    """Holds the list of parameters that it was given."""
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+
+    def clamp(*_: Any) -> None:
+        for parameter in parameters:
+            parameter.data.clamp_(-0.1, 0.1)
+
+    optimizer.register_step_post_hook(clamp)
+    return optimizer
+
+
+def matrices(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for p in parameters if p.dim() > 1], lr=0.1)
+
+
+def matrices_as_a_group(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD([{"params": [p for p in parameters if p.dim() > 1]}], lr=0.1)
+
+
+@pytest.mark.parametrize("method", ["2bw", "pipedream"])
+@pytest.mark.parametrize("optimizer", [partial(ById, lr=0.1), clamped, matrices])
+def test_one_that_holds_on_to_parameters_does_so_in_all_weight_versions(
+    optimizer: Factory, method: str
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3), nn.LayerNorm(3))
+    m, table = {"2bw": (2, schedules.two_bw(2, 2)), "pipedream": (1, schedules.pipedream(2))}[
+        method
+    ]
+    pipeline = pk.Pipeline(model, table, balance=[2, 1], optimizer=optimizer, loss=CE)
+    pipeline.train(data(4))
+    same = matrices_as_a_group if optimizer is matrices else optimizer
+    judge = oracle.train(
+        model, data(4), method=method, balance=[2, 1], microbatches=m, optimizer=same, loss=CE
+    )
+    for name, weight in judge.weights[-1].items():
+        assert torch.equal(weight, pipeline.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("balance", [[2, 1], [1, 2]], ids=str)
+def test_a_scheduler_has_a_rate_for_each_group_in_order(balance: list[int]) -> None:
+    """Also in a stage that has one of the groups, or the second one first."""
+
+    def rates(optimizer: torch.optim.Optimizer) -> LambdaLR:
+        return LambdaLR(optimizer, [lambda t: 0.5**t, lambda t: 0.0])
+
+    def by_groups(parameters: Any) -> torch.optim.Optimizer:
+        parameters = [*parameters]
+        some = ([p for p in parameters if (p.dim() > 1) == wanted] for wanted in (True, False))
+        return torch.optim.SGD([{"params": each} for each in some], lr=0.1)
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    updates = pk.Updates(groups=lambda name, p: {"dampening": p.dim() < 2}, lr_scheduler=rates)
+    how: dict[str, Any] = {"balance": balance, "loss": CE}
+    table = schedules.flush(2, 2)
+    pipeline = pk.Pipeline(
+        model, table, optimizer=partial(torch.optim.SGD, lr=0.1), updates=updates, **how
+    )
+    pipeline.train(data(4))
+    how |= {"method": "flush", "microbatches": 2, "lr_scheduler": rates}
+    judge = oracle.train(model, data(4), optimizer=by_groups, **how)
+    for name, weight in judge.weights[-1].items():
+        assert torch.equal(weight, pipeline.state_dict()[name]), name
+
+
+class Unfinished(torch.optim.Optimizer):
+    def __init__(self, parameters: Any) -> None:
+        self.param_groups = [{"params": list(parameters)}]
+
+    def step(self, closure: Any = None) -> None: ...  # type: ignore[override]
+
+
+def test_one_that_is_not_whole_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"not whole.*inherit from torch.optim.Optimizer.*super"):
+        piped(Unfinished).train(data())
 
 
 @pytest.mark.parametrize("optimizer", [partial(Normed, lr=0.1), clipped], ids=["own norm", "hook"])

@@ -129,3 +129,21 @@ def test_a_log_that_no_layer_reads_is_none_either() -> None:
     for layer in layers:
         layer.log = log
     pipe(nn.Sequential(*layers), balance=[1, 2]).train(batches())
+
+
+class Views(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x.view(-1, 2, 4)
+
+
+class EditsOne(nn.Module):
+    def forward(self, views: tuple[Tensor, Tensor]) -> Tensor:
+        views[1].mul_(2.0)
+        return views[0] * 1.0
+
+
+def test_an_edit_through_a_view_stays_within_a_stage() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Views(), EditsOne(), nn.Linear(8, 3))
+    assert_as_plain(model, balance=[1, 3])
+    with pytest.raises(ValueError, match=r"edits one of several that it gets in one memory.*clone"):
+        pipe(model, balance=[2, 2]).train(batches())

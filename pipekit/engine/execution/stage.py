@@ -15,7 +15,7 @@ from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.options import Execution, Updates
 from pipekit.engine.updates.global_update import LossScaler
 from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMitigation
-from pipekit.engine.updates.optimizer_state import NamedOptimizer
+from pipekit.engine.updates.optimizer_state import NamedOptimizer, OrderedGroups
 from pipekit.engine.updates.weight_versions import OptimizerFactory, WeightVersions
 from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
@@ -45,6 +45,7 @@ class StageConfig:
         passes: how its passes are run; its layers have the newest weights.
         optimizer: makes its optimizer.
         updates: how its weights are updated.
+        groups: of the whole model's parameters.
         recompute: which microbatches of a batch are recomputed.
         state: of its optimizer, scheduler and loss scaler, from an earlier run, or None.
         mitigation: the remedy for stale weights, or None.
@@ -53,6 +54,7 @@ class StageConfig:
     passes: PassConfig
     optimizer: OptimizerFactory
     updates: Updates = field(default_factory=Updates)
+    groups: OrderedGroups | None = None
     recompute: Recompute = "never"
     state: dict[str, Any] | None = None
     mitigation: StageMitigation | None = None
@@ -64,6 +66,7 @@ class StageConfig:
         *,
         optimizer: OptimizerFactory,
         updates: Updates,
+        groups: OrderedGroups | None,
         execution: Execution,
         seed: int | None,
         mitigations: Sequence[StageMitigation],
@@ -80,6 +83,7 @@ class StageConfig:
             passes=passes,
             optimizer=optimizer,
             updates=updates,
+            groups=groups,
             recompute=cast(Recompute, execution.recompute[part.index]),
             mitigation=mitigations[part.index] if mitigations else None,
         )
@@ -108,7 +112,7 @@ class StageConfig:
             self.module.to(device),
             self.optimizer,
             self.updates.lr_scheduler,
-            self.updates.groups,
+            self.groups,
             self.updates.lr_step == "update",
             self.passes.part.copies.values(),
         )

@@ -18,6 +18,7 @@ from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.tables import checked, delays
 from pipekit.engine.updates.mitigated_weights import StageMitigation
+from pipekit.engine.updates.optimizer_state import OrderedGroups
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers import skips
 from pipekit.layers.copies import copied
@@ -100,8 +101,10 @@ def assembled(
     used = combinations.of_pipeline(schedule, updates, execution, seed=seed, transport=transport)
     combinations.require_compatible(used)
     late = delays(schedule) if updates.rule else []
+    groups = updates.groups and OrderedGroups(updates.groups, layers)
     configure = partial(
         StageConfig.of,
+        groups=groups,
         optimizer=optimizer,
         updates=updates,
         execution=execution,

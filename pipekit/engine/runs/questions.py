@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from pipekit.devices import to_device
 from pipekit.engine.arguments import require_weights_as_read
@@ -23,7 +24,7 @@ from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import is_pure, module_names, state_untouched
 from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
 from pipekit.losses.checks import refusal_of_reading, warn_of_another_whole
-from pipekit.partition.checks import OriginalUnread
+from pipekit.partition.checks import OriginalUnread, warn_of_mixed_rows
 from pipekit.partition.probe import Probe
 from pipekit.schedules import Schedule
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes, tree_map
@@ -50,14 +51,41 @@ def ask(
     first: FirstBatch,
 ) -> None:
     """Ask before a model's first training by a schedule; errors are those of the functions here."""
+    require_no_graph(first.batch)
     if needed := first.tried.needed_weights:
         require_weights_as_read(needed, model.configs, schedule)
     if schedule.chunks > 1:
         require_same_in_chunks(first.batch, schedule.chunks, first.evaluate)
     if model.was_evaluating:
         warn_of_mode(first)
+    microbatches = first.batch.cut_input()
+    if len(microbatches) > 1 and all(first.batch.sizes):
+        warn_of_mixed_rows(microbatches[0], microbatches[1], first.evaluate)
+        warn_of_frequencies(first.original)
     ask_loss(loss, first)
     ask_optimizer(optimizer, model)
+
+
+def require_no_graph(batch: Batch) -> None:
+    """Raise ValueError if something that is to get gradients, too, has made a batch."""
+    tensors = (leaf for leaf in pytree.tree_leaves(batch[:2]) if isinstance(leaf, Tensor))
+    if any(tensor.grad_fn for tensor in tensors):
+        raise ValueError(
+            "a batch was computed from weights that require gradients, which no pipeline gives "
+            "them: make what computes it the first layer of the model, or detach the batch, "
+            "x.detach()"
+        )
+
+
+def warn_of_frequencies(original: nn.Module) -> None:
+    """Warn of embeddings that divide gradients by counts of the rows of a whole batch."""
+    if any(getattr(each, "scale_grad_by_freq", False) for each in original.modules()):
+        warnings.warn(
+            "an embedding with scale_grad_by_freq=True counts how often a batch has each entry, "
+            "and in a pipeline how often a microbatch has it: leave it out, or train with one "
+            "microbatch a batch",
+            stacklevel=2,
+        )
 
 
 def warn_of_mode(first: FirstBatch) -> None:
@@ -132,7 +160,8 @@ class _LossQuestion:
     def value(self, output: Tree, target: Any) -> float | None:
         """Return the loss of some rows, or None if it fails."""
         dtype, tried = self._first.dtype, self._first.tried
-        unread = OriginalUnread(self._first.original, tried.edited_buffers, refusal_of_reading)
+        edited = [name for name, each in tried.edited_buffers.items() if each is not None]
+        unread = OriginalUnread(self._first.original, edited, refusal_of_reading)
         there = to_device(copied((output, target)), self._device)
         try:
             with unread, torch.no_grad(), autocast(self._device, dtype):

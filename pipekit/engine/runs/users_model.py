@@ -2,15 +2,13 @@
 
 import warnings
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar, copy_context
 
 import torch
 from torch import nn
 
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import BatchDone, OnBatch
-from pipekit.layers.python_state import Variables, global_state, names_in
-from pipekit.layers.user_functions import Attribute, Attributes, FunctionState, functions_of
+from pipekit.layers.user_functions import Attribute, Attributes, FunctionState
 from pipekit.partition.probe import Probe
 from pipekit.partition.recording.recorded_model import RecordedModel
 
@@ -91,14 +89,10 @@ def _looks(model: nn.Module) -> dict[str, tuple[bool, int, int]]:
 
 
 class UsersAttributes:
-    """The attributes of the user's layers, whose changes the stages' copies do not see.
+    """The attributes of the user's layers, whose changes the stages' copies do not see."""
 
-    In worker processes they do not see those of global variables either: ``has_processes``.
-    """
-
-    def __init__(self, original: nn.Module, has_processes: bool) -> None:
+    def __init__(self, original: nn.Module) -> None:
         self._original = original
-        self._globals = _UsersGlobals(original) if has_processes else None
         self._attributes = Attributes(original.named_modules(remove_duplicate=False))
         self._set: set[tuple[nn.Module, str]] = set()  # by forwards
         self._left: list[Attribute] = []
@@ -129,8 +123,6 @@ class UsersAttributes:
                 "value of before: only numbers with a fraction are taken over. Build another "
                 "pipeline, and load this one's state_dict() into it",
             )
-        if self._globals:
-            self._globals.warn()
         recorded: RecordedModel | None = getattr(self._original, "origin", None)
         if recorded and (frozen := recorded.attributes.changed()):
             blocks = {*self._original.modules()}
@@ -160,34 +152,6 @@ def _warn(attributes: Iterable[Attribute], of_them: str) -> None:
     names = dict.fromkeys(f"{each.owner}.{each.key}".lstrip(".") for each in attributes)
     if names:
         warnings.warn(f"{', '.join(names)} {of_them}", stacklevel=3)
-
-
-class _UsersGlobals:
-    """The global and context variables that layers read, of which worker processes have copies."""
-
-    def __init__(self, original: nn.Module) -> None:
-        self._forwards = {f for module in original.modules() for f in functions_of(module)}
-        self._known, self._told = self._now(), set[str]()
-
-    def _now(self) -> list[Variables]:
-        return [Variables(*global_state(forward)) for forward in self._forwards]
-
-    def warn(self) -> None:
-        """Warn of those that differ in worker processes, once of each change."""
-        changed = {name for each in self._known for name, _ in each.changes()}
-        self._known, context = self._now(), copy_context()
-        read = ((n, f.__globals__.get(n)) for f in self._forwards for n in names_in(f))
-        set_here = {n for n, each in read if isinstance(each, ContextVar) and each in context}
-        changed |= set_here - self._told
-        self._told |= set_here
-        if changed:
-            warnings.warn(
-                f"{', '.join(sorted(changed))} of a layer's file has another value here than in "
-                f"worker processes, which have copies of global variables and no context "
-                f"variables: use transport='threads', or keep it in the layer, as a number with a "
-                f"fraction",
-                stacklevel=3,
-            )
 
 
 def watched(on_batch: OnBatch, loss: Loss) -> OnBatch:

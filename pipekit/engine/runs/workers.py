@@ -37,7 +37,7 @@ class Workers:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._attributes = UsersAttributes(parts.model.original, parts.runner.copies_loss)
+        self._attributes = UsersAttributes(parts.model.original)
         self.close = parts.runner.close
         self.can_end = parts.runner.can_end(parts.devices)
         schedule, updates = parts.schedule, parts.updates

@@ -13,7 +13,7 @@ from torch import Tensor
 from pipekit.engine.config import Norm
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.weights import Gradients
-from pipekit.losses.loss_scale import LossScale
+from pipekit.losses.losses import LossScale
 from pipekit.schedules.lowering.recurring import Recurring
 
 _FLOAT32 = torch.finfo(torch.float32)

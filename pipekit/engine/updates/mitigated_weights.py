@@ -98,7 +98,7 @@ class MitigatedWeights(WeightVersions):
             return named
         real = self._newest if slot is None else slot
         if self._at.stashing:
-            predicted: Sequence[Tensor] = self._aliases[self._twin(real)]
+            predicted: Sequence[Tensor] = self.tensors(self._twin(real))
         else:
             predicted = self._restored or self._predicted(real, Op.FORWARD)
         return named | {
@@ -111,7 +111,7 @@ class MitigatedWeights(WeightVersions):
         self._versions[slot] = version
         names = [name for name, *_ in self.names.values()]
         saved = [weights[n + _PREDICTED] for n in names if n + _PREDICTED in weights]
-        device = self._aliases[slot][0].device if self.trained else None
+        device = self._parameters[slot][0].device if self.trained else None
         self._restored = None
         if not saved:
             self._predict_version(slot)
@@ -140,7 +140,7 @@ class MitigatedWeights(WeightVersions):
 
     def step(self, optimizer: Optimizer) -> None:
         """Take the optimizer's step, at the mitigation's rate, and correct what it has made."""
-        newest, at = self._aliases[self._newest], self._update
+        newest, at = self._optimized, self._update
         before = [parameter.detach().clone() for parameter in newest] if self._follows else []
         factor = self._rule.rate(at)
         if not isinstance(factor, Real):
@@ -200,18 +200,18 @@ class MitigatedWeights(WeightVersions):
         _, stage, stages, delay, _ = self._at
         newest = self._versions[self._newest]
         at = Pass(op, stage, stages, delay, self._versions[slot], newest)
-        views = self._views(self._aliases[slot])
+        views = self._views(self.tensors(slot))
         return [self._whole("weights", self._rule.weights(at, w), w.read) for w in views]
 
     @torch.no_grad()
     def _write(self, slot: int, tensors: Sequence[Tensor]) -> None:
-        for alias, tensor in zip(self._aliases[slot], tensors, strict=True):
-            alias.copy_(tensor)
+        for own, tensor in zip(self.tensors(slot), tensors, strict=True):
+            own.copy_(tensor)
 
     @torch.no_grad()
     def _corrected(self, gradients: Gradients, read: int) -> Gradients:
         corrected: Gradients = []
-        for weight, gradient in zip(self._views(self._aliases[read]), gradients, strict=True):
+        for weight, gradient in zip(self._views(self.tensors(read)), gradients, strict=True):
             made = gradient
             if gradient is not None:
                 made = self._rule.gradient(self._update, weight, gradient)
@@ -237,8 +237,7 @@ class MitigatedWeights(WeightVersions):
             return []
         state: Mapping[Tensor, dict[str, Any]] = optimizer.state
         options = {p: group for group in optimizer.param_groups for p in group["params"]}
-        newest = self._aliases[self._newest]
         return [
             Weight(old, new, optimizer, state.get(new, {}), options[new], memory)
-            for old, new, memory in zip(read, newest, self._memory, strict=True)
+            for old, new, memory in zip(read, self._optimized, self._memory, strict=True)
         ]

@@ -20,22 +20,41 @@ def original_names(layers: nn.Module) -> dict[Tensor, str]:
     return {named[name]: name for name in reversed(named) if isinstance(named[name], Tensor)}
 
 
-def grouped(parameters: Mapping[str, nn.Parameter], groups: Groups) -> list[dict[str, Any]]:
-    """Return parameters in groups of equal options, as torch's optimizers take them."""
-    found: list[tuple[dict[str, Any], list[nn.Parameter]]] = []
-    for name, parameter in parameters.items():
-        given = groups(name, parameter)
+class OrderedGroups:
+    """A user's groups, all of them in every stage: a scheduler may have a rate for each, in order.
+
+    Raises:
+        TypeError: the function has returned something else than options.
+    """
+
+    def __init__(self, groups: Groups, model: nn.Module) -> None:
+        self._groups, self._options = groups, list[Mapping[str, Any]]()
+        names = original_names(model)
+        for parameter in model.parameters():
+            name = names[parameter]
+            if parameter.requires_grad and (given := self(name, parameter)) not in self._options:
+                self._options.append(given)
+
+    def __call__(self, name: str, parameter: Tensor) -> Mapping[str, Any]:
+        """Return the options of a parameter."""
+        given = self._groups(name, parameter)
         if not isinstance(given, Mapping):
             raise TypeError(
                 f"groups returned a {type(given).__name__} for {name}: return a dict of the "
                 f"optimizer's options, e.g. {{'weight_decay': 0.0}}, or {{}} for those of all"
             )
-        options = dict(given)
-        members = next((members for known, members in found if known == options), None)
-        if members is None:
-            found.append((options, members := []))
-        members.append(parameter)
-    return [{"params": members, **options} for options, members in found]
+        return dict(given)
+
+    def grouped(self, parameters: Mapping[str, nn.Parameter]) -> list[dict[str, Any]]:
+        """Return parameters in groups of equal options, as torch's optimizers take them."""
+        found: list[dict[str, Any]] = [{"params": [], **options} for options in self._options]
+        for name, parameter in parameters.items():
+            options = self(name, parameter)
+            if options not in self._options:  # of one that was frozen before
+                self._options.append(options)
+                found.append({"params": [], **options})
+            found[self._options.index(options)]["params"].append(parameter)
+        return found
 
 
 class NamedOptimizer:

@@ -2,9 +2,9 @@
 
 A version is a set of leaf tensors in a slot: an instance of the stage's layers with parameters of
 its own (running a module costs nothing extra; ``functional_call`` costs 40 us a pass).  An update
-writes the slot that the schedule names and moves the optimizer's state there by pointer.  The
-optimizer works on aliases of the parameters, so that autograd's version check, which cannot know
-what the schedule's check has proved, does not see the edit.
+writes the slot that the schedule names.  The optimizer has parameters of its own for good, whose
+memory is the slot's, so that autograd's version check, which cannot know what the schedule's check
+has proved, does not see the edit.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from pipekit.engine.updates.optimizer_state import Groups, grouped, original_names
+from pipekit.engine.updates.optimizer_state import OrderedGroups, original_names
 from pipekit.engine.updates.weights import Bucket, Gradients, parameter_buckets
 from pipekit.layers.copies import twin
 from pipekit.layers.module_state import to_training
@@ -41,19 +41,19 @@ class WeightVersions:
         layers: nn.Sequential,
         optimizer: OptimizerFactory,
         lr_scheduler: LRSchedulerFactory | None,
-        groups: Groups | None = None,
+        groups: OrderedGroups | None = None,
         steps_lr: bool = True,
         copies: Collection[int] = (),
     ) -> None:
         self.modules: list[nn.Sequential] = []
         self._parameters: list[list[nn.Parameter]] = []
-        self._aliases: list[list[nn.Parameter]] = []
         self._newest = 0
         self._owner: dict[int, int] = {}
         self._set_aside: dict[int, Gradients] = {}
         self._add(layers)
-        self.optimizer = self._make(optimizer, groups) if self._aliases[0] else None
-        self.trained = len(self._aliases[0])
+        self._optimized = [nn.Parameter(p.data) for p in self._parameters[0]]
+        self.optimizer = self._make(optimizer, groups) if self._optimized else None
+        self.trained = len(self._optimized)
         self._summed = [n for n in range(self.trained) if n not in copies]
         self._steps_lr = steps_lr
         self.lr_scheduler = (
@@ -82,8 +82,8 @@ class WeightVersions:
         names: dict[nn.Parameter, list[str]] = defaultdict(list)
         for name, parameter in self.newest.named_parameters(remove_duplicate=False):
             names[parameter].append(name)
-        trained = zip(self._aliases[self._newest], self._parameters[self._newest], strict=True)
-        return {alias: names[parameter] for alias, parameter in trained}
+        trained = zip(self._optimized, self._parameters[self._newest], strict=True)
+        return {own: names[parameter] for own, parameter in trained}
 
     @property
     def parameters(self) -> list[list[nn.Parameter]]:
@@ -92,7 +92,7 @@ class WeightVersions:
 
     def buckets(self) -> list[Bucket]:
         """Return how the gradients travel between the workers of a stage."""
-        return parameter_buckets({n: self._aliases[0][n] for n in self._summed}, self.take)
+        return parameter_buckets({n: self._optimized[n] for n in self._summed}, self.take)
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call ``listener`` with a trained parameter's number when a backward added a gradient."""
@@ -109,6 +109,10 @@ class WeightVersions:
 
         return unwatch
 
+    def tensors(self, slot: int) -> list[Tensor]:
+        """Return the trained parameters of a slot, edits of which autograd does not see."""
+        return [parameter.data for parameter in self._parameters[slot]]
+
     def weights(self, slot: int | None = None) -> dict[str, Tensor]:
         """Return the trained parameters of a slot, or of the newest version, by name."""
         layers = self.newest if slot is None else self.modules[slot]
@@ -116,7 +120,7 @@ class WeightVersions:
 
     def prepare(self, slots: int) -> None:
         """Make ready for a run with ``slots`` slots."""
-        each: list[list[Any]] = [self.modules, self._parameters, self._aliases]
+        each: list[list[Any]] = [self.modules, self._parameters]
         for items in each:
             items.insert(0, items.pop(self._newest))
             del items[slots:]
@@ -168,7 +172,7 @@ class WeightVersions:
         return [slot for slot, owner in self._owner.items() if owner == update]
 
     def all_gradients(self) -> Iterator[Tensor]:
-        held = [p.grad for group in (*self._parameters, *self._aliases) for p in group]
+        held = [p.grad for group in (*self._parameters, self._optimized) for p in group]
         for gradient in chain(held, *self._set_aside.values()):
             if gradient is not None:
                 yield gradient
@@ -178,11 +182,11 @@ class WeightVersions:
         if self.optimizer is None:
             return
         self.skip(slot)
-        for alias, gradient in zip(self._aliases[slot], gradients, strict=True):
-            alias.grad = gradient
+        for own, gradient in zip(self._optimized, gradients, strict=True):
+            own.grad = gradient
         self.step(self.optimizer)
-        for alias in self._aliases[slot]:
-            alias.grad = None
+        for own in self._optimized:
+            own.grad = None
         if self.lr_scheduler is not None and self._steps_lr:
             self.lr_scheduler.step()
 
@@ -200,19 +204,29 @@ class WeightVersions:
         """Write ``version`` into ``slot``, which an earlier run has made."""
         self.skip(slot)
         if self.optimizer is not None:
-            for alias, (name, *_) in self.names.items():
-                alias.copy_(weights[name])
+            for own, (name, *_) in self.names.items():
+                own.copy_(weights[name])
 
-    def _make(self, optimizer: OptimizerFactory, groups: Groups | None) -> Optimizer:
-        """Return the stage's optimizer."""
-        aliases = self._aliases[self._newest]
-        given = {id(p) for p in aliases}
+    def _make(self, optimizer: OptimizerFactory, groups: OrderedGroups | None) -> Optimizer | None:
+        """Return the stage's optimizer; None: the user's function takes none of its parameters."""
+        given = {id(p) for p in self._optimized}
+        parameters: list[Any] = list(self._optimized)
         if groups:
             names = original_names(self.newest)
-            owners = zip(self._parameters[self._newest], aliases, strict=True)
-            made = optimizer(grouped({names[p]: alias for p, alias in owners}, groups))
-        else:
-            made = optimizer(aliases)
+            owners = zip(self._parameters[0], self._optimized, strict=True)
+            parameters = groups.grouped({names[p]: own for p, own in owners})
+        try:
+            made = optimizer(parameters)
+            made.state_dict()
+        except ValueError as error:
+            if "empty parameter list" in str(error):
+                return None
+            raise
+        except AttributeError as error:
+            raise TypeError(
+                f"the optimizer is not whole ({error}): let its class inherit from "
+                f"torch.optim.Optimizer, and call super().__init__(parameters, {{...}})"
+            ) from error
         if any(id(p) not in given for group in made.param_groups for p in group["params"]):
             raise ValueError(
                 "the optimizer must be made from the parameters that the function is given, e.g. "
@@ -225,7 +239,6 @@ class WeightVersions:
         parameters = [p for p in module.parameters() if p.requires_grad]
         self.modules.append(module)
         self._parameters.append(parameters)
-        self._aliases.append([nn.Parameter(p.data) for p in parameters])
 
     def _taken(self, update: int, slots: Sequence[int], parameters: Iterable[int]) -> Gradients:
         """Take what is set aside for ``update`` plus what lies in ``slots``."""
@@ -242,18 +255,10 @@ class WeightVersions:
 
     @torch.no_grad()
     def _move_optimizer(self, slot: int) -> None:
-        """Make ``slot`` a copy of the newest version, and the optimizer's parameters."""
-        assert self.optimizer is not None
-        old, new = self._aliases[self._newest], self._aliases[slot]
-        moved: dict[Tensor, nn.Parameter] = dict(zip(old, new, strict=True))
-        for source, target in moved.items():
-            target.copy_(source)
-        for group in self.optimizer.param_groups:
-            group["params"] = [moved[p] for p in group["params"]]
-        state: dict[Tensor, Any] = self.optimizer.state
-        for source, target in moved.items():
-            if source in state:
-                state[target] = state.pop(source)
+        """Make ``slot`` a copy of the newest version, and its memory the optimizer's."""
+        for own, target in zip(self._optimized, self.tensors(slot), strict=True):
+            target.copy_(own)
+            own.data = target
         self._newest = slot
 
 

@@ -94,16 +94,6 @@ def with_shapes(batch: Any, shapes: Iterable[Sequence[int]]) -> Any:
     return tree_map(resized, batch)
 
 
-def without_first_row(batch: Any) -> Any:
-    """Return a batch of one row less; what has no rows stays as it is."""
-    rows = rows_of(batch)
-
-    def rest(leaf: Any) -> Any:
-        return leaf[1:] if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == rows else leaf
-
-    return tree_map(rest, batch)
-
-
 def with_masks(batch: Any, padded: bool) -> Any:
     """Return a batch whose masks hide the last third of every other row, or nothing.
 

@@ -24,9 +24,10 @@ from pipekit.engine.transports.distributed import incoming
 from pipekit.engine.transports.processes.forkserver import WorkerDied, forkserver
 from pipekit.engine.transports.processes.pickling import dumps
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
-from pipekit.engine.transports.processes.worker_process import Content, ProcessTask
+from pipekit.engine.transports.processes.worker_process import Content, ProcessTask, named_by
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.host.numeric_settings import NumericSettings
+from pipekit.layers.named_values import NamedValues, Place
 
 
 class ProcessRunner(Runner):
@@ -42,6 +43,7 @@ class ProcessRunner(Runner):
         self._close_pool: Callable[[], object] = lambda: None
         self._kind: Any = None  # of the pool: what a run must agree with to use it again
         self._left: list[dict[int, StageLeft]] = []  # what each worker of the pool has
+        self._named: dict[Place, Any] = {}  # what functions name there
 
     def run(
         self,
@@ -65,12 +67,15 @@ class ProcessRunner(Runner):
             # Through shared memory messages are taken by name, in any order.
             coming = [{}] * len(workers) if memory else incoming([w.steps for w in workers])
             store = None if memory else pool.store
+            objects = [config.loss, *chain.from_iterable(map(named_by, workers))]
+            named = NamedValues(objects, self._named).changed()
             tasks = []
             for worker, messages in zip(workers, coming, strict=True):
                 kept = worker.stages == (self._left[worker.index] if self._left else {})
                 stages = {} if kept else {n: each.config for n, each in worker.stages.items()}
                 here = replace(worker, stages=stages, incoming=messages)
-                tasks.append(dumps(ProcessTask(here, kept, *common, store, on_news is not None)))
+                told = on_news is not None
+                tasks.append(dumps(ProcessTask(here, kept, *common, named, store, told)))
                 pool.states.restart(worker.index)
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
@@ -113,6 +118,7 @@ class ProcessRunner(Runner):
         kind = with_sums, tuple(devices), _working_folder(), tuple(sys.path)
         if self._pool is None or not self._pool.ready or self._kind != kind:
             self.close()
+            self._named = {}
             with deferred_interrupts():
                 self._pool, self._kind = WorkerPool(config.table.workers, with_sums), kind
                 # Not a method of this object, which would keep it alive.

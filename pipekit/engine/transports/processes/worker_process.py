@@ -40,6 +40,7 @@ from pipekit.host.memory import keep_freed_memory, not_collected
 from pipekit.host.numeric_settings import NumericSettings
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.parent import end_with_parent
+from pipekit.layers.named_values import NamedValues, Place
 
 Content = tuple[nn.Sequential, dict[str, Any] | None]
 """What a run changes of a stage: its layers with their newest weights, and the state of the
@@ -60,6 +61,7 @@ class ProcessTask:
         config: makes of the loss what is common to all workers, pickled.
         loss: of the run, pickled.
         settings: of torch, in the process that asks.
+        named: what functions name there, as far as it has changed.
         store: the path of the file by which the processes find one another where messages pass
             through torch.distributed; None: they pass through shared memory.
         watched: whether every loss is reported at once.
@@ -70,6 +72,7 @@ class ProcessTask:
     config: bytes
     loss: bytes
     settings: NumericSettings
+    named: Mapping[Place, Any]
     store: str | None
     watched: bool
 
@@ -157,6 +160,7 @@ class _WorkerProcess:
         self._random_state: Tensor | None = None
         self._loss: tuple[bytes, Loss] | None = None  # of the last training
         self._stages: Mapping[int, StageSource] = {}  # of the last training
+        self._named: dict[Place, Any] = {}  # as they were by themselves
         self._runs = 0
 
     def stages(self) -> list[Content]:
@@ -171,6 +175,10 @@ class _WorkerProcess:
         task.settings.apply()
         configure: partial[RunConfig] = pickle.loads(task.config)
         config = configure(loss=self._loss_of(task, configure.keywords["training"]))
+        if task.named:
+            stages = self._stages if task.kept else assignment.stages
+            objects = [config.loss, *named_by(replace(assignment, stages=stages))]
+            NamedValues(objects, self._named).apply(task.named)
         share_cores(config.table.workers)
         # Each run draws what the first one drew: as if its process were new, too.
         if self._random_state is None:
@@ -234,6 +242,13 @@ class _WorkerProcess:
 
     def _report_news(self, news: LossKnown | UpdateMade) -> None:
         self._connections.reports.send_bytes(pickle.dumps(("news", news)))
+
+
+def named_by(worker: WorkerAssignment) -> list[Any]:
+    """Return the modules and functions of a worker, whose names have values in each process."""
+    known = [stage.known for stage in worker.stages.values()]
+    modules = [stage.module for stage in known] + [each.part.module for each in worker.inference]
+    return [*modules, *(stage.optimizer for stage in known)]
 
 
 def _join_group(store: str, index: int, workers: int, device: torch.device) -> None:

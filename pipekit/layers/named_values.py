@@ -1,0 +1,148 @@
+"""What functions read from their files, handed on to another process's copies of these.
+
+A worker process imports a user's files anew: it knows nothing of a setting that the script has
+changed there, of a method that it has replaced, or of a context variable.
+"""
+
+import inspect
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping, MutableMapping
+from contextlib import suppress
+from contextvars import ContextVar
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from pipekit.layers.python_state import PLAIN, names_in
+from pipekit.layers.user_functions import functions_of
+
+OWN = ...
+"""In place of a value: as the process has it by itself."""
+
+_LONG = 1_000  # longer containers are data and no settings
+_LIBRARIES = ("pipekit", "torch", "numpy", *sys.stdlib_module_names)  # which are not looked into
+_LOOKED_AT = (type, nn.Module, Tensor, ContextVar)
+_INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
+
+
+class Place(NamedTuple):
+    """A variable of a file, or an attribute of the class or object there that ``holder`` names."""
+
+    module: str
+    holder: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Its name in the file."""
+        return f"{self.holder}.{self.name}".lstrip(".")
+
+
+class NamedValues:
+    """What some modules, losses and other functions name in this process, and what they call does.
+
+    Of this the plain values of a user's files, functions that somebody has put into any file, and
+    context variables.  ``known`` grows: where values are sent from, by those that were; where they
+    are applied, by those that were there.
+    """
+
+    def __init__(self, objects: Iterable[Any], known: MutableMapping[Place, Any]) -> None:
+        self._known, self._seen = known, set[Any]()
+        self._owners: dict[Place, list[Any]] = {}  # several: a script's functions, each copied
+        for each in objects:
+            for part in each.modules() if isinstance(each, nn.Module) else [each]:
+                self._look_at_methods(type(part))
+            for function in functions_of(each):
+                self._look(function, Place("", "", ""), set())
+
+    def changed(self) -> dict[Place, Any]:
+        """Return the values that are not known, which then are; OWN for a file's own function."""
+        found = {}
+        for place, (owner, *_) in self._owners.items():
+            value = _sent(_variables(owner).get(place.name), place)
+            if not _is_same(value, self._known.get(place, OWN)):
+                found[place] = value
+                self._known[place] = value.copy() if hasattr(value, "copy") else value
+        return found
+
+    def apply(self, values: Mapping[Place, Any]) -> None:
+        """Let the places here have the values that they have in another process."""
+        for place, value in values.items():
+            for owner in self._owners.get(place, ()):
+                now: Any = _variables(owner).get(place.name)
+                if isinstance(now, ContextVar):
+                    if value is not OWN:
+                        now.set(value)
+                    continue
+                before = self._known.setdefault(place, now)
+                value = before if value is OWN else value
+                if isinstance(now, dict) and type(now) is type(value):
+                    now.clear()  # others may have it, too
+                    now.update(value)
+                elif isinstance(owner, dict):
+                    owner[place.name] = value
+                else:
+                    setattr(owner, place.name, value)
+
+    def _look(self, value: Any, place: Place, names: set[str]) -> None:
+        """Look for the names in a file or an object, and for its own in a function."""
+        if isinstance(value, FunctionType):
+            module = value.__module__ or ""
+            if value in self._seen or module.partition(".")[0] in _LIBRARIES:
+                return
+            self._seen.add(value)
+            names, known = names_in(value), value.__globals__
+            self._add(known.get("__name__", ""), "", known, names)
+        elif isinstance(value, ModuleType):
+            self._add(value.__name__, "", vars(value), names)
+        elif hasattr(value, "__dict__") and not isinstance(value, _LOOKED_AT):
+            self._add(place.module, place.path, value, names)
+
+    def _look_at_methods(self, kind: type) -> None:
+        """Look into the call of a class, and into what that names of its own class."""
+        todo = ["__call__", "forward"]
+        while todo:
+            name = todo.pop()
+            owner = next((each for each in kind.__mro__ if name in vars(each)), object)
+            if owner in (object, nn.Module) or (kind, name) in self._seen:
+                continue
+            self._seen.add((kind, name))
+            self._add(owner.__module__, owner.__qualname__, owner, {name})
+            value = inspect.getattr_static(owner, name)
+            value = value.fget if isinstance(value, property) else value
+            if isinstance(value, FunctionType):
+                todo += names_in(value)
+
+    def _add(self, module: str, holder: str, owner: Any, names: set[str]) -> None:
+        variables = _variables(owner)
+        for name in names & variables.keys():
+            place = Place(module, holder, name)
+            owners = self._owners.setdefault(place, [])
+            if not any(owner is each for each in owners):
+                owners.append(owner)
+                self._look(variables[name], place, names)
+
+
+def _variables(owner: Any) -> Mapping[str, Any]:
+    return owner if isinstance(owner, dict) else vars(owner)
+
+
+def _sent(value: Any, place: Place) -> Any:
+    """Return a user's setting, or a function that is not its file's own; of all else OWN."""
+    if isinstance(value, FunctionType):
+        own = (value.__module__, value.__qualname__) == (place.module, place.path)
+        return OWN if own else value
+    file = getattr(sys.modules.get(place.module), "__file__", None) or ""
+    if isinstance(value, ContextVar):
+        with suppress(LookupError):  # neither set nor with a default
+            value = value.get()
+    leaves = tree_leaves(value) if isinstance(value, (dict, list, tuple)) else [value]
+    is_plain = len(leaves) <= _LONG and all(isinstance(leaf, PLAIN) for leaf in leaves)
+    return value if is_plain and value is not None and not file.startswith(_INSTALLED) else OWN
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
