@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.measured.formats.recording import Recording
-from pipekit.measured.messages import RULES, Numbers, between_workers
+from pipekit.measured.messages import Numbers, between_workers
 
 _TOLERATED_S = 1e-4
 """Passes that begin this much before their input was sent are within a clock's own noise."""
@@ -24,8 +24,7 @@ def aligned(recording: Recording, notes: list[str]) -> Recording:
     took equally long both ways, and half of the width is the uncertainty.  A recording on one clock
     is left alone, unless a pass ends before its input was sent.
     """
-    passes = recording.rows[recording.rows["kind"].isin(RULES)].reset_index(drop=True)
-    passes["replica"] = passes.get("replica", 0)
+    passes = recording.passes.assign(replica=recording.passes.get("replica", 0))
     sent = [(made, used) for _, made, used in between_workers(passes)]
     made, used = map(np.concatenate, zip(*sent, strict=True))
     end = passes["end_s"].to_numpy()

@@ -64,7 +64,7 @@ def between_workers(passes: pd.DataFrame) -> Iterator[tuple[Payload, Numbers, Nu
     """Yield for each payload which rows send a message to which, on another worker.
 
     Args:
-        passes: rows from 0, with columns step, replica, stage, microbatch, worker and kind.
+        passes: rows with columns step, replica, stage, microbatch, worker and kind.
     """
     place, worker = Places(passes), passes["worker"].to_numpy()
     for payload in Payload:

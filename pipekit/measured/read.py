@@ -151,8 +151,7 @@ def _pipelines(passes: pd.DataFrame) -> pd.Series:
 
 def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
     """Return a recording without the steps in which passes are missing."""
-    rows = recording.rows
-    passes = rows[rows["kind"].isin(RULES)]
+    rows, passes = recording.rows, recording.passes
     whose = packed(passes["step"], passes.get("replica", 0), passes["microbatch"])
     what = packed(whose, passes["worker"], passes["stage"], passes["kind"].cat.codes)
     if pd.Series(what).duplicated().any():

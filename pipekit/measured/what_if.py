@@ -10,9 +10,8 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from numpy.typing import DTypeLike
 
-from pipekit.measured.messages import Mask, packed
+from pipekit.measured.messages import packed
 from pipekit.measured.operations import Operations, Times
 from pipekit.schedules import Payload
 
@@ -41,13 +40,11 @@ class WhatIf:
     @cached_property
     def ideal(self) -> Times:
         """The seconds of the ideal run."""
-        kinds = pd.Series(self.operations.seconds).groupby(self.operations.kind)
-        usual = np.where(
-            pd.Series(self.operations.moves).groupby(self.operations.kind).first(),
-            kinds.median(),
-            kinds.mean(),
-        )
-        found: Times = usual[self.operations.kind]
+        operations, moves = self.operations, np.zeros(len(self.operations.names), np.bool_)
+        moves[operations.kind] = operations.moves
+        kinds = pd.Series(operations.seconds).groupby(operations.kind)
+        usual = np.where(moves, kinds.median(), kinds.mean())
+        found: Times = usual[operations.kind]
         return found
 
     def mean_step(self, cases: Times) -> list[float]:
@@ -59,18 +56,25 @@ class WhatIf:
         """T_ori, T_ideal, S, M_S and M_W of the published analysis; NaN where nothing is slower."""
         replica = self.operations.table["replica"].to_numpy()
         stages, replicas = np.unique(self.stage[self.operations.passes]), np.unique(replica)
-        alone = [self.stage[:, None] == stages, replica[:, None] == replicas]
-        # Half as many bytes are enough to find the worst.
-        each = self._partly_ideal(np.concatenate(alone, axis=1), np.float32)
+        recorded = self.operations.seconds
+        # Of each stage and replica alone.  Half as many bytes are enough to find the worst.
+        shape = len(recorded), len(stages) + len(replicas)
+        cases = np.full(shape, self.ideal[:, None], np.float32)
+        for first, values, own in ((0, stages, self.stage), (len(stages), replicas, replica)):
+            place = np.minimum(np.searchsorted(values, own), len(values) - 1)
+            rows = np.flatnonzero(values[place] == own)
+            cases[rows, first + place[rows]] = recorded[rows]
+        each = self.mean_step(cases)
         table = pd.DataFrame({"worker": self.worker, "stage": self.stage, "replica": replica})
-        table = table.iloc[np.unique(packed(*table.to_numpy().T), return_index=True)[1]]
+        table = table.drop_duplicates()
         by_stage = table["stage"].map(dict(zip(stages, each, strict=False)))
         by_replica = table["replica"].map(dict(zip(replicas, each[len(stages) :], strict=True)))
         score = np.fmin(by_stage, by_replica).groupby(table["worker"]).min()
         worst = score.nlargest(math.ceil(_WORST * len(score))).index
         others = [self.worker >= 0, self.worker < 0, self.stage != stages[-1]]
         masks = np.stack([*others, ~np.isin(self.worker, worst)], axis=1)
-        t_ori, t_ideal, t_last, t_worst = self._partly_ideal(masks)
+        cases = np.where(masks, recorded[:, None], self.ideal[:, None])
+        t_ori, t_ideal, t_last, t_worst = self.mean_step(cases)
         lost = t_ori - t_ideal or math.nan
         return {
             "t_ori_s": t_ori,
@@ -79,12 +83,6 @@ class WhatIf:
             "m_s": (t_ori - t_last) / lost,
             "m_w": (t_ori - t_worst) / lost,
         }
-
-    def _partly_ideal(self, recorded: Mask, dtype: DTypeLike = np.float64) -> list[float]:
-        """Return the mean steps if in each case only the operations of a mask are as recorded."""
-        both = self.operations.seconds, self.ideal
-        seconds, ideal = (each[:, None].astype(dtype) for each in both)
-        return self.mean_step(np.where(recorded, seconds, ideal))
 
     # What the run would have taken.
 

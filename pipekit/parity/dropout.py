@@ -1,6 +1,6 @@
 """With dropout on, gradients are random: exact with the plain loop's masks, else in the mean."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from math import isclose
@@ -18,9 +18,6 @@ STEPS = 3
 MOST = 16  # microbatches that are tried
 REMARK = f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
 
-Draw = Callable[[int], PassResult]
-"""A step's loss and gradients with some masks."""
-
 
 def judged_with_dropout(model: str, e: Observed, seed: int) -> Verdict:
     """Return the verdict on a model with dropout.
@@ -32,27 +29,23 @@ def judged_with_dropout(model: str, e: Observed, seed: int) -> Verdict:
     """
     for count in [e.microbatches] if e.microbatches else range(1, MOST + 1):
         drawn = cache(partial(_with_seed, e.loop, seed, count))
-        if _agrees(e, drawn):
-            off = {n.name: e.off(n, lambda step, of=drawn: of(step).gradients) for n in e.entries}  # type: ignore[misc]
-            return Verdict(model, {n: Ratio(1.0, 1.0, ulps, True) for n, ulps in off.items()})
+        e.judge_by(lambda step, of=drawn: of(step).gradients)  # type: ignore[misc]
         losses = [(drawn(step).loss, e.losses(step)) for step in range(e.steps)]
-        if all(of and isclose(of[0], own, rel_tol=LOSS) for own, of in losses):
-            return Verdict(model, _rows(e), (_with_these_masks(e, drawn),), (REMARK,))
+        if not e.wrong or all(of and isclose(of[0], own, rel_tol=LOSS) for own, of in losses):
+            return Verdict(model, _exactly(e), tuple(_with_these_masks(e)))
+    e.judge_by(cache(lambda step: _drawn(e.loop, step, training=False).gradients))
     rows = _rows(e)
-    findings = [Finding((Fault.DROPOUT,), ("none at all",))]
-    if not _agrees(e, cache(partial(_drawn, e.loop, training=False))):
-        findings = list(_findings(e, rows))
+    findings = _findings(e, rows) if e.wrong else [Finding((Fault.DROPOUT,), ("none at all",))]
     return Verdict(model, rows, tuple(findings), (REMARK,))
 
 
-def _with_these_masks(e: Observed, drawn: Draw) -> Finding:
-    """Return what is wrong where forwards have the plain loop's masks."""
-    e.raw = e.right = lambda step: drawn(step).gradients
-    e.wrong = [entry for entry in e.entries if not e.agrees(entry, e.right)]
-    whole = [(k.fault, k.said) for k in scaled(e) if len(k.covers) == len(e.wrong)]
-    other = (Fault.DROPOUT, "other masks in a backward than in its forward")
-    classes, said = zip(*(whole or [other]), strict=True)
-    return Finding(classes, said, tuple(entry.name for entry in e.wrong))
+def _with_these_masks(e: Observed) -> Iterator[Finding]:
+    """Yield what is wrong where forwards have the plain loop's masks."""
+    if e.wrong:
+        whole = [(k.fault, k.said) for k in scaled(e) if len(k.covers) == len(e.wrong)]
+        other = (Fault.DROPOUT, "other masks in a backward than in its forward")
+        classes, said = zip(*(whole or [other]), strict=True)
+        yield Finding(classes, said, tuple(entry.name for entry in e.wrong))
 
 
 def _with_seed(loop: PlainLoop, seed: int, count: int, step: int) -> PassResult:
@@ -65,8 +58,13 @@ def _drawn(loop: PlainLoop, step: int, training: bool = True) -> PassResult:
     return loop.run_anew(replace(loop.whole(step), training=training))
 
 
-def _agrees(e: Observed, drawn: Draw) -> bool:
-    return all(e.agrees(entry, lambda step: drawn(step).gradients) for entry in e.entries)
+def _exactly(e: Observed) -> dict[str, Ratio]:
+    rows = {}
+    for entry in e.entries:
+        name, steps = entry.name, (0, min(STEPS, e.steps) - 1)
+        first, last = (along(entry.values[step], e.right(step)[name]) for step in steps)
+        rows[name] = Ratio(first, last, e.off(entry), entry not in e.wrong)
+    return rows
 
 
 def _rows(e: Observed) -> dict[str, Ratio]:

@@ -1,44 +1,36 @@
 """Runs a trainer beside the plain loop and says whether its gradients are right."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import isclose
+from typing import Any
 
 import cloudpickle
 import torch
 
 from pipekit.choices import require_choice
-from pipekit.parity.adapter import SEED, STEPS, Adapter, RankRecord
+from pipekit.parity import of_microbatches, of_passes, of_updates
+from pipekit.parity.adapter import SEED, STEPS, Adapter, RankRecord, train
 from pipekit.parity.dropout import judged_with_dropout
 from pipekit.parity.fit import Source, explained
-from pipekit.parity.launch import run
+from pipekit.parity.launch import ranks
 from pipekit.parity.observed import Observed
-from pipekit.parity.of_microbatches import counted, microbatches, rows, tied
-from pipekit.parity.of_passes import between, in_time, left_out, of_the_loss, orders
-from pipekit.parity.of_updates import (
-    frozen,
-    in_part,
-    mixed,
-    of_the_update,
-    other_optimizers,
-    rounded,
-    scaled,
-)
 from pipekit.parity.plain_loop import PlainLoop, along
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import LOSS, Fault, Finding, Ratio, Verdict
 
 SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
-    (tied, frozen, left_out),
-    (scaled,),
-    (of_the_update, in_time, of_the_loss),
-    (microbatches,),
-    (counted,),
-    (in_part, mixed),
-    (between, orders),
-    (rows,),
-    (rounded, other_optimizers),
+    (of_microbatches.tied, of_updates.frozen, of_passes.left_out),
+    (of_updates.scaled,),
+    (of_updates.of_the_update, of_passes.in_time, of_passes.of_the_loss),
+    (of_microbatches.microbatches,),
+    (of_microbatches.counted,),
+    (of_updates.in_part, of_updates.mixed),
+    (of_passes.between, of_passes.orders),
+    (of_microbatches.rows,),
+    (of_updates.rounded, of_updates.other_optimizers),
 )
 
 
@@ -65,9 +57,9 @@ def parity(
     if isinstance(adapter, type) and adapter.__module__ != "__main__":
         # Other processes may not find its module: it is sent itself.
         cloudpickle.register_pickle_by_value(sys.modules[adapter.__module__])
-    verdict = judged(model, records := run(adapter, model, processes, timeout))
+    verdict = judged(model, records := _run(adapter, model, processes, timeout))
     if Fault.UNKNOWN in verdict.classes and not SUITE[model].random:
-        again = run(adapter, model, processes, timeout, SEED + 1)
+        again = _run(adapter, model, processes, timeout, SEED + 1)
         if not _same(records, again):
             said = (Fault.DROPOUT,), ("another seed gives other weights",)
             unknown = (Fault.UNKNOWN,)
@@ -77,6 +69,20 @@ def parity(
             ]
             return replace(verdict, findings=tuple(findings))
     return verdict
+
+
+def _run(
+    adapter: Any, model: str, processes: int, timeout: float, seed: int = SEED
+) -> list[RankRecord]:
+    with ranks(processes) as started:
+        records = started.call(_trained, adapter, model, seed, timeout=timeout)
+        started.leave()
+    return records
+
+
+def _trained(_: int, adapter: Any, model: str, seed: int) -> RankRecord:
+    torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
+    return train(adapter, model, seed)
 
 
 def _same(one: Sequence[RankRecord], other: Sequence[RankRecord]) -> bool:
@@ -163,5 +169,5 @@ def _ratios(e: Observed) -> dict[str, Ratio]:
             along(weights[0][name] - weights[n][name], plain[0][name] - plain[n][name])
             for n in (1, three)
         )
-        found.setdefault(name, Ratio(one, last, e.off(entry, e.right), entry not in e.wrong))
+        found.setdefault(name, Ratio(one, last, e.off(entry), entry not in e.wrong))
     return found

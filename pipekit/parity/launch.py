@@ -1,4 +1,4 @@
-"""Starts a trainer's processes as torchrun would, and ends every one of them."""
+"""Processes as torchrun would start them, which wait for functions to call; every one is ended."""
 
 import os
 import signal
@@ -7,60 +7,93 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from threading import Thread
 from typing import Any
 
 import cloudpickle
-import torch
 
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
+from pipekit.engine.transports.processes.pickling import portable
 from pipekit.host.parent import end_with_parent
-from pipekit.parity.adapter import SEED, RankRecord, train
 
 KEPT = 50, 4096  # chunks, and bytes of each, of what a process has printed last
 SHOWN = 300  # characters of it
-GRACE_S = 5.0  # for all to leave by themselves
+GRACE_S = 5.0  # for a process to leave by itself
+DAY_S = 86_400.0
+
+_news: Connection | None = None
+"""Of a process that was started here, to the one that started it."""
 
 
-def run(
-    adapter: Any, model: str, processes: int, timeout: float, seed: int = SEED
-) -> list[RankRecord]:
-    """Return every rank's record of an adapter, a reference or a class, on a model of the suite.
+def tell(place: str) -> None:
+    """Tell what this process does next, so that an error can say it."""
+    if _news is not None:
+        _news.send(("at", place))
 
-    Raises:
-        ValueError: a process has failed or left, or the time is over; it says which, and its last
-            messages.
-    """
-    environment, ranks = _environment(processes), list[_Rank]()
-    job = cloudpickle.dumps((adapter, model, seed))
-    try:
-        for rank in range(processes):
-            ranks.append(_Rank(job, rank, environment))
-        records = _records(ranks, timeout)
-        for each in ranks:
+
+class Ranks:
+    """Processes that wait for calls."""
+
+    def __init__(self, ranks: Sequence["_Rank"]) -> None:
+        self._ranks = ranks
+
+    def call(
+        self, function: Callable[..., Any], *arguments: Any, timeout: float = DAY_S
+    ) -> list[Any]:
+        """Have each process call ``function(rank, *arguments)``; return what they return.
+
+        Raises:
+            ValueError: a process has failed or left, or the time, in seconds, is over; it says
+                which, and its last messages.  Its cause is the process's own error.
+        """
+        job, end = cloudpickle.dumps((function, arguments)), time.monotonic() + timeout
+        for each in self._ranks:
+            each.begin(job)
+        while left := [rank for rank in self._ranks if rank.result is None]:
+            wait([rank.news for rank in left], max(0.0, end - time.monotonic()))
+            for rank in left:
+                rank.hear()
+            if failed := [rank.failed for rank in left if rank.failed]:
+                _, said, error = min(failed, key=lambda each: each[0])  # the others may follow it
+                raise ValueError(f"the trainer failed: {said}") from error
+            if time.monotonic() > end:
+                waiting = "; ".join(rank.where() for rank in left)
+                raise ValueError(f"the trainer was ended after {timeout:g} s: {waiting}")
+        return [cloudpickle.loads(rank.result) for rank in self._ranks]
+
+    def leave(self) -> None:
+        """Let all leave by themselves."""
+        for each in self._ranks:
             each.leave()
-        return records
+
+
+@contextmanager
+def ranks(count: int) -> Iterator[Ranks]:
+    """Start so many processes; they, and what they have started, end with the ``with`` block."""
+    environment, started = _environment(count), list[_Rank]()
+    try:
+        for rank in range(count):
+            started.append(_Rank(rank, environment))
+        yield Ranks(started)
     finally:
-        for each in ranks:
+        for each in started:
             each.end()
 
 
 class _Rank:
     """One rank: its process, what it has told, and the end of what it has printed."""
 
-    def __init__(self, job: bytes, rank: int, environment: dict[str, str]) -> None:
+    def __init__(self, rank: int, environment: Mapping[str, str]) -> None:
         self.rank, self._at = rank, "its start"
-        self.record: RankRecord | None = None
-        self.failed: tuple[int, str] | None = None
+        self.result: bytes | None = None
+        self.failed: tuple[int, str, BaseException | None] | None = None
         self.news, news = Pipe()
         self._reading, printing = Pipe(duplex=False)
-        environment = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        self._process: Any = forkserver().Process(
-            target=_main, args=(job, news, printing, environment)
-        )
+        own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        self._process: Any = forkserver().Process(target=_main, args=(rank, news, printing, own))
         with without_main_module():
             self._process.start()
         news.close()
@@ -74,6 +107,12 @@ class _Rank:
             while chunk := os.read(self._reading.fileno(), KEPT[1]):
                 self._printed.append(chunk)
 
+    def begin(self, job: bytes) -> None:
+        """Have it call a function; if it has left by now, :meth:`hear` says so."""
+        self.result = None
+        with suppress(OSError):
+            self.news.send_bytes(job)
+
     def hear(self) -> None:
         """Take in what the process has told by now, or that it has left; and when it failed."""
         try:
@@ -81,16 +120,18 @@ class _Rank:
                 kind, content = self.news.recv()
                 if kind == "at":
                     self._at = content
-                elif kind == "record":
-                    self.record = cloudpickle.loads(content)
+                elif kind == "result":
+                    self.result = content
                 else:
-                    when, error = content
-                    self.failed = when, f"rank {self.rank} in {self._at}: {error}"
+                    when, said, error = content
+                    said = f"rank {self.rank} in {self._at}: {said}"
+                    self.failed = when, said, cloudpickle.loads(error)
         except (EOFError, OSError):
             self._process.join(GRACE_S)
             self._reader.join(GRACE_S)
             left = f"a process left with exit code {self._process.exitcode}, {self.where()}"
-            self.failed = 0, left  # before all errors: others follow what has left without a word
+            # Before all errors: others follow a process that has left without a word.
+            self.failed = 0, left, None
 
     def where(self) -> str:
         """Return what it was doing last, and its last messages."""
@@ -99,7 +140,7 @@ class _Rank:
         return f"rank {self.rank} in {self._at}{last}"
 
     def leave(self) -> None:
-        """Let it leave by itself, since all are done."""
+        """Let it leave by itself."""
         self.news.close()
         self._process.join(GRACE_S)
 
@@ -114,53 +155,44 @@ class _Rank:
         self._reading.close()
 
 
-def _records(ranks: list[_Rank], timeout: float) -> list[RankRecord]:
-    end = time.monotonic() + timeout
-    while left := [rank for rank in ranks if rank.record is None]:
-        wait([rank.news for rank in left], max(0.0, end - time.monotonic()))
-        for rank in left:
-            rank.hear()
-        if failed := [rank.failed for rank in left if rank.failed]:
-            raise ValueError(f"the trainer failed: {min(failed)[1]}")  # the others may follow it
-        if time.monotonic() > end:
-            waiting = "; ".join(rank.where() for rank in left)
-            raise ValueError(f"the trainer was ended after {timeout:g} s: {waiting}")
-    return [rank.record for rank in ranks if rank.record is not None]
-
-
-def _environment(processes: int) -> dict[str, str]:
+def _environment(count: int) -> dict[str, str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     torchruns = {
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    return {"OMP_NUM_THREADS": "1"} | loopback | dict(os.environ) | torchruns
+    return loopback | dict(os.environ) | torchruns
 
 
 def _main(
-    job: bytes, news: Connection, printing: Connection, environment: Mapping[str, str]
+    rank: int, news: Connection, printing: Connection, environment: Mapping[str, str]
 ) -> None:
-    """Train, and tell where that is and what came of it: a record, or an error and when."""
+    """Call what comes, and tell where that is and what came of it: a result, or an error."""
+    global _news
     end_with_parent()
-    os.setsid()  # so that all that the trainer starts can be ended with it
+    os.setsid()  # so that all that it starts can be ended with it
     os.environ.update(environment)
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     for stream in (sys.stdout, sys.stderr):
         os.dup2(printing.fileno(), stream.fileno())
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     printing.close()
+    _news = news
+    with suppress(EOFError, OSError):
+        while True:
+            news.send(_called(rank, news.recv_bytes()))
+
+
+def _called(rank: int, job: bytes) -> tuple[str, Any]:
+    """Return what a function returns, or what it raises and when."""
     try:
-        adapter, model, seed = cloudpickle.loads(job)
-        record = train(adapter, model, seed, lambda at: news.send(("at", at)))
-        news.send(("record", cloudpickle.dumps(record)))
+        function, arguments = cloudpickle.loads(job)
+        return "result", cloudpickle.dumps(function(rank, *arguments))
     except BaseException as error:
         traceback.print_exc()
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        news.send(("error", (time.time_ns(), said)))
-    with suppress(EOFError, OSError):
-        news.recv()  # the others may still need this process
+        return "error", (time.time_ns(), said, cloudpickle.dumps(portable(error)))
