@@ -10,7 +10,7 @@ import pandas as pd
 from pipekit.measured.clocks import aligned
 from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.recording import Recording, head, is_json
-from pipekit.measured.messages import RULES, packed
+from pipekit.measured.messages import RULES, WHOLE_BACKWARDS, packed
 from pipekit.traces import Trace
 
 _COMPILED = 1.5
@@ -156,8 +156,10 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
     what = packed(whose, passes["worker"], passes["stage"], passes["kind"].cat.codes)
     if pd.Series(what).duplicated().any():
         raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
-    count = passes.groupby(whose)["step"].agg(["size", "first"])
-    cut = sorted(set(count.loc[count["size"] < count["size"].mode().max(), "first"]))
+    # Of some microbatches a backward may be whole, and of others in two parts.
+    parts = pd.Series(1 + passes["kind"].isin(WHOLE_BACKWARDS).to_numpy()).groupby(whose).sum()
+    step = pd.Series(passes["step"].to_numpy()).groupby(whose).first()
+    cut = sorted(set(step[parts < parts.mode().max()]))
     if not cut:
         return recording
     if len(cut) == rows["step"].nunique():
