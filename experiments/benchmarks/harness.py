@@ -16,7 +16,7 @@ import torch.distributed as dist
 from pipekit.devices import process_group, set_device
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.provenance import provenance, write
-from pipekit.parity.launch import Ranks, ranks
+from pipekit.parity.launch import Ranks
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +57,7 @@ def check_out(commit: str, folder: Path) -> Path:
 @contextmanager
 def crew(size: int, kind: str = "cpu") -> Iterator[Ranks]:
     """Start so many processes, one a device of a kind, linked by gloo, or by NCCL between GPUs."""
-    with ranks(size) as processes:
+    with Ranks(size) as processes:
         processes.call(_join, size, kind)
         yield processes
 

@@ -116,7 +116,11 @@ def train(adapter: str | Callable[[], Any], model: str, seed: int = SEED) -> Ran
         record.parameters.append(held)
         if record.gradients is not None:
             record.gradients.append(_tensors("gradients()", made.gradients(), known))
-            _require_all(record.gradients[-1], trained & held.keys())
+            if missing := sorted(trained & held.keys() - record.gradients[-1].keys()):
+                raise ValueError(
+                    f"gradients() has none for {missing[0]!r}, which its parameters() has: return "
+                    f"it before it is cleared, or leave out the method gradients()"
+                )
         if not step:
             _require_finite("parameters()", held)
             _require_finite("gradients()", record.gradients[-1] if record.gradients else {})
@@ -163,14 +167,6 @@ def _copied(source: str, name: str, tensor: Any, known: Tensors) -> Tensor:
         raise ValueError(f"{source} has {name!r} as {tensor.dtype}, and the model's is {own.dtype}")
     copy: Tensor = tensor.detach().cpu().to_dense().clone()
     return copy
-
-
-def _require_all(gradients: Tensors, names: set[str]) -> None:
-    if missing := sorted(names - gradients.keys()):
-        raise ValueError(
-            f"gradients() has none for {missing[0]!r}, which its parameters() has: return it "
-            f"before it is cleared, or leave out the method gradients()"
-        )
 
 
 def _require_finite(source: str, tensors: Tensors) -> None:

@@ -7,11 +7,11 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 import cloudpickle
 
@@ -22,7 +22,6 @@ from pipekit.host.parent import end_with_parent
 KEPT = 50, 4096  # chunks, and bytes of each, of what a process has printed last
 SHOWN = 300  # characters of it
 GRACE_S = 5.0  # for a process to leave by itself
-DAY_S = 86_400.0
 
 _news: Connection | None = None
 """Of a process that was started here, to the one that started it."""
@@ -35,13 +34,25 @@ def tell(place: str) -> None:
 
 
 class Ranks:
-    """Processes that wait for calls."""
+    """So many processes that wait for calls; they, and what they have started, end with ``with``.
 
-    def __init__(self, ranks: Sequence["_Rank"]) -> None:
-        self._ranks = ranks
+    Args:
+        count: of processes; each has torchrun's variables.
+    """
+
+    def __init__(self, count: int) -> None:
+        environment = _environment(count)
+        self._ranks = [_Rank(rank, environment) for rank in range(count)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._ranks:
+            each.end()
 
     def call(
-        self, function: Callable[..., Any], *arguments: Any, timeout: float = DAY_S
+        self, function: Callable[..., Any], *arguments: Any, timeout: float = 86_400.0
     ) -> list[Any]:
         """Have each process call ``function(rank, *arguments)``; return what they return.
 
@@ -51,7 +62,9 @@ class Ranks:
         """
         job, end = cloudpickle.dumps((function, arguments)), time.monotonic() + timeout
         for each in self._ranks:
-            each.begin(job)
+            each.result = None
+            with suppress(OSError):  # of one that has left, which it is then heard of
+                each.news.send_bytes(job)
         while left := [rank for rank in self._ranks if rank.result is None]:
             wait([rank.news for rank in left], max(0.0, end - time.monotonic()))
             for rank in left:
@@ -67,20 +80,8 @@ class Ranks:
     def leave(self) -> None:
         """Let all leave by themselves."""
         for each in self._ranks:
-            each.leave()
-
-
-@contextmanager
-def ranks(count: int) -> Iterator[Ranks]:
-    """Start so many processes; they, and what they have started, end with the ``with`` block."""
-    environment, started = _environment(count), list[_Rank]()
-    try:
-        for rank in range(count):
-            started.append(_Rank(rank, environment))
-        yield Ranks(started)
-    finally:
-        for each in started:
-            each.end()
+            each.news.close()
+            each.process.join(GRACE_S)
 
 
 class _Rank:
@@ -93,9 +94,9 @@ class _Rank:
         self.news, news = Pipe()
         self._reading, printing = Pipe(duplex=False)
         own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        self._process: Any = forkserver().Process(target=_main, args=(rank, news, printing, own))
+        self.process: Any = forkserver().Process(target=_main, args=(rank, news, printing, own))
         with without_main_module():
-            self._process.start()
+            self.process.start()
         news.close()
         printing.close()
         self._printed: deque[bytes] = deque(maxlen=KEPT[0])
@@ -106,12 +107,6 @@ class _Rank:
         with suppress(OSError):
             while chunk := os.read(self._reading.fileno(), KEPT[1]):
                 self._printed.append(chunk)
-
-    def begin(self, job: bytes) -> None:
-        """Have it call a function; if it has left by now, :meth:`hear` says so."""
-        self.result = None
-        with suppress(OSError):
-            self.news.send_bytes(job)
 
     def hear(self) -> None:
         """Take in what the process has told by now, or that it has left; and when it failed."""
@@ -127,9 +122,9 @@ class _Rank:
                     said = f"rank {self.rank} in {self._at}: {said}"
                     self.failed = when, said, cloudpickle.loads(error)
         except (EOFError, OSError):
-            self._process.join(GRACE_S)
+            self.process.join(GRACE_S)
             self._reader.join(GRACE_S)
-            left = f"a process left with exit code {self._process.exitcode}, {self.where()}"
+            left = f"a process left with exit code {self.process.exitcode}, {self.where()}"
             # Before all errors: others follow a process that has left without a word.
             self.failed = 0, left, None
 
@@ -139,17 +134,12 @@ class _Rank:
         last = f", its last words: {printed[-SHOWN:]}" if printed else ""
         return f"rank {self.rank} in {self._at}{last}"
 
-    def leave(self) -> None:
-        """Let it leave by itself."""
-        self.news.close()
-        self._process.join(GRACE_S)
-
     def end(self) -> None:
         """End it and what it has started."""
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.join()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.join()
         self._reader.join(1)
         self.news.close()
         self._reading.close()

@@ -95,7 +95,7 @@ def rows(e: Observed) -> Iterator[Known]:
 
 
 def _alone(e: Observed, cut: Cut, step: int) -> list[Tensors]:
-    return [e.loop.weighted(e.loop.whole(step), [rows]) for rows in cut(step)]
+    return [e.loop.batch(e.loop.whole(step), [rows]).gradients for rows in cut(step)]
 
 
 def _with_late(own: Callable[[int], list[Tensors]], step: int) -> list[Tensors]:

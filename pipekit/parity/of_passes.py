@@ -36,7 +36,8 @@ def _passing(
 
 def _gradients(e: Observed, like: Callable[[int], Pass], step: int) -> Tensors:
     what = like(step)
-    return e.loop.weighted(what, e.parts(what.step) if e.loop.case.coupled else [what.rows])
+    parts = e.parts(what.step) if e.loop.case.coupled else [what.rows]
+    return e.loop.batch(what, parts).gradients
 
 
 def _with(e: Observed, **fault: Any) -> Callable[[int], Pass]:
@@ -98,7 +99,7 @@ def _as_they_come(e: Observed, delays: Sequence[int]) -> Iterator[Known]:
         for k, rows in enumerate(e.loop.cut(step, count)):
             forward = tuple(max(step * count + k - delay, 0) // count for delay in delays)
             like = replace(e.loop.whole(step), forward=forward, backward=newest)
-            sums.append((1.0, e.loop.weighted(like, [rows])))
+            sums.append((1.0, e.loop.batch(like, [rows]).gradients))
         return total(sums)
 
     for count in (count for count in e.candidates if count <= MOST_READ):
@@ -143,10 +144,11 @@ def _auxiliary(e: Observed) -> Iterator[Known]:
     without = _with(e, loss=_without_auxiliary)
 
     def basis(step: int) -> list[Tensors]:
-        parts = [[rows] for rows in e.parts(step)]
-        pairs = [(e.loop.weighted(e.loop.whole(step), rows), rows) for rows in parts]
-        own = [total([(1.0, g), (-1.0, e.loop.weighted(without(step), r))]) for g, r in pairs]
-        return [e.loop.weighted(without(step), e.parts(step)), *own]
+        found = [_gradients(e, without, step)]
+        for rows in e.parts(step):
+            own = (e.loop.batch(like(step), [rows]).gradients for like in (e.loop.whole, without))
+            found.append(total(zip((1.0, -1.0), own, strict=True)))
+        return found
 
     def name(factors: Factors) -> Named:
         rest, *counts = factors

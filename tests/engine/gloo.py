@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from pipekit.parity.launch import ranks
+from pipekit.parity.launch import Ranks
 
 LIMIT_S = 300
 
 
 def over_gloo(function: Callable[[], Any], workers: int) -> list[Any]:
     """Return what ``function`` returned in each process, or raise what the first to fail raised."""
-    with ranks(workers) as processes:
+    with Ranks(workers) as processes:
         try:
             return processes.call(lambda _: function(), timeout=LIMIT_S)
         except ValueError as failed:

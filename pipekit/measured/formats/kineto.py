@@ -23,6 +23,8 @@ _OPTIMIZER = "optimizer"
 _PASS, _UPDATE = "pass ", "Optimizer.step#"
 _OVERLAP = "OVERLAP_F_B"
 _GPU, _CPU = "gpu_user_annotation", "user_annotation"
+Pass = tuple[int, str, int]
+"""Stage, op and microbatch."""
 _SPANS = (_ACTION, _SIMPLE, _STEP, re.compile(_UPDATE + ".*"))
 
 
@@ -134,49 +136,45 @@ def _spans(file: Path) -> list[dict[str, Any]]:
 
 def _passes(spans: list[dict[str, Any]], base: float, rank: int) -> Iterator[dict[str, Any]]:
     """Yield a rank's passes; a step begins where the profiler says so, or a pass comes again."""
-    tasks = [_task(span["name"], rank) for span in spans]
-    keys = [tuple(task.values()) for task in tasks if "kind" in task and task["microbatch"] >= 0]
-    marked = any("step" in task for task in tasks)
-    numbers, step = iter(_steps(keys)), 0
-    for span, task in zip(spans, tasks, strict=True):
-        if "step" in task:
-            step = task["step"]
+    numbers = iter(_steps([found for span in spans if (found := _pass(span["name"], rank))]))
+    marked, step = any(_STEP.fullmatch(span["name"]) for span in spans), 0
+    for span in spans:
+        if begins := _STEP.fullmatch(span["name"]):
+            step = int(begins[1])
             continue
-        if not marked and task["microbatch"] >= 0:
-            step = next(numbers)
+        found = _pass(span["name"], rank)
+        step = next(numbers) if found and not marked else step
+        stage, kind, microbatch = found or (-1, _OPTIMIZER, -1)
+        row = {"stage": stage, "kind": kind, "microbatch": microbatch, "step": step}
         start = (base + span["ts"]) / 1e6
-        yield task | {"step": step, "start_s": start, "end_s": start + span["dur"] / 1e6}
+        yield row | {"start_s": start, "end_s": start + span["dur"] / 1e6}
 
 
-def _steps(keys: Sequence[tuple[Any, ...]]) -> Sequence[int]:
+def _steps(passes: Sequence[Pass]) -> Sequence[int]:
     """Return the step of each pass: one ends before a pass comes again.
 
     The first step or the last may be cut off.  Counted from the beginning or from the end, the
     others are whole, which begin with an earlier microbatch.
     """
-    ahead, behind = _repeats(keys), _repeats(keys[::-1])[::-1]
+    ahead, behind = _repeats(passes), _repeats(passes[::-1])[::-1]
     behind = [behind[0] - number for number in behind]
-    return min((ahead, behind), key=lambda each: keys[each.index(each[-1])][-1]) if keys else ()
+    return min((ahead, behind), key=lambda each: passes[each.index(each[-1])][2]) if passes else ()
 
 
-def _repeats(keys: Sequence[tuple[Any, ...]]) -> list[int]:
+def _repeats(passes: Sequence[Pass]) -> list[int]:
     """Return of each pass how often passes had come again by then."""
     found, seen = list[int](), set[object]()
-    for key in keys:
-        again = key in seen
+    for each in passes:
+        again = each in seen
         if again:
             seen.clear()
-        seen.add(key)
+        seen.add(each)
         found.append((found[-1] if found else 0) + again)
     return found
 
 
-def _task(name: str, rank: int) -> dict[str, Any]:
-    if begins := _STEP.fullmatch(name):
-        return {"step": int(begins[1])}
+def _pass(name: str, rank: int) -> Pass | None:
     if action := _ACTION.fullmatch(name):
-        kind = Op.lettered(action[2]).name
-        return {"stage": int(action[1]), "kind": kind, "microbatch": int(action[3])}
-    if simple := _SIMPLE.fullmatch(name):
-        return {"stage": rank, "kind": simple[1].upper(), "microbatch": int(simple[2])}
-    return {"stage": -1, "kind": _OPTIMIZER, "microbatch": -1}
+        return int(action[1]), Op.lettered(action[2]).name, int(action[3])
+    simple = _SIMPLE.fullmatch(name)
+    return (rank, simple[1].upper(), int(simple[2])) if simple else None
