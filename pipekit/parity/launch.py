@@ -149,14 +149,10 @@ def _environment(count: int) -> dict[str, str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    torchruns = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    torchruns = {
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    return loopback | dict(os.environ) | torchruns
+    own = {name: str(number) for name, number in torchruns.items()}
+    return loopback | dict(os.environ) | own | {"MASTER_ADDR": "127.0.0.1"}
 
 
 def _main(
