@@ -34,10 +34,11 @@ from torch.distributed.pipelining import (
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from experiments.benchmarks.harness import Crew, conclude, crew, measured, show
+from experiments.benchmarks.harness import conclude, crew, measured, show
 from pipekit import Execution, Pipeline, models
 from pipekit.choices import require_choice
 from pipekit.host.operator_threads import share_cores
+from pipekit.parity.launch import Ranks
 from pipekit.schedules import Schedule, flush, gpipe, interleaved, replicate
 
 SERIAL, ALL_CORES, LIMIT = "serial, one core", "serial, all cores, whole batch", "limit"
@@ -240,12 +241,12 @@ def ddp(rank: int, case: Case) -> Trained:
     return loop(DistributedDataParallel(model), (x, y), case.network.loss, 1, case)
 
 
-def slowest(peers: Crew, function: Callable[[int, Case], Trained], case: Case) -> Trained:
+def slowest(peers: Ranks, function: Callable[[int, Case], Trained], case: Case) -> Trained:
     """Return the seconds of the slowest process."""
     return Trained(max(each.seconds for each in peers.call(function, case)), [])
 
 
-def contestants(case: Case, peers: Crew) -> dict[str, Callable[[], Trained]]:
+def contestants(case: Case, peers: Ranks) -> dict[str, Callable[[], Trained]]:
     """Return how to train by each."""
     whole = case._replace(balance=balanced(case, case.workers))
     return {
@@ -260,7 +261,7 @@ def contestants(case: Case, peers: Crew) -> dict[str, Callable[[], Trained]]:
     }
 
 
-def raced(case: Case, peers: Crew, repeats: int) -> Iterator[dict[str, Any]]:
+def raced(case: Case, peers: Ranks, repeats: int) -> Iterator[dict[str, Any]]:
     """Train by each contestant in turn, and yield a row a run."""
     entered = contestants(case, peers)
     runs = product(range(repeats), entered)

@@ -2,13 +2,10 @@
 
 import io
 import os
-import socket
 import subprocess
 import tarfile
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 from pipekit.devices import process_group, set_device
-from pipekit.engine.transports.processes.forkserver import forkserver
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.provenance import provenance, write
+from pipekit.parity.launch import Ranks
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,41 +54,12 @@ def check_out(commit: str, folder: Path) -> Path:
     return folder.resolve()
 
 
-class Crew:
-    """Processes that wait for calls, linked by gloo, or by NCCL between GPUs."""
-
-    def __init__(self, pipes: list[Any]) -> None:
-        self._pipes = pipes
-
-    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Have each process call ``function(rank, *arguments)``; return what they return."""
-        for pipe in self._pipes:
-            pipe.send((function, arguments))
-        return [pipe.recv() for pipe in self._pipes]
-
-
 @contextmanager
-def crew(size: int, kind: str = "cpu") -> Iterator[Crew]:
-    """Start so many processes, one a device of a kind; they end with the ``with`` block."""
-    context = forkserver()
-    with tempfile.TemporaryDirectory(prefix="pipekit-benchmark-") as folder:
-        processes, pipes = [], []
-        for rank in range(size):
-            ours, theirs = context.Pipe()
-            arguments = (rank, size, kind, str(Path(folder, "store")), theirs)
-            process = context.Process(target=_serve, args=arguments, daemon=True)
-            process.start()
-            theirs.close()  # so that a process that dies is an EOFError here
-            processes.append(process)
-            pipes.append(ours)
-        try:
-            for pipe in pipes:
-                pipe.recv()  # they import and connect before the first contestant runs
-            yield Crew(pipes)
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+def crew(size: int, kind: str = "cpu") -> Iterator[Ranks]:
+    """Start so many processes, one a device of a kind, linked by gloo, or by NCCL between GPUs."""
+    with Ranks(size) as processes:
+        processes.call(_join, size, kind)
+        yield processes
 
 
 def device_of(rank: int, kind: str) -> torch.device:
@@ -99,16 +67,9 @@ def device_of(rank: int, kind: str) -> torch.device:
     return torch.device(kind) if kind == "cpu" else torch.device(kind, rank)
 
 
-def _serve(rank: int, size: int, kind: str, store: str, pipe: Connection) -> None:
+def _join(rank: int, size: int, kind: str) -> None:
     share_cores(size)
-    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     device = device_of(rank, kind)
     if kind != "cpu":
         set_device(device)
-    file_store = dist.FileStore(store, size)  # type: ignore[attr-defined]
-    dist.init_process_group(**process_group(device), store=file_store, rank=rank, world_size=size)
-    pipe.send("ready")
-    while True:
-        function, arguments = pipe.recv()
-        pipe.send(function(rank, *arguments))
+    dist.init_process_group(**process_group(device))

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -165,16 +164,10 @@ def repeated(step: Callable[[], object]) -> Callable[[int], object]:
     return lambda batches: [step() for _ in range(batches)]
 
 
-@cache  # made in the first round, in the rank's process
-def of_rank(
-    rank: int, kind: str, width: int, rows: int, name: str, ranks: int
-) -> Callable[[int], object]:
-    return repeated(trainer(network(width), rows, name, ranks, device_of(rank, kind)))
-
-
-def of_torch(rank: int, kind: str, *setting: Any) -> float:
+def of_torch(rank: int, kind: str, width: int, rows: int, name: str, ranks: int) -> float:
     """Return the milliseconds of a batch by one of torch's schedules, on this rank."""
-    return milliseconds(of_rank(rank, kind, *setting), device_of(rank, kind))
+    device = device_of(rank, kind)
+    return milliseconds(repeated(trainer(network(width), rows, name, ranks, device)), device)
 
 
 def speed(places: list[str], width: int, rows: int) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """``pipekit explain``: why a run that somebody recorded was slow."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -76,9 +77,7 @@ def _slice(text: str | None) -> slice | None:
     """Return the steps of "5:20", "5:" or ":20"."""
     if text is None:
         return None
-    first, colon, last = text.partition(":")
-    numbers = [part.strip() for part in (first, last)]
-    if not colon or any(part and not part.isdigit() for part in numbers):
+    found = re.fullmatch(r"\s*(\d*)\s*:\s*(\d*)\s*", text)
+    if not found:
         raise ValueError(f"--steps is A:B, the first and the one behind the last, not {text!r}")
-    begin, end = (int(part) if part else None for part in numbers)
-    return slice(begin, end)
+    return slice(*(int(number) if number else None for number in found.groups()))

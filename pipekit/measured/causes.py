@@ -208,13 +208,12 @@ def _link(what_if: WhatIf, workers: int) -> Numbers:
     """Return for each message the lower of its workers times their number, and the higher."""
     operations = what_if.operations
     table, rows = operations.table[operations.messages], operations.table[operations.passes]
-    home = rows.groupby(["replica", "stage"])["worker"].first()
+    home = np.full((rows["replica"].max() + 1, rows["stage"].max() + 3), np.nan)
+    first = rows[::-1]  # the first row of each place is written last
+    home[first["replica"], first["stage"] + 1] = first["worker"]
     made = table["stage"].to_numpy()
     used = made + np.where(table["kind"].str.contains(Payload.ACTIVATION.value), 1, -1)
-    one, other = (
-        home.reindex(pd.MultiIndex.from_arrays([table["replica"], stage])).to_numpy()
-        for stage in (made, used)
-    )
+    one, other = (home[table["replica"], stage + 1] for stage in (made, used))
     return np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
 
 

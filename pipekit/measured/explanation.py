@@ -11,8 +11,7 @@ import pandas as pd
 from pipekit.measured.causes import BETWEEN_STEPS, SLOW, Counterfactual, causes
 from pipekit.measured.operations import operations
 from pipekit.measured.recognition import Recognition, recognise
-from pipekit.measured.shares import AGAIN, SHARES, WAITING, shares
-from pipekit.measured.what_if import WhatIf
+from pipekit.measured.what_if import AGAIN, SHARES, WAITING, WhatIf, shares
 from pipekit.traces import Trace
 from pipekit.traces.record import COLUMNS
 from pipekit.units import SECONDS, written
@@ -37,7 +36,7 @@ class Explanation:
             what was recorded between steps; no start, end or gap of the pipeline enters.
         slowdowns: t_ori_s, t_ideal_s, slowdown (S), m_s and m_w, as the published analysis defines
             them (:mod:`pipekit.measured.what_if`).
-        shares: seconds by worker and what they went into; see :mod:`pipekit.measured.shares`.
+        shares: seconds by worker and what they went into (:mod:`pipekit.measured.what_if`).
         causes: what cost time, what saves most first.
         notes: what reading left out or estimated.
         what_if: the replay, to be asked for more.
@@ -92,6 +91,7 @@ class Explanation:
         mean = self.mean_shares
         counts = ("method", "also", "edits", "stages", "microbatches", "steps")
         told = ("kind", "where", "saves_s", "text")
+        known = {name: value for name, value in self.slowdowns.items() if not np.isnan(value)}
         return {
             "format": "pipekit explanation 1",
             "name": self.name,
@@ -101,8 +101,8 @@ class Explanation:
             "simulated_s": self.simulated_s,
             "ideal_s": self.slowdowns["t_ideal_s"],
             "slowdown": self.slowdowns["slowdown"],
-            "m_s": _or_none(self.slowdowns["m_s"]),
-            "m_w": _or_none(self.slowdowns["m_w"]),
+            "m_s": known.get("m_s"),
+            "m_w": known.get("m_w"),
             "shares": {name: mean[name] for name in SHARES},
             "waiting": {name: mean[name] for name in WAITING},
             AGAIN: mean[AGAIN],
@@ -194,10 +194,6 @@ def explain(trace: Trace) -> Explanation:
         trace.notes,
         what_if,
     )
-
-
-def _or_none(value: float) -> float | None:
-    return None if np.isnan(value) else value
 
 
 def compared(before: Explanation, after: Explanation) -> str:

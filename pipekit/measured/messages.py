@@ -14,7 +14,14 @@ Mask = NDArray[np.bool_]
 RULES = {op.name: op for op in OPS}
 SENDING = {p: [name for name, rule in RULES.items() if rule.sends is p] for p in Payload}
 RECEIVING = {p: [name for name, rule in RULES.items() if rule.receives is p] for p in Payload}
-
+WHOLE_BACKWARDS = [
+    name for name, rule in RULES.items() if rule.sends is Payload.GRADIENT and rule.adds_gradient
+]
+_WITH_WAITS = 0.05
+"""If more than this share of passes begin clearly before their input is sent, spans contain waits,
+and messages are received within them."""
+_CLEARLY = 0.1
+"""A share of the pass."""
 _WAITED = 0.5
 """A pass waited for its message if its worker was idle for more than this share of the time for
 which the message may have been under way."""
@@ -64,7 +71,7 @@ def between_workers(passes: pd.DataFrame) -> Iterator[tuple[Payload, Numbers, Nu
     """Yield for each payload which rows send a message to which, on another worker.
 
     Args:
-        passes: rows from 0, with columns step, replica, stage, microbatch, worker and kind.
+        passes: rows with columns step, replica, stage, microbatch, worker and kind.
     """
     place, worker = Places(passes), passes["worker"].to_numpy()
     for payload in Payload:
@@ -86,7 +93,8 @@ def with_messages(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with a row for each message between two workers, in the order of its link.
 
     A link carries one message after another: none is under way before its pass has ended, nor
-    before the one in front of it was used at the latest.
+    before the one in front of it was used at the latest.  Where spans contain the waits for
+    messages, these take no time of their own.
     """
     worker, lanes = table["worker"].to_numpy(), int(table["lane"].max()) + 1
     start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)
@@ -101,6 +109,9 @@ def with_messages(table: pd.DataFrame) -> pd.DataFrame:
         lanes += int(lane.max(initial=-1)) + 1
         in_front = pd.Series(start[used]).groupby(lane).shift()
         since = np.maximum(start[used] - np.fmax(end[made], in_front.to_numpy()), 0.0)
+        early = end[made] - start[used] > _CLEARLY * (end[used] - start[used])
+        if early.sum() > _WITH_WAITS * len(early):
+            since[:] = 0.0
         waited = np.minimum(start[used] - idle_from[used], since) > _WAITED * since
         taken = pd.Series(np.where(waited, since, np.nan))
         at_place = packed(link, *(message[name] for name in ("replica", "stage", "microbatch")))

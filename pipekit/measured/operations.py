@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.measured.messages import (
+    RECEIVING,
     RULES,
     SENDING,
     Mask,
@@ -176,27 +177,29 @@ def _table(trace: Trace) -> pd.DataFrame:
     table = pd.concat([*parts, *([] if trace.other is None else [trace.other])], ignore_index=True)
     for name in {"step", "replica"} - set(table):
         table[name] = 0
-    if trace.steps is not None:
-        begins = trace.steps.set_index("step")["start_s"].reindex(table["step"]).to_numpy()
-        table[["start_s", "end_s"]] -= begins[:, None]
-    number = pd.Series(range(1, 1 + len(MESSAGES)), MESSAGES)
-    stream = table["kind"].map(number).fillna(0).where(table["moves"], 0).to_numpy(int)
+    kind = table["kind"].astype("category").cat
+    streams = np.array([MESSAGES.index(n) + 1 if n in MESSAGES else 0 for n in kind.categories])
+    stream = np.where(table["moves"], streams[kind.codes], 0)
     lane = packed(table["step"], table["worker"], stream)
     order = np.lexsort((table["end_s"], table["start_s"], lane))
-    return table.assign(lane=lane).take(order).reset_index(drop=True)
+    table = table.assign(lane=lane).take(order).reset_index(drop=True)
+    if trace.steps is not None:
+        place = np.searchsorted(trace.steps["step"], table["step"])
+        begins = trace.steps["start_s"].to_numpy()[place]
+        table["start_s"] -= begins
+        table["end_s"] -= begins
+    return table
 
 
 def _data(place: Places, none: int) -> Numbers:
     """Return of a pass the message that it receives, or the pass that made its input; of that the
     pass that sends it."""
     found = np.full(none, none)
-    for name, rule in RULES.items():
-        if rule.receives:
-            here, step = place.among([name]), -rule.receives.step
-            message = place.of(_RECEIVED[rule.receives], here, step)
-            inside = place.of(SENDING[rule.receives], here, step)
-            found[here] = np.where(message < none, message, inside)
     for payload in Payload:
+        here = place.among(RECEIVING[payload])
+        message = place.of(_RECEIVED[payload], here, -payload.step)
+        inside = place.of(SENDING[payload], here, -payload.step)
+        found[here] = np.where(message < none, message, inside)
         here = place.among(_SENT[payload])
         found[here] = place.of(SENDING[payload], here)
     return found
@@ -204,8 +207,10 @@ def _data(place: Places, none: int) -> Numbers:
 
 def _sums(table: pd.DataFrame) -> list[Numbers]:
     """Return, a column a worker, the last backward that an update sums on other workers."""
-    adders = table[table["kind"].isin(_ADDING)].sort_values("microbatch")
     updates = table[table["kind"] == Op.UPDATE.name]
+    if updates.empty:
+        return []
+    adders = table[table["kind"].isin(_ADDING)].sort_values("microbatch")
     homes = updates["stage"].map(adders.groupby("stage")["worker"].nunique())
     updates = updates[homes > 1]
     if updates.empty:
@@ -232,22 +237,27 @@ def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
     Raises:
         ValueError: operations wait for one another in a circle.
     """
-    waits, left = np.append(np.ones(len(before), np.bool_), False), np.arange(len(before))
-    size, holds = np.bincount(group), np.zeros(group.max() + 1, np.bool_)
+    none, in_front = len(before), np.append(before[:, 0], len(before))
+    waits, size = np.append(np.ones(none, np.bool_), False), np.bincount(group)
     order: list[Numbers] = []
     blocks: Blocks = []
     begin = 0
-    while len(left):
-        late = waits[before[left, 0]]
-        for column in before.T[1:]:
-            late |= waits[column[left]]
-        holds[:] = False
-        holds[group[left[late]]] = True
-        late = holds[group[left]]
-        ready, left = left[~late], left[late]
+    heads = np.flatnonzero(in_front[:-1] == none)  # the next of each stream
+    while len(heads):
+        late = waits[before[heads, 1]]
+        for column in before.T[2:]:
+            late |= waits[column[heads]]
+        here = group[heads[~late]]
+        whole = np.bincount(here, minlength=len(size)) == size
+        late |= ~whole[group[heads]]
+        ready = heads[~late]
         if not len(ready):
             raise ValueError("operations of the recording wait for one another in a circle")
         waits[ready] = False
+        behind = ready + 1
+        behind = behind[in_front[behind] == ready]
+        heads = np.concatenate([heads[late], behind])
+        ready.sort()
         sizes = size[group[ready]]
         order.append(ready[np.lexsort((group[ready], sizes))])
         for each, count in zip(*np.unique(sizes, return_counts=True), strict=True):

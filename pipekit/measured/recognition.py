@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
+from pipekit.measured.messages import packed
 from pipekit.names import TABLES
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import TABLES as BY_NAME
@@ -97,19 +99,23 @@ def recognise(trace: Trace) -> Recognition:
 
 def _lists(trace: Trace) -> tuple[Lists, int]:
     """Return the commonest order of a pipeline's step, microbatches from 0, and the steps."""
-    frame = trace.frame[trace.frame["op"].isin([op.name for op in OPS])]
-    by = ["step"] + (["replica"] if "replica" in frame else [])
+    frame, names = trace.frame, [op.name for op in OPS]
     if trace.steps is None:
-        return _ordered(frame, range(trace.workers)), 1
-    rows = list(frame.groupby(by).indices.values())
-    found = Counter(_ordered(frame.take(each)) for each in rows[:: max(1, len(rows) // _ENOUGH)])
+        return _ordered(frame[frame["op"].isin(names)], range(trace.workers)), 1
+    keys = packed(frame["step"], frame.get("replica", 0))
+    pipelines = np.unique(keys)
+    here = np.isin(keys, pipelines[:: max(1, len(pipelines) // _ENOUGH)])
+    rows, keys = frame[here], keys[here]
+    is_task = rows["op"].isin(names).to_numpy()
+    found = Counter(_ordered(each) for _, each in rows[is_task].groupby(keys[is_task]))
     return found.most_common(1)[0][0], len(trace.steps)
 
 
 def _ordered(frame: pd.DataFrame, workers: Sequence[int] | None = None) -> Lists:
     numbers = {old: new for new, old in enumerate(sorted(set(frame["microbatch"].tolist())))}
-    frame = frame.sort_values(["worker", "start_s", "end_s"], kind="stable")
-    columns = (frame[name].to_numpy().tolist() for name in ("worker", "op", "stage", "microbatch"))
+    order = np.lexsort([frame[name] for name in ("end_s", "start_s", "worker")])
+    names = ("worker", "op", "stage", "microbatch")
+    columns = (frame[name].to_numpy()[order].tolist() for name in names)
     lists: dict[int, list[tuple[str, int, int]]] = {
         worker: [] for worker in (workers if workers is not None else sorted(set(frame["worker"])))
     }

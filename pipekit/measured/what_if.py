@@ -1,4 +1,4 @@
-"""Counterfactuals: what a recorded run would have taken, had one thing been otherwise.
+"""Counterfactuals: what a recorded run would have taken, had one thing been otherwise; its shares.
 
 A case is an array of seconds, one an operation; all cases are replayed at once.  The ideal run is
 that of "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025),
@@ -10,12 +10,17 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from numpy.typing import DTypeLike
 
 from pipekit.measured.messages import Mask, packed
 from pipekit.measured.operations import Operations, Times
-from pipekit.schedules import Payload
+from pipekit.schedules import Op, Payload
+from pipekit.traces import RECOMPUTE
 
+SHARES = ("compute", "waiting", "communication", "between_tasks", "between_steps", "optimizer")
+WAITING = ("warm-up", "activation", "gradient", "sum", "drain")
+AGAIN = "recompute"
+"""The part of "compute" in which forwards are run again."""
+_OPTIMIZER = (Op.UPDATE.name, "optimizer")
 _WORST = 0.03
 """The share of workers that M_W makes ideal (OSDI 2025, section 4)."""
 
@@ -41,13 +46,11 @@ class WhatIf:
     @cached_property
     def ideal(self) -> Times:
         """The seconds of the ideal run."""
-        kinds = pd.Series(self.operations.seconds).groupby(self.operations.kind)
-        usual = np.where(
-            pd.Series(self.operations.moves).groupby(self.operations.kind).first(),
-            kinds.median(),
-            kinds.mean(),
-        )
-        found: Times = usual[self.operations.kind]
+        operations, moves = self.operations, np.zeros(len(self.operations.names), np.bool_)
+        moves[operations.kind] = operations.moves
+        kinds = pd.Series(operations.seconds).groupby(operations.kind)
+        usual = np.where(moves, kinds.median(), kinds.mean())
+        found: Times = usual[operations.kind]
         return found
 
     def mean_step(self, cases: Times) -> list[float]:
@@ -59,18 +62,25 @@ class WhatIf:
         """T_ori, T_ideal, S, M_S and M_W of the published analysis; NaN where nothing is slower."""
         replica = self.operations.table["replica"].to_numpy()
         stages, replicas = np.unique(self.stage[self.operations.passes]), np.unique(replica)
-        alone = [self.stage[:, None] == stages, replica[:, None] == replicas]
-        # Half as many bytes are enough to find the worst.
-        each = self._partly_ideal(np.concatenate(alone, axis=1), np.float32)
+        recorded = self.operations.seconds
+        # Of each stage and replica alone.  Half as many bytes are enough to find the worst.
+        shape = len(recorded), len(stages) + len(replicas)
+        cases = np.full(shape, self.ideal[:, None], np.float32)
+        for first, values, own in ((0, stages, self.stage), (len(stages), replicas, replica)):
+            place = np.minimum(np.searchsorted(values, own), len(values) - 1)
+            rows = np.flatnonzero(values[place] == own)
+            cases[rows, first + place[rows]] = recorded[rows]
+        each = self.mean_step(cases)
         table = pd.DataFrame({"worker": self.worker, "stage": self.stage, "replica": replica})
-        table = table.iloc[np.unique(packed(*table.to_numpy().T), return_index=True)[1]]
+        table = table.drop_duplicates()
         by_stage = table["stage"].map(dict(zip(stages, each, strict=False)))
         by_replica = table["replica"].map(dict(zip(replicas, each[len(stages) :], strict=True)))
         score = np.fmin(by_stage, by_replica).groupby(table["worker"]).min()
         worst = score.nlargest(math.ceil(_WORST * len(score))).index
         others = [self.worker >= 0, self.worker < 0, self.stage != stages[-1]]
         masks = np.stack([*others, ~np.isin(self.worker, worst)], axis=1)
-        t_ori, t_ideal, t_last, t_worst = self._partly_ideal(masks)
+        cases = np.where(masks, recorded[:, None], self.ideal[:, None])
+        t_ori, t_ideal, t_last, t_worst = self.mean_step(cases)
         lost = t_ori - t_ideal or math.nan
         return {
             "t_ori_s": t_ori,
@@ -79,12 +89,6 @@ class WhatIf:
             "m_s": (t_ori - t_last) / lost,
             "m_w": (t_ori - t_worst) / lost,
         }
-
-    def _partly_ideal(self, recorded: Mask, dtype: DTypeLike = np.float64) -> list[float]:
-        """Return the mean steps if in each case only the operations of a mask are as recorded."""
-        both = self.operations.seconds, self.ideal
-        seconds, ideal = (each[:, None].astype(dtype) for each in both)
-        return self.mean_step(np.where(recorded, seconds, ideal))
 
     # What the run would have taken.
 
@@ -123,3 +127,74 @@ class WhatIf:
         lasting = self.operations.lasting_s(np.stack(cases, axis=1), self.between_steps)
         after = np.maximum(self.lasting_s - self.operations.recorded_s, 0.0)
         return lasting + after[:, None]
+
+
+def shares(what_if: WhatIf) -> pd.DataFrame:
+    """Return the seconds of each worker's steps by what they went into.
+
+    Before a pass a worker waits until the message that it needs is on its way (by payload; before
+    its first one: warm-up), then for the transfer (communication); what is left until it begins is
+    between tasks.  A collective waits until its last partner begins (sum), the rest of it is
+    communication; before it lies what is launched between steps, and if that takes longer than on
+    another worker, the wait for the others.  Behind a worker's last operation it waits until all
+    passes have ended (drain); what is behind them is between steps.
+
+    Returns:
+        A row a worker; columns: :data:`SHARES`; :data:`WAITING`, whose sum is ``waiting``; and
+        :data:`AGAIN`.
+    """
+    operations = what_if.operations
+    rows = np.flatnonzero(~operations.messages)
+    lane = operations.table.take(rows)
+    step, worker = lane["step"].to_numpy(), lane["worker"].to_numpy()
+    start, end = lane["start_s"].to_numpy(), lane["end_s"].to_numpy()
+    is_pass, own = operations.passes[rows], operations.seconds[rows]
+
+    each = packed(step, worker)
+    running = pd.Series(end).groupby(each).cummax()
+    gap = np.maximum(start - running.groupby(each).shift(fill_value=0.0).to_numpy(), 0.0)
+    inside = np.maximum(end - start - own, 0.0)
+    sent = np.append(np.where(operations.messages, operations.seconds, 0.0), 0.0)
+    transfer = np.minimum(sent[operations.before[rows, 1]], gap)
+    launch = np.clip(operations.delays[rows], 0.0, gap - transfer)
+    launched = np.minimum(gap, what_if.between_steps[rows])
+    waited = gap - transfer - launch + inside
+
+    passes = np.flatnonzero(is_pass)
+    begins = np.zeros(len(rows), bool)
+    begins[passes[np.unique(each[passes], return_index=True)[1]]] = True
+    forward, optimizer, again = (
+        operations.among(*kinds)[rows] for kinds in ([Op.FORWARD.name], _OPTIMIZER, [RECOMPUTE])
+    )
+    moves = operations.moves[rows] & ~is_pass
+    of_step = pd.Series(end).groupby([step, worker]).max().unstack()
+    drained = pd.Series(end[passes]).groupby(step[passes]).max().to_numpy()[:, None]
+    drain = np.maximum(drained - of_step, 0.0)
+    behind = np.maximum(what_if.lasting_s[:, None] - of_step, 0.0) - drain
+
+    def by_worker(values: Times, where: Mask) -> Times:
+        total = np.bincount(worker[where], values[where], minlength=worker.max() + 1)
+        found: Times = total[of_step.columns].astype(float)
+        return found
+
+    found = pd.DataFrame(
+        {
+            "compute": by_worker(own, is_pass),
+            "waiting": 0.0,
+            "communication": by_worker(transfer, is_pass) + by_worker(own, moves),
+            "between_tasks": by_worker(launch, is_pass & ~begins),
+            "between_steps": by_worker(launch, begins)
+            + by_worker(launched, ~is_pass)
+            + by_worker(own, ~is_pass & ~moves & ~optimizer)
+            + behind.clip(lower=0.0).sum(),
+            "optimizer": by_worker(own, optimizer),
+            "warm-up": by_worker(waited, begins),
+            "activation": by_worker(waited, is_pass & ~begins & forward),
+            "gradient": by_worker(waited, is_pass & ~begins & ~forward),
+            "sum": by_worker(gap - launched + inside, ~is_pass),
+            "drain": drain.sum(),
+            AGAIN: by_worker(own, again),
+        },
+        index=of_step.columns,
+    )
+    return found.assign(waiting=found[list(WAITING)].sum(axis=1))

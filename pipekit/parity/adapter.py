@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Valid
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pipekit.parity.launch import tell
 from pipekit.parity.plain_loop import LEARNING_RATE, Tensors
 from pipekit.parity.suite import SUITE, Batch
 from pipekit.references import load
@@ -58,15 +59,14 @@ class Stated(BaseModel):
             wrong = error.errors()[0]
             name, said = wrong["loc"][0], wrong["msg"].lower()
             raise ValueError(f"the adapter's {name} is {wrong['input']!r}: {said}") from None
-        if (stated.stages or 1) > layers:
-            raise ValueError(f"the adapter's stages are {stated.stages}: the layers are {layers}")
-        if stated.balance is None:
-            return stated
-        if sum(stated.balance) != layers:
+        stages, balance = stated.stages, stated.balance
+        if (stages or 1) > layers:
+            raise ValueError(f"the adapter's stages are {stages}: the layers are {layers}")
+        if balance is not None and sum(balance) != layers:
             raise ValueError(
-                f"the adapter's balance is {stated.balance}: let it add up to {layers} layers"
+                f"the adapter's balance is {balance}: let it add up to {layers} layers"
             )
-        return stated.model_copy(update={"stages": len(stated.balance)})
+        return stated.model_copy(update={"stages": stages if balance is None else len(balance)})
 
 
 @dataclass
@@ -82,23 +82,18 @@ class RankRecord:
     losses: list[float | None] = field(default_factory=list)
 
 
-def train(
-    adapter: str | Callable[[], Any],
-    model: str,
-    seed: int = SEED,
-    at: Callable[[str], object] = lambda _: None,
-) -> RankRecord:
+def train(adapter: str | Callable[[], Any], model: str, seed: int = SEED) -> RankRecord:
     """Return what this process's adapter, a reference or a class, does on a model of the suite.
 
-    ``seed`` is that of torch's random numbers before each step; ``at`` is told what comes next.
+    ``seed`` is that of torch's random numbers before each step.
 
     Raises:
         TypeError, ValueError: the adapter returns what the model could not have.
     """
-    at("loading the adapter")
+    tell("loading the adapter")
     case = SUITE[model]
     made: Any = (load(adapter) if isinstance(adapter, str) else adapter)()
-    at("build()")
+    tell("build()")
     torch.manual_seed(seed)
     own = case.model()
     known = dict(own.state_dict())
@@ -112,7 +107,7 @@ def train(
     if hasattr(made, "gradients"):
         record.gradients = []
     for step, batch in enumerate(case.batches(STEPS, record.stated.microbatches)):
-        at(f"step() of batch {step + 1}")
+        tell(f"step() of batch {step + 1}")
         torch.manual_seed(seed + step)
         record.losses.append(_loss(made.step(batch)))
         held = _tensors("parameters()", made.parameters(), known)
@@ -121,7 +116,11 @@ def train(
         record.parameters.append(held)
         if record.gradients is not None:
             record.gradients.append(_tensors("gradients()", made.gradients(), known))
-            _require_all(record.gradients[-1], trained & held.keys())
+            if missing := sorted(trained & held.keys() - record.gradients[-1].keys()):
+                raise ValueError(
+                    f"gradients() has none for {missing[0]!r}, which its parameters() has: return "
+                    f"it before it is cleared, or leave out the method gradients()"
+                )
         if not step:
             _require_finite("parameters()", held)
             _require_finite("gradients()", record.gradients[-1] if record.gradients else {})
@@ -168,14 +167,6 @@ def _copied(source: str, name: str, tensor: Any, known: Tensors) -> Tensor:
         raise ValueError(f"{source} has {name!r} as {tensor.dtype}, and the model's is {own.dtype}")
     copy: Tensor = tensor.detach().cpu().to_dense().clone()
     return copy
-
-
-def _require_all(gradients: Tensors, names: set[str]) -> None:
-    if missing := sorted(names - gradients.keys()):
-        raise ValueError(
-            f"gradients() has none for {missing[0]!r}, which its parameters() has: return it "
-            f"before it is cleared, or leave out the method gradients()"
-        )
 
 
 def _require_finite(source: str, tensors: Tensors) -> None:

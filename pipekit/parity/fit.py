@@ -18,7 +18,8 @@ from pipekit.parity.plain_loop import Tensors, along
 from pipekit.parity.verdict import TOLERANCE, Fault, Finding
 
 SAME = 2e-3  # difference of two factors that count as one, relative above 1
-NOTHING = 0.01  # a factor as small as this is none
+NOTHING = 0.01  # a factor as small as this is none, beside others that are about 1
+LEAST = 1e-6  # likewise, a factor of all
 OVERDETERMINED = 4  # numbers for each factor, at least
 DEPENDENT = 3e-5  # share of the largest singular value, below which gradients are no basis
 ROUGHLY = 0.01  # of a gradient's size: bfloat16 keeps eight bits

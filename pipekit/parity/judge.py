@@ -1,45 +1,43 @@
 """Runs a trainer beside the plain loop and says whether its gradients are right."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from math import isclose
+from typing import Any
 
 import cloudpickle
 import torch
 
 from pipekit.choices import require_choice
-from pipekit.parity.adapter import SEED, STEPS, Adapter, RankRecord
-from pipekit.parity.dropout import judged_with_dropout
+from pipekit.parity import of_microbatches, of_passes, of_updates
+from pipekit.parity.adapter import SEED, STEPS, Adapter, RankRecord, train
 from pipekit.parity.fit import Source, explained
-from pipekit.parity.launch import run
+from pipekit.parity.launch import Ranks
 from pipekit.parity.observed import Observed
-from pipekit.parity.of_microbatches import counted, microbatches, rows, tied
-from pipekit.parity.of_passes import between, in_time, left_out, of_the_loss, orders
-from pipekit.parity.of_updates import (
-    frozen,
-    in_part,
-    mixed,
-    of_the_update,
-    other_optimizers,
-    rounded,
-    scaled,
-)
-from pipekit.parity.plain_loop import PlainLoop, along
+from pipekit.parity.plain_loop import PassResult, PlainLoop, along
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import LOSS, Fault, Finding, Ratio, Verdict
 
 SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
-    (tied, frozen, left_out),
-    (scaled,),
-    (of_the_update, in_time, of_the_loss),
-    (microbatches,),
-    (counted,),
-    (in_part, mixed),
-    (between, orders),
-    (rows,),
-    (rounded, other_optimizers),
+    (of_microbatches.tied, of_updates.frozen, of_passes.left_out),
+    (of_updates.scaled,),
+    (of_updates.of_the_update, of_passes.in_time, of_passes.of_the_loss),
+    (of_microbatches.microbatches,),
+    (of_microbatches.counted,),
+    (of_updates.in_part, of_updates.mixed),
+    (of_passes.between, of_passes.orders),
+    (of_microbatches.rows,),
+    (of_updates.rounded, of_updates.other_optimizers),
 )
+
+DRAWS = 24  # of masks
+SIGMAS = 6  # by which the trainer's gradient may be off in the direction of their mean
+DRAWN = 3  # steps that are compared with draws
+MOST = 16  # microbatches that are tried
+REMARK = f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
 
 
 def parity(
@@ -65,9 +63,9 @@ def parity(
     if isinstance(adapter, type) and adapter.__module__ != "__main__":
         # Other processes may not find its module: it is sent itself.
         cloudpickle.register_pickle_by_value(sys.modules[adapter.__module__])
-    verdict = judged(model, records := run(adapter, model, processes, timeout))
+    verdict = judged(model, records := _run(adapter, model, processes, timeout))
     if Fault.UNKNOWN in verdict.classes and not SUITE[model].random:
-        again = run(adapter, model, processes, timeout, SEED + 1)
+        again = _run(adapter, model, processes, timeout, SEED + 1)
         if not _same(records, again):
             said = (Fault.DROPOUT,), ("another seed gives other weights",)
             unknown = (Fault.UNKNOWN,)
@@ -77,6 +75,20 @@ def parity(
             ]
             return replace(verdict, findings=tuple(findings))
     return verdict
+
+
+def _run(
+    adapter: Any, model: str, processes: int, timeout: float, seed: int = SEED
+) -> list[RankRecord]:
+    with Ranks(processes) as started:
+        records = started.call(_trained, adapter, model, seed, timeout=timeout)
+        started.leave()
+    return records
+
+
+def _trained(_: int, adapter: Any, model: str, seed: int) -> RankRecord:
+    torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
+    return train(adapter, model, seed)
 
 
 def _same(one: Sequence[RankRecord], other: Sequence[RankRecord]) -> bool:
@@ -93,7 +105,7 @@ def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
     loop = PlainLoop(case, case.batches(STEPS, records[0].stated.microbatches))
     e = Observed(loop, records)
     if case.random:
-        return judged_with_dropout(model, e, SEED)
+        return _with_dropout(model, e)
     findings = [*_beside_gradients(e), *explained(e, SIMPLEST_FIRST)]
     if own := e.by_gradients():
         findings += [f for f in explained(own, SIMPLEST_FIRST) if f not in findings]
@@ -163,5 +175,81 @@ def _ratios(e: Observed) -> dict[str, Ratio]:
             along(weights[0][name] - weights[n][name], plain[0][name] - plain[n][name])
             for n in (1, three)
         )
-        found.setdefault(name, Ratio(one, last, e.off(entry, e.right), entry not in e.wrong))
+        found.setdefault(name, Ratio(one, last, e.off(entry), entry not in e.wrong))
     return found
+
+
+def _with_dropout(model: str, e: Observed) -> Verdict:
+    """Return the verdict on a model with dropout.
+
+    If the trainer draws the plain loop's masks, seed by seed, its gradients are judged as ever.
+    Else each parameter's are compared with many draws, along their mean, and the class
+    "other dropout" says so.  If only its losses are those of the plain loop's masks, its backwards
+    have other masks than its forwards.
+    """
+    for count in [e.microbatches] if e.microbatches else range(1, MOST + 1):
+        drawn = cache(partial(_with_seed, e.loop, count))
+        e.judge_by(lambda step, of=drawn: of(step).gradients)  # type: ignore[misc]
+        losses = [(drawn(step).loss, e.losses(step)) for step in range(e.steps)]
+        if not e.wrong or all(of and isclose(of[0], own, rel_tol=LOSS) for own, of in losses):
+            return Verdict(model, _exactly(e), tuple(_with_these_masks(e)))
+    e.judge_by(cache(lambda step: _drawn(e.loop, step, training=False).gradients))
+    rows = _along_draws(e)
+    findings = _in_the_mean(e, rows) if e.wrong else [Finding((Fault.DROPOUT,), ("none at all",))]
+    return Verdict(model, rows, tuple(findings), (REMARK,))
+
+
+def _with_these_masks(e: Observed) -> Iterator[Finding]:
+    """Yield what is wrong where forwards have the plain loop's masks."""
+    if e.wrong:
+        whole = [(k.fault, k.said) for k in of_updates.scaled(e) if len(k.covers) == len(e.wrong)]
+        other = (Fault.DROPOUT, "other masks in a backward than in its forward")
+        classes, said = zip(*(whole or [other]), strict=True)
+        yield Finding(classes, said, tuple(entry.name for entry in e.wrong))
+
+
+def _with_seed(loop: PlainLoop, count: int, step: int) -> PassResult:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED + step)
+        return loop.batch(loop.whole(step), loop.cut(step, count), drawn=True)
+
+
+def _drawn(loop: PlainLoop, step: int, training: bool = True) -> PassResult:
+    return loop.run_anew(replace(loop.whole(step), training=training))
+
+
+def _exactly(e: Observed) -> dict[str, Ratio]:
+    rows = {}
+    for entry in e.entries:
+        name, steps = entry.name, (0, min(DRAWN, e.steps) - 1)
+        first, last = (along(entry.values[step], e.right(step)[name]) for step in steps)
+        rows[name] = Ratio(first, last, e.off(entry), entry not in e.wrong)
+    return rows
+
+
+def _along_draws(e: Observed) -> dict[str, Ratio]:
+    """Return the ratios along the mean of many draws; right if they are within their spread."""
+    draws = [[_drawn(e.loop, step).gradients for _ in range(DRAWS)] for step in range(DRAWN)]
+    rows = {}
+    for entry in e.entries:
+        of_steps = [torch.stack([draw[entry.name] for draw in drawn]) for drawn in draws]
+        means = [of_step.mean(0) for of_step in of_steps]
+        found = [along(value, mean) for value, mean in zip(entry.values, means, strict=False)]
+        spreads = [
+            float(torch.tensor([along(draw, mean) for draw in of_step]).std())
+            for of_step, mean in zip(of_steps, means, strict=True)
+        ]
+        off = [abs(r - 1) - SIGMAS * spread for r, spread in zip(found, spreads, strict=True)]
+        rows[entry.name] = Ratio(found[0], sum(found) / len(found), None, max(off) <= 1e-3)
+    return rows
+
+
+def _in_the_mean(e: Observed, rows: dict[str, Ratio]) -> Iterator[Finding]:
+    yield Finding((Fault.DROPOUT,), ("other masks than the plain loop's",), excused=True)
+    wrong = {name: row.after_three for name, row in rows.items() if not row.right}
+    if wrong:
+        mean = sum(wrong.values()) / len(wrong)
+        near = round(mean) if mean > 1.5 else 1 / round(1 / mean) if 0 < mean < 0.75 else mean
+        unlike = near == mean and any(wrong.values())
+        classes = [Fault.UNKNOWN] if unlike else of_updates.meanings(e, near)
+        yield Finding(tuple(classes), (f"about x {mean:.3g}",) * len(classes), tuple(wrong))

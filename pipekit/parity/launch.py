@@ -1,4 +1,4 @@
-"""Starts a trainer's processes as torchrun would, and ends every one of them."""
+"""Processes as torchrun would start them, which wait for functions to call; every one is ended."""
 
 import os
 import signal
@@ -7,62 +7,96 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 import cloudpickle
-import torch
 
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
+from pipekit.engine.transports.processes.pickling import portable
 from pipekit.host.parent import end_with_parent
-from pipekit.parity.adapter import SEED, RankRecord, train
 
 KEPT = 50, 4096  # chunks, and bytes of each, of what a process has printed last
 SHOWN = 300  # characters of it
-GRACE_S = 5.0  # for all to leave by themselves
+GRACE_S = 5.0  # for a process to leave by itself
+
+_news: Connection | None = None
+"""Of a process that was started here, to the one that started it."""
 
 
-def run(
-    adapter: Any, model: str, processes: int, timeout: float, seed: int = SEED
-) -> list[RankRecord]:
-    """Return every rank's record of an adapter, a reference or a class, on a model of the suite.
+def tell(place: str) -> None:
+    """Tell what this process does next, so that an error can say it."""
+    if _news is not None:
+        _news.send(("at", place))
 
-    Raises:
-        ValueError: a process has failed or left, or the time is over; it says which, and its last
-            messages.
+
+class Ranks:
+    """So many processes that wait for calls; they, and what they have started, end with ``with``.
+
+    Args:
+        count: of processes; each has torchrun's variables.
     """
-    environment, ranks = _environment(processes), list[_Rank]()
-    job = cloudpickle.dumps((adapter, model, seed))
-    try:
-        for rank in range(processes):
-            ranks.append(_Rank(job, rank, environment))
-        records = _records(ranks, timeout)
-        for each in ranks:
-            each.leave()
-        return records
-    finally:
-        for each in ranks:
+
+    def __init__(self, count: int) -> None:
+        environment = _environment(count)
+        self._ranks = [_Rank(rank, environment) for rank in range(count)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._ranks:
             each.end()
+
+    def call(
+        self, function: Callable[..., Any], *arguments: Any, timeout: float = 86_400.0
+    ) -> list[Any]:
+        """Have each process call ``function(rank, *arguments)``; return what they return.
+
+        Raises:
+            ValueError: a process has failed or left, or the time, in seconds, is over; it says
+                which, and its last messages.  Its cause is the process's own error.
+        """
+        job, end = cloudpickle.dumps((function, arguments)), time.monotonic() + timeout
+        for each in self._ranks:
+            each.result = None
+            with suppress(OSError):  # of one that has left, which it is then heard of
+                each.news.send_bytes(job)
+        while left := [rank for rank in self._ranks if rank.result is None]:
+            wait([rank.news for rank in left], max(0.0, end - time.monotonic()))
+            for rank in left:
+                rank.hear()
+            if failed := [rank.failed for rank in left if rank.failed]:
+                _, said, error = min(failed, key=lambda each: each[0])  # the others may follow it
+                raise ValueError(f"the trainer failed: {said}") from error
+            if time.monotonic() > end:
+                waiting = "; ".join(rank.where() for rank in left)
+                raise ValueError(f"the trainer was ended after {timeout:g} s: {waiting}")
+        return [cloudpickle.loads(rank.result) for rank in self._ranks]
+
+    def leave(self) -> None:
+        """Let all leave by themselves."""
+        for each in self._ranks:
+            each.news.close()
+            each.process.join(GRACE_S)
 
 
 class _Rank:
     """One rank: its process, what it has told, and the end of what it has printed."""
 
-    def __init__(self, job: bytes, rank: int, environment: dict[str, str]) -> None:
+    def __init__(self, rank: int, environment: Mapping[str, str]) -> None:
         self.rank, self._at = rank, "its start"
-        self.record: RankRecord | None = None
-        self.failed: tuple[int, str] | None = None
+        self.result: bytes | None = None
+        self.failed: tuple[int, str, BaseException | None] | None = None
         self.news, news = Pipe()
         self._reading, printing = Pipe(duplex=False)
-        environment = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        self._process: Any = forkserver().Process(
-            target=_main, args=(job, news, printing, environment)
-        )
+        own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        self.process: Any = forkserver().Process(target=_main, args=(rank, news, printing, own))
         with without_main_module():
-            self._process.start()
+            self.process.start()
         news.close()
         printing.close()
         self._printed: deque[bytes] = deque(maxlen=KEPT[0])
@@ -81,16 +115,18 @@ class _Rank:
                 kind, content = self.news.recv()
                 if kind == "at":
                     self._at = content
-                elif kind == "record":
-                    self.record = cloudpickle.loads(content)
+                elif kind == "result":
+                    self.result = content
                 else:
-                    when, error = content
-                    self.failed = when, f"rank {self.rank} in {self._at}: {error}"
+                    when, said, error = content
+                    said = f"rank {self.rank} in {self._at}: {said}"
+                    self.failed = when, said, cloudpickle.loads(error)
         except (EOFError, OSError):
-            self._process.join(GRACE_S)
+            self.process.join(GRACE_S)
             self._reader.join(GRACE_S)
-            left = f"a process left with exit code {self._process.exitcode}, {self.where()}"
-            self.failed = 0, left  # before all errors: others follow what has left without a word
+            left = f"a process left with exit code {self.process.exitcode}, {self.where()}"
+            # Before all errors: others follow a process that has left without a word.
+            self.failed = 0, left, None
 
     def where(self) -> str:
         """Return what it was doing last, and its last messages."""
@@ -98,69 +134,51 @@ class _Rank:
         last = f", its last words: {printed[-SHOWN:]}" if printed else ""
         return f"rank {self.rank} in {self._at}{last}"
 
-    def leave(self) -> None:
-        """Let it leave by itself, since all are done."""
-        self.news.close()
-        self._process.join(GRACE_S)
-
     def end(self) -> None:
         """End it and what it has started."""
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.join()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.join()
         self._reader.join(1)
         self.news.close()
         self._reading.close()
 
 
-def _records(ranks: list[_Rank], timeout: float) -> list[RankRecord]:
-    end = time.monotonic() + timeout
-    while left := [rank for rank in ranks if rank.record is None]:
-        wait([rank.news for rank in left], max(0.0, end - time.monotonic()))
-        for rank in left:
-            rank.hear()
-        if failed := [rank.failed for rank in left if rank.failed]:
-            raise ValueError(f"the trainer failed: {min(failed)[1]}")  # the others may follow it
-        if time.monotonic() > end:
-            waiting = "; ".join(rank.where() for rank in left)
-            raise ValueError(f"the trainer was ended after {timeout:g} s: {waiting}")
-    return [rank.record for rank in ranks if rank.record is not None]
-
-
-def _environment(processes: int) -> dict[str, str]:
+def _environment(count: int) -> dict[str, str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    torchruns = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    torchruns = {
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    return {"OMP_NUM_THREADS": "1"} | loopback | dict(os.environ) | torchruns
+    own = {name: str(number) for name, number in torchruns.items()}
+    return loopback | dict(os.environ) | own | {"MASTER_ADDR": "127.0.0.1"}
 
 
 def _main(
-    job: bytes, news: Connection, printing: Connection, environment: Mapping[str, str]
+    rank: int, news: Connection, printing: Connection, environment: Mapping[str, str]
 ) -> None:
-    """Train, and tell where that is and what came of it: a record, or an error and when."""
+    """Call what comes, and tell where that is and what came of it: a result, or an error."""
+    global _news
     end_with_parent()
-    os.setsid()  # so that all that the trainer starts can be ended with it
+    os.setsid()  # so that all that it starts can be ended with it
     os.environ.update(environment)
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     for stream in (sys.stdout, sys.stderr):
         os.dup2(printing.fileno(), stream.fileno())
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     printing.close()
+    _news = news
+    with suppress(EOFError, OSError):
+        while True:
+            news.send(_called(rank, news.recv_bytes()))
+
+
+def _called(rank: int, job: bytes) -> tuple[str, Any]:
+    """Return what a function returns, or what it raises and when."""
     try:
-        adapter, model, seed = cloudpickle.loads(job)
-        record = train(adapter, model, seed, lambda at: news.send(("at", at)))
-        news.send(("record", cloudpickle.dumps(record)))
+        function, arguments = cloudpickle.loads(job)
+        return "result", cloudpickle.dumps(function(rank, *arguments))
     except BaseException as error:
         traceback.print_exc()
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        news.send(("error", (time.time_ns(), said)))
-    with suppress(EOFError, OSError):
-        news.recv()  # the others may still need this process
+        return "error", (time.time_ns(), said, cloudpickle.dumps(portable(error)))

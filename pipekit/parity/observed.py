@@ -43,9 +43,6 @@ class Observed:
         stages: of the pipeline, or None; ``stage_of`` each layer, where it is known.
     """
 
-    right: Prediction
-    raw: Prediction
-
     def __init__(self, loop: PlainLoop, records: Sequence[RankRecord]) -> None:
         self.loop, self.records, self.stated = loop, records, records[0].stated
         all_steps = len(loop.batches)
@@ -61,32 +58,33 @@ class Observed:
         used = {use for name in self.held for use in loop.uses.get(name, ())}
         self.missing = [n for n in loop.uses if n not in used and n not in loop.frozen]
         self.differing = [n for n in loop.uses if self._differs(n)]
-        updates = self._entries(self._updates)
+        self.entries = self._entries(self._updates)
         self.candidates = self._possible()
         self.microbatches = self.stated.microbatches
         if self.microbatches is None and loop.case.coupled:
             some = [1, *(n for n in self.candidates if n <= loop.rows(0) // 4)]
-            self.microbatches = max(some, key=lambda n: _likeness(updates, loop.expected(0, n)))
+            self.microbatches = max(some, key=lambda n: self._likeness(loop.expected(0, n)))
         self.stages = self.stated.stages or (len(records) if len(records) > 1 else None)
         self.stage_of = self._stage_of()
-        self._judge_by(updates)
+        raw = cache(partial(loop.expected, microbatches=self.microbatches or 1))
+        right = cache(partial(raw, clip_norm=self.stated.clip_norm))
+        sizes = [max(float(g.abs().max()) for g in right(s).values()) for s in range(self.steps)]
+        self.steps = next((s for s, z in enumerate(sizes) if z > DIVERGED * sizes[0]), self.steps)
+        self.judge_by(right, raw)
 
     def by_gradients(self) -> "Observed | None":
         """Return the same with the gradients that it returned itself, if it did."""
         if all(record.gradients is None for record in self.records):
             return None
         other = copy(self)
-        other._judge_by(self._entries(self._gradients))
+        other.entries = self._entries(self._gradients)
+        other.judge_by(self.right, self.raw)
         return other
 
-    def _judge_by(self, entries: list[Entry]) -> None:
-        count, expected = self.microbatches or 1, self.loop.expected
-        self.raw = cache(partial(expected, microbatches=count))
-        self.right = cache(partial(expected, microbatches=count, clip_norm=self.stated.clip_norm))
-        sizes = [_largest(self.right(step)) for step in range(self.steps)]
-        self.steps = next((s for s, z in enumerate(sizes) if z > DIVERGED * sizes[0]), self.steps)
-        self.entries = entries
-        self.wrong = [entry for entry in entries if not self.agrees(entry, self.right)]
+    def judge_by(self, right: Prediction, raw: Prediction | None = None) -> None:
+        """Take these for the right gradients; ``raw`` are those before clipping."""
+        self.right, self.raw = right, raw or right
+        self.wrong = [entry for entry in self.entries if self.off(entry) > TOLERANCE]
 
     def losses(self, step: int) -> list[float]:
         """Return the losses of a batch that ranks have reported."""
@@ -96,14 +94,10 @@ class Observed:
         """Return the rows of the trainer's microbatches, as far as their number is known."""
         return self.loop.cut(step, self.microbatches or 1)
 
-    def agrees(self, entry: Entry, predicted: Prediction) -> bool:
-        """Return whether a prediction is an entry's values, within the tolerance, in all steps."""
-        return self.off(entry, predicted) <= TOLERANCE
-
-    def off(self, entry: Entry, predicted: Prediction) -> float:
-        """Return the largest difference of an entry from a prediction, in ulps."""
+    def off(self, entry: Entry) -> float:
+        """Return the largest difference of an entry from the right values, in ulps."""
         return max(
-            self.ulps(step, entry.name, entry.values[step], predicted(step)[entry.name])
+            self.ulps(step, entry.name, entry.values[step], self.right(step)[entry.name])
             for step in range(self.steps)
         )
 
@@ -163,6 +157,11 @@ class Observed:
         found = () if name in self.loop.frozen else record.gradients or ()
         return (tensors[name].double() for tensors in found[: self.steps])
 
+    def _likeness(self, right: Tensors) -> float:
+        """Return how parallel the first updates are to such gradients."""
+        pairs = ((n.values[0].flatten(), right[n.name].flatten()) for n in self.entries)
+        return sum(float(torch.cosine_similarity(*pair, 0)) for pair in pairs)
+
     def _possible(self) -> list[int]:
         if self.stated.microbatches:
             return [self.stated.microbatches]
@@ -181,15 +180,3 @@ class Observed:
         if any(a[1] >= b[0] for a, b in pairwise(ends)):
             return None  # several stages a rank
         return [sum(first <= layer for first, _ in ends[1:]) for layer in range(depth)]
-
-
-def _largest(gradients: Tensors) -> float:
-    return max(float(gradient.abs().max()) for gradient in gradients.values())
-
-
-def _likeness(entries: Sequence[Entry], right: Tensors) -> float:
-    """Return how parallel the first update is to another one."""
-    return sum(
-        float(torch.cosine_similarity(entry.values[0].flatten(), right[entry.name].flatten(), 0))
-        for entry in entries
-    )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 
-from pipekit.parity.fit import NOTHING, Factors, Known, Named, multiples, named, same, shown
+from pipekit.parity.fit import LEAST, NOTHING, Factors, Known, Named, multiples, named, same, shown
 from pipekit.parity.observed import Observed
 from pipekit.parity.plain_loop import LEARNING_RATE, Rows, Tensors, total
 from pipekit.parity.verdict import Fault
@@ -22,7 +22,14 @@ def microbatches(e: Observed) -> Iterator[Known]:
     def dealt(count: int, step: int) -> list[Rows]:  # as a distributed sampler deals rows out
         return [(k, e.loop.rows(step), count) for k in range(count)]
 
+    def split(size: int, step: int) -> list[Rows]:  # the last part has what is left
+        ends = [*range(0, e.loop.rows(step), size), e.loop.rows(step)]
+        return list(pairwise(ends))
+
     counts = [count for count in e.candidates if count <= MOST]
+    sizes = range(-(-e.loop.rows(0) // MOST), e.loop.rows(0)) if e.loop.case.odd else ()
+    for size in sizes:
+        yield from _means(e, -(-e.loop.rows(0) // size), partial(split, size))
     for count in dict.fromkeys((*counts, *REPLICAS)):
         for cut in (partial(e.loop.cut, microbatches=count), partial(dealt, count)):
             yield from _means(e, count, cut)
@@ -49,7 +56,7 @@ def _means(e: Observed, count: int, cut: Cut) -> Iterator[Known]:
         (factor,) = factors
         said = f"each of {count} microbatches or replicas counts alike, however many terms it has"
         known = {1.0: Fault.SUMMED, count**-2: Fault.AVERAGED_TWICE}
-        if abs(factor) > NOTHING / count:
+        if abs(factor) > LEAST:
             fault = next((f for k, f in known.items() if same(factor, k)), Fault.PER_MICROBATCH)
             yield fault, said if same(factor, 1 / count) else f"x {factor * count:.4g}; {said}"
 
@@ -88,7 +95,7 @@ def rows(e: Observed) -> Iterator[Known]:
 
 
 def _alone(e: Observed, cut: Cut, step: int) -> list[Tensors]:
-    return [e.loop.weighted(e.loop.whole(step), [rows]) for rows in cut(step)]
+    return [e.loop.batch(e.loop.whole(step), [rows]).gradients for rows in cut(step)]
 
 
 def _with_late(own: Callable[[int], list[Tensors]], step: int) -> list[Tensors]:
@@ -113,6 +120,8 @@ def _of_each_step(count: int, factors: Factors) -> Named:
         return  # which is said of all steps at once
     nearest = [round(factor) for factor in factors]
     fault = Fault.CLIPPED
+    if not any(nearest):
+        return  # too little to count
     if all(abs(factor - n) < NOTHING for factor, n in zip(factors, nearest, strict=True)):
         fault = Fault.LOST if {*nearest} <= {0, 1} else Fault.MICROBATCHES
     said = "; ".join(map(shown, steps))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipekit.parity.fit import NOTHING, Factors, Known, Named, multiples, named, same
+from pipekit.parity.fit import NOTHING, Factors, Known, Named, multiples, named, same, shown
 from pipekit.parity.observed import Observed
-from pipekit.parity.of_updates import added, meanings
+from pipekit.parity.of_updates import meanings
 from pipekit.parity.plain_loop import Pass, Tensors, total
 from pipekit.parity.suite import CLASSES, IGNORED, loss
 from pipekit.parity.verdict import Fault
@@ -36,7 +36,8 @@ def _passing(
 
 def _gradients(e: Observed, like: Callable[[int], Pass], step: int) -> Tensors:
     what = like(step)
-    return e.loop.weighted(what, e.parts(what.step) if e.loop.case.coupled else [what.rows])
+    parts = e.parts(what.step) if e.loop.case.coupled else [what.rows]
+    return e.loop.batch(what, parts).gradients
 
 
 def _with(e: Observed, **fault: Any) -> Callable[[int], Pass]:
@@ -98,7 +99,7 @@ def _as_they_come(e: Observed, delays: Sequence[int]) -> Iterator[Known]:
         for k, rows in enumerate(e.loop.cut(step, count)):
             forward = tuple(max(step * count + k - delay, 0) // count for delay in delays)
             like = replace(e.loop.whole(step), forward=forward, backward=newest)
-            sums.append((1.0, e.loop.weighted(like, [rows])))
+            sums.append((1.0, e.loop.batch(like, [rows]).gradients))
         return total(sums)
 
     for count in (count for count in e.candidates if count <= MOST_READ):
@@ -127,18 +128,35 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
     if e.loop.buffers[0]:
         said = "layers in evaluation mode"
         yield from _passing(e, Fault.BATCH_NORM, said, _with(e, training=False))
-    alone = partial(_gradients, e, _with(e, loss=_without_auxiliary))
     smooth = partial(_gradients, e, _with(e, loss=partial(loss, smoothing=1.0)))
-
-    def auxiliary(step: int) -> Tensors:
-        return total([(1.0, e.raw(step)), (-1.0, alone(step))])
 
     def smoothed(factors: Factors) -> Named:
         if same(sum(factors), 1.0) and abs(factors[1]) > NOTHING:
             yield Fault.OTHER_LOSS, f"labels smoothed by {factors[1]:.3g}"
 
-    yield from added(e, auxiliary, "of the auxiliary loss", lambda _: [Fault.AUXILIARY])
     yield from named(e, lambda step: [e.raw(step), smooth(step)], smoothed, together=True)
+    if case.coupled and case.tuples:
+        yield from _auxiliary(e)
+
+
+def _auxiliary(e: Observed) -> Iterator[Known]:
+    """Yield auxiliary losses of microbatches that count so many times."""
+    without = _with(e, loss=_without_auxiliary)
+
+    def basis(step: int) -> list[Tensors]:
+        found = [_gradients(e, without, step)]
+        for rows in e.parts(step):
+            own = (e.loop.batch(like(step), [rows]).gradients for like in (e.loop.whole, without))
+            found.append(total(zip((1.0, -1.0), own, strict=True)))
+        return found
+
+    def name(factors: Factors) -> Named:
+        rest, *counts = factors
+        if abs(rest) > NOTHING and not all(same(count, rest) for count in counts):
+            said = f"of {len(counts)} microbatches it counts {shown(counts)} times"
+            yield Fault.AUXILIARY, said + ("" if same(rest, 1.0) else f", and the rest {rest:.4g}")
+
+    return named(e, basis, name, together=True)
 
 
 def _rolled(by: int) -> Targets:
@@ -212,8 +230,13 @@ def between(e: Observed) -> Iterator[Known]:
     firsts = [n + 1 for n, (a, b) in enumerate(pairwise(e.stage_of or ())) if a != b]
     firsts = firsts or list(range(1, e.loop.depth))
     if e.loop.case.tuples:
-        for cut in product(firsts, (0, 1)):
-            yield from _sent_back(e, *cut)
+        for first in firsts:
+            for number in (0, 1):
+                yield from _sent_back(e, first, number)
+            for said, to in (("exchanged", (1, 0)), ("added up for the first", (0, 0))):
+                like = _with(e, input=partial(_rerouted, first, to))
+                said = f"those of the two tensors that layer {first} gets are {said}"
+                yield from _passing(e, Fault.CUT, said, like)
         return
 
     def handed(first: int, shift: int, back: int, layer: int, value: Tensor) -> Tensor:
@@ -230,11 +253,18 @@ def between(e: Observed) -> Iterator[Known]:
         yield from _passing(e, Fault.HANDED, said, _with(e, input=partial(handed, layer, *shifts)))
 
 
+def _rerouted(first: int, to: tuple[int, int], layer: int, value: Any) -> Any:
+    """Return tensors that a layer gets, with gradients that go back to others of them."""
+    if layer != first or isinstance(value, Tensor) or value[0].shape != value[1].shape:
+        return value
+    return tuple(v.detach() + value[k] - value[k].detach() for v, k in zip(value, to, strict=True))
+
+
 def _sent_back(e: Observed, first: int, number: int) -> Iterator[Known]:
     """Yield that of two tensors one's gradient is sent back so many times, or not at all."""
 
     def cut(layer: int, value: Any) -> Any:
-        if layer != first:
+        if layer != first or isinstance(value, Tensor):
             return value
         return tuple(v.detach() if k == number else v for k, v in enumerate(value))
 

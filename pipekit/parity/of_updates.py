@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from pipekit.parity.fit import (
+    LEAST,
     NOTHING,
     SAME,
     Factors,
@@ -26,7 +27,6 @@ from pipekit.parity.observed import Entry, Observed
 from pipekit.parity.plain_loop import Tensors, total
 from pipekit.parity.verdict import TOLERANCE, Fault
 
-_LEAST = 1e-6
 _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "Adam": torch.optim.Adam,
     "RMSprop": torch.optim.RMSprop,
@@ -45,7 +45,7 @@ def frozen(e: Observed) -> Iterator[Known]:
 def scaled(e: Observed) -> Iterator[Known]:
     """Yield multiples of the right gradients, in each step another one."""
     fits = fit(e, lambda step: [e.raw(step)], each_step=True)
-    groups, clipped = alike(fits, _LEAST), list(_clipped(e, fits))
+    groups, clipped = alike(fits, LEAST), list(_clipped(e, fits))
     for factors, entries in groups:
         by_terms = [factor / e.loop.terms(step) for step, factor in enumerate(factors)]
         if constant(factors):
@@ -64,7 +64,7 @@ def scaled(e: Observed) -> Iterator[Known]:
 
 def meanings(e: Observed, factor: float) -> list[str]:
     """Return the classes of which a factor may be."""
-    if abs(factor) < _LEAST:
+    if abs(factor) < LEAST:
         return [Fault.NEVER, Fault.LOST]
     counts = {float(count) for count in (*e.candidates, e.loop.terms(0)) if count > 1}
     stages = range(2, 17) if e.stages is None or e.stages == 1 else (e.stages,)
@@ -78,7 +78,7 @@ def meanings(e: Observed, factor: float) -> list[str]:
 
 def _once_a_stage(e: Observed, fits: Fits) -> Iterator[Known]:
     """Yield a factor that is applied again at each stage, from the last to the first."""
-    if not fits or any(not constant(found) or found[0] < _LEAST for found in fits.values()):
+    if not fits or any(not constant(found) or found[0] < LEAST for found in fits.values()):
         return
     depth = sorted((entry.layer[1], factors[0]) for entry, factors in fits.items())
     levels: list[float] = [1.0]
@@ -96,7 +96,7 @@ def _once_a_stage(e: Observed, fits: Fits) -> Iterator[Known]:
 
 def _clipped(e: Observed, fits: Fits) -> Iterator[Known]:
     """Yield a common norm of all parameters that have one ratio."""
-    norms, groups = [], alike(fits, _LEAST)
+    norms, groups = [], alike(fits, LEAST)
     for factors, entries in groups:
         names = {n.name for n in entries if n.name == e.loop.uses[n.name][0]}
         for step, factor in enumerate(factors):
@@ -130,6 +130,8 @@ def of_the_update(e: Observed) -> Iterator[Known]:
     if most:
         yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
     yield from added(e, before, "of the update before", partial(_kept, e))
+    each = {"each_step": True, "first": 1}
+    yield from named(e, lambda step: [e.raw(step), before(step)], _sometimes, **each)
     weights = e.loop.weights.__getitem__
     yield from added(e, weights, "of the weight", lambda _: [Fault.DECAY])
     yield from multiples(e, Fault.LATE, "each update applies the gradient of the one before", late)
@@ -150,6 +152,15 @@ def added(
             yield from ((fault, said) for fault in called(factor))
 
     return named(e, lambda step: [e.raw(step), more(step)], name)
+
+
+def _sometimes(factors: Factors) -> Named:
+    """Yield that some updates, from the second on, have all of the one before."""
+    own, kept = factors[::2], factors[1::2]
+    whole = [round(factor) for factor in kept]
+    near = all(abs(factor - n) < NOTHING for factor, n in zip(kept, whole, strict=True))
+    if near and {*whole} == {0, 1} and all(same(factor, 1.0) for factor in own):
+        yield Fault.KEPT, f"in updates {', '.join(str(k + 2) for k, n in enumerate(whole) if n)}"
 
 
 def _kept(e: Observed, factor: float) -> list[str]:

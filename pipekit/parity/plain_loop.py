@@ -91,14 +91,10 @@ class PlainLoop:
         """Return the gradient of a batch's loss: what SGD is to be given."""
         whole = self.whole(step)
         parts = self.cut(step, microbatches) if self.case.coupled else [whole.rows]
-        gradients = self.weighted(whole, parts)
+        gradients = self.batch(whole, parts).gradients
         norm = torch.stack([g.norm() for n, g in gradients.items() if n == self.uses[n][0]]).norm()
         factor = min(1.0, clip_norm / (float(norm) + 1e-6)) if clip_norm else 1.0
         return {name: factor * gradient for name, gradient in gradients.items()}
-
-    def weighted(self, like: Pass, parts: Sequence[Rows]) -> Tensors:
-        """Return the sum of the parts' gradients, each by its share of the terms of the mean."""
-        return self.batch(like, parts).gradients
 
     def batch(self, like: Pass, parts: Sequence[Rows], drawn: bool = False) -> PassResult:
         """Return what passes of the parts add up to, each by its share of the terms of the mean.

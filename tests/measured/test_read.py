@@ -3,7 +3,9 @@
 import gzip
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -101,17 +103,6 @@ def _replicas(folder: Path) -> Path:
     return found
 
 
-def _optimizers_on_clocks_apart(folder: Path) -> Path:
-    found = recordings.kineto(RUN, folder / "ranks", off_s=3600.0)
-    for path in found.iterdir():
-        written = json.loads(path.read_text())
-        ends = max(event["ts"] + event["dur"] for event in written["traceEvents"])
-        update = {"ph": "X", "cat": "user_annotation", "name": "Optimizer.step#SGD.step"}
-        written["traceEvents"].append(update | {"ts": ends, "dur": 1.0})
-        path.write_text(json.dumps(written))
-    return found
-
-
 def _compressed_in_folders(folder: Path) -> Path:
     found = recordings.megatron_app(RUN, folder / "events.json")
     (inner := folder / "a" / "b").mkdir(parents=True)
@@ -120,7 +111,60 @@ def _compressed_in_folders(folder: Path) -> Path:
     return folder
 
 
+def _rewritten(
+    folder: Path, change: Callable[[list[dict[str, Any]]], list[Any]], off_s: float = 0.0
+) -> Path:
+    """Record as torch does, each rank's events changed."""
+    found = recordings.kineto(RUN, folder / "ranks", off_s)
+    for path in found.iterdir():
+        written = json.loads(path.read_text())
+        path.write_text(json.dumps(written | {"traceEvents": change(written["traceEvents"])}))
+    return found
+
+
+def _optimizers_on_clocks_apart(folder: Path) -> Path:
+    def updated(events: list[dict[str, Any]]) -> list[Any]:
+        ends = max(event["ts"] + event["dur"] for event in events)
+        update = {"ph": "X", "cat": "user_annotation", "name": "Optimizer.step#SGD.step"}
+        return [*events, update | {"ts": ends, "dur": 1.0}]
+
+    return _rewritten(folder, updated, off_s=3600.0)
+
+
+def _begun_within_a_step(folder: Path) -> Path:
+    """Record two steps, the first from the third forward on."""
+
+    def twice(events: list[dict[str, Any]]) -> list[Any]:
+        begin = next(k for k, event in enumerate(events) if event["name"].endswith("F2"))
+        return events[begin:] + [e | {"ts": e["ts"] + 1e6 * RUN.makespan_s} for e in events]
+
+    return _rewritten(folder, twice)
+
+
+def _with_waits(folder: Path) -> Path:
+    """Begin each span where the one before it ends, as torch's own labels do."""
+
+    def longer(events: list[dict[str, Any]]) -> list[Any]:
+        ends = [0.0, *(event["ts"] + event["dur"] for event in events)]
+        spans = zip(events, pairwise(ends), strict=True)
+        return [event | {"ts": begin, "dur": end - begin} for event, (begin, end) in spans]
+
+    return _rewritten(folder, longer)
+
+
+def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
+    """Split the last microbatch's backward, and no other."""
+    *others, whole = sorted(events, key=lambda event: event["name"].endswith("B5"))
+    half = whole["dur"] / 2
+    names = [whole["name"].replace("B", part) for part in "IW"]
+    parts = [
+        whole | {"name": n, "dur": half, "ts": whole["ts"] + k * half} for k, n in enumerate(names)
+    ]
+    return others + parts
+
+
 OTHERWISE = [
+    *(_begun_within_a_step, _with_waits),
     *(_replicas, _optimizers_on_clocks_apart, _compressed_in_folders),
     *(_named_by_the_handler, _a_folder_a_rank, _beside_other_files),
     *(_since_1970, _clocks_apart, _without_marks),
@@ -135,6 +179,11 @@ def test_others_name_files_and_set_clocks_otherwise(
     assert found.recognition.method == "flush"
     assert found.step_s == pytest.approx(RUN.makespan_s, rel=0.05)  # without updates
     assert found.simulated_s == pytest.approx(found.step_s, rel=0.01)
+
+
+def test_a_backward_in_parts_is_not_a_cut_step(tmp_path: Path) -> None:
+    read = pk.read_trace(_rewritten(tmp_path, _in_parts))
+    assert len(read.frame) == 3 * (6 + 5 + 2)
 
 
 def test_a_file_that_was_recorded_anew_is_read_anew(tmp_path: Path) -> None:

@@ -148,10 +148,6 @@ class ClippedByStage(Small):
         super().update()
 
 
-class ClippedByStageThoughStated(ClippedByStage):
-    clip_norm = 0.15
-
-
 class Clipped(Small):
     def update(self) -> None:
         nn.utils.clip_grad_norm_(self.model.parameters(), 0.15)
@@ -245,12 +241,6 @@ class LossOfTheLast(Small):
         return 4 * loss if k == 3 else 0.0
 
 
-class AuxiliarySummed(Small):
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        extra: Tensor = output[1].mean()
-        return super().loss(output, target) + 0.75 * extra
-
-
 class StatisticsTwice(Small):
     def microbatch(self, k: int, x: Any, target: Tensor) -> float:
         with torch.no_grad():
@@ -277,7 +267,6 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (MeanOfMeans, "odd", Fault.PER_MICROBATCH),
     (Stale, "dense", Fault.STALE.format("1 update")),
     (ClippedByStage, "dense", Fault.CLIPPED_BY_STAGE),
-    (ClippedByStageThoughStated, "dense", Fault.CLIPPED_BY_STAGE),
     (Clipped, "dense", Fault.CLIPPED),
     (TiedTwice, "tied", Fault.TIED_TWICE),
     (TiedAveragedTwice, "tied", Fault.AVERAGED_TWICE),
@@ -291,7 +280,6 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (BatchBefore, "dense", Fault.EARLIER_BATCH),
     (Thawed, "frozen", Fault.FROZEN),
     (LossOfTheLast, "dense", Fault.LOSS),
-    (AuxiliarySummed, "moe", Fault.AUXILIARY),
     (StatisticsTwice, "batch-norm", Fault.BATCH_NORM),
     (WholeBatchNormalised, "batch-norm", Fault.BATCH_NORM),
 ]
@@ -339,8 +327,11 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.LabelsSmoothed, "dense", Fault.OTHER_LOSS),
     (unlisted.IgnoredTrained, "tokens", Fault.TERMS),
     (unlisted.SecondTensorScaled, "skips", Fault.AVERAGED_TWICE),
-    (unlisted.DecoupledDecay, "dense", Fault.DECAY),
     (unlisted.EachRowsMean, "tokens", Fault.PER_MICROBATCH),
+    (unlisted.GradientsExchanged, "skips", Fault.CUT),
+    (unlisted.KeptEverySecondBatch, "dense", Fault.KEPT),
+    (unlisted.WindowsOfSixteen, "odd", Fault.PER_MICROBATCH),
+    (unlisted.AuxiliaryOfTheLast, "moe", Fault.AUXILIARY),
     (unlisted.NoSuchClass, "dense", Fault.UNKNOWN),
 ]
 

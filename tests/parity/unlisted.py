@@ -368,15 +368,6 @@ class SecondTensorScaled(Small):
         return first, *(None if g is None else g / self.microbatches for g in others)
 
 
-class DecoupledDecay(Small):
-    """Weights decay as AdamW's do."""
-
-    def update(self) -> None:
-        super().update()
-        for parameter in self.model.parameters():
-            parameter.data *= 1 - 0.005
-
-
 class EachRowsMean(Small):
     """The mean of the rows' own means, however many labels each has."""
 
@@ -384,3 +375,49 @@ class EachRowsMean(Small):
         terms = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
         means = terms.view(target.shape).sum(1) / (target != -100).sum(1)
         return means.sum() / (self.microbatches * len(target))
+
+
+class GradientsExchanged(Small):
+    """The gradients of two tensors between stages come back in the other's place."""
+
+    def sent(self, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
+        return gradient[::-1]
+
+
+class KeptEverySecondBatch(Small):
+    """Gradients are cleared before every second batch only."""
+
+    number = 0
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.clear = self.optimizer.zero_grad
+        self.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+
+    def step(self, batch: Batch) -> float | None:
+        self.number += 1
+        if self.number % 2:
+            self.clear()
+        return super().step(batch)
+
+
+class WindowsOfSixteen(Small):
+    """Lightning #19987: the last window is shorter, and counts as much as the others."""
+
+    def cut(self, batch: Batch) -> list[Batch]:
+        return list(zip(*(part.split(16) for part in batch), strict=True))
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        value: Tensor = self.model.loss(output, target) / self.microbatches
+        return value
+
+
+class AuxiliaryOfTheLast(Small):
+    """The auxiliary loss of the last microbatch alone counts."""
+
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        self.last = k == self.microbatches - 1
+        return super().microbatch(k, x, target)
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        return super().loss(output if self.last else output[:1], target)

@@ -1,11 +1,16 @@
 """Traces: one table of events, whatever they come from."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from pandas.testing import assert_frame_equal
 
-from pipekit import schedules
+from pipekit import schedules, simulate
+from pipekit.clusters import flat
+from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import (
     Schedule,
     ScheduleError,
@@ -15,8 +20,10 @@ from pipekit.schedules import (
     parse,
     pipedream,
     two_bw,
+    zb_h1,
+    zb_h2,
 )
-from pipekit.traces import COLUMNS, Trace
+from pipekit.traces import COLUMNS, Trace, describe_bubbles
 
 
 def test_one_row_an_event() -> None:
@@ -120,3 +127,78 @@ def test_passes_are_no_updates_and_as_many_workers_are_active_as_compute_at_a_ti
     assert set(pipelined.passes["op"]) == {"FORWARD", "BACKWARD"}
     assert pipelined.most_active == 2
     assert Trace.from_schedule(schedules.model_parallel(3).take(2)).most_active == 1
+
+
+def bubbles(schedule: Schedule) -> "pd.Series[float]":
+    return Trace.from_schedule(schedule).bubbles().loc["all"]
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_zb_h2_idles_in_none_but_the_makespan(p: int) -> None:
+    m, batches = 3 * p, 4
+    found = bubbles(zb_h2(p, m).take(batches))
+    assert found["makespan"] == pytest.approx((p - 1) / (3 * m * batches + p - 1))
+    assert found["span"] == pytest.approx(0)
+    assert found["steady"] == pytest.approx(0)
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_flush_and_zb_h1_pay_theirs_every_batch(p: int) -> None:
+    m, batches = 2 * p, 4
+    assert bubbles(flush(p, m).take(batches))["steady"] == pytest.approx((p - 1) / (m + p - 1))
+    h1 = bubbles(zb_h1(p, m).take(batches))
+    assert h1["steady"] == pytest.approx((p - 1) / (3 * m + p - 1))
+    assert h1["makespan"] == pytest.approx(h1["steady"])
+    assert h1["span"] < h1["makespan"]
+
+
+def test_a_worker_that_begins_last_and_ends_first_has_no_bubble_in_its_span() -> None:
+    shares = Trace.from_schedule(flush(3, 4).take(1)).bubbles()
+    assert shares["makespan"].tolist() == pytest.approx([1 / 3] * 4)
+    assert shares["span"].tolist()[:3] == pytest.approx([6 / 18, 3 / 15, 0])
+    assert shares["steady"].isna().all()
+
+
+@pytest.mark.parametrize("schedule", [pipedream(4).take(40), two_bw(4, 4).take(10)])
+def test_without_flushes_the_steady_period_has_none(schedule: Schedule) -> None:
+    found = bubbles(schedule)
+    assert found["steady"] == pytest.approx(0, abs=1e-12)
+    assert found["makespan"] > found["span"] > 0
+
+
+def test_what_has_no_steady_period_is_not_said_to_have_a_bubble_in_it() -> None:
+    found = bubbles(inference(2).take(4))
+    assert found["makespan"] == pytest.approx(1 / 5)
+    assert math.isnan(found["steady"])
+    text = describe_bubbles(Trace.from_schedule(inference(2).take(4)).bubbles())
+    assert text == "bubble 20.0 % of makespan, 0.0 % of spans"
+
+
+def test_the_makespans_is_the_traces_and_idle_workers_count() -> None:
+    trace = Trace.from_schedule(Schedule((flush(1, 2).take(1).workers[0], ())))
+    shares = trace.bubbles()
+    assert shares.loc["all", "makespan"] == trace.bubble == pytest.approx(0.5)
+    assert shares.loc[1, "makespan"] == 1
+    assert math.isnan(shares.loc[1, "span"])
+
+
+def test_the_critical_path_is_as_long_as_the_run_with_the_waits_on_it() -> None:
+    layers = tuple(LayerProfile("layer", f, 2 * f, 2.0) for f in (1, 3, 2))
+    trace = simulate(flush(3, 5).take(1), Profile(layers), None, flat(3, 1.0))
+    path = trace.critical_path()
+    length = (path["end_s"] - path["start_s"] + path["waited_s"]).sum()
+    assert length == pytest.approx(trace.makespan_s)
+    assert (path["waited_s"] > 0).any(), "messages take time here"
+    assert path["end_s"].iloc[-1] == trace.frame["end_s"].max()
+
+
+def test_what_events_waited_for_leads_from_the_last_along_the_critical_path() -> None:
+    trace = simulate(gpipe(3, 4).take(1), Profile.uniform(3, 1, 2))
+    last_first = trace.frame.sort_values("worker", ascending=False, kind="stable")
+    for each in (trace, replace(trace, frame=last_first.reset_index(drop=True))):
+        waited, row, rows = each.waited_for(), int(each.frame["end_s"].argmax()), []
+        while row >= 0:
+            rows.append(row)
+            row = waited[row]
+        path = each.critical_path().drop(columns="waited_s")
+        assert_frame_equal(each.frame.loc[rows[::-1]].reset_index(drop=True), path)

@@ -56,10 +56,12 @@ def read(path: Path) -> Recording:
     if found.empty:
         raise ValueError(f"{path} has no rows: nothing was recorded")
     kind = found.pop("optype").astype("category").cat.rename_categories(_KINDS)
-    numbers = found.apply(pd.to_numeric, errors="coerce")
-    whole = numbers.reindex(columns=["dp_rank", "stage", "step", "mb_id", "gmc"]).fillna(-1)
-    dp_rank, stage, step, microbatch, chunk = whole.to_numpy(int).T
-    start = numbers["start_ts"].to_numpy(float)
+    number = {name: pd.to_numeric(found[name], errors="coerce") for name in found if name != "rank"}
+    dp_rank, stage, step, microbatch, chunk = (
+        number[name].fillna(-1).to_numpy(int) if name in number else np.full(len(found), -1)
+        for name in ("dp_rank", "stage", "step", "mb_id", "gmc")
+    )
+    start = number["start_ts"].to_numpy(float)
     rows = pd.DataFrame(
         {
             "worker": pd.factorize(found["rank"], sort=True)[0],
@@ -69,7 +71,7 @@ def read(path: Path) -> Recording:
             "kind": kind.array,
             "microbatch": microbatch,
             "start_s": start,
-            "end_s": start + numbers["duration"].to_numpy(float),
+            "end_s": start + number["duration"].to_numpy(float),
             "moves": ~kind.isin(_COMPUTES).to_numpy(),
         }
     )
@@ -105,18 +107,18 @@ def _joined(rows: pd.DataFrame) -> pd.DataFrame:
     """
     kind, stage = rows["kind"].cat, rows["stage"].to_numpy(copy=True)
     microbatch, meets = rows["microbatch"].to_numpy(copy=True), kind.codes.to_numpy(int)
-    lane = packed(rows["step"], rows["worker"])
+    lane = pd.factorize(packed(rows["step"], rows["worker"]))[0]
     number = _counted(packed(lane, meets))
     last = int(stage[(rows["kind"] == "FORWARD").to_numpy()].max())
     for name, (op, step) in _MADE.items():
         sent = np.flatnonzero(rows["kind"] == name)
         edge = 0 if name in ("recv activation", "send gradient") else last  # no neighbour there
         passes = np.flatnonzero((rows["kind"] == op) & (rows["stage"] != edge))
-        order = pd.Index(lane[passes] * len(rows) + _counted(lane[passes]))
-        at = order.get_indexer(lane[sent] * len(rows) + number[sent])
-        whose = np.append(passes, 0)[at]
-        stage[sent] = np.where(at < 0, -1, stage[whose] + step)
-        number[sent] = microbatch[sent] = np.where(at < 0, -1, microbatch[whose])
+        place = np.full((lane.max() + 1, number.max() + 1), -1)
+        place[lane[passes], _counted(lane[passes])] = passes
+        at = place[lane[sent], number[sent]]
+        stage[sent] = np.where(at < 0, -1, stage[at] + step)
+        number[sent] = microbatch[sent] = np.where(at < 0, -1, microbatch[at])
         meets[sent] = -1 - ("gradient" in name)  # both ends of a message
     replica = np.where(rows["kind"].isin(_OF_REPLICAS), -1, rows["replica"])
     home = np.where(rows["kind"].isin(_OF_STAGES), -1, stage)

@@ -21,7 +21,10 @@ _SIMPLE = re.compile(r"(Forward|Backward) (\d+)")
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _OPTIMIZER = "optimizer"
 _PASS, _UPDATE = "pass ", "Optimizer.step#"
+_OVERLAP = "OVERLAP_F_B"
 _GPU, _CPU = "gpu_user_annotation", "user_annotation"
+Pass = tuple[int, str, int]
+"""Stage, op and microbatch."""
 _SPANS = (_ACTION, _SIMPLE, _STEP, re.compile(_UPDATE + ".*"))
 
 
@@ -65,7 +68,7 @@ def _profiles(path: Path) -> Iterator[Path]:
 
 def read(path: Path) -> Recording:
     """Read a folder of ranks, or the file of one."""
-    found = [(file, head(file), _spans(events(file))) for file in _profiles(path)]
+    found = [(file, head(file), _spans(file)) for file in _profiles(path)]
     rows: list[dict[str, Any]] = []
     ranks: dict[int, Path] = {}
     sizes: set[int] = set()
@@ -109,11 +112,11 @@ def _ranks(found: list[Path]) -> Sequence[int]:
     return range(len(found))
 
 
-def _spans(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _spans(file: Path) -> list[dict[str, Any]]:
     """Return the spans that say something, of GPUs if these have passes, in order."""
     spans = [
         event
-        for event in found
+        for event in events(file)
         if event.get("ph") == "X"
         and event.get("cat") in (_GPU, _CPU)
         and any(each.fullmatch(str(event.get("name"))) for each in _SPANS)
@@ -123,30 +126,55 @@ def _spans(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     mine = [span for span in spans if span["cat"] == cat]
     if any(span["name"].startswith(_PASS) for span in mine):  # the others have waits in them
         mine = [span for span in mine if not span["name"].startswith(("PP:", "Forw", "Backw"))]
+    elif any(str(event.get("name")).endswith(_OVERLAP) for event in events(file)):
+        raise ValueError(
+            f"{file} has a forward and a backward in one label ({_OVERLAP}): record it with "
+            f"pipekit.measured.label_actions(*stages)"
+        )
     return sorted(mine, key=lambda span: span["ts"])
 
 
 def _passes(spans: list[dict[str, Any]], base: float, rank: int) -> Iterator[dict[str, Any]]:
     """Yield a rank's passes; a step begins where the profiler says so, or a pass comes again."""
-    step, seen = 0, set[object]()
-    marked = any(_STEP.fullmatch(span["name"]) for span in spans)
+    numbers = iter(_steps([found for span in spans if (found := _pass(span["name"], rank))]))
+    marked, step = any(_STEP.fullmatch(span["name"]) for span in spans), 0
     for span in spans:
         if begins := _STEP.fullmatch(span["name"]):
             step = int(begins[1])
             continue
-        task = _task(span["name"], rank)
-        key = tuple(task.values())
-        if not marked and key in seen and task["kind"] != _OPTIMIZER:
-            step, seen = step + 1, set()
-        seen.add(key)
+        found = _pass(span["name"], rank)
+        step = next(numbers) if found and not marked else step
+        stage, kind, microbatch = found or (-1, _OPTIMIZER, -1)
+        row = {"stage": stage, "kind": kind, "microbatch": microbatch, "step": step}
         start = (base + span["ts"]) / 1e6
-        yield task | {"step": step, "start_s": start, "end_s": start + span["dur"] / 1e6}
+        yield row | {"start_s": start, "end_s": start + span["dur"] / 1e6}
 
 
-def _task(name: str, rank: int) -> dict[str, Any]:
+def _steps(passes: Sequence[Pass]) -> Sequence[int]:
+    """Return the step of each pass: one ends before a pass comes again.
+
+    The first step or the last may be cut off.  Counted from the beginning or from the end, the
+    others are whole, which begin with an earlier microbatch.
+    """
+    ahead, behind = _repeats(passes), _repeats(passes[::-1])[::-1]
+    behind = [behind[0] - number for number in behind]
+    return min((ahead, behind), key=lambda each: passes[each.index(each[-1])][2]) if passes else ()
+
+
+def _repeats(passes: Sequence[Pass]) -> list[int]:
+    """Return of each pass how often passes had come again by then."""
+    found, seen = list[int](), set[object]()
+    for each in passes:
+        again = each in seen
+        if again:
+            seen.clear()
+        seen.add(each)
+        found.append((found[-1] if found else 0) + again)
+    return found
+
+
+def _pass(name: str, rank: int) -> Pass | None:
     if action := _ACTION.fullmatch(name):
-        kind = Op.lettered(action[2]).name
-        return {"stage": int(action[1]), "kind": kind, "microbatch": int(action[3])}
-    if simple := _SIMPLE.fullmatch(name):
-        return {"stage": rank, "kind": simple[1].upper(), "microbatch": int(simple[2])}
-    return {"stage": -1, "kind": _OPTIMIZER, "microbatch": -1}
+        return int(action[1]), Op.lettered(action[2]).name, int(action[3])
+    simple = _SIMPLE.fullmatch(name)
+    return (rank, simple[1].upper(), int(simple[2])) if simple else None

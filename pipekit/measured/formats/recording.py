@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from pipekit.measured.messages import RULES
 from pipekit.reading import GZIP, read_bytes
 
 
@@ -34,6 +35,11 @@ class Recording:
     steps: pd.DataFrame | None = None
     own_clocks: bool = False
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def passes(self) -> pd.DataFrame:
+        """The rows that are ops of a schedule."""
+        return self.rows[self.rows["kind"].isin(RULES)]
 
 
 def is_json(path: Path) -> bool:
