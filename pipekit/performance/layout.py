@@ -40,6 +40,8 @@ class ParallelLayout:
         spreads_vocabulary: whether each pipeline rank has a part of embedding and head (Yeung,
             Qi et al., Pipeline Parallelism with Vocabulary Parallelism, arXiv 2411.05288), which
             else are on the first and the last stage.
+        overlaps_experts: whether messages between experts run beside the passes of another
+            microbatch (Megatron-Core's batch-level overlap), which takes virtual stages, or none.
         method: a name of :data:`pipekit.names.METHODS`.
 
     Raises:
@@ -57,6 +59,7 @@ class ParallelLayout:
     zero: int = 0
     recompute: Recompute = "nothing"
     spreads_vocabulary: bool = False
+    overlaps_experts: bool = False
     method: str = "flush"
 
     def __post_init__(self) -> None:
@@ -161,18 +164,21 @@ def layouts(
                         _divisors(math.gcd(tp * cp * dp, experts), most_ep),
                         _sharding(pp, dp * cp),
                     ):
-                        yield on_gpus(
-                            gpus,
-                            batch,
-                            tp=tp,
-                            cp=cp,
-                            pp=pp,
-                            ep=ep,
-                            chunks=chunks,
-                            microbatch_samples=samples,
-                            zero=zero,
-                            method=method,
-                        )
+                        apart = ep > kind.node_gpus and (pp == 1 or chunks > 1)
+                        for overlaps in (False, True) if apart else (False,):
+                            yield on_gpus(
+                                gpus,
+                                batch,
+                                tp=tp,
+                                cp=cp,
+                                pp=pp,
+                                ep=ep,
+                                chunks=chunks,
+                                microbatch_samples=samples,
+                                zero=zero,
+                                overlaps_experts=overlaps,
+                                method=method,
+                            )
 
 
 def _stages(layers: int, pp: int, rounds: bool) -> list[tuple[int, str]]:

@@ -29,7 +29,8 @@ def peak_bytes(run: TrainingSetup) -> list[float]:
     for rank in range(layout.pp):
         here = [count for count, workers in zip(counts, places, strict=True) if rank in workers]
         layers = sum(here)
-        activations = microbatches[rank] * layers / len(here) * kept
+        flying = microbatches[rank] + layout.overlaps_experts  # that runs beside another one
+        activations = flying * layers / len(here) * kept
         again = whole - kept  # of the layer whose forward runs again
         tables, head = _tables(run, rank)
         logits = head * run.framework.logit_held * run.tokens * vocabulary(run)

@@ -21,6 +21,8 @@ from pipekit.performance.training import TrainingSetup
 _SYNCHRONOUS = Experts, Mamba
 """Layers whose host waits for the device: it reads how many tokens each expert has, or its
 launches follow no long product that they could hide behind."""
+_TAKEN_BY_MESSAGES = 20 / 132
+"""Of a device's multiprocessors, while messages run beside passes (DeepEP's 20 of an H100's)."""
 
 
 def step(run: TrainingSetup) -> TrainingStep:
@@ -100,6 +102,7 @@ def _mean_layer(run: TrainingSetup) -> PassCosts:
         dp=layout.ep,
         microbatch_samples=layout.microbatch_samples,
         recompute=layout.recompute,
+        overlaps_experts=layout.overlaps_experts,
     )
     return _mean_of_blocks(replace(run, layout=part))
 
@@ -118,7 +121,12 @@ def _block(run: TrainingSetup, block: Block) -> PassCosts:
     device, launch = total(after), run.launch_s
     forward = device.forward_s + device.forward_launches * launch
     backward = device.backward_s + device.backward_launches * launch
-    return total((_on_host(run, total(beside)), PassCosts(forward, backward)))
+    passes = total((_on_host(run, total(beside)), PassCosts(forward, backward)))
+    waited = device.exchange_s
+    if run.layout.overlaps_experts:
+        beside_other = waited - (passes.forward_s + passes.backward_s) / 2
+        waited = max(beside_other, waited * _TAKEN_BY_MESSAGES)
+    return total((passes, PassCosts(waited, waited)))
 
 
 def _on_host(run: TrainingSetup, passes: PassCosts) -> PassCosts:
@@ -139,7 +147,7 @@ def _layer(run: TrainingSetup, layer: Layer) -> PassCosts:
     share = {"selective": 0.5, "everything": 1.0, "experts": float(isinstance(layer, Experts))}
     again = share.get(rule, 0.0)
     return found._replace(
-        backward_s=found.backward_s + again * found.forward_s,
+        backward_s=found.backward_s + again * (found.forward_s + found.exchange_s),
         backward_launches=found.backward_launches + again * found.forward_launches,
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipekit import units
+from pipekit.choices import require_choice
 from pipekit.performance.configs import from_config
 from pipekit.performance.constants import fitted
 from pipekit.performance.devices import Machine, machine
@@ -19,6 +20,7 @@ from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, shape
 from pipekit.performance.step import TrainingStep
+from pipekit.performance.terms.kernels import BYTES
 from pipekit.performance.training import MEGATRON_BRIDGE, Framework, TrainingSetup, on, training
 from pipekit.progress import progress_bar
 
@@ -176,6 +178,7 @@ def recommend(
     """
     count, kind = _gpus(cluster)
     known = _shape(model)
+    require_choice("dtype", dtype, BYTES)
     room = USABLE * kind.device.memory_bytes
     alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
     too_large, least = 0, math.inf
@@ -189,11 +192,16 @@ def recommend(
         else:
             degrees = layout.tp, layout.cp, layout.ep, layout.pp
             alike[degrees].append(RankedLayout(run, step(run), tuple(peaks)))
+    if not tried:
+        raise ValueError(
+            f"a batch of {batch} cannot be dealt to {count} GPUs by {known.name}'s "
+            f"{known.layers} layers and its heads: use a multiple of {count}, or fewer GPUs"
+        )
     if not alike:
-        smallest = f"; the smallest takes {units.written(least, units.BYTES)}" if tried else ""
         raise ValueError(
             f"no layout of {known.name} fits on {count} {kind.device.name} with a batch of {batch}"
-            f"{smallest}: use more GPUs, a smaller batch or shorter sequences"
+            f"; the smallest takes {units.written(least, units.BYTES)}: use more GPUs, a smaller "
+            f"batch or shorter sequences"
         )
     found = _worth_it(map(_fastest, alike.values()))
     half_width = fitted().half_width(on(framework, kind), known.kind)
@@ -233,8 +241,11 @@ def _shape(model: Model) -> Shape:
 
 
 def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:
-    """Return the peaks of each rank with the least recomputation that fits, or with all."""
-    for recompute in _RECOMPUTE:
+    """Return the peaks of each rank with the least recomputation that fits, or with all.
+
+    Megatron-Core does not recompute everything in CUDA graphs.
+    """
+    for recompute in _RECOMPUTE[:-1] if run.graphs else _RECOMPUTE:
         again = replace(run, layout=replace(run.layout, recompute=recompute))
         peaks = peak_bytes(again)
         if max(peaks) <= room:

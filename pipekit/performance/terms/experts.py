@@ -87,4 +87,4 @@ def _all_to_all(run: TrainingSetup, layer: Experts, tokens: float, inner: int) -
         nodes = math.ceil(ep / machine.node_gpus)
         seconds = max(size * met(nodes) / run.links.rate(ep), size * met(ep) / nodes / inside)
     waited = 2 * (seconds + _LATENCY_S) * (_GRAPHED_WAIT if run.graphs else 1)
-    return PassCosts(waited, waited)
+    return PassCosts(exchange_s=waited)

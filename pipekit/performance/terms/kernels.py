@@ -24,12 +24,16 @@ _CAST_BYTES = {"float8": 4.0, "float4": 10.0}
 
 
 class PassCosts(NamedTuple):
-    """Seconds on the device of a forward and a backward, and the kernels that a host launches."""
+    """Seconds on the device of a forward and a backward, and the kernels that a host launches.
+
+    ``exchange_s`` are further seconds of either, of messages between experts.
+    """
 
     forward_s: float = 0.0
     backward_s: float = 0.0
     forward_launches: float = 0.0
     backward_launches: float = 0.0
+    exchange_s: float = 0.0
 
     def scaled(self, factor: float) -> "PassCosts":
         """Return so many of these passes."""
