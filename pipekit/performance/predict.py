@@ -124,8 +124,8 @@ def _block(run: TrainingSetup, block: Block) -> PassCosts:
     passes = total((_on_host(run, total(beside)), PassCosts(forward, backward)))
     waited = device.exchange_s
     if run.layout.overlaps_experts:
-        beside_other = waited - (passes.forward_s + passes.backward_s) / 2
-        waited = max(beside_other, waited * _TAKEN_BY_MESSAGES)
+        mean_s = (passes.forward_s + passes.backward_s) / 2
+        waited = max(waited - replicas.HIDDEN * mean_s, waited * _TAKEN_BY_MESSAGES)
     return total((passes, PassCosts(waited, waited)))
 
 

@@ -3,8 +3,8 @@
 from pipekit.performance.terms.vocabulary import vocabulary
 from pipekit.performance.training import TrainingSetup
 
-_HIDDEN = 0.5
-"""Of a pass's time in which messages between replicas can run beside it."""
+HIDDEN = 0.5
+"""Of a pass's time in which messages between replicas, or experts, can run beside it."""
 
 
 def parameters(run: TrainingSetup) -> tuple[float, float]:
@@ -61,7 +61,7 @@ def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
         return exchange_s
     layout = run.layout
     beside = layout.microbatches if layout.zero >= 2 else min(layout.microbatches, layout.pp)
-    hidden = _HIDDEN * slot_s * beside
+    hidden = HIDDEN * slot_s * beside
     return max(exchange_s - hidden, exchange_s / max(run.shape.layers / layout.pp, 1))
 
 
