@@ -35,10 +35,11 @@ _NAMES: Mapping[str, Sequence[str]] = {
 """What families call the same number."""
 _TEXT = "text_config", "llm_config", "language_config"
 """Where models of several kinds of input have that of their text, nearly all of their weights."""
-_PLAIN = set(
-    "gpt2 gpt_neo gpt_neox gptj gpt_bigcode codegen opt bloom mpt falcon phi starcoder2 nemotron "
-    "nemotron_h bert roberta xlm-roberta electra distilbert albert".split()
-)
+_PLAIN = {
+    *("gpt2", "gpt_neo", "gpt_neox", "gptj", "gpt_bigcode", "codegen", "opt", "bloom", "mpt"),
+    *("falcon", "phi", "starcoder2", "nemotron", "nemotron_h"),
+    *("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert"),
+}
 """Families whose MLPs have no gate."""
 _WINDOWED = "sliding_attention", "chunked_attention"
 _ATTENTION = "full_attention", "attention", *_WINDOWED
@@ -96,8 +97,8 @@ class _Config(dict[str, Any]):
         if self.number("experts", 0):
             mixture = self._experts(gated)
         if pattern := self.get("hybrid_override_pattern"):  # a layer a block, by its letter
-            mixers = {"M": self._mamba, "*": self._attention, "-": lambda: mlp}
-            return [((mixers[each]() if each in mixers else mixture or mlp),) for each in pattern]
+            kinds = {"M": self._mamba(), "*": self._attention(), "-": mlp, "E": mixture or mlp}
+            return [(kinds[each],) for each in pattern]
         layers = self.number("layers")
         kinds = self.get("layer_types") or self._windows(layers)
         known = {kind: self._mixer(kind) for kind in {*kinds}}

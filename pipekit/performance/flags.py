@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pipekit.megatron_layout import write_layout
 from pipekit.performance.layout import beside_head
 from pipekit.performance.predict import stage_layers
+from pipekit.performance.shapes import LatentAttention
 from pipekit.performance.training import TrainingSetup
 
 
@@ -60,12 +61,16 @@ def _megatron_experts(run: TrainingSetup) -> list[str]:
 def _megatron_recomputes(run: TrainingSetup) -> list[str]:
     """Return the flags of what runs again; a module that the model lacks would be refused."""
     rule, mixture = run.layout.recompute, run.shape.kind == "experts"
+    latent = any(isinstance(layer, LatentAttention) for layer, _ in run.shape.each_layer())
     if rule == "nothing":
         return []
     if rule == "everything":
-        return ["--recompute-granularity full", "--recompute-method uniform --recompute-num-layers 1"]
+        return [
+            "--recompute-granularity full",
+            "--recompute-method uniform --recompute-num-layers 1",
+        ]
     modules = {
-        "activations": ["layernorm"] + ["moe_act"] * mixture,
+        "activations": ["layernorm"] + ["moe_act"] * mixture + ["mla_up_proj"] * latent,
         "selective": ["mlp"] + ["moe"] * mixture,
         "experts": ["moe"],
     }

@@ -12,9 +12,9 @@ from pipekit.performance.devices import Machine
 from pipekit.performance.shapes import MLP, Experts, Shape
 
 Recompute = Literal["nothing", "activations", "selective", "experts", "everything"]
-"""What runs again before a backward: norms and experts' activations (Megatron-Core's modules
-``layernorm`` and ``moe_act``); every second product, too ("selective" of torchtitan); mixtures of
-experts; or all layers."""
+"""What runs again before a backward: norms, experts' activations and latent attention's projections
+up (Megatron-Core's modules ``layernorm``, ``moe_act`` and ``mla_up_proj``); every second product,
+too ("selective" of torchtitan); mixtures of experts; or all layers."""
 
 _LEAST_TOKENS = 4096
 """Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""

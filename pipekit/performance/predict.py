@@ -10,7 +10,7 @@ from pipekit.performance.layout import ParallelLayout, beside_head
 from pipekit.performance.shapes import MLP, Attention, Block, Experts, LatentAttention, Layer, Mamba
 from pipekit.performance.step import TrainingStep, homes
 from pipekit.performance.terms import replicas
-from pipekit.performance.terms.attention import attention, latent_attention
+from pipekit.performance.terms.attention import attention, latent_attention, up_projections
 from pipekit.performance.terms.experts import activations, experts
 from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.terms.mamba import mamba
@@ -143,6 +143,8 @@ def _layer(run: TrainingSetup, layer: Layer) -> PassCosts:
         again = run.residual().forward_s
         if isinstance(layer, Experts):
             again += activations(run, layer).forward_s
+        elif isinstance(layer, LatentAttention):
+            again += up_projections(run, layer).forward_s
         return found._replace(backward_s=found.backward_s + again)
     share = {"selective": 0.5, "everything": 1.0, "experts": float(isinstance(layer, Experts))}
     again = share.get(rule, 0.0)

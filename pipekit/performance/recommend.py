@@ -181,32 +181,46 @@ def recommend(
     known = _shape(model)
     require_choice("dtype", dtype, BYTES)
     room = USABLE * kind.device.memory_bytes
-    alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
-    too_large, least = 0, math.inf
     tried = [*layouts(known, kind, count, batch, seq_tokens)]
-    for layout in progress_bar(tried, desc="recommend", unit="layout", delay=1.0):
-        run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
-        peaks, run = _least_recomputed(replace(run, graphs=graphs), room)
-        least = min(least, max(peaks))
-        if max(peaks) > room:
-            too_large += 1
-        else:
-            degrees = layout.tp, layout.cp, layout.ep, layout.pp
-            alike[degrees].append(RankedLayout(run, step(run), tuple(peaks)))
     if not tried:
         raise ValueError(
             f"a batch of {batch} cannot be dealt to {count} GPUs by {known.name}'s "
             f"{known.layers} layers and its heads: use a multiple of {count}, or fewer GPUs"
         )
-    if not alike:
+    least, fitting = math.inf, list[tuple[TrainingSetup, tuple[float, ...]]]()
+    for layout in progress_bar(tried, desc="recommend", unit="layout", delay=1.0):
+        run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
+        peaks, run = _least_recomputed(replace(run, graphs=graphs), room)
+        least = min(least, max(peaks))
+        if max(peaks) <= room:
+            fitting.append((run, tuple(peaks)))
+    if not fitting:
         raise ValueError(
             f"no layout of {known.name} fits on {count} {kind.device.name} with a batch of {batch}"
             f"; the smallest takes {units.written(least, units.BYTES)}: use more GPUs, a smaller "
             f"batch or shorter sequences"
         )
-    found = _worth_it(map(_fastest, alike.values()))
+    too_large = len(tried) - len(fitting)
+    found = _worth_it(map(_fastest, _alike(fitting)))
     half_width = fitted().half_width(on(framework, kind), known.kind)
     return Recommendation(found, half_width, len(tried), too_large)
+
+
+def _alike(
+    fitting: Iterable[tuple[TrainingSetup, tuple[float, ...]]],
+) -> Iterable[list[RankedLayout]]:
+    """Return layouts by how they spread the model, without those that recompute everything.
+
+    That is a third more work, and "forced" by too little memory (Megatron-Core MoE, README,
+    Profiling Bottlenecks): it is left to models of which nothing fits else.
+    """
+    every = list(fitting)
+    cheap = [each for each in every if each[0].layout.recompute != "everything"]
+    alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
+    for run, peaks in cheap or every:
+        degrees = run.layout.tp, run.layout.cp, run.layout.ep, run.layout.pp
+        alike[degrees].append(RankedLayout(run, step(run), peaks))
+    return alike.values()
 
 
 def _worth_it(found: Iterable[RankedLayout]) -> tuple[RankedLayout, ...]:

@@ -13,9 +13,15 @@ def parameters(run: TrainingSetup) -> tuple[float, float]:
     tables = 1.0 if shape.tied or layout.pp > 1 else 2.0
     if layout.spreads_vocabulary:
         tables = (2 - shape.tied) / layout.pp
-    vocabularies = tables * vocabulary(run) * shape.hidden
-    dense = shape.dense_parameters / (layout.tp * layout.pp) + vocabularies
-    return shape.expert_parameters / (layout.ep * layout.pp), dense
+    return weights(run, shape.layers / layout.pp, tables)
+
+
+def weights(run: TrainingSetup, layers: float, tables: float) -> tuple[float, float]:
+    """Return likewise those of a rank with so many layers and vocabularies."""
+    shape, layout = run.shape, run.layout
+    share = layers / shape.layers
+    dense = share * shape.dense_parameters / layout.tp + tables * vocabulary(run) * shape.hidden
+    return share * shape.expert_parameters / layout.ep, dense
 
 
 def seconds(run: TrainingSetup, slot_s: float) -> float:
