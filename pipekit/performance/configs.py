@@ -98,6 +98,8 @@ class _Config(dict[str, Any]):
             mixture = self._experts(gated)
         if pattern := self.get("hybrid_override_pattern"):  # a layer a block, by its letter
             kinds = {"M": self._mamba(), "*": self._attention(), "-": mlp, "E": mixture or mlp}
+            if unknown := {*pattern} - {*kinds}:
+                raise ValueError(f"{self._path} has layers {unknown}, {_DESCRIBE}")
             return [(kinds[each],) for each in pattern]
         layers = self.number("layers")
         kinds = self.get("layer_types") or self._windows(layers)
