@@ -49,14 +49,18 @@ def _tables(run: TrainingSetup, rank: int) -> tuple[float, float]:
 
 
 def _states(run: TrainingSetup, layers: int, tables: float) -> float:
-    """Return bytes of weights, gradients and optimizer states, sharded by ZeRO's stage."""
+    """Return bytes of weights, gradients and optimizer states, sharded by ZeRO's stage.
+
+    Weights that are not trained have neither gradients nor states; their adapters are small.
+    """
     layout, framework = run.layout, run.framework
     experts, dense = weights(run, layers, tables)
+    trained = framework.states_held, framework.gradients_held
+    sizes = (*(trained if run.trains_weights else (0.0, 0.0)), 2.0)
     # Between the microbatches of a pipeline whole weights and gradients stay where they are.
-    whole = sum((framework.gradients_held, 2.0)[: max(layout.zero - 1, 0)]) if layout.pp > 1 else 0
+    whole = sum(sizes[1 : max(layout.zero, 1)]) if layout.pp > 1 else 0
 
     def held(count: float, replicas: int) -> float:
-        sizes = framework.states_held, framework.gradients_held, 2.0
         shares = (
             size / (replicas if layout.zero > number else 1) for number, size in enumerate(sizes)
         )

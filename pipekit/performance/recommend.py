@@ -153,6 +153,7 @@ def recommend(
     seq_tokens: int = 4096,
     dtype: str = "bfloat16",
     graphs: bool = False,
+    trains_weights: bool = True,
     framework: Framework = MEGATRON_BRIDGE,
 ) -> Recommendation:
     """Return the layouts that fit, ranked by the seconds of a step.
@@ -171,6 +172,7 @@ def recommend(
         dtype: of products: "bfloat16", "float16", "float8" or "float4".
         graphs: whether a pass is launched as one CUDA graph, so that small kernels cost less; where
             the device is always behind its host, as in large dense models, nothing changes.
+        trains_weights: False if the weights are frozen, beside small adapters (LoRA).
         framework: that runs it.
 
     Raises:
@@ -190,7 +192,8 @@ def recommend(
     least, fitting = math.inf, list[tuple[TrainingSetup, tuple[float, ...]]]()
     for layout in progress_bar(tried, desc="recommend", unit="layout", delay=1.0):
         run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
-        peaks, run = _least_recomputed(replace(run, graphs=graphs), room)
+        run = replace(run, graphs=graphs, trains_weights=trains_weights)
+        peaks, run = _least_recomputed(run, room)
         least = min(least, max(peaks))
         if max(peaks) <= room:
             fitting.append((run, tuple(peaks)))
