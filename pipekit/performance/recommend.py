@@ -203,10 +203,13 @@ def recommend(
             f"; the smallest takes {units.written(least, units.BYTES)}: use more GPUs, a smaller "
             f"batch or shorter sequences"
         )
-    too_large = len(tried) - len(fitting)
-    found = _worth_it(map(_fastest, _alike(fitting)))
-    half_width = fitted().half_width(on(framework, kind), known.kind)
-    return Recommendation(found, half_width, len(tried), too_large)
+    own, fits = on(framework, kind), fitted()
+    # Whatever a machine's constants, they are those of all its layouts.
+    known_best = (each for each in fits.machines if each.startswith(f"{framework.name} on "))
+    apart = min(fits.half_width(each, known.kind) for each in (own, *known_best))
+    found = _worth_it(map(_fastest, _alike(fitting)), apart)
+    half_width = fits.half_width(own, known.kind)
+    return Recommendation(found, half_width, len(tried), len(tried) - len(fitting))
 
 
 def _alike(
@@ -226,21 +229,27 @@ def _alike(
     return alike.values()
 
 
-def _worth_it(found: Iterable[RankedLayout]) -> tuple[RankedLayout, ...]:
+def _worth_it(found: Iterable[RankedLayout], apart: float) -> tuple[RankedLayout, ...]:
     """Return layouts, the fastest first, but those that split tensors further for no gain.
 
     A large part of a tensor keeps a GPU busy (Megatron-Bridge's performance guide, Lowering
-    Host Overhead and Jitters, 2: no per-tensor sharding, TP or CP, that is not necessary).
+    Host Overhead and Jitters, 2: no per-tensor sharding, TP or CP, that is not necessary).  A gain
+    is a factor of more than exp(``apart``): others cannot be told apart.
     """
-    kept: list[RankedLayout] = []
-    least: dict[tuple[object, ...], list[ParallelLayout]] = defaultdict(list)
-    for each in sorted(found, key=lambda each: each.step_s):
-        own = each.layout
-        faster = least[own.ep, own.pp, own.zero == 3]
-        if not any(one.tp <= own.tp and one.cp <= own.cp for one in faster):
-            kept.append(each)
-            faster.append(own)
-    return tuple(kept)
+    ranked = sorted(found, key=lambda each: each.step_s)
+
+    def splits_less(one: RankedLayout, other: RankedLayout) -> bool:
+        a, b = one.layout, other.layout
+        alike = (a.ep, a.pp, a.zero == 3) == (b.ep, b.pp, b.zero == 3) and a != b
+        return alike and a.tp <= b.tp and a.cp <= b.cp
+
+    return tuple(
+        each
+        for each in ranked
+        if not any(
+            splits_less(one, each) and one.step_s <= each.step_s * math.exp(apart) for one in ranked
+        )
+    )
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
