@@ -37,16 +37,14 @@ def megatron(run: TrainingSetup) -> str:
 
 def _megatron_stages(run: TrainingSetup) -> list[str]:
     """Return the flags of the virtual stages: how many, or, if they differ, what each has."""
-    layout, predictors = run.layout, run.shape.predictors
-    if layout.pp == 1:
-        return [f"--mtp-num-layers {predictors}"] * (predictors > 0)
-    balance = stage_layers(run)
+    chunks, predictors, balance = run.layout.chunks, run.shape.predictors, stage_layers(run)
+    words = [f"--mtp-num-layers {predictors}"] * (predictors > 0)
     if len({*balance}) == 1 and not predictors:
-        chunks = layout.chunks
         return [f"--num-virtual-stages-per-pipeline-rank {chunks}"] * (chunks > 1)
-    balance[0], balance[-1] = balance[0] + 1, balance[-1] + predictors + 1
-    words = [f'--pipeline-model-parallel-layout "{write_layout(balance, predictors)}"']
-    return words + [f"--mtp-num-layers {predictors}"] * (predictors > 0)
+    if run.layout.pp > 1:
+        balance[0], balance[-1] = balance[0] + 1, balance[-1] + predictors + 1
+        words.append(f'--pipeline-model-parallel-layout "{write_layout(balance, predictors)}"')
+    return words
 
 
 def _megatron_experts(run: TrainingSetup) -> list[str]:
@@ -65,10 +63,7 @@ def _megatron_recomputes(run: TrainingSetup) -> list[str]:
     if rule == "nothing":
         return []
     if rule == "everything":
-        return [
-            "--recompute-granularity full",
-            "--recompute-method uniform --recompute-num-layers 1",
-        ]
+        return ["--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"]
     modules = {
         "activations": ["layernorm"] + ["moe_act"] * mixture + ["mla_up_proj"] * latent,
         "selective": ["mlp"] + ["moe"] * mixture,

@@ -103,7 +103,7 @@ def made(model: Shape, layout: ParallelLayout) -> TrainingSetup:
         ("llama3-8b", {"pp": 2, "chunks": 4, "method": "interleaved"}, "--num-virtual-stages"),
         ("llama3-8b", {"pp": 5}, '-layout "E,t*7|t*7|t*7|t*7|t*4,L"'),
         ("deepseek-v3", {"pp": 2, "ep": 8, "dp": 8}, "--expert-tensor-parallel-size 1"),
-        ("deepseek-v3", {"pp": 2, "ep": 8, "dp": 8}, 'm,L" --mtp-num-layers 1'),
+        ("deepseek-v3", {"pp": 2, "ep": 8, "dp": 8}, "--mtp-num-layers 1 --pipeline-model"),
     ],
 )
 def test_megatrons_flags_are_those_that_it_takes(
