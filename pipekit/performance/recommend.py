@@ -34,9 +34,9 @@ _DEGREES = (
 Model = str | os.PathLike[str] | Shape
 Cluster = str | tuple[int, Machine]
 
-USABLE = 0.85
-"""Of a device's memory, that allocated peaks may fill: an allocator reserves more.  Half of the
-trainings with so much on an H100 failed (Hugging Face, The Ultra-Scale Playbook, 2025)."""
+USABLE = 0.9
+"""Of a device's memory, that allocated peaks may fill: an allocator reserves more.  Most of NVIDIA's
+published layouts fill as much by :func:`.memory.peak_bytes` at their size of microbatches."""
 _RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "everything")
 """From what costs no time to what costs most; the first that fits is taken."""
 

@@ -13,7 +13,6 @@ from pydantic import PositiveInt
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
-from pipekit.performance.recommend import USABLE
 from pipekit.performance.shapes import MLP, Shape, llama
 from pipekit.performance.step import TrainingStep, in_flight
 
@@ -40,9 +39,8 @@ _WEIGHT_BYTES, _STATE_BYTES = 6, 12
 """A bfloat16 weight with its float32 gradient; float32 weight and Adam's moments, which ZeRO
 shards (Rajbhandari et al., SC '20, section 3)."""
 _RUNTIME_BYTES = 0.5e9  # what communication keeps
-_USABLE_BYTES, _SPREAD = USABLE * _H100.device.memory_bytes, 0.12
-"""Of an H100, half of the trainings with which fail; and by how much the logarithm of memory is
-usually off."""
+_USABLE_BYTES, _SPREAD = 68e9, 0.12
+"""Of an H100's 80 GB, and by how much the logarithm of memory is usually off."""
 _OTHER_CRASHES, _HOPELESS = 0.07, 0.01
 """Of runs far below the limit, time-outs and failed nodes; and the least chance of any run."""
 
