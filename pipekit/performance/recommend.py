@@ -35,8 +35,8 @@ Model = str | os.PathLike[str] | Shape
 Cluster = str | tuple[int, Machine]
 
 USABLE = 0.9
-"""Of a device's memory, that allocated peaks may fill: an allocator reserves more.  Most layouts that
-NVIDIA published fill no more by :func:`.memory.peak_bytes` with cheap recomputation."""
+"""Of a device's memory, that allocated peaks may fill: an allocator reserves more.  Most layouts
+that NVIDIA published fill no more by :func:`.memory.peak_bytes` with cheap recomputation."""
 _RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "everything")
 """From what costs no time to what costs most; the first that fits is taken."""
 
