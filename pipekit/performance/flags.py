@@ -24,7 +24,8 @@ def megatron(run: TrainingSetup) -> str:
     words += ["--sequence-parallel"] if layout.tp > 1 else []
     words += _megatron_experts(run)
     words += ["--cuda-graph-impl local"] if run.graphs else []
-    words += ["--grad-reduce-in-bf16"] if run.framework.gradients_held == 2 else []
+    reduces_narrow = run.framework.gradients_held == 2 and run.dtype != "float16"
+    words += ["--grad-reduce-in-bf16"] if reduces_narrow else []
     if layout.zero in (1, 2):
         words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
     if layout.zero == 3:
