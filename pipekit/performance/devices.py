@@ -45,21 +45,15 @@ class Machine:
     def peak(self, dtype: str) -> float:
         """Return FLOP/s of a dtype, or of the next wider one that the device has units for."""
         known = self.device.peak_flops
-        wider = dtype, *_WIDER[dtype if dtype in _WIDER else "float32"]
-        found = next((known[each] for each in wider if each in known), None)
+        first = "bfloat16" if dtype == "float16" else dtype  # as wide, and as fast
+        wider = _WIDER[_WIDER.index(first) :] if first in _WIDER else ()
+        found = next((known[each] for each in (dtype, *wider) if each in known), None)
         if found is None:
             raise ValueError(f"{self.device.name} has no peak for {dtype}: add it to peak_flops")
         return found
 
 
-_WIDER = {
-    "float4": ("float8", "bfloat16", "float16", "float32"),
-    "float8": ("bfloat16", "float16", "float32"),
-    "bfloat16": ("float16", "float32"),
-    "float16": ("bfloat16", "float32"),
-    "float32": (),
-}
-"""By dtype what computes its products where there are no units for it."""
+_WIDER = ("float4", "float8", "bfloat16", "float16", "float32")
 
 
 def described(
