@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -236,20 +237,14 @@ def _worth_it(found: Iterable[RankedLayout], apart: float) -> tuple[RankedLayout
     Host Overhead and Jitters, 2: no per-tensor sharding, TP or CP, that is not necessary).  A gain
     is a factor of more than exp(``apart``): others cannot be told apart.
     """
-    ranked = sorted(found, key=lambda each: each.step_s)
-
-    def splits_less(one: RankedLayout, other: RankedLayout) -> bool:
-        a, b = one.layout, other.layout
-        alike = (a.ep, a.pp, a.zero == 3) == (b.ep, b.pp, b.zero == 3) and a != b
-        return alike and a.tp <= b.tp and a.cp <= b.cp
-
-    return tuple(
-        each
-        for each in ranked
-        if not any(
-            splits_less(one, each) and one.step_s <= each.step_s * math.exp(apart) for one in ranked
-        )
-    )
+    kept: dict[tuple[int, int, bool], list[RankedLayout]] = defaultdict(list)
+    for each in sorted(found, key=lambda each: (each.layout.tp * each.layout.cp, each.step_s)):
+        own, limit = each.layout, each.step_s * math.exp(apart)
+        alike = kept[own.ep, own.pp, own.zero == 3]
+        splits_less = (o for o in alike if o.layout.tp <= own.tp and o.layout.cp <= own.cp)
+        if not any(other.step_s <= limit for other in splits_less):
+            alike.append(each)
+    return tuple(sorted(chain.from_iterable(kept.values()), key=lambda each: each.step_s))
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
