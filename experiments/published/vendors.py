@@ -4,7 +4,7 @@
 """
 
 from concurrent.futures import ProcessPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import typer
@@ -30,13 +30,15 @@ class Question(NamedTuple):
     seq_tokens: int
     dtype: str
     graphs: bool
+    trains_weights: bool
 
 
 def question(row: BridgeRow) -> Question:
     """Return what is asked for a row."""
     number, graphed = dtype(row.precision), graphs(row)
     cluster, batch = f"{row.gpus}x{row.device}", row.global_batch_samples
-    return Question(bridge_shape(row), cluster, batch, row.seq_tokens, number, graphed)
+    trained = row.task != "lora"
+    return Question(bridge_shape(row), cluster, batch, row.seq_tokens, number, graphed, trained)
 
 
 def chosen(row: BridgeRow) -> Degrees:
@@ -47,10 +49,10 @@ def chosen(row: BridgeRow) -> Degrees:
 
 def first(asked: Question) -> list[Degrees]:
     """Return the degrees of the first layouts that are recommended; none fits: none."""
-    model, cluster, batch, *_ = asked
-    options = {name: getattr(asked, name) for name in ("seq_tokens", "dtype", "graphs")}
+    model, cluster, batch, *options = asked
+    how: dict[str, Any] = dict(zip(Question._fields[3:], options, strict=True))
     try:
-        found = recommend(model, cluster, batch, **options).candidates[:FIRST]
+        found = recommend(model, cluster, batch, **how).candidates[:FIRST]
     except ValueError:
         return []
     return [(each.tp, each.cp, each.ep, each.pp) for each in (one.layout for one in found)]

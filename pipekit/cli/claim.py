@@ -153,7 +153,7 @@ def _cells(notebook: Path, id: str) -> Iterator[tuple[int, str, int]]:
 def _letters(node: ast.AST, id: str) -> int:
     """Return how many letters of a claim's id a text in code spells; 0 if it is another text.
 
-    Braces stand for some of it.
+    Braces stand for some of it; the paper's name, which all claims share, does not count.
     """
     match node:
         case ast.Constant(value=str(text)):
@@ -163,8 +163,11 @@ def _letters(node: ast.AST, id: str) -> int:
         case _:
             return 0
     pattern = re.compile(".*".join(map(re.escape, parts)))
-    is_id = pattern.fullmatch(id) or pattern.fullmatch(id.partition("-")[2])
-    return sum(map(len, parts)) if is_id else 0
+    paper, _, place = id.partition("-")
+    spelt = sum(map(len, parts))
+    if pattern.fullmatch(place):
+        return spelt
+    return max(spelt - len(paper) - 1, 0) if pattern.fullmatch(id) else 0
 
 
 def _run_again(outcome: "Outcome") -> Path:

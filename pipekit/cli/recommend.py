@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +25,9 @@ def recommend(
     ] = "bfloat16",
     graphs: Annotated[
         bool, typer.Option("--graphs", help="Each pass is launched as one CUDA graph.")
+    ] = False,
+    lora: Annotated[
+        bool, typer.Option("--lora", help="Weights are frozen, beside small adapters.")
     ] = False,
     framework: Annotated[
         str, typer.Option(help="Whose flags are printed: megatron, torchtitan or pipekit.")
@@ -53,7 +56,13 @@ def recommend(
 
     require_choice("framework", framework, flags.FRAMEWORKS)
     cluster = gpus, machine(device)
-    found = ranked(model, cluster, batch, seq_tokens=seq_tokens, dtype=dtype, graphs=graphs)
+    how: dict[str, Any] = {
+        "seq_tokens": seq_tokens,
+        "dtype": dtype,
+        "graphs": graphs,
+        "trains_weights": not lora,
+    }
+    found = ranked(model, cluster, batch, **how)
     if rank > len(found.candidates):
         raise ValueError(f"--rank must be at most {len(found.candidates)}, the candidates")
     typer.echo(found)

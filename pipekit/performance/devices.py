@@ -44,9 +44,10 @@ class Machine:
 
     def peak(self, dtype: str) -> float:
         """Return FLOP/s of a dtype, or of the next wider one that the device has units for."""
-        wider = _WIDER[_WIDER.index(dtype) :] if dtype in _WIDER else (dtype,)
         known = self.device.peak_flops
-        found = next((known[each] for each in wider if each in known), None)
+        first = "bfloat16" if dtype == "float16" else dtype  # as wide, and as fast
+        wider = _WIDER[_WIDER.index(first) :] if first in _WIDER else ()
+        found = next((known[each] for each in (dtype, *wider) if each in known), None)
         if found is None:
             raise ValueError(f"{self.device.name} has no peak for {dtype}: add it to peak_flops")
         return found

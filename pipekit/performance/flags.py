@@ -1,8 +1,11 @@
-"""A layout as other programs take it: flags of Megatron-LM, torchtitan's TOML, our own call."""
+"""A layout as other programs take it: flags of Megatron-LM and torchtitan, our own call."""
 
 from collections.abc import Callable, Mapping
 
+from pipekit.megatron_layout import write_layout
 from pipekit.performance.layout import beside_head
+from pipekit.performance.predict import stage_layers
+from pipekit.performance.shapes import LatentAttention
 from pipekit.performance.training import TrainingSetup
 
 
@@ -12,7 +15,6 @@ def megatron(run: TrainingSetup) -> str:
     flags = {
         "--tensor-model-parallel-size": layout.tp,
         "--context-parallel-size": layout.cp,
-        "--expert-model-parallel-size": layout.ep,
         "--pipeline-model-parallel-size": layout.pp,
         "--micro-batch-size": layout.microbatch_samples,
         "--global-batch-size": layout.global_batch_samples,
@@ -20,48 +22,81 @@ def megatron(run: TrainingSetup) -> str:
     }
     words = [f"{name} {value}" for name, value in flags.items()]
     words += ["--sequence-parallel"] if layout.tp > 1 else []
-    words += ["--enable-cuda-graph"] if run.graphs else []
-    words += ["--grad-reduce-in-bf16"] if run.framework.gradients_held == 2 else []
-    words += ["--use-distributed-optimizer"] if layout.zero in (1, 2) else []
+    words += _megatron_experts(run)
+    words += ["--cuda-graph-impl local"] if run.graphs else []
+    reduces_narrow = run.framework.gradients_held == 2 and run.dtype != "float16"
+    words += ["--grad-reduce-in-bf16"] if reduces_narrow else []
+    if layout.zero in (1, 2):
+        words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
     if layout.zero == 3:
         words += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params"]
-    if layout.chunks > 1:
-        words.append(f"--num-virtual-stages-per-pipeline-rank {layout.chunks}")
-    words += _MEGATRON_RECOMPUTE[layout.recompute]
-    words += {"float8": ["--fp8-format hybrid"], "bfloat16": ["--bf16"]}.get(run.dtype, [])
+    words += _megatron_stages(run)
+    words += _megatron_recomputes(run)
+    words += _MEGATRON_DTYPE.get(run.dtype, ())
     return " ".join(words)
 
 
-def torchtitan(run: TrainingSetup) -> str:
-    """Return the tables of torchtitan's TOML (torchtitan/config/job_config.py)."""
-    layout = run.layout
-    schedule = "Interleaved1F1B" if layout.chunks > 1 else "1F1B"
-    shards = layout.zero > 0
-    layers = -(-run.shape.layers // layout.stages)
-    mode = {"nothing": "none", "everything": "full"}.get(layout.recompute, "selective")
-    tables: Mapping[str, Mapping[str, object]] = {
-        "parallelism": {
-            "tensor_parallel_degree": layout.tp,
-            "context_parallel_degree": layout.cp,
-            "expert_parallel_degree": layout.ep,
-            "pipeline_parallel_degree": layout.pp,
-            "pipeline_parallel_schedule": f'"{schedule}"',
-            "pipeline_parallel_layers_per_stage": layers,
-            "pipeline_parallel_microbatch_size": layout.microbatch_samples,
-            "data_parallel_shard_degree": layout.dp if shards else 1,
-            "data_parallel_replicate_degree": 1 if shards else layout.dp,
-        },
-        "training": {
-            "local_batch_size": layout.microbatch_samples * layout.microbatches,
-            "global_batch_size": layout.global_batch_samples,
-            "seq_len": run.seq_tokens,
-        },
-        "activation_checkpoint": {"mode": f'"{mode}"'},
+def _megatron_stages(run: TrainingSetup) -> list[str]:
+    """Return the flags of the virtual stages: how many, or, if they differ, what each has."""
+    chunks, predictors, balance = run.layout.chunks, run.shape.predictors, stage_layers(run)
+    words = [f"--mtp-num-layers {predictors}"] * (predictors > 0)
+    if len({*balance}) == 1 and not predictors:
+        return [f"--num-virtual-stages-per-pipeline-rank {chunks}"] * (chunks > 1)
+    if run.layout.pp > 1:
+        balance[0], balance[-1] = balance[0] + 1, balance[-1] + predictors + 1
+        words.append(f'--pipeline-model-parallel-layout "{write_layout(balance, predictors)}"')
+    return words
+
+
+def _megatron_experts(run: TrainingSetup) -> list[str]:
+    """Return the flags of a mixture's experts, which tensor parallelism does not split."""
+    if run.shape.kind != "experts":
+        return []
+    words = [f"--expert-model-parallel-size {run.layout.ep}", "--expert-tensor-parallel-size 1"]
+    words += ["--moe-grouped-gemm", "--moe-token-dispatcher-type alltoall"]
+    return words + ["--overlap-moe-expert-parallel-comm"] * run.layout.overlaps_experts
+
+
+def _megatron_recomputes(run: TrainingSetup) -> list[str]:
+    """Return the flags of what runs again; a module that the model lacks would be refused."""
+    rule, mixture = run.layout.recompute, run.shape.kind == "experts"
+    latent = any(isinstance(layer, LatentAttention) for layer, _ in run.shape.each_layer())
+    if rule == "nothing":
+        return []
+    if rule == "everything":
+        return ["--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"]
+    modules = {
+        "activations": ["layernorm"] + ["moe_act"] * mixture + ["mla_up_proj"] * latent,
+        "selective": ["mlp"] + ["moe"] * mixture,
+        "experts": ["moe"],
     }
-    return "\n\n".join(
-        "\n".join([f"[{name}]", *(f"{key} = {value}" for key, value in table.items())])
-        for name, table in tables.items()
-    )
+    return ["--recompute-granularity selective", f"--recompute-modules {' '.join(modules[rule])}"]
+
+
+def torchtitan(run: TrainingSetup) -> str:
+    """Return torchtitan's options (torchtitan/config, the names of 2026)."""
+    layout = run.layout
+    shards = layout.zero > 0
+    tokens = layout.microbatch_samples * run.seq_tokens
+    options = {
+        "parallelism.tensor_parallel_degree": layout.tp,
+        "parallelism.context_parallel_degree": layout.cp,
+        "parallelism.expert_parallel_degree": layout.ep,
+        "parallelism.pipeline_parallel_degree": layout.pp,
+        "parallelism.data_parallel_shard_degree": layout.dp if shards else 1,
+        "parallelism.data_parallel_replicate_degree": 1 if shards else layout.dp,
+        "training.num_tokens_per_microbatch_per_dp_rank": tokens,
+        "training.num_tokens_per_train_step": layout.global_batch_samples * run.seq_tokens,
+        "training.max_context_length": run.seq_tokens,
+        "activation_checkpoint.mode": _TORCHTITAN_RECOMPUTE.get(layout.recompute, "selective"),
+    }
+    if layout.pp > 1:
+        options |= {
+            "parallelism.pipeline_parallel_schedule": _TORCHTITAN_SCHEDULE[layout.chunks > 1],
+            "parallelism.pipeline_parallel_layers_per_stage": -(-run.shape.layers // layout.stages),
+            "parallelism.num_pp_microbatches": layout.microbatches,
+        }
+    return " ".join(f"--{name} {value}" for name, value in options.items())
 
 
 def pipeline(run: TrainingSetup) -> str:
@@ -83,18 +118,14 @@ def pipeline(run: TrainingSetup) -> str:
     )
 
 
-_MEGATRON_RECOMPUTE: Mapping[str, tuple[str, ...]] = {
-    "nothing": (),
-    "activations": (
-        *("--recompute-granularity selective", "--recompute-modules layernorm moe_act"),
-    ),
-    "selective": ("--recompute-activations",),
-    "experts": ("--recompute-granularity selective", "--recompute-modules moe"),
-    "everything": (
-        *("--recompute-granularity full", "--recompute-method uniform"),
-        "--recompute-num-layers 1",
-    ),
+_MEGATRON_DTYPE: Mapping[str, tuple[str, ...]] = {
+    "float4": ("--bf16", "--fp4-format e2m1"),
+    "float8": ("--bf16", "--fp8-format hybrid"),
+    "bfloat16": ("--bf16",),
+    "float16": ("--fp16",),
 }
+_TORCHTITAN_RECOMPUTE = {"nothing": "none", "everything": "full"}
+_TORCHTITAN_SCHEDULE = "1F1B", "Interleaved1F1B"
 
 FRAMEWORKS: Mapping[str, Callable[[TrainingSetup], str]] = {
     "megatron": megatron,

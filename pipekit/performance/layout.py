@@ -12,13 +12,13 @@ from pipekit.performance.devices import Machine
 from pipekit.performance.shapes import MLP, Experts, Shape
 
 Recompute = Literal["nothing", "activations", "selective", "experts", "everything"]
-"""What runs again before a backward: norms and experts' activations (Megatron-Core's modules
-``layernorm`` and ``moe_act``); every second product, too ("selective" of torchtitan); mixtures of
-experts; or all layers."""
+"""What runs again before a backward: norms, experts' activations and latent attention's projections
+up (Megatron-Core's modules ``layernorm``, ``moe_act`` and ``mla_up_proj``); every second product,
+too ("selective" of torchtitan); mixtures of experts; or all layers."""
 
 _LEAST_TOKENS = 4096
 """Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""
-_CHUNKS, _MOST_SAMPLES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), 8
+_CHUNKS, _SAMPLES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), (1, 2, 4, 8)
 _SERVER_GPUS = 8
 """Of a node; links that join more join a rack, and all-to-alls stay inside (Megatron-Bridge's
 performance guide, Parallel mapping strategies with NVL72)."""
@@ -40,6 +40,8 @@ class ParallelLayout:
         spreads_vocabulary: whether each pipeline rank has a part of embedding and head (Yeung,
             Qi et al., Pipeline Parallelism with Vocabulary Parallelism, arXiv 2411.05288), which
             else are on the first and the last stage.
+        overlaps_experts: whether messages between experts run beside the passes of another
+            microbatch (Megatron-Core's batch-level overlap), which takes virtual stages, or none.
         method: a name of :data:`pipekit.names.METHODS`.
 
     Raises:
@@ -57,6 +59,7 @@ class ParallelLayout:
     zero: int = 0
     recompute: Recompute = "nothing"
     spreads_vocabulary: bool = False
+    overlaps_experts: bool = False
     method: str = "flush"
 
     def __post_init__(self) -> None:
@@ -153,29 +156,28 @@ def layouts(
     for tp in _divisors(math.gcd(gpus, heads), kind.node_gpus):
         for cp in _divisors(gpus // tp, max(seq_tokens // _LEAST_TOKENS, 1)):
             for pp in _divisors(gpus // (tp * cp), known.layers):
-                dp = gpus // (tp * cp * pp)
-                for samples in _divisors(batch // dp if batch % dp == 0 else 0, _MOST_SAMPLES):
-                    rounds = batch // (dp * samples) % pp == 0
-                    for (chunks, method), ep, zero in product(
-                        _stages(known.layers, pp, rounds),
-                        _divisors(math.gcd(tp * cp * dp, experts), most_ep),
+                dp, stage_gpus = gpus // (tp * cp * pp), gpus // pp
+                for samples in _SAMPLES:
+                    count, over = divmod(batch, dp * samples)
+                    if over or not count:
+                        continue
+                    for (chunks, method), ep, zero, overlaps in product(
+                        _stages(known.layers, pp, rounds=count % pp == 0),
+                        _divisors(math.gcd(stage_gpus, experts), most_ep),
                         _sharding(pp, dp * cp),
+                        (False, True),
                     ):
-                        yield on_gpus(
-                            gpus,
-                            batch,
-                            tp=tp,
-                            cp=cp,
-                            pp=pp,
-                            ep=ep,
-                            chunks=chunks,
-                            microbatch_samples=samples,
-                            zero=zero,
+                        # Megatron-Core takes virtual stages for it, or one stage.
+                        if overlaps and (ep <= kind.node_gpus or (pp > 1 and chunks == 1)):
+                            continue
+                        yield ParallelLayout(
+                            *(tp, cp, ep, pp, dp, chunks, samples, count, zero),
+                            overlaps_experts=overlaps,
                             method=method,
                         )
 
 
-def _stages(layers: int, pp: int, rounds: bool) -> list[tuple[int, str]]:
+def _stages(layers: int, pp: int, *, rounds: bool) -> list[tuple[int, str]]:
     """Return how many virtual stages a rank can have, and the method.
 
     Megatron-LM interleaves whole rounds of microbatches, one for each rank.

@@ -10,6 +10,7 @@ from pipekit.performance.predict import stage_layers
 from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, Layer, Mamba
 from pipekit.performance.step import homes, in_flight
 from pipekit.performance.terms.kernels import BYTES
+from pipekit.performance.terms.replicas import weights
 from pipekit.performance.terms.vocabulary import vocabulary
 from pipekit.performance.training import TrainingSetup
 
@@ -29,7 +30,8 @@ def peak_bytes(run: TrainingSetup) -> list[float]:
     for rank in range(layout.pp):
         here = [count for count, workers in zip(counts, places, strict=True) if rank in workers]
         layers = sum(here)
-        activations = microbatches[rank] * layers / len(here) * kept
+        flying = microbatches[rank] + layout.overlaps_experts  # that runs beside another one
+        activations = flying * layers / len(here) * kept
         again = whole - kept  # of the layer whose forward runs again
         tables, head = _tables(run, rank)
         logits = head * run.framework.logit_held * run.tokens * vocabulary(run)
@@ -47,20 +49,22 @@ def _tables(run: TrainingSetup, rank: int) -> tuple[float, float]:
 
 
 def _states(run: TrainingSetup, layers: int, tables: float) -> float:
-    """Return bytes of weights, gradients and optimizer states, sharded by ZeRO's stage."""
-    layout, shape, framework = run.layout, run.shape, run.framework
-    share = layers / shape.layers
-    dense = share * shape.dense_parameters / layout.tp + tables * vocabulary(run) * shape.hidden
-    experts = share * shape.expert_parameters / layout.ep
-    # Between the microbatches of a pipeline whole weights and gradients stay where they are.
-    whole = sum((framework.gradients_held, 2.0)[: max(layout.zero - 1, 0)]) if layout.pp > 1 else 0
+    """Return bytes of weights, gradients and optimizer states, sharded by ZeRO's stage.
 
-    def held(weights: float, replicas: int) -> float:
-        sizes = framework.states_held, framework.gradients_held, 2.0
+    Weights that are not trained have neither gradients nor states; their adapters are small.
+    """
+    layout, framework = run.layout, run.framework
+    experts, dense = weights(run, layers, tables)
+    trained = framework.states_held, framework.gradients_held
+    sizes = (*(trained if run.trains_weights else (0.0, 0.0)), 2.0)
+    # Between the microbatches of a pipeline whole weights and gradients stay where they are.
+    whole = sum(sizes[1 : max(layout.zero, 1)]) if layout.pp > 1 else 0
+
+    def held(count: float, replicas: int) -> float:
         shares = (
             size / (replicas if layout.zero > number else 1) for number, size in enumerate(sizes)
         )
-        return weights * (sum(shares) + whole)
+        return count * (sum(shares) + whole)
 
     return held(dense, layout.dp * layout.cp) + held(experts, layout.expert_replicas)
 
@@ -70,11 +74,9 @@ def _whole(run: TrainingSetup) -> float:
 
     Both have their weights and gradients (Zhao et al., PyTorch FSDP, arXiv 2304.11277, 3.3.2).
     """
-    shape, layout = run.shape, run.layout
-    if layout.zero < 3:
+    if run.layout.zero < 3:
         return 0.0
-    weights = shape.dense_parameters / layout.tp + shape.expert_parameters / layout.ep
-    return 2 * weights / shape.layers * (2 + run.framework.gradients_held)
+    return 2 * sum(weights(run, 1, 0)) * (2 + run.framework.gradients_held)
 
 
 def _mean_kept(run: TrainingSetup, *, recomputes: bool) -> float:
@@ -102,6 +104,8 @@ def _kept(run: TrainingSetup, layer: Layer, recomputes: bool) -> float:
     inside = _inside(run, layer, selective)
     if rule == "activations" and isinstance(layer, Experts):
         inside -= layer.active * layer.width * _narrow(run)
+    elif rule == "activations" and isinstance(layer, LatentAttention):
+        inside -= layer.heads * (3 * layer.head_dim + 2 * layer.rope_dim)
     return inputs + 2 * run.tokens * inside / run.layout.tp
 
 

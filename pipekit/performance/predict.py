@@ -10,7 +10,7 @@ from pipekit.performance.layout import ParallelLayout, beside_head
 from pipekit.performance.shapes import MLP, Attention, Block, Experts, LatentAttention, Layer, Mamba
 from pipekit.performance.step import TrainingStep, homes
 from pipekit.performance.terms import replicas
-from pipekit.performance.terms.attention import attention, latent_attention
+from pipekit.performance.terms.attention import attention, latent_attention, up_projections
 from pipekit.performance.terms.experts import activations, experts
 from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.terms.mamba import mamba
@@ -21,6 +21,8 @@ from pipekit.performance.training import TrainingSetup
 _SYNCHRONOUS = Experts, Mamba
 """Layers whose host waits for the device: it reads how many tokens each expert has, or its
 launches follow no long product that they could hide behind."""
+_TAKEN_BY_MESSAGES = 20 / 132
+"""Of a device's multiprocessors, while messages run beside passes (DeepEP's 20 of an H100's)."""
 
 
 def step(run: TrainingSetup) -> TrainingStep:
@@ -100,6 +102,7 @@ def _mean_layer(run: TrainingSetup) -> PassCosts:
         dp=layout.ep,
         microbatch_samples=layout.microbatch_samples,
         recompute=layout.recompute,
+        overlaps_experts=layout.overlaps_experts,
     )
     return _mean_of_blocks(replace(run, layout=part))
 
@@ -118,7 +121,12 @@ def _block(run: TrainingSetup, block: Block) -> PassCosts:
     device, launch = total(after), run.launch_s
     forward = device.forward_s + device.forward_launches * launch
     backward = device.backward_s + device.backward_launches * launch
-    return total((_on_host(run, total(beside)), PassCosts(forward, backward)))
+    passes = total((_on_host(run, total(beside)), PassCosts(forward, backward)))
+    waited = device.exchange_s
+    if run.layout.overlaps_experts:
+        mean_s = (passes.forward_s + passes.backward_s) / 2
+        waited = max(waited - replicas.HIDDEN * mean_s, waited * _TAKEN_BY_MESSAGES)
+    return total((passes, PassCosts(waited, waited)))
 
 
 def _on_host(run: TrainingSetup, passes: PassCosts) -> PassCosts:
@@ -135,11 +143,13 @@ def _layer(run: TrainingSetup, layer: Layer) -> PassCosts:
         again = run.residual().forward_s
         if isinstance(layer, Experts):
             again += activations(run, layer).forward_s
+        elif isinstance(layer, LatentAttention):
+            again += up_projections(run, layer).forward_s
         return found._replace(backward_s=found.backward_s + again)
     share = {"selective": 0.5, "everything": 1.0, "experts": float(isinstance(layer, Experts))}
     again = share.get(rule, 0.0)
     return found._replace(
-        backward_s=found.backward_s + again * found.forward_s,
+        backward_s=found.backward_s + again * (found.forward_s + found.exchange_s),
         backward_launches=found.backward_launches + again * found.forward_launches,
     )
 

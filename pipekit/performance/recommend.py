@@ -7,10 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipekit import units
+from pipekit.choices import require_choice
 from pipekit.performance.configs import from_config
 from pipekit.performance.constants import fitted
 from pipekit.performance.devices import Machine, machine
@@ -19,6 +21,7 @@ from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, shape
 from pipekit.performance.step import TrainingStep
+from pipekit.performance.terms.kernels import BYTES
 from pipekit.performance.training import MEGATRON_BRIDGE, Framework, TrainingSetup, on, training
 from pipekit.progress import progress_bar
 
@@ -33,7 +36,8 @@ Model = str | os.PathLike[str] | Shape
 Cluster = str | tuple[int, Machine]
 
 USABLE = 0.9
-"""Of a device's memory, that allocated peaks may fill: an allocator reserves more."""
+"""Of a device's memory, that allocated peaks may fill: an allocator reserves more.  Most layouts
+that NVIDIA published fill no more by :func:`.memory.peak_bytes` with cheap recomputation."""
 _RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "everything")
 """From what costs no time to what costs most; the first that fits is taken."""
 
@@ -150,6 +154,7 @@ def recommend(
     seq_tokens: int = 4096,
     dtype: str = "bfloat16",
     graphs: bool = False,
+    trains_weights: bool = True,
     framework: Framework = MEGATRON_BRIDGE,
 ) -> Recommendation:
     """Return the layouts that fit, ranked by the seconds of a step.
@@ -168,6 +173,7 @@ def recommend(
         dtype: of products: "bfloat16", "float16", "float8" or "float4".
         graphs: whether a pass is launched as one CUDA graph, so that small kernels cost less; where
             the device is always behind its host, as in large dense models, nothing changes.
+        trains_weights: False if the weights are frozen, beside small adapters (LoRA).
         framework: that runs it.
 
     Raises:
@@ -176,45 +182,69 @@ def recommend(
     """
     count, kind = _gpus(cluster)
     known = _shape(model)
+    require_choice("dtype", dtype, BYTES)
     room = USABLE * kind.device.memory_bytes
-    alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
-    too_large, least = 0, math.inf
     tried = [*layouts(known, kind, count, batch, seq_tokens)]
+    if not tried:
+        raise ValueError(
+            f"a batch of {batch} cannot be dealt to {count} GPUs by {known.name}'s "
+            f"{known.layers} layers and its heads: use a multiple of {count}, or fewer GPUs"
+        )
+    least, fitting = math.inf, list[tuple[TrainingSetup, tuple[float, ...]]]()
     for layout in progress_bar(tried, desc="recommend", unit="layout", delay=1.0):
         run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
-        peaks, run = _least_recomputed(replace(run, graphs=graphs), room)
+        run = replace(run, graphs=graphs, trains_weights=trains_weights)
+        peaks, run = _least_recomputed(run, room)
         least = min(least, max(peaks))
-        if max(peaks) > room:
-            too_large += 1
-        else:
-            degrees = layout.tp, layout.cp, layout.ep, layout.pp
-            alike[degrees].append(RankedLayout(run, step(run), tuple(peaks)))
-    if not alike:
-        smallest = f"; the smallest takes {units.written(least, units.BYTES)}" if tried else ""
+        if max(peaks) <= room:
+            fitting.append((run, tuple(peaks)))
+    if not fitting:
         raise ValueError(
             f"no layout of {known.name} fits on {count} {kind.device.name} with a batch of {batch}"
-            f"{smallest}: use more GPUs, a smaller batch or shorter sequences"
+            f"; the smallest takes {units.written(least, units.BYTES)}: use more GPUs, a smaller "
+            f"batch or shorter sequences"
         )
-    found = _worth_it(map(_fastest, alike.values()))
-    half_width = fitted().half_width(on(framework, kind), known.kind)
-    return Recommendation(found, half_width, len(tried), too_large)
+    own, fits = on(framework, kind), fitted()
+    # Whatever a machine's constants, they are those of all its layouts.
+    known_best = (each for each in fits.machines if each.startswith(f"{framework.name} on "))
+    apart = min(fits.half_width(each, known.kind) for each in (own, *known_best))
+    found = _worth_it(map(_fastest, _alike(fitting)), apart)
+    half_width = fits.half_width(own, known.kind)
+    return Recommendation(found, half_width, len(tried), len(tried) - len(fitting))
 
 
-def _worth_it(found: Iterable[RankedLayout]) -> tuple[RankedLayout, ...]:
+def _alike(
+    fitting: Iterable[tuple[TrainingSetup, tuple[float, ...]]],
+) -> Iterable[list[RankedLayout]]:
+    """Return layouts by how they spread the model, without those that recompute everything.
+
+    That is a third more work, and "forced" by too little memory (Megatron-Core MoE, README,
+    Profiling Bottlenecks): it is left to models of which nothing fits else.
+    """
+    every = list(fitting)
+    cheap = [each for each in every if each[0].layout.recompute != "everything"]
+    alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
+    for run, peaks in cheap or every:
+        degrees = run.layout.tp, run.layout.cp, run.layout.ep, run.layout.pp
+        alike[degrees].append(RankedLayout(run, step(run), peaks))
+    return alike.values()
+
+
+def _worth_it(found: Iterable[RankedLayout], apart: float) -> tuple[RankedLayout, ...]:
     """Return layouts, the fastest first, but those that split tensors further for no gain.
 
     A large part of a tensor keeps a GPU busy (Megatron-Bridge's performance guide, Lowering
-    Host Overhead and Jitters, 2: no per-tensor sharding, TP or CP, that is not necessary).
+    Host Overhead and Jitters, 2: no per-tensor sharding, TP or CP, that is not necessary).  A gain
+    is a factor of more than exp(``apart``): others cannot be told apart.
     """
-    kept: list[RankedLayout] = []
-    least: dict[tuple[object, ...], list[ParallelLayout]] = defaultdict(list)
-    for each in sorted(found, key=lambda each: each.step_s):
-        own = each.layout
-        faster = least[own.ep, own.pp, own.zero == 3]
-        if not any(one.tp <= own.tp and one.cp <= own.cp for one in faster):
-            kept.append(each)
-            faster.append(own)
-    return tuple(kept)
+    kept: dict[tuple[int, int, bool], list[RankedLayout]] = defaultdict(list)
+    for each in sorted(found, key=lambda each: (each.layout.tp * each.layout.cp, each.step_s)):
+        own, limit = each.layout, each.step_s * math.exp(apart)
+        alike = kept[own.ep, own.pp, own.zero == 3]
+        splits_less = (o for o in alike if o.layout.tp <= own.tp and o.layout.cp <= own.cp)
+        if not any(other.step_s <= limit for other in splits_less):
+            alike.append(each)
+    return tuple(sorted(chain.from_iterable(kept.values()), key=lambda each: each.step_s))
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
@@ -233,8 +263,11 @@ def _shape(model: Model) -> Shape:
 
 
 def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:
-    """Return the peaks of each rank with the least recomputation that fits, or with all."""
-    for recompute in _RECOMPUTE:
+    """Return the peaks of each rank with the least recomputation that fits, or with all.
+
+    Megatron-Core does not recompute everything in CUDA graphs.
+    """
+    for recompute in _RECOMPUTE[:-1] if run.graphs else _RECOMPUTE:
         again = replace(run, layout=replace(run.layout, recompute=recompute))
         peaks = peak_bytes(again)
         if max(peaks) <= room:

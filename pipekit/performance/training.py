@@ -148,7 +148,13 @@ class TrainingSetup:
     @cached_property
     def kernels(self) -> Kernels:
         """What kernels take."""
-        return Kernels(self.links.machine, self.dtype, self.constants.efficiency)
+        return Kernels(
+            self.links.machine,
+            self.dtype,
+            self.constants.efficiency,
+            self.framework.accumulation_bytes,
+            self.trains_weights,
+        )
 
     @property
     def tokens(self) -> float:
@@ -159,20 +165,6 @@ class TrainingSetup:
     def launch_s(self) -> float:
         """Seconds in which a host launches one kernel."""
         return 0.0 if self.graphs else self.constants.overhead_s
-
-    def linear(
-        self, rows: float, inputs: float, outputs: float, batch: float = 1, dtype: str = ""
-    ) -> PassCosts:
-        """Return the passes of ``batch`` linear layers."""
-        return self.kernels.linear(
-            rows,
-            inputs,
-            outputs,
-            batch,
-            dtype=dtype,
-            accumulation_bytes=self.framework.accumulation_bytes,
-            trained=self.trains_weights,
-        )
 
     def residual(self) -> PassCosts:
         """Return the passes of a norm and a residual connection, split over tp if sequences are."""

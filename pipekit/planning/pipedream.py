@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple, get_args
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
-from pipekit.planning.layer_ranges import LayerRanges, exact_bytes, milliseconds
+from pipekit.planning.layer_ranges import exact_bytes, milliseconds
 from pipekit.planning.objectives import (
     Cost,
     Links,
@@ -108,16 +108,20 @@ class _Timed(NamedTuple):
     stages: tuple[StagePlan, ...]
 
 
+@dataclass(frozen=True)
 class _Planner:
     """One profile, cluster and cost."""
 
-    def __init__(
-        self, space: SearchSpace, cluster: Cluster, cost: Cost, links: Links, progress: bool
-    ) -> None:
-        self.space, self._ranges, self._memory = space, space.ranges, space.memory
-        self._cluster, self._limit = cluster, cluster.device.memory_bytes
-        self._cost, self._links = cost, links
-        self._progress = progress
+    space: SearchSpace
+    cluster: Cluster
+    cost: Cost
+    links: Links
+    progress: bool
+
+    @property
+    def limit(self) -> float:
+        """Bytes of a worker."""
+        return self.cluster.device.memory_bytes
 
     def best(self, replicate: bool) -> tuple[_Timed, Settled] | None:
         """Return the times of the best plan that fits, and its layers in one order; or None."""
@@ -130,111 +134,97 @@ class _Planner:
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
         """Return the programs of the hierarchies that may have the best plan."""
-        every = self._cluster.levels
+        every = self.cluster.levels
         hierarchies: list[Sequence[Level]] = [every[:k] for k in range(len(every), 0, -1)]
         if len(every) > 1:
             slowest = min(every, key=lambda level: level.used_bandwidth)
-            hierarchies.append((replace(slowest, width=self._cluster.workers),))
+            hierarchies.append((replace(slowest, width=self.cluster.workers),))
         programs = []
-        layers, least = self._ranges.layers, math.inf
-        compute = self._ranges.total("compute_s", 0, layers)
+        ranges, least = self.space.ranges, math.inf
+        compute = ranges.total("compute_s", 0, ranges.layers)
         for levels in hierarchies:
             widths = [level.width for level in levels]
             # A plan takes no less than if its workers shared all the compute evenly.
             if compute / math.prod(widths) <= least * (1 + TIE):
-                objective = Seconds(
-                    self._ranges, levels, self._cost, self._memory, self._limit, self._links
-                )
-                program = BottleneckProgram(objective, layers, widths, replicate)
-                least = min(least, program.least(self._progress))
+                memory = self.space.memory
+                objective = Seconds(ranges, levels, self.cost, memory, self.limit, self.links)
+                program = BottleneckProgram(objective, ranges.layers, widths, replicate)
+                least = min(least, program.least(self.progress))
                 programs.append((program, levels))
         return programs
 
-    def _timed(self, program: BottleneckProgram, levels: Sequence[Level]) -> tuple[_Timed, Settled]:
-        settled = self.space.settle(program.plan(), self._limit)
-        timing = _PlanTiming(settled.ranges, self._cost, self._links, settled.order)
-        return timing.chain(settled.nodes, levels), settled
-
     def compared(self) -> str:
         """Return what plain data parallelism and a straight pipeline would take."""
-        layers = self._ranges.layers
-        parameters = self._ranges.parameter_bytes(0, layers)
-        everywhere = self._ranges.total("compute_s", 0, layers)
-        for level in self._cluster.levels:
-            sync = sync_seconds(parameters, level.width, level)
-            everywhere = stage_seconds(self._cost, everywhere, sync, level.width)
+        ranges, layers = self.space.ranges, self.space.ranges.layers
+        everywhere = ranges.total("compute_s", 0, layers)
+        for level in self.cluster.levels:
+            sync = sync_seconds(ranges.parameter_bytes(0, layers), level.width, level)
+            everywhere = stage_seconds(self.cost, everywhere, sync, level.width)
         straight = min(program.least() for program, _ in self._programs(replicate=False))
-        fits = self._limit == math.inf or self._memory.of(0, layers, 1) <= self._limit
+        fits = self.limit == math.inf or self.space.memory.of(0, layers, 1) <= self.limit
         return (
-            f"Data parallelism on all {self._cluster.workers} workers would take "
+            f"Data parallelism on all {self.cluster.workers} workers would take "
             f"{milliseconds(float(everywhere))}{'' if fits else ' (but does not fit)'}, a straight "
             f"pipeline {'(does not fit)' if straight == math.inf else milliseconds(straight)}."
         )
 
     def why_nothing_fits(self, replicate: bool) -> str:
         """Return what is the least memory with which a plan exists."""
-        workers = self._cluster.workers
-        program = BottleneckProgram(self._memory, self._ranges.layers, [workers], replicate)
+        workers, layers = self.cluster.workers, self.space.ranges.layers
+        program = BottleneckProgram(self.space.memory, layers, [workers], replicate)
         return (
-            f"no plan fits the {exact_bytes(self._limit)} of a worker: on up to {workers} workers, "
-            f"give each at least {exact_bytes(program.least(self._progress))}"
+            f"no plan fits the {exact_bytes(self.limit)} of a worker: on up to {workers} workers, "
+            f"give each at least {exact_bytes(program.least(self.progress))}"
         )
 
+    def _timed(self, program: BottleneckProgram, levels: Sequence[Level]) -> tuple[_Timed, Settled]:
+        settled = self.space.settle(program.plan(), self.limit)
+        return self._chain(settled, settled.nodes, levels), settled
 
-class _PlanTiming:
-    """Times nested plans of a chain, whose layers may have other names than their numbers."""
-
-    def __init__(
-        self, ranges: LayerRanges, cost: Cost, links: Links, names: Sequence[int] = ()
-    ) -> None:
-        self._ranges = ranges
-        self._cost, self._links = cost, links
-        self._names = names or range(ranges.layers)
-
-    def chain(self, nodes: Sequence[NestedStage], levels: Sequence[Level]) -> _Timed:
+    def _chain(
+        self, settled: Settled, nodes: Sequence[NestedStage], levels: Sequence[Level]
+    ) -> _Timed:
         """Return what stages that follow one another at the last of the levels take together."""
-        parts = [self._stage(node, levels) for node in nodes]
+        parts = [self._stage(settled, node, levels) for node in nodes]
         seconds, what, _ = max(parts, key=lambda part: part.seconds)
         for number, (node, behind) in enumerate(pairwise(nodes)):
-            size = float(self._ranges.boundary_bytes[node.stop])
+            size = float(settled.ranges.boundary_bytes[node.stop])
             links = 1
-            if self._links == "each":
+            if self.links == "each":
                 links = min(node.members, behind.members) if number else behind.members
             passing = float(transfer_seconds(size, levels[-1], links))
             if passing > seconds:
                 seconds = passing
-                last, first = self._names[node.stop - 1 : node.stop + 1]
+                last, first = settled.names[node.stop - 1 : node.stop + 1]
                 what = f"the transfer from layer {last} to {first}"
                 what += f" over {levels[-1].name} ({milliseconds(passing)})"
         return _Timed(seconds, what, tuple(stage for part in parts for stage in part.stages))
 
-    def _stage(self, node: NestedStage, levels: Sequence[Level]) -> _Timed:
+    def _stage(self, settled: Settled, node: NestedStage, levels: Sequence[Level]) -> _Timed:
         """Return what one stage at the last of the levels takes."""
         *below, level = levels
         first, stop, members, inside = node
         if inside:
-            inner = self.chain(inside, below)
+            inner = self._chain(settled, inside, below)
         else:
-            seconds = float(self._ranges.total("compute_s", first, stop))
+            seconds = float(settled.ranges.total("compute_s", first, stop))
             inner = _Timed(seconds, "", (StagePlan(first, stop, 1, predicted_s=seconds),))
 
+        def sync(first: int, stop: int) -> float:
+            size = settled.ranges.parameter_bytes(first, stop)
+            return float(sync_seconds(size, members, level))
+
         def shared(stage: StagePlan) -> StagePlan:
-            sync = self._sync(stage.first, stage.stop, members, level)
-            seconds = float(stage_seconds(self._cost, stage.predicted_s, sync, members))
+            own = sync(stage.first, stage.stop)
+            seconds = float(stage_seconds(self.cost, stage.predicted_s, own, members))
             return replace(stage, replicas=stage.replicas * members, predicted_s=seconds)
 
-        sync = self._sync(first, stop, members, level)
-        total = float(stage_seconds(self._cost, inner.seconds, sync, members))
-        layers = layers_text(self._names[first:stop])
-        if sync > inner.seconds:
+        total = float(stage_seconds(self.cost, inner.seconds, sync(first, stop), members))
+        layers, what = layers_text(settled.names[first:stop]), inner.what
+        if sync(first, stop) > inner.seconds:
             what = f"the synchronisation of {layers} over {level.name} ({milliseconds(total)})"
-        elif not inner.what:
+        elif not what:
             what = f"the compute of {layers} on {plural(members, 'worker')} ({milliseconds(total)})"
         elif members > 1:
-            what = f"{inner.what}, in {members} groups at once ({milliseconds(total)})"
-        else:
-            what = inner.what
+            what += f", in {members} groups at once ({milliseconds(total)})"
         return _Timed(total, what, tuple(map(shared, inner.stages)))
-
-    def _sync(self, first: int, stop: int, members: int, level: Level) -> float:
-        return float(sync_seconds(self._ranges.parameter_bytes(first, stop), members, level))

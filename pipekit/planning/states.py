@@ -225,6 +225,11 @@ class Settled(NamedTuple):
     ranges: LayerRanges
     memory: Bytes
 
+    @property
+    def names(self) -> Sequence[int]:
+        """The numbers of the layers, in their order."""
+        return self.order or range(self.ranges.layers)
+
 
 class SearchSpace:
     """The cuts of a profile: between the layers of a chain, or the states of a graph.

@@ -1,9 +1,9 @@
 """Layouts ranked for a model, a cluster and a batch; and what other programs are told."""
 
 import math
-import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,10 +12,13 @@ import pipekit
 from pipekit.cli import app
 from pipekit.performance import flags
 from pipekit.performance.constants import fitted
-from pipekit.performance.devices import machine
+from pipekit.performance.devices import described, machine
+from pipekit.performance.layout import ParallelLayout, layouts
+from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.recommend import USABLE, Recommendation, recommend
-from pipekit.performance.shapes import Attention, Experts, Shape, llama
+from pipekit.performance.shapes import Attention, Experts, Shape, llama, shape
+from pipekit.performance.training import MEGATRON_CORE, TrainingSetup, training
 
 SMALL = llama("small", 1024, 16, 8, 4096, 12, 32000)
 MIXTURE = Shape("mixture", 1024, 32000, (((Attention(16, 8, 64), Experts(8, 2, 2048)), 12),))
@@ -67,11 +70,53 @@ def test_experts_stay_in_a_rack_and_cross_servers() -> None:
     assert max(servers.frame()["ep"]) == 128
 
 
+def test_experts_messages_run_beside_another_microbatch_only_in_virtual_stages() -> None:
+    mixture = replace(MIXTURE, blocks=(((Attention(16, 8, 64), Experts(64, 8, 2048)), 12),))
+    every = [*layouts(mixture, machine("H100"), 64, 64, 4096)]
+    beside = [each for each in every if each.overlaps_experts]
+    assert all(each.ep > 8 and (each.pp == 1 or each.chunks > 1) for each in beside)
+    for each in beside[::20]:
+        alone = replace(each, overlaps_experts=False)
+        runs = [made(mixture, layout) for layout in (each, alone)]
+        assert step(runs[0]).seconds < step(runs[1]).seconds
+        assert max(peak_bytes(runs[0])) > max(peak_bytes(runs[1]))
+        assert "--overlap-moe-expert-parallel-comm" in flags.megatron(runs[0])
+
+
+def test_everything_runs_again_only_where_nothing_fits_else() -> None:
+    least = max(peak_bytes(made(SMALL, ParallelLayout(recompute="everything"))))
+    for memory, expected in ((1.1 * least, {"everything"}), (5 * least, {"nothing"})):
+        alone = 1, described(312e12, memory / USABLE / 1e9, 2e12, 300e9, 25e9)
+        found = recommend(SMALL, alone, 2, framework=MEGATRON_CORE).candidates
+        assert {each.layout.recompute for each in found} == expected
+
+
+def made(model: Shape, layout: ParallelLayout) -> TrainingSetup:
+    return training(model, layout, machine("H100"), MEGATRON_CORE, seq_tokens=4096)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "says"),
+    [
+        ("llama3-8b", {"recompute": "activations"}, "--recompute-modules layernorm --bf16"),
+        ("deepseek-v3", {"recompute": "activations"}, "layernorm moe_act mla_up_proj"),
+        ("llama3-8b", {"pp": 2, "chunks": 4, "method": "interleaved"}, "--num-virtual-stages"),
+        ("llama3-8b", {"pp": 5}, '-layout "E,t*7|t*7|t*7|t*7|t*4,L"'),
+        ("deepseek-v3", {"pp": 2, "ep": 8, "dp": 8}, "--expert-tensor-parallel-size 1"),
+        ("deepseek-v3", {"pp": 2, "ep": 8, "dp": 8}, "--mtp-num-layers 1 --pipeline-model"),
+    ],
+)
+def test_megatrons_flags_are_those_that_it_takes(
+    model: str, layout: dict[str, Any], says: str
+) -> None:
+    assert says in flags.megatron(made(shape(model), ParallelLayout(microbatches=8, **layout)))
+
+
 def test_graphs_cost_a_mixture_less() -> None:
     launched, graphed = (recommend(MIXTURE, "8xGB300", 32, graphs=each) for each in (False, True))
     assert graphed.candidates[0].step_s < launched.candidates[0].step_s
     said = (
-        "--enable-cuda-graph" in flags.megatron(each.candidates[0].run)
+        "--cuda-graph-impl local" in flags.megatron(each.candidates[0].run)
         for each in (launched, graphed)
     )
     assert [*said] == [False, True]
@@ -114,6 +159,7 @@ def test_more_memory_never_gives_a_slower_first() -> None:
         ("llama3-8b", "8xH1000", "did you mean 'H100'?"),
         ("llama3-8b", "H100", "e.g. 64xH100, not 'H100'"),
         ("llama3.1-405b", "8xH100", "the smallest takes"),
+        ("llama3-8b", "37xH100", "a batch of 16 cannot be dealt to 37 GPUs"),
     ],
 )
 def test_wrong_input_gets_a_sentence(model: str, cluster: str, says: str) -> None:
@@ -121,16 +167,13 @@ def test_wrong_input_gets_a_sentence(model: str, cluster: str, says: str) -> Non
         recommend(model, cluster, 16)
 
 
-def test_flags_say_the_layout(ranked: Recommendation) -> None:
+def test_other_programs_are_told_the_layout(ranked: Recommendation) -> None:
     run = next(each.run for each in ranked.candidates if each.layout.pp > 1)
-    layout = run.layout
-    assert f"--pipeline-model-parallel-size {layout.pp}" in flags.megatron(run)
-    titan = tomllib.loads(flags.torchtitan(run))
-    assert titan["parallelism"]["pipeline_parallel_degree"] == layout.pp
-    assert titan["training"]["global_batch_size"] == 32
-    assert f"schedules.{layout.method}({layout.stages}, {layout.microbatches}" in flags.pipeline(
-        run
-    )
+    layout, titan = run.layout, flags.torchtitan(run)
+    assert f"--parallelism.pipeline_parallel_degree {layout.pp} " in titan
+    assert f"--training.num_tokens_per_train_step {32 * 8192} " in titan
+    call = f"schedules.{layout.method}({layout.stages}, {layout.microbatches}"
+    assert call in flags.pipeline(run)
 
 
 def test_the_command_prints_flags_and_writes_the_candidates(tmp_path: Path) -> None:

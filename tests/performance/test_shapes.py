@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,50 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
     assert found.predictors == 1
     kinds = [type(layer) for block, _ in found.blocks for layer in block]
     assert kinds == [LatentAttention, MLP, LatentAttention, Experts]
+
+
+MIXTURE = {"num_experts": 8, "moe_intermediate_size": 512}
+PATTERN = {"sliding_window": 1024, "sliding_window_pattern": 6}
+HYBRID = {"mamba_num_heads": 8, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128}
+
+
+@pytest.mark.parametrize(
+    ("more", "kinds"),
+    [
+        (PATTERN, {"Attention 1024, MLP": 27, "Attention, MLP": 5}),
+        (PATTERN | {"use_sliding_window": False}, {"Attention, MLP": 32}),
+        ({"layer_types": ["sliding_attention", "full_attention"] * 16} | PATTERN,
+         {"Attention 1024, MLP": 16, "Attention, MLP": 16}),
+        (MIXTURE | {"decoder_sparse_step": 2}, {"Attention, MLP": 16, "Attention, Experts": 16}),
+        (MIXTURE | {"mlp_only_layers": [0, 5]}, {"Attention, MLP": 2, "Attention, Experts": 30}),
+        (HYBRID | {"hybrid_override_pattern": "M-M*-M-"}, {"Mamba": 3, "MLP": 3, "Attention": 1}),
+        ({"text_config": {"num_hidden_layers": 3}}, {"Attention, MLP": 3}),
+    ],
+)  # fmt: skip
+def test_the_layers_of_each_family(
+    tmp_path: Path, more: dict[str, Any], kinds: dict[str, int]
+) -> None:
+    def told(layer: Any) -> str:
+        window = getattr(layer, "window", None)
+        return f"{type(layer).__name__} {window}" if window else type(layer).__name__
+
+    blocks = from_config(written(tmp_path, LLAMA | more)).blocks
+    assert {", ".join(map(told, block)): count for block, count in blocks} == kinds
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"layer_types": ["linear_attention"] * 32}, "has layers of 'linear_attention'"),
+        ({"is_encoder_decoder": True}, "an encoder and a decoder"),
+        ({"num_attention_heads": [12, 12]}, "num_attention_heads is .*: give one whole number"),
+    ],
+)
+def test_what_no_shape_describes_is_refused(
+    tmp_path: Path, more: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        from_config(written(tmp_path, LLAMA | more))
 
 
 def test_a_config_that_lacks_a_number_is_refused_with_its_names(tmp_path: Path) -> None:

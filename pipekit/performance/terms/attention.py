@@ -23,10 +23,10 @@ def attention(run: TrainingSetup, layer: Attention) -> PassCosts:
     elements = tokens * (heads + kv_heads) * width
     return total(
         (
-            run.linear(tokens, run.shape.hidden, (heads + 2 * kv_heads) * width),
+            run.kernels.linear(tokens, run.shape.hidden, (heads + 2 * kv_heads) * width),
             _scores(run, heads, span, width, width),
             run.kernels.both(forward * elements, backward * elements),
-            run.linear(tokens, heads * width, run.shape.hidden),
+            run.kernels.linear(tokens, heads * width, run.shape.hidden),
             _context_parallel(run, kv_heads * 2 * width),
             run.tensor_parallel(),
             run.residual(),
@@ -40,22 +40,32 @@ def latent_attention(run: TrainingSetup, layer: LatentAttention) -> PassCosts:
     tp, tokens, hidden = run.layout.tp, run.tokens, run.shape.hidden
     heads, width = layer.heads / tp, layer.head_dim + layer.rope_dim
     ranks = layer.query_rank + layer.kv_rank
-    norms, elements = 2 * tokens / tp * ranks, 2 * tokens * heads * width
+    norms = 2 * tokens / tp * ranks
     forward, backward = (each * _LATENT_LAUNCHES for each in run.framework.attention_launches)
-    head_bytes = run.framework.head_bytes
     return total(
         (
-            run.linear(tokens / tp, hidden, ranks + layer.rope_dim),
-            run.linear(tokens, layer.query_rank, heads * width),
-            run.linear(tokens, layer.kv_rank, heads * 2 * layer.head_dim),
+            run.kernels.linear(tokens / tp, hidden, ranks + layer.rope_dim),
+            up_projections(run, layer),
             run.kernels.both(2 * norms, 4 * norms),
-            run.kernels.both(head_bytes[0] * elements, head_bytes[1] * elements),
             _scores(run, heads, run.seq_tokens / 2, width, layer.head_dim),
-            run.linear(tokens, heads * layer.head_dim, hidden),
+            run.kernels.linear(tokens, heads * layer.head_dim, hidden),
             _context_parallel(run, heads * (width + layer.head_dim)),
             run.tensor_parallel(),
             run.residual(),
             PassCosts(0, 0, forward, backward),
+        )
+    )
+
+
+def up_projections(run: TrainingSetup, layer: LatentAttention) -> PassCosts:
+    """Return the passes from the low ranks to the heads, whose queries and keys are rotated."""
+    tokens, heads, width = run.tokens, layer.heads / run.layout.tp, layer.head_dim + layer.rope_dim
+    forward, backward = (each * 2 * tokens * heads * width for each in run.framework.head_bytes)
+    return total(
+        (
+            run.kernels.linear(tokens, layer.query_rank, heads * width),
+            run.kernels.linear(tokens, layer.kv_rank, heads * 2 * layer.head_dim),
+            run.kernels.both(forward, backward),
         )
     )
 

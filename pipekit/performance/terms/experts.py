@@ -29,13 +29,16 @@ def experts(run: TrainingSetup, layer: Experts) -> PassCosts:
     parts = [
         _grouped(run, layer, rows / local, inner, local),
         run.kernels.both(_PERMUTE_BYTES * rows * inner, _PERMUTE_BYTES * rows * inner),
-        run.linear(tokens, hidden, layer.count, dtype="bfloat16"),
+        run.kernels.linear(tokens, hidden, layer.count, dtype="bfloat16"),
         run.kernels.both(*2 * (_ROUTER_BYTES * tokens * layer.count,)),
         _all_to_all(run, layer, tokens, inner),
         run.residual(),
     ]
     if layer.latent:
-        parts += [run.linear(tokens, hidden, inner), run.linear(tokens, inner, hidden)]
+        parts += [
+            run.kernels.linear(tokens, hidden, inner),
+            run.kernels.linear(tokens, inner, hidden),
+        ]
     if layer.shared_width:
         parts += [bare_mlp(run, MLP(layer.shared_width, layer.gated)), run.tensor_parallel()]
     narrow = run.dtype in ("float8", "float4")
@@ -51,8 +54,8 @@ def _grouped(
     """Return the passes of all local experts, with equal rows."""
     return total(
         (
-            run.linear(rows, inner, (1 + layer.gated) * layer.width, local),
-            run.linear(rows, layer.width, inner, local),
+            run.kernels.linear(rows, inner, (1 + layer.gated) * layer.width, local),
+            run.kernels.linear(rows, layer.width, inner, local),
             activations(run, layer),
         )
     )
@@ -87,4 +90,4 @@ def _all_to_all(run: TrainingSetup, layer: Experts, tokens: float, inner: int) -
         nodes = math.ceil(ep / machine.node_gpus)
         seconds = max(size * met(nodes) / run.links.rate(ep), size * met(ep) / nodes / inside)
     waited = 2 * (seconds + _LATENCY_S) * (_GRAPHED_WAIT if run.graphs else 1)
-    return PassCosts(waited, waited)
+    return PassCosts(exchange_s=waited)

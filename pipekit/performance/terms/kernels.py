@@ -24,12 +24,16 @@ _CAST_BYTES = {"float8": 4.0, "float4": 10.0}
 
 
 class PassCosts(NamedTuple):
-    """Seconds on the device of a forward and a backward, and the kernels that a host launches."""
+    """Seconds on the device of a forward and a backward, and the kernels that a host launches.
+
+    ``exchange_s`` are further seconds of either, of messages between experts.
+    """
 
     forward_s: float = 0.0
     backward_s: float = 0.0
     forward_launches: float = 0.0
     backward_launches: float = 0.0
+    exchange_s: float = 0.0
 
     def scaled(self, factor: float) -> "PassCosts":
         """Return so many of these passes."""
@@ -43,11 +47,17 @@ def total(parts: Iterable[PassCosts]) -> PassCosts:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What kernels of a dtype take on a machine that reaches so much of its sheet."""
+    """What kernels of a dtype take on a machine that reaches so much of its sheet.
+
+    ``accumulation_bytes`` are moved for each weight to add its gradient to those before, if weights
+    are ``trained``.
+    """
 
     machine: Machine
     dtype: str
     efficiency: float
+    accumulation_bytes: float = 0.0
+    trained: bool = True
 
     def product(self, m: float, k: float, n: float, batch: float = 1, dtype: str = "") -> float:
         """Return seconds of ``batch`` products of [m, k] and [k, n]: the slowest of two limits."""
@@ -68,31 +78,14 @@ class Kernels:
         """Return passes that only move so many bytes."""
         return PassCosts(self.traffic(forward_bytes), self.traffic(backward_bytes))
 
-    def linear(
-        self,
-        m: float,
-        k: float,
-        n: float,
-        batch: float = 1,
-        *,
-        accumulation_bytes: float,
-        dtype: str = "",
-        trained: bool = True,
-    ) -> PassCosts:
-        """Return passes of layers [k, n] on m rows each: output, input's and weight's gradient.
-
-        Args:
-            m, k, n, batch: rows, inputs, outputs, and how many such layers.
-            accumulation_bytes: moved for each weight to add its gradient to those before.
-            dtype: of the products, if another than the kernels'.
-            trained: whether the weights have gradients.
-        """
+    def linear(self, m: float, k: float, n: float, batch: float = 1, dtype: str = "") -> PassCosts:
+        """Return passes of ``batch`` layers [k, n] on m rows each: output, and both gradients."""
         cast = _CAST_BYTES.get(dtype or self.dtype, 0.0) * batch
         forward = self.product(m, k, n, batch, dtype) + self.traffic(cast * m * k)
         backward = self.product(m, n, k, batch, dtype) + self.traffic(cast * m * n)
-        if trained:
+        if self.trained:
             backward += self.product(k, m, n, batch, dtype)
-            backward += self.traffic(accumulation_bytes * batch * k * n)
+            backward += self.traffic(self.accumulation_bytes * batch * k * n)
         return PassCosts(forward, backward)
 
     def _waste(self, m: float, n: float, batch: float) -> float:

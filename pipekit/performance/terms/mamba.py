@@ -21,8 +21,8 @@ def mamba(run: TrainingSetup, layer: Mamba) -> PassCosts:
     scan += flops / (_SCAN_EFFICIENCY * run.links.machine.peak("bfloat16"))
     return total(
         (
-            run.linear(tokens, run.shape.hidden, 2 * inner + 2 * states + layer.heads / tp),
-            run.linear(tokens, inner, run.shape.hidden),
+            run.kernels.linear(tokens, run.shape.hidden, 2 * inner + 2 * states + layer.heads / tp),
+            run.kernels.linear(tokens, inner, run.shape.hidden),
             PassCosts(scan, 2.5 * scan),
             run.tensor_parallel(),
             run.residual(),

@@ -22,8 +22,8 @@ def bare_mlp(run: TrainingSetup, layer: MLP) -> PassCosts:
     hidden, width = run.shape.hidden, layer.width / run.layout.tp
     return total(
         (
-            run.linear(run.tokens, hidden, (1 + layer.gated) * width),
-            run.linear(run.tokens, width, hidden),
+            run.kernels.linear(run.tokens, hidden, (1 + layer.gated) * width),
+            run.kernels.linear(run.tokens, width, hidden),
             run.activation(run.tokens, width, layer.gated),
         )
     )

@@ -3,8 +3,8 @@
 from pipekit.performance.terms.vocabulary import vocabulary
 from pipekit.performance.training import TrainingSetup
 
-_HIDDEN = 0.5
-"""Of a pass's time in which messages between replicas can run beside it."""
+HIDDEN = 0.5
+"""Of a pass's time in which messages between replicas, or experts, can run beside it."""
 
 
 def parameters(run: TrainingSetup) -> tuple[float, float]:
@@ -13,9 +13,15 @@ def parameters(run: TrainingSetup) -> tuple[float, float]:
     tables = 1.0 if shape.tied or layout.pp > 1 else 2.0
     if layout.spreads_vocabulary:
         tables = (2 - shape.tied) / layout.pp
-    vocabularies = tables * vocabulary(run) * shape.hidden
-    dense = shape.dense_parameters / (layout.tp * layout.pp) + vocabularies
-    return shape.expert_parameters / (layout.ep * layout.pp), dense
+    return weights(run, shape.layers / layout.pp, tables)
+
+
+def weights(run: TrainingSetup, layers: float, tables: float) -> tuple[float, float]:
+    """Return likewise those of a rank with so many layers and vocabularies."""
+    shape, layout = run.shape, run.layout
+    share = layers / shape.layers
+    dense = share * shape.dense_parameters / layout.tp + tables * vocabulary(run) * shape.hidden
+    return share * shape.expert_parameters / layout.ep, dense
 
 
 def seconds(run: TrainingSetup, slot_s: float) -> float:
@@ -61,7 +67,7 @@ def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
         return exchange_s
     layout = run.layout
     beside = layout.microbatches if layout.zero >= 2 else min(layout.microbatches, layout.pp)
-    hidden = _HIDDEN * slot_s * beside
+    hidden = HIDDEN * slot_s * beside
     return max(exchange_s - hidden, exchange_s / max(run.shape.layers / layout.pp, 1))
 
 

@@ -35,7 +35,7 @@ def head(run: TrainingSetup) -> PassCosts:
     """Return the passes of the logits and of the loss, whose sums go over tp."""
     dtype = "" if run.dtype == "float16" else "bfloat16"
     logits = run.tokens * vocabulary(run)
-    linear = run.linear(run.tokens, run.shape.hidden, vocabulary(run), dtype=dtype)
+    linear = run.kernels.linear(run.tokens, run.shape.hidden, vocabulary(run), dtype=dtype)
     forward, backward = run.framework.logit_bytes
     loss = run.kernels.both(forward * logits, backward * logits)
     sums = 0.0

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from experiments.published import fit, table
 from experiments.published.fit import half_width, half_widths
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction
-from experiments.published.table import errors, judged
+from experiments.published.table import choices, errors, judged
 from pipekit.performance.constants import UNKNOWN, Constants
 
 TRUE = Constants(0.5, 3e-6)
@@ -119,3 +120,34 @@ def test_a_class_of_few_rows_has_its_sets_interval() -> None:
     assert widths["set"]["many"] < widths["set"]["few"] < 1
     assert half_width(widths, "set", "unseen") == widths["set"]["few"]
     assert half_width(widths, "unseen", "all") == pytest.approx(sum(widths["set"].values()) / 2)
+
+
+Chance = tuple[float, float | None, float]
+"""Predicted, measured (None: the run failed), and the chance that it does not fail."""
+
+
+def chosen(*rows: Chance) -> dict[str, float]:
+    frame = pd.DataFrame(rows, columns=["predicted", "measured", "chance"])
+    frame["measured"] = frame["measured"].astype(float)
+    return choices(frame.assign(panel="a", fits=frame["measured"].notna()))
+
+
+def test_perfect_predictions_choose_perfectly() -> None:
+    rows = [(step, step, 0.9) for step in (1.0, 2.0, 3.0, 4.0)]
+    assert chosen(*rows, (1.0, None, 0.1)) == {"panel_rank": 1, "best_of_3": 0, "auc": 1}
+
+
+def test_reversed_predictions_choose_the_worst() -> None:
+    found = chosen(*((6 - step, step, 0.1) for step in (1.0, 2.0, 3.0, 4.0, 5.0)), (9, None, 0.9))
+    assert found["panel_rank"] == pytest.approx(-1)
+    assert found["best_of_3"] == pytest.approx(2)  # 5, 4 and 3 are tried, 1 is there
+    assert found["auc"] == 0
+
+
+def test_a_run_that_is_not_expected_to_fit_is_not_tried() -> None:
+    rows = [(step, step, 0.9) for step in (2.0, 3.0, 4.0)]
+    assert chosen(*rows, (1.0, 1.0, 0.2))["best_of_3"] == pytest.approx(1)
+
+
+def test_a_set_without_panels_has_no_choice() -> None:
+    assert pd.Series(chosen()).isna().all()
