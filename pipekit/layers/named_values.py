@@ -4,6 +4,7 @@ A worker process imports a user's files anew: it knows nothing of a setting that
 changed there, of a method that it has replaced, or of a context variable.
 """
 
+import copy
 import inspect
 import sys
 import sysconfig
@@ -65,27 +66,28 @@ class NamedValues:
             value = _sent(_variables(owner).get(place.name), place)
             if not _is_same(value, self._known.get(place, OWN)):
                 found[place] = value
-                self._known[place] = value.copy() if hasattr(value, "copy") else value
+                self._known[place] = copy.deepcopy(value)  # its contents may change
         return found
 
     def apply(self, values: Mapping[Place, Any]) -> None:
         """Let the places here have the values that they have in another process."""
         for place, value in values.items():
             for owner in self._owners.get(place, ()):
-                now: Any = _variables(owner).get(place.name)
-                if isinstance(now, ContextVar):
-                    if value is not OWN:
-                        now.set(value)
-                    continue
+                variables = _variables(owner)
+                now = variables.get(place.name)
                 before = self._known.setdefault(place, now)
                 value = before if value is OWN else value
-                if isinstance(now, dict) and type(now) is type(value):
+                if value is now or _is_same(value, now):
+                    continue
+                if isinstance(now, ContextVar):
+                    now.set(value)
+                elif isinstance(now, dict) and type(now) is type(value):
                     now.clear()  # others may have it, too
                     now.update(value)
-                elif isinstance(owner, dict):
-                    owner[place.name] = value
-                else:
+                elif isinstance(owner, type):
                     setattr(owner, place.name, value)
+                else:  # also of an object that lets nobody set attributes
+                    variables[place.name] = value
 
     def _look(self, value: Any, place: Place, names: set[str]) -> None:
         """Look for the names in a file or an object, and for its own in a function."""
@@ -126,7 +128,7 @@ class NamedValues:
                 self._look(variables[name], place, names)
 
 
-def _variables(owner: Any) -> Mapping[str, Any]:
+def _variables(owner: Any) -> Any:
     return owner if isinstance(owner, dict) else vars(owner)
 
 
@@ -141,7 +143,7 @@ def _sent(value: Any, place: Place) -> Any:
             value = value.get()
     leaves = tree_leaves(value) if isinstance(value, (dict, list, tuple)) else [value]
     is_plain = len(leaves) <= _LONG and all(isinstance(leaf, PLAIN) for leaf in leaves)
-    return value if is_plain and value is not None and not file.startswith(_INSTALLED) else OWN
+    return value if is_plain and not file.startswith(_INSTALLED) else OWN
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -45,7 +45,7 @@ class Probe:
     edited_weights: tuple[tuple[int, str], ...] = ()  # layers, and names in them
     needed_weights: tuple[tuple[int, str], ...] = ()  # by an earlier forward's backward
     edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)  # None: made anew
-    handed_on: frozenset[tuple[int, int]] = frozenset()  # by whom, to whom, beside returns
+    handed_on: frozenset[tuple[int, int]] = frozenset()  # beside outputs, from layer to layer
     drawn: Mapping[str, Sequence[int]] = field(default_factory=dict)  # layers, by library
     drew: bool = False  # random numbers of torch's
     edits_batch: bool = False  # whether x is edited in place, by a second forward once more

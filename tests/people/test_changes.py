@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,8 +113,15 @@ def test_a_number_that_on_batch_anneals_is_warned_of() -> None:
         piped(model).train(data(2), on_batch=anneal)
 
 
+@dataclass(frozen=True)
+class Fixed:
+    factor: float = 1.0
+
+
 RATE = 1.0
-CONFIG = {"power": 1}
+CLIP: float | None = 1.0
+CONFIG = {"of": {"power": 1}}
+FIXED = Fixed()
 ARGUMENTS = SimpleNamespace(shift=0.0)
 SCALE = ContextVar("SCALE", default=1.0)
 
@@ -125,19 +133,21 @@ class Rated(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shifted: Tensor = self.sign * raised(x) * (RATE * SCALE.get()) + ARGUMENTS.shift
-        return shifted
+        return shifted if CLIP is None else shifted.clamp(-CLIP, CLIP)
 
     def other(self, x: Tensor) -> Tensor:
         return x.tanh()
 
 
 def raised(x: Tensor) -> Tensor:
-    return x.pow(CONFIG["power"])
+    return x.pow(CONFIG["of"]["power"]) * FIXED.factor
 
 
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a number": lambda patch: patch.setitem(globals(), "RATE", 2.0),
-    "a dict": lambda patch: patch.setitem(CONFIG, "power", 2),
+    "a dict": lambda patch: patch.setitem(CONFIG["of"], "power", 2),
+    "a value that has gone": lambda patch: patch.setitem(globals(), "CLIP", None),
+    "another fixed object": lambda patch: patch.setitem(globals(), "FIXED", Fixed(3.0)),
     "an object's": lambda patch: patch.setattr(ARGUMENTS, "shift", 3.0),
     "a class's": lambda patch: patch.setattr(Rated, "sign", -1.0),
     "a method": lambda patch: patch.setattr(Rated, "forward", Rated.other),

@@ -217,16 +217,11 @@ class WeightVersions:
             parameters = groups.grouped({names[p]: own for p, own in owners})
         try:
             made = optimizer(parameters)
-            made.state_dict()
         except ValueError as error:
             if "empty parameter list" in str(error):
                 return None
             raise
-        except AttributeError as error:
-            raise TypeError(
-                f"the optimizer is not whole ({error}): let its class inherit from "
-                f"torch.optim.Optimizer, and call super().__init__(parameters, {{...}})"
-            ) from error
+        require_whole(made)
         if any(id(p) not in given for group in made.param_groups for p in group["params"]):
             raise ValueError(
                 "the optimizer must be made from the parameters that the function is given, e.g. "
@@ -260,6 +255,17 @@ class WeightVersions:
             target.copy_(own)
             own.data = target
         self._newest = slot
+
+
+def require_whole(optimizer: Optimizer) -> None:
+    """Raise TypeError if an optimizer has no state that can be read, as a wrapper may."""
+    try:
+        optimizer.state_dict()
+    except AttributeError as error:
+        raise TypeError(
+            f"the optimizer is not whole ({error}): let its class inherit from "
+            f"torch.optim.Optimizer, and call super().__init__(parameters, {{...}})"
+        ) from error
 
 
 def require_no_closure(optimizer: Optimizer) -> None:
