@@ -149,11 +149,12 @@ def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
         if NOBODY in (row := graph.row(Op.FORWARD, stage)):
             raise _lacking(Op.FORWARD, stage, row.index(NOBODY), schedule)
     for stage in stages if schedule.trains else ():
-        both = zip(graph.senders[Payload.GRADIENT][stage], graph.adders[stage], strict=True)
-        for microbatch, (sender, adder) in enumerate(both):
-            if NOBODY in (sender, adder):
-                parts = Op.BACKWARD if sender == adder else Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
-                raise _lacking(parts[sender != NOBODY], stage, microbatch, schedule)
+        both = graph.senders[Payload.GRADIENT][stage], graph.adders[stage]
+        lacking = [row.index(NOBODY) for row in both if NOBODY in row]
+        if lacking:
+            sender, adder = (row[min(lacking)] for row in both)
+            parts = Op.BACKWARD if sender == adder else Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
+            raise _lacking(parts[sender != NOBODY], stage, min(lacking), schedule)
 
 
 def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None:
