@@ -196,7 +196,7 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
     first, stop = graph.first[worker : worker + 2]
     borrowed = schedule.borrowed[worker]
     keeping = {op for op in graph.ops if any(item.weights for item in (*op.needs, *op.gives))}
-    newest = {stage: 0 for op, stage, *_ in tasks if op in keeping and stage not in borrowed}
+    newest = {stage: 0 for op, stage, _, _ in tasks if op in keeping and stage not in borrowed}
     producer: dict[int, Task] = {}
     in_flight = np.zeros(len(tasks), dtype=np.int32)
     change = {op: op.in_flight if schedule.trains else 0 for op in graph.ops}
