@@ -149,11 +149,12 @@ def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
         if NOBODY in (row := graph.row(Op.FORWARD, stage)):
             raise _lacking(Op.FORWARD, stage, row.index(NOBODY), schedule)
     for stage in stages if schedule.trains else ():
-        both = zip(graph.senders[Payload.GRADIENT][stage], graph.adders[stage], strict=True)
-        for microbatch, (sender, adder) in enumerate(both):
-            if NOBODY in (sender, adder):
-                parts = Op.BACKWARD if sender == adder else Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
-                raise _lacking(parts[sender != NOBODY], stage, microbatch, schedule)
+        both = graph.senders[Payload.GRADIENT][stage], graph.adders[stage]
+        lacking = [row.index(NOBODY) for row in both if NOBODY in row]
+        if lacking:
+            sender, adder = (row[min(lacking)] for row in both)
+            parts = Op.BACKWARD if sender == adder else Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
+            raise _lacking(parts[sender != NOBODY], stage, min(lacking), schedule)
 
 
 def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None:
@@ -195,7 +196,7 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
     first, stop = graph.first[worker : worker + 2]
     borrowed = schedule.borrowed[worker]
     keeping = {op for op in graph.ops if any(item.weights for item in (*op.needs, *op.gives))}
-    newest = {stage: 0 for op, stage, *_ in tasks if op in keeping and stage not in borrowed}
+    newest = {stage: 0 for op, stage, _, _ in tasks if op in keeping and stage not in borrowed}
     producer: dict[int, Task] = {}
     in_flight = np.zeros(len(tasks), dtype=np.int32)
     change = {op: op.in_flight if schedule.trains else 0 for op in graph.ops}

@@ -39,7 +39,7 @@ class Table:
     chunks: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("head", "period"):
+        for name in ("head", "period"):  # lists do, too, and are then compared and hashed alike
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
         object.__setattr__(self, "overlaps", frozenset(self.overlaps))
 
