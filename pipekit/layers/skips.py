@@ -200,9 +200,14 @@ _thread = _SkippingThread()
 
 
 def call(layer: nn.Module, x: Tree, incoming: Mapping[Name, Tree]) -> tuple[Tree, dict[Name, Tree]]:
-    """Return a layer's output, and the skips under way behind it: those that it did not pop, too.
+    """Return a layer's output, and the skips that are under way behind it.
 
     In place of None, which cannot be passed on, stands the empty tuple.
+
+    Args:
+        layer: called with ``x``.
+        x: its input.
+        incoming: the skips that are under way before it; what it does not pop is handed on.
     """
     given = {name: None if isinstance(skip, tuple) else skip for name, skip in incoming.items()}
     with carrying(given) as carried:
@@ -275,7 +280,12 @@ def links(layers: Iterable[nn.Module]) -> list[Skip]:
 
 
 def between(skips: Sequence[Skip], balance: Sequence[int]) -> list[Skip]:
-    """Return the skips between layers that go from one stage to another, with stages for ends."""
+    """Return the skips that go from one stage to another, with stages for ends.
+
+    Args:
+        skips: between layers, as :func:`links` gives them.
+        balance: layers of each stage, in order.
+    """
     ends = list(accumulate(balance))
     crossing = (
         Skip(name, bisect_right(ends, source), bisect_right(ends, destination))

@@ -82,8 +82,16 @@ class Run:
     ) -> Self:
         """Return the result of all workers' reports.
 
-        ``batches`` are the microbatches of each; ``losses`` those of microbatches before the
-        reports; ``label`` and ``origin`` go into the provenance.
+        Args:
+            name: of the schedule.
+            schedule: the one that they ran, or a function that makes it.
+            batches: the microbatches of each batch.
+            reports: of each worker.
+            wall_s: the run's seconds.
+            seed: of the layers' random numbers.
+            losses: of microbatches before the reports.
+            label: of the numbers.
+            origin: more of their provenance.
         """
         known, first = _in_order([losses, *(report.losses for report in reports)])
         results = dict(chain(*(report.results for report in reports)))

@@ -87,7 +87,7 @@ def test_weights_and_losses_are_the_equations_bit_for_bit(
 
 
 @pytest.mark.parametrize(
-    ("method", "optimizer"), zip(cycle(["pipedream", "2bw"]), OPTIMIZERS, strict=False)
+    ("method", "optimizer"), [*zip(cycle(["pipedream", "2bw"]), OPTIMIZERS, strict=False)]
 )
 def test_every_optimizer_with_several_versions(method: str, optimizer: str) -> None:
     """Its state follows the weights from buffer to buffer."""
