@@ -20,8 +20,7 @@ WHOLE_BACKWARDS = [
 _WITH_WAITS = 0.05
 """If more than this share of passes begin clearly before their input is sent, spans contain waits,
 and messages are received within them."""
-_CLEARLY = 0.1
-"""A share of the pass."""
+_CLEARLY = 0.1  # of the pass
 _WAITED = 0.5
 """A pass waited for its message if its worker was idle for more than this share of the time for
 which the message may have been under way."""
