@@ -67,11 +67,7 @@ class Places:
 
 
 def between_workers(passes: pd.DataFrame) -> Iterator[tuple[Payload, Numbers, Numbers]]:
-    """Yield for each payload which rows send a message to which, on another worker.
-
-    Args:
-        passes: rows with columns step, replica, stage, microbatch, worker and kind.
-    """
+    """Yield for each payload which rows of a table send a message to which, on another worker."""
     place, worker = Places(passes), passes["worker"].to_numpy()
     for payload in Payload:
         receives = place.among(RECEIVING[payload])
