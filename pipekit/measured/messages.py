@@ -20,8 +20,7 @@ WHOLE_BACKWARDS = [
 _WITH_WAITS = 0.05
 """If more than this share of passes begin clearly before their input is sent, spans contain waits,
 and messages are received within them."""
-_CLEARLY = 0.1
-"""A share of the pass."""
+_CLEARLY = 0.1  # of the pass
 _WAITED = 0.5
 """A pass waited for its message if its worker was idle for more than this share of the time for
 which the message may have been under way."""
@@ -68,11 +67,7 @@ class Places:
 
 
 def between_workers(passes: pd.DataFrame) -> Iterator[tuple[Payload, Numbers, Numbers]]:
-    """Yield for each payload which rows send a message to which, on another worker.
-
-    Args:
-        passes: rows with columns step, replica, stage, microbatch, worker and kind.
-    """
+    """Yield for each payload which rows of a table send a message to which, on another worker."""
     place, worker = Places(passes), passes["worker"].to_numpy()
     for payload in Payload:
         receives = place.among(RECEIVING[payload])

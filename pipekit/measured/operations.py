@@ -186,8 +186,7 @@ def _table(trace: Trace) -> pd.DataFrame:
     if trace.steps is not None:
         place = np.searchsorted(trace.steps["step"], table["step"])
         begins = trace.steps["start_s"].to_numpy()[place]
-        table["start_s"] -= begins
-        table["end_s"] -= begins
+        table[["start_s", "end_s"]] -= begins[:, None]
     return table
 
 

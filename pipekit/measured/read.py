@@ -145,10 +145,7 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pipelines(passes: pd.DataFrame) -> pd.Series:
-    """Return by worker the number of its pipeline: of those that run the same passes each has one.
-
-    So data and tensor parallel ranks do.
-    """
+    """Return by worker its pipeline's number: of data or tensor parallel ranks each has its own."""
     passes = passes.sort_values("worker", kind="stable")
     what = packed(*(passes[n] for n in ("step", "stage", "microbatch")), passes["kind"].cat.codes)
     return passes.groupby(what).cumcount().groupby(passes["worker"]).max()

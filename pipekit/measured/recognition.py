@@ -105,9 +105,8 @@ def _lists(trace: Trace) -> tuple[Lists, int]:
     keys = packed(frame["step"], frame.get("replica", 0))
     pipelines = np.unique(keys)
     here = np.isin(keys, pipelines[:: max(1, len(pipelines) // _ENOUGH)])
-    rows, keys = frame[here], keys[here]
-    is_task = rows["op"].isin(names).to_numpy()
-    found = Counter(_ordered(each) for _, each in rows[is_task].groupby(keys[is_task]))
+    here &= frame["op"].isin(names).to_numpy()
+    found = Counter(_ordered(each) for _, each in frame[here].groupby(keys[here]))
     return found.most_common(1)[0][0], len(trace.steps)
 
 

@@ -7,6 +7,7 @@ section 3: each computation takes the mean of its kind, each communication the m
 
 import math
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,7 +66,7 @@ class WhatIf:
         recorded = self.operations.seconds
         # Of each stage and replica alone.  Half as many bytes are enough to find the worst.
         shape = len(recorded), len(stages) + len(replicas)
-        cases = np.full(shape, self.ideal[:, None], np.float32)
+        cases: Any = np.full(shape, self.ideal[:, None], np.float32)
         for first, values, own in ((0, stages, self.stage), (len(stages), replicas, replica)):
             place = np.minimum(np.searchsorted(values, own), len(values) - 1)
             rows = np.flatnonzero(values[place] == own)

@@ -49,21 +49,12 @@ def fit(
     e: Observed,
     basis: Basis,
     *,
-    together: bool = False,
-    each_step: bool = False,
-    rough: bool = False,
-    first: int = 0,
+    together: bool = False,  # all entries, else those of a layer, have the same factors
+    each_step: bool = False,  # each step has factors of its own, one after the other
+    rough: bool = False,  # a sum need only be near
+    first: int = 0,  # the step from which it is compared
 ) -> Fits:
-    """Return the wrong entries to which gradients add up, with their factors.
-
-    Args:
-        e: the trainer.
-        basis: the gradients of each step, each for all parameters that it is about.
-        together: whether all entries, else those of a layer, have the same factors.
-        each_step: whether each step has factors of its own, one after the other.
-        rough: whether a sum need only be near.
-        first: the step from which it is compared.
-    """
+    """Return the wrong entries to which gradients add up, with their factors."""
     basis = cache(basis)
     about = [n for n in e.wrong if all(n.name in g for g in basis(e.steps - 1))]
     if not about or first >= e.steps:

@@ -37,7 +37,6 @@ DRAWS = 24  # of masks
 SIGMAS = 6  # by which the trainer's gradient may be off in the direction of their mean
 DRAWN = 3  # steps that are compared with draws
 MOST = 16  # microbatches that are tried
-REMARK = f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
 
 
 def parity(
@@ -63,27 +62,23 @@ def parity(
     if isinstance(adapter, type) and adapter.__module__ != "__main__":
         # Other processes may not find its module: it is sent itself.
         cloudpickle.register_pickle_by_value(sys.modules[adapter.__module__])
-    verdict = judged(model, records := _run(adapter, model, processes, timeout))
-    if Fault.UNKNOWN in verdict.classes and not SUITE[model].random:
-        again = _run(adapter, model, processes, timeout, SEED + 1)
-        if not _same(records, again):
-            said = (Fault.DROPOUT,), ("another seed gives other weights",)
-            unknown = (Fault.UNKNOWN,)
-            findings = [
-                Finding(*said, f.parameters) if f.classes == unknown else f
-                for f in verdict.findings
-            ]
-            return replace(verdict, findings=tuple(findings))
+
+    def run(seed: int) -> list[RankRecord]:
+        with Ranks(processes) as started:
+            records = started.call(_trained, adapter, model, seed, timeout=timeout)
+            started.leave()
+        return records
+
+    verdict = judged(model, records := run(SEED))
+    is_unknown = Fault.UNKNOWN in verdict.classes and not SUITE[model].random
+    if is_unknown and not _same(records, run(SEED + 1)):
+        said, unknown = ("another seed gives other weights",), (Fault.UNKNOWN,)
+        findings = (
+            Finding((Fault.DROPOUT,), said, f.parameters) if f.classes == unknown else f
+            for f in verdict.findings
+        )
+        return replace(verdict, findings=tuple(findings))
     return verdict
-
-
-def _run(
-    adapter: Any, model: str, processes: int, timeout: float, seed: int = SEED
-) -> list[RankRecord]:
-    with Ranks(processes) as started:
-        records = started.call(_trained, adapter, model, seed, timeout=timeout)
-        started.leave()
-    return records
 
 
 def _trained(_: int, adapter: Any, model: str, seed: int) -> RankRecord:
@@ -92,11 +87,8 @@ def _trained(_: int, adapter: Any, model: str, seed: int) -> RankRecord:
 
 
 def _same(one: Sequence[RankRecord], other: Sequence[RankRecord]) -> bool:
-    return all(
-        torch.equal(tensor, again.parameters[-1][name])
-        for record, again in zip(one, other, strict=True)
-        for name, tensor in record.parameters[-1].items()
-    )
+    held = [(a.parameters[-1], b.parameters[-1]) for a, b in zip(one, other, strict=True)]
+    return all(torch.equal(tensor, b[name]) for a, b in held for name, tensor in a.items())
 
 
 def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
@@ -196,7 +188,8 @@ def _with_dropout(model: str, e: Observed) -> Verdict:
     e.judge_by(cache(lambda step: _drawn(e.loop, step, training=False).gradients))
     rows = _along_draws(e)
     findings = _in_the_mean(e, rows) if e.wrong else [Finding((Fault.DROPOUT,), ("none at all",))]
-    return Verdict(model, rows, tuple(findings), (REMARK,))
+    remark = f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
+    return Verdict(model, rows, tuple(findings), (remark,))
 
 
 def _with_these_masks(e: Observed) -> Iterator[Finding]:

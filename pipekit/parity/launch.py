@@ -34,11 +34,7 @@ def tell(place: str) -> None:
 
 
 class Ranks:
-    """So many processes that wait for calls; they, and what they have started, end with ``with``.
-
-    Args:
-        count: of processes; each has torchrun's variables.
-    """
+    """Processes that wait for calls; they, and what they have started, end with ``with``."""
 
     def __init__(self, count: int) -> None:
         environment = _environment(count)

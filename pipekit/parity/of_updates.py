@@ -89,8 +89,8 @@ def _once_a_stage(e: Observed, fits: Fits) -> Iterator[Known]:
     steady = all(same(b / a, base) for a, b in pairwise(levels))
     last_is_right = depth[-1][0] < max(entry.layer[1] for entry in e.entries)
     if steady and len(levels) > (1 if last_is_right else 2):
-        shown = ", ".join(f"{level:.4g}" for level in reversed(levels))
-        said = f"from the first stage to the last x {shown}"
+        said = "from the first stage to the last x "
+        said += ", ".join(f"{level:.4g}" for level in reversed(levels))
         yield Known(Fault.ONCE_A_STAGE, said, frozenset(fits))
 
 
@@ -173,8 +173,8 @@ def _kept(e: Observed, factor: float) -> list[str]:
 def other_optimizers(e: Observed) -> Iterator[Known]:
     """Yield what other optimizers of torch's make of the right gradients, at any learning rate."""
     for name, how in _OPTIMIZERS.items():
-        updates = _updates_of(e, how)
-        yield from multiples(e, Fault.OPTIMIZER, name, updates.__getitem__, rough=True)
+        updates = _updates_of(e, how).__getitem__
+        yield from multiples(e, Fault.OPTIMIZER, name, updates, rough=True)
 
 
 def _updates_of(e: Observed, how: Callable[..., Optimizer]) -> list[Tensors]:

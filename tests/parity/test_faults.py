@@ -164,17 +164,6 @@ class TiedTwice(Small):
         super().update()
 
 
-class TiedAveragedTwice(Small):
-    """The head's use of the shared weight is divided by the microbatches once more."""
-
-    def backward(self, stage: int, k: int, out: tuple[Tensor, ...], gradient: Any) -> None:
-        weight = self.model[0].weight
-        before = torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
-        super().backward(stage, k, out, gradient)
-        if stage == 1:
-            weight.grad = before + (weight.grad - before) / self.microbatches
-
-
 class NotCleared(Small):
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model, optimizer)
@@ -269,7 +258,6 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (ClippedByStage, "dense", Fault.CLIPPED_BY_STAGE),
     (Clipped, "dense", Fault.CLIPPED),
     (TiedTwice, "tied", Fault.TIED_TWICE),
-    (TiedAveragedTwice, "tied", Fault.AVERAGED_TWICE),
     (NotCleared, "dense", Fault.KEPT),
     (WithMomentum, "dense", Fault.MOMENTUM),
     (FallingRate, "dense", Fault.RATE),

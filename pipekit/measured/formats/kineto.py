@@ -163,13 +163,12 @@ def _steps(passes: Sequence[Pass]) -> Sequence[int]:
 
 def _repeats(passes: Sequence[Pass]) -> list[int]:
     """Return of each pass how often passes had come again by then."""
-    found, seen = list[int](), set[object]()
+    found, seen, count = list[int](), set[Pass](), 0
     for each in passes:
-        again = each in seen
-        if again:
-            seen.clear()
+        if each in seen:
+            seen, count = set(), count + 1
         seen.add(each)
-        found.append((found[-1] if found else 0) + again)
+        found.append(count)
     return found
 
 
