@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+import cloudpickle
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -133,10 +134,9 @@ def _variables(owner: Any) -> Any:
 
 
 def _sent(value: Any, place: Place) -> Any:
-    """Return a user's setting, or a function that is not its file's own; of all else OWN."""
+    """Return a user's setting, or a function that somebody has put there; of all else OWN."""
     if isinstance(value, FunctionType):
-        own = (value.__module__, value.__qualname__) == (place.module, place.path)
-        return OWN if own else value
+        return value if _was_put(value, place) else OWN
     file = getattr(sys.modules.get(place.module), "__file__", None) or ""
     if isinstance(value, ContextVar):
         with suppress(LookupError):  # neither set nor with a default
@@ -144,6 +144,24 @@ def _sent(value: Any, place: Place) -> Any:
     leaves = tree_leaves(value) if isinstance(value, (dict, list, tuple)) else [value]
     is_plain = len(leaves) <= _LONG and all(isinstance(leaf, PLAIN) for leaf in leaves)
     return value if is_plain and not file.startswith(_INSTALLED) else OWN
+
+
+def _was_put(function: FunctionType, place: Place) -> bool:
+    """Return whether somebody may have put a function there, and it can be sent.
+
+    A nameless or wrapped function of the same file is its own: ``act = torch.compile(gelu)``.
+    """
+    if function.__module__ == place.module:
+        found: Any = sys.modules.get(place.module)
+        with suppress(AttributeError):
+            for name in function.__qualname__.split("."):
+                found = getattr(found, name)
+        return function.__qualname__ != place.path and found is function
+    try:
+        cloudpickle.dumps(function)
+    except Exception:  # of whatever kind
+        return False
+    return True
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -123,6 +123,18 @@ CLIP: float | None = 1.0
 CONFIG = {"of": {"power": 1}}
 FIXED = Fixed()
 ARGUMENTS = SimpleNamespace(shift=0.0)
+
+
+def locked(lock: Any) -> Callable[[Tensor], Tensor]:
+    def doubled(x: Tensor) -> Tensor:
+        with lock:
+            return 2.0 * x
+
+    return doubled
+
+
+DOUBLED = locked(threading.Lock())
+"""No process can send it to another: each has the one that its own import has made."""
 SCALE = ContextVar("SCALE", default=1.0)
 
 
@@ -140,7 +152,7 @@ class Rated(nn.Module):
 
 
 def raised(x: Tensor) -> Tensor:
-    return x.pow(CONFIG["of"]["power"]) * FIXED.factor
+    return DOUBLED(x).pow(CONFIG["of"]["power"]) * FIXED.factor
 
 
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -151,7 +163,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "an object's": lambda patch: patch.setattr(ARGUMENTS, "shift", 3.0),
     "a class's": lambda patch: patch.setattr(Rated, "sign", -1.0),
     "a method": lambda patch: patch.setattr(Rated, "forward", Rated.other),
-    "a function": lambda patch: patch.setitem(globals(), "raised", lambda x: x * 5.0),
+    "a function": lambda patch: patch.setitem(globals(), "raised", F.silu),
     "a library's function": lambda patch: patch.setattr(
         nn.Linear, "forward", lambda layer, x: F.linear(x, 2.0 * layer.weight)
     ),
