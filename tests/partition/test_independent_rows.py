@@ -88,6 +88,12 @@ def test_pairs_of_rows_are_of_all_rows() -> None:
         train(Called(lambda x: x[:, 0] @ x[:, 0].T), False, 4)
 
 
+def test_rows_that_a_pipelined_module_mixes() -> None:
+    layers = nn.Sequential(nn.Linear(6, 6), MIXING["mean over rows"]())
+    with pytest.warns(UserWarning, match="not independent of one another"):
+        pk.PipelinedModule(layers, [1, 1], chunks=2)(X)
+
+
 def test_embeddings_that_count_their_entries_are_warned_of() -> None:
     model = nn.Sequential(nn.Embedding(9, 6, scale_grad_by_freq=True), nn.Linear(6, 6))
     x = torch.arange(16).view(8, 2)

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain, product
 from typing import Any, NoReturn, get_args
 
@@ -30,6 +30,7 @@ from pipekit.partition.checks import (
     require_balance,
     require_data,
     require_ties_on_one_device,
+    warn_of_mixed_rows,
 )
 from pipekit.partition.partition import Tie, cut, find_ties, partition, sequence_of, tie_ends
 from pipekit.partition.probe import probe
@@ -185,7 +186,7 @@ class PipelinedModule(nn.Module):
         for copied, original in self._twins:
             copied.training = original.training
         if self.training not in self._configs:
-            self._configs[self.training] = self._probe(inputs[0])
+            self._configs[self.training] = self._probe(inputs)
         given = differentiable(x)
         parameters = list(chain.from_iterable(stage.parameters() for stage in self._stages))
         asked = [*given, *parameters]
@@ -285,13 +286,16 @@ class PipelinedModule(nn.Module):
             ]
         return self._steps[chunks, ties]
 
-    def _probe(self, sample: Tree) -> list[PassConfig]:
-        """Return how each stage's passes are run."""
+    def _probe(self, inputs: Sequence[Tree]) -> list[PassConfig]:
+        """Return how each stage's passes are run, from a batch's microbatches."""
         warn_of_modes()
         layers = nn.Sequential(*(layer for stage in self._stages for layer in stage))
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]
-        tried = probe(layers, sample, devices=devices, training=self.training)
+        tried = probe(layers, inputs[0], devices=devices, training=self.training)
+        if self.training and len(inputs) > 1:
+            evaluate = partial(probe, layers, devices=devices, training=False)
+            warn_of_mixed_rows(inputs[0], inputs[1], evaluate)
         parts = partition(layers, self.balance, tried, self._skips).stages
         return [
             PassConfig(part=replace(part, module=stage), differentiates_input=part.index > 0)

@@ -342,6 +342,7 @@ class Counting(nn.Module):
         return y
 
 
+@pytest.mark.filterwarnings("ignore:the rows of a batch are not independent")  # as it averages
 @pytest.mark.parametrize(
     ("method", "recompute"), [("flush", "always"), ("pipedream", "never"), ("2bw", "never")]
 )

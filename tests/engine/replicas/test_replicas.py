@@ -315,6 +315,7 @@ def test_a_gradient_that_comes_in_parts_is_refused() -> None:
         replicated(model, [2], [3], optimizer=sgd).train([batch, batch])
 
 
+@pytest.mark.filterwarnings("ignore:the rows of a batch are not independent")
 def test_a_layer_that_only_some_minibatches_use() -> None:
     """Its gradient is the mean all the same: the other minibatch's is zero."""
     model = nn.Sequential(nn.Linear(6, 6), Sometimes(), nn.Linear(6, 3))

@@ -165,9 +165,8 @@ def test_mistakes_name_the_remedy() -> None:
 
 @pytest.mark.parametrize(("given", "kind"), [(None, "NoneType"), (0.1, "float"), ([], "list")])
 def test_groups_are_told_what_to_return(given: Any, kind: str) -> None:
-    pipe = two_stages(widths(), groups=lambda name, parameter: given)
     with pytest.raises(TypeError, match=rf"returned a {kind} for .*weight: return a dict"):
-        pipe.train(data(1))
+        two_stages(widths(), groups=lambda name, parameter: given)
 
 
 def constant(output: Tensor, target: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ def test_missing_columns_sets_and_files_are_refused(tmp_path: Path) -> None:
         predicted(tmp_path, "vtrain_single_node", {k: v for k, v in GPT.items() if k != "layers"})
     with pytest.raises(SystemExit, match="did you mean 'vtrain_multi_node'"):
         predicted(tmp_path, "vtrain_multinode", GPT)
-    with pytest.raises(SystemExit, match="No such file"):
+    with pytest.raises(SystemExit, match="there is no file"):
         main(["vtrain_multi_node", str(tmp_path / "none.csv"), str(tmp_path / "out.csv")])
 
 
