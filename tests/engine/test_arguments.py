@@ -1,17 +1,28 @@
-"""Arguments that are checked before any worker starts; other refusals are in test_failures."""
+"""Arguments and options, checked before any worker starts; other refusals: test_failures."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import pipekit as pk
-from pipekit import ScheduleError
+from pipekit import (
+    Checkpoints,
+    Execution,
+    Pipeline,
+    PipelinedModule,
+    ScheduleError,
+    Updates,
+    Watch,
+    schedules,
+)
 from pipekit.engine import arguments
+from pipekit.engine.calls import MOVED
 from pipekit.schedules import DISCARD, GATHER, Op, Schedule, check
-from tests.engine.examples import mlp, nesterov
+from tests.engine.examples import data, mlp, nesterov
 from tests.engine.execution.moving_tables import fill_and_drain
 
 F, B = Op.FORWARD, Op.BACKWARD
@@ -62,3 +73,64 @@ def test_emulation_moves_nothing_and_says_so() -> None:
         pk.emulate(fill_and_drain(2, 2, [0]), profile)
     with pytest.raises(ScheduleError, match="2 chunks of its sequence, which emulate cannot run"):
         pk.emulate(CHUNKED, pk.Profile.uniform(1))
+
+
+def build(**options: Any) -> Pipeline:
+    how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()}
+    return Pipeline(mlp(6, 3), schedules.flush(1, 2), **how, **options)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_field_by_its_name_alone_is_answered_by_the_call_to_write(name: str) -> None:
+    for call in (build, lambda **given: build().train(data(1), **given)):
+        with pytest.raises(TypeError) as caught:
+            call(**{name: 1})
+        assert str(caught.value) == MOVED[name]
+
+
+def test_the_answer_names_the_value_and_its_place() -> None:
+    with pytest.raises(TypeError, match=r"pass execution=Execution\(recompute=...\) to Pipeline"):
+        build(recompute="always")
+    with pytest.raises(TypeError, match=r"pass checkpoints=Checkpoints\(folder, every=...\) to tr"):
+        build().train(data(1), every=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"watch=Watch\(trace=...\) to train\(\) or PipelinedModul"):
+        PipelinedModule(mlp(6, 3), [1], chunks=1, trace=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'pigeons'"):
+        build(pigeons=3)
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "given", "message"),
+    [
+        (Updates, "lr_step", "epoch", "lr_step must be one of update, call"),
+        (Updates, "loss_scale", "static", "a number, 'dynamic', a pipekit.LossScale or None"),
+        (Updates, "mitigation", "hope", "mitigation must be one of"),
+        (Execution, "autocast", torch.int8, "not torch.int8"),
+        (Execution, "recompute", "sometimes", "never, except_last, always"),
+        (Execution, "recompute", ["never", "now"], "not 'now'"),
+        (Execution, "timeout", 0, "more than 0 s, or None for never, not 0"),
+    ],
+)
+def test_a_value_checks_its_fields(value: Any, field: str, given: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        value(**{field: given})
+
+
+@pytest.mark.parametrize(("field", "given"), [("groups", 3), ("lr_scheduler", "cosine")])
+def test_a_function_must_be_one(field: str, given: Any) -> None:
+    with pytest.raises(TypeError, match=f"{field} must be a function"):
+        Updates(**{field: given})
+    with pytest.raises(TypeError, match=r"a pipekit.staleness.Mitigation or the name of one"):
+        Updates(mitigation=given if callable(given) else 3)  # type: ignore[arg-type]
+
+
+def test_checkpoints_are_counted_from_one() -> None:
+    with pytest.raises(ValueError, match="every must be at least 1 batch, not 0"):
+        Checkpoints("folder", every=0)
+    with pytest.raises(ValueError, match="keep must be at least 1 checkpoint, not 0"):
+        Checkpoints("folder", keep=0)
+
+
+def test_a_module_shows_no_bar() -> None:
+    with pytest.raises(ValueError, match="leave progress and outputs out of watch"):
+        PipelinedModule(mlp(6, 3), [1], chunks=1, watch=Watch(progress=True))

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 import pipekit as pk
 from pipekit import schedules
 from tests.engine.examples import different
-from tests.people.three_layers import CE, SGD, assert_as_plain, batches, multiplied, network, pipe
+from tests.people.plain import CE, SGD, assert_as_plain, batches, multiplied, network, pipe
 
 Build = Callable[[], nn.Module]
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import schedules
 from tests.engine.examples import different
-from tests.people.plain import plain_loop
-from tests.people.three_layers import CE, SGD, batches, network, pipe
+from tests.people.plain import CE, SGD, batches, network, pipe, plain_loop
 
 
 def test_weights_loaded_into_the_users_model_later_are_warned_of() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import pipekit as pk
-from tests.people.three_layers import assert_as_plain, batches, multiplied, pipe
+from tests.people.plain import assert_as_plain, batches, multiplied, pipe
 
 
 class Store:
