@@ -223,6 +223,7 @@ def test_a_reentrant_checkpoint_in_a_block_is_refused_where_it_loses_gradients()
     stages(Checkpointed(nn.Identity(), reentrant=False), X)
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_a_reentrant_checkpoint_in_a_block_trains_as_in_a_plain_loop() -> None:
     model = Checkpointed(nn.Embedding(9, 4), reentrant=True)
     judge, words = copy.deepcopy(model), torch.arange(6).view(6, 1)

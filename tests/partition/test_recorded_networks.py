@@ -51,7 +51,7 @@ def loss(output: Any, target: Tensor) -> Tensor:
     return total
 
 
-@pytest.mark.parametrize(("name", "m"), cases())
+@pytest.mark.parametrize(("name", "m"), list(cases()))
 def test_a_network_as_people_bring_it_trains_as_a_plain_loop_does(name: str, m: int) -> None:
     model, batch, layers = recorded(name)
     judge = copy.deepcopy(model)
@@ -85,7 +85,7 @@ def with_versions() -> Iterator[Any]:
         yield pytest.param(name, method, marks=marks, id=f"{name}-{method}")
 
 
-@pytest.mark.parametrize(("name", "method"), with_versions())
+@pytest.mark.parametrize(("name", "method"), list(with_versions()))
 def test_every_method_trains_its_stages_as_the_oracle_does(name: str, method: str) -> None:
     schedule, microbatches = METHODS[method]
     _, batch, layers = recorded(name)

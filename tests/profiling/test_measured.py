@@ -341,7 +341,8 @@ def test_nothing_is_touched() -> None:
 
     before, modes = state(), [module.training for module in model.modules()]
     threads = torch.get_num_threads()
-    made = profile(model, sample, repeats=1, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
+    with pytest.warns(UserWarning, match=r"evaluation mode \(BatchNorm1d\), and stay in it"):
+        made = profile(model, sample, repeats=1, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
     assert all(map(torch.equal, before, state()))
     assert [module.training for module in model.modules()] == modes
     assert not sample.requires_grad
