@@ -120,7 +120,7 @@ def _of_each_step(count: int, factors: Factors) -> Named:
         return  # which is said of all steps at once
     nearest = [round(factor) for factor in factors]
     fault = Fault.CLIPPED
-    if not any(nearest):
+    if max(map(abs, factors)) < NOTHING:
         return  # too little to count
     if all(abs(factor - n) < NOTHING for factor, n in zip(factors, nearest, strict=True)):
         fault = Fault.LOST if {*nearest} <= {0, 1} else Fault.MICROBATCHES
