@@ -5,7 +5,19 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 
-from pipekit.parity.fit import LEAST, NOTHING, Factors, Known, Named, multiples, named, same, shown
+from pipekit.parity.fit import (
+    LEAST,
+    NOTHING,
+    Factors,
+    Known,
+    Named,
+    alike,
+    fit,
+    multiples,
+    named,
+    same,
+    shown,
+)
 from pipekit.parity.observed import Observed
 from pipekit.parity.plain_loop import LEARNING_RATE, Rows, Tensors, total
 from pipekit.parity.verdict import Fault
@@ -52,15 +64,14 @@ def _means(e: Observed, count: int, cut: Cut) -> Iterator[Known]:
         passes = (replace(e.loop.whole(step), rows=rows) for rows in cut(step))
         return [total((1.0, e.loop.run(one).gradients) for one in passes)]
 
-    def name(factors: Factors) -> Named:
-        (factor,) = factors
-        said = f"each of {count} microbatches or replicas counts alike, however many terms it has"
-        known = {1.0: Fault.SUMMED, count**-2: Fault.AVERAGED_TWICE}
-        if abs(factor) > LEAST:
+    said = f"each of {count} microbatches or replicas counts alike, however many terms it has"
+    known = {1.0: Fault.SUMMED, count**-2: Fault.AVERAGED_TWICE}
+    for (factor,), entries in alike(fit(e, summed)):
+        # Next to nothing explains all that is as small: it counts as the factor of all.
+        if abs(factor) > (LEAST if len(entries) == len(e.wrong) else NOTHING / count):
             fault = next((f for k, f in known.items() if same(factor, k)), Fault.PER_MICROBATCH)
-            yield fault, said if same(factor, 1 / count) else f"x {factor * count:.4g}; {said}"
-
-    return named(e, summed, name)
+            by = "" if same(factor, 1 / count) else f"x {factor * count:.4g}; "
+            yield Known(fault, by + said, entries)
 
 
 def _one_by_one(e: Observed, count: int, factor: float, step: int) -> Tensors:
