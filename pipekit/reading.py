@@ -39,9 +39,12 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise ValueError(f"{path} is not text: {error}") from None
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return a file's bytes, unpacked if gzip compressed them; ValueError if they are cut off."""
-    content = found(path).read_bytes()
+def read_bytes(path: str | os.PathLike[str], what: str = "") -> bytes:
+    """Return the bytes of a file, unpacked if gzip compressed them; see :func:`found`.
+
+    Raise ValueError if they are cut off.
+    """
+    content = found(path, what).read_bytes()
     if not content.startswith(GZIP):
         return content
     try:
@@ -73,7 +76,7 @@ def read_json(
     are ``required``.  Otherwise a ValueError says that it is not ``what`` it should be, with the
     first wrong value in it.
     """
-    content = read_bytes(found(path, what))
+    content = read_bytes(path, what)
     try:
         if form is None:
             return parse_json(content, shape)

@@ -64,7 +64,10 @@ class NamedValues:
         """Return the values that are not known, which then are; OWN for a file's own function."""
         found = {}
         for place, (owner, *_) in self._owners.items():
-            value = _sent(_variables(owner).get(place.name), place)
+            value = _variables(owner).get(place.name)
+            if value is self._known.get(place, OWN):
+                continue  # not pickled once more, only to see whether it can be sent
+            value = _sent(value, place)
             if not _is_same(value, self._known.get(place, OWN)):
                 found[place] = value
                 self._known[place] = copy.deepcopy(value)  # its contents may change

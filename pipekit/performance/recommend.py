@@ -219,7 +219,7 @@ def _alike(
     """Return layouts by how they spread the model, without those that recompute everything.
 
     That is a third more work, and "forced" by too little memory (Megatron-Core MoE, README,
-    Profiling Bottlenecks): it is left to models of which nothing fits else.
+    Profiling Bottlenecks): it is left to models of which nothing else fits.
     """
     every = list(fitting)
     cheap = [each for each in every if each[0].layout.recompute != "everything"]
