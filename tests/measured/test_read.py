@@ -152,6 +152,31 @@ def _with_waits(folder: Path) -> Path:
     return _rewritten(folder, longer)
 
 
+def _on_gpus(folder: Path) -> Path:
+    """Launch all of a pass at once, long before it runs; backwards from another thread.
+
+    The profiler's own spans on the GPU lack backwards, and messages wait in kernels of their own.
+    """
+
+    def launched(events: list[dict[str, Any]]) -> list[Any]:
+        found = []
+        for number, label in enumerate(events):
+            called = number * 10.0 - 1e4
+            found.append(label | {"ts": called, "dur": 9.0})
+            if "F" in label["name"]:
+                found.append(label | {"cat": "gpu_user_annotation"})
+            half = label["dur"] / 2
+            for k, (name, begin, took) in enumerate(
+                [("gemm", 0, 0.4 * half), ("gemm", half, half), ("ncclDevKernel_SendRecv", 0, 1e5)]
+            ):
+                about = {"ph": "X", "name": name, "args": {"correlation": 3 * number + k}}
+                found.append(about | {"cat": "cuda_runtime", "ts": called + k, "dur": 1.0})
+                found.append(about | {"cat": "kernel", "ts": label["ts"] + begin, "dur": took})
+        return found
+
+    return _rewritten(folder, launched)
+
+
 def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
     """Split the last microbatch's backward, and no other."""
     *others, whole = sorted(events, key=lambda event: event["name"].endswith("B5"))
@@ -164,7 +189,7 @@ def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
 
 
 OTHERWISE = [
-    *(_begun_within_a_step, _with_waits),
+    *(_begun_within_a_step, _with_waits, _on_gpus),
     *(_replicas, _optimizers_on_clocks_apart, _compressed_in_folders),
     *(_named_by_the_handler, _a_folder_a_rank, _beside_other_files),
     *(_since_1970, _clocks_apart, _without_marks),
@@ -179,6 +204,15 @@ def test_others_name_files_and_set_clocks_otherwise(
     assert found.recognition.method == "flush"
     assert found.step_s == pytest.approx(RUN.makespan_s, rel=0.05)  # without updates
     assert found.simulated_s == pytest.approx(found.step_s, rel=0.01)
+
+
+def test_a_pass_on_a_gpu_takes_from_its_first_kernel_to_its_last(tmp_path: Path) -> None:
+    read = pk.read_trace(_on_gpus(tmp_path))
+    found, was = (
+        np.sort(each["end_s"] - each["start_s"]) for each in (read.frame, recordings.passes(RUN))
+    )
+    np.testing.assert_allclose(found, was, atol=1e-9)
+    assert "kernels run in 70% of the passes' time; else the GPU waits for launches" in read.notes
 
 
 def test_a_backward_in_parts_is_not_a_cut_step(tmp_path: Path) -> None:

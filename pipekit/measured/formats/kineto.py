@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pipekit.measured.formats.recording import Recording, events, files, head
@@ -22,7 +23,10 @@ _STEP = re.compile(r"ProfilerStep#(\d+)")
 _OPTIMIZER = "optimizer"
 _PASS, _UPDATE = "pass ", "Optimizer.step#"
 _OVERLAP = "OVERLAP_F_B"
-_GPU, _CPU = "gpu_user_annotation", "user_annotation"
+_LABEL = "user_annotation"
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+_LAUNCHES = ("_runtime", "_driver")
+_RAN = "microseconds of kernels"
 Pass = tuple[int, str, int]
 """Stage, op and microbatch."""
 _SPANS = (_ACTION, _SIMPLE, _STEP, re.compile(_UPDATE + ".*"))
@@ -92,6 +96,7 @@ def read(path: Path) -> Recording:
             f"those of one pipeline"
         )
     notes = [f"{len(found)} of {size} ranks were recorded" for size in sizes - {len(found)}]
+    notes += _busy([span for *_, spans in found for span in spans if _RAN in span])
     table = pd.DataFrame(rows)
     table["worker"] = pd.factorize(table["worker"], sort=True)[0]
     table[["start_s", "end_s"]] -= table["start_s"].min()
@@ -113,17 +118,14 @@ def _ranks(found: list[Path]) -> Sequence[int]:
 
 
 def _spans(file: Path) -> list[dict[str, Any]]:
-    """Return the spans that say something, of GPUs if these have passes, in order."""
-    spans = [
+    """Return the spans that say something, in order; those of passes on a GPU, over its kernels."""
+    mine = [
         event
         for event in events(file)
         if event.get("ph") == "X"
-        and event.get("cat") in (_GPU, _CPU)
+        and event.get("cat") == _LABEL
         and any(each.fullmatch(str(event.get("name"))) for each in _SPANS)
     ]
-    on_gpu = any(span["cat"] == _GPU and not _STEP.fullmatch(span["name"]) for span in spans)
-    cat = _GPU if on_gpu else _CPU
-    mine = [span for span in spans if span["cat"] == cat]
     if any(span["name"].startswith(_PASS) for span in mine):  # the others have waits in them
         mine = [span for span in mine if not span["name"].startswith(("PP:", "Forw", "Backw"))]
     elif any(str(event.get("name")).endswith(_OVERLAP) for event in events(file)):
@@ -131,7 +133,51 @@ def _spans(file: Path) -> list[dict[str, Any]]:
             f"{file} has a forward and a backward in one label ({_OVERLAP}): record it with "
             f"pipekit.measured.label_actions(*stages)"
         )
-    return sorted(mine, key=lambda span: span["ts"])
+    return _over_kernels(sorted(mine, key=lambda span: span["ts"]), _kernels(file))
+
+
+def _busy(spans: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Say how much of the passes' time is kernels: the CPU may launch too slowly for a GPU."""
+    if took := sum(span["dur"] for span in spans):
+        share = min(1.0, sum(span[_RAN] for span in spans) / took)
+        yield f"kernels run in {share:.0%} of the passes' time; else the GPU waits for launches"
+
+
+def _kernels(file: Path) -> np.ndarray:
+    """Return the kernels, in the order of their launches: [number, (launched, start, end)].
+
+    Those of messages (NCCL) are left out: they wait for the other rank.
+    """
+    kernels, launched = [], {}
+    for event in events(file):
+        cat, about = str(event.get("cat")), event.get("args") or {}
+        if cat in _ON_GPU and not str(event.get("name")).startswith("nccl"):
+            kernels.append((about.get("correlation"), event["ts"], event["ts"] + event["dur"]))
+        elif cat.endswith(_LAUNCHES):
+            launched[about.get("correlation")] = event["ts"]
+    rows = sorted((launched[key], *times) for key, *times in kernels if key in launched)
+    return np.array(rows).reshape(-1, 3)
+
+
+def _over_kernels(spans: list[dict[str, Any]], kernels: np.ndarray) -> list[dict[str, Any]]:
+    """Return the spans from the first kernel to the last that were launched within each.
+
+    The profiler's own spans on a GPU lack backwards, which a thread of autograd's launches: what is
+    launched during a pass, by any thread, is of the pass.  Without any, a pass takes no time there.
+    """
+    if not len(kernels):
+        return spans
+    found, at = [], 0.0
+    for span in spans:
+        begin, end = np.searchsorted(kernels[:, 0], (span["ts"], span["ts"] + span["dur"]))
+        if not _STEP.fullmatch(span["name"]):  # a mark
+            own = kernels[begin:end]
+            start = own[:, 1].min() if len(own) else max(at, span["ts"])
+            at = own[:, 2].max() if len(own) else start
+            ran = float((own[:, 2] - own[:, 1]).sum())
+            span = span | {"ts": float(start), "dur": float(at - start), _RAN: ran}
+        found.append(span)
+    return found
 
 
 def _passes(spans: list[dict[str, Any]], base: float, rank: int) -> Iterator[dict[str, Any]]:
