@@ -16,12 +16,16 @@ import pytest
 import torch
 from hypothesis import settings
 
+from pipekit.devices import stay_on_cpu
+
 # With it jsonschema, which nbformat imports, would compile grammars of URLs for some seconds.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 gc.disable()  # until all tests are collected: most of what is made till then stays
 
 # A shell's background job ignores interrupts, and so would tests that send themselves one.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+stay_on_cpu()
 
 # Sums on several threads may add up in another order on a machine with more cores.
 torch.set_num_threads(1)

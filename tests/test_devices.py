@@ -1,5 +1,6 @@
 """What the engine asks of a device: that it is there, order, time, random numbers, memory."""
 
+import os
 import time
 from typing import Any
 
@@ -110,3 +111,15 @@ def test_after_hours_a_mark_is_as_exact_as_at_first() -> None:
         start, end = (clock.seconds(_Event(at_s)) for at_s in (batch_s, batch_s + 0.0123))
         assert end - start == pytest.approx(0.0123, abs=1e-8)
         assert start == pytest.approx(batch_s, rel=6e-8)
+
+
+@pytest.mark.parametrize(("named", "visible"), [(None, ""), ("cuda", "0,1")])
+def test_gpus_are_hidden_unless_their_kind_is_named(
+    named: str | None, visible: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.delenv("PIPEKIT_DEVICE", raising=False)
+    if named:
+        monkeypatch.setenv("PIPEKIT_DEVICE", named)
+    devices.stay_on_cpu()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible

@@ -31,6 +31,7 @@ from IPython.display import display, update_display
 from experiments.study.claims import Changed, Rounds, evaluated, passes, points
 from pipekit import plots
 from pipekit.choices import require_choice
+from pipekit.devices import stay_on_cpu
 from pipekit.host.provenance import provenance, write
 from pipekit.ledger import claims
 from pipekit.ledger.batches.experiment import GIVEN
@@ -207,8 +208,10 @@ def begin(
     ``namespace`` are the notebook's ``globals()``, with its parameters; a ``seed`` among them is
     kept with every claim. ``label`` is that of most of its numbers. ``threads`` are those of
     torch's operators, here and at most in every worker; None leaves both alone.  A sum that is
-    split over threads is rounded otherwise, so that bits are compared with 1.
+    split over threads is rounded otherwise, so that bits are compared with 1.  GPUs are used only
+    if PIPEKIT_DEVICE is set (to "cuda", say): they round otherwise, too.
     """
+    stay_on_cpu()
     given = parameters(namespace)
     folder = Path(given.pop("results_dir")).resolve()
     scale, seed = given.pop("scale"), given.pop("seed", None)

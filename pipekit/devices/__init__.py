@@ -44,6 +44,7 @@ from pipekit.devices.which import (
     resolve,
     resolve_for_workers,
     set_device,
+    stay_on_cpu,
 )
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "resolve",
     "resolve_for_workers",
     "set_device",
+    "stay_on_cpu",
     "synchronize",
     "to_device",
     "unix_ns",

@@ -374,9 +374,9 @@ class Recorder(TorchFunctionMode):
             raise ReadsNumbers(
                 f"{caller()} reads numbers of a tensor into Python ({name}), so that what follows "
                 f"may depend on the batch: avoid it, put it into a block by blocks=[...], or, if "
-                f"it is the same for all your batches, pass freeze=True (in transformers without "
-                f"a mask, set config.pad_token_id = None; with layerdrop, set "
-                f"config.encoder_layerdrop = config.decoder_layerdrop = 0)"
+                f"it is the same for all your batches, pass freeze=True (in transformers with "
+                f"config.encoder_layerdrop = config.decoder_layerdrop = 0; without a mask, set "
+                f"config.pad_token_id = None)"
             )
         shown = str(result)
         read = f"{caller()}: {shown if len(shown) < 40 else name}"
