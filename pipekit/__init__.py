@@ -53,40 +53,29 @@ if TYPE_CHECKING:
     from pipekit.torch_pipelining import torch_runtime
     from pipekit.traces import Memory, Trace
 
-_HOMES = {
-    "Checkpoints": "engine",
-    "DeferredBatchNorm": "layers.batch_norm",
-    "Execution": "engine",
-    "LossScale": "losses.losses",
-    "MeanOver": "losses.losses",
-    "Memory": "traces",
-    "Pipeline": "engine",
-    "PipelinedModule": "engine",
-    "Plan": "plans",
-    "Profile": "profiling",
-    "Run": "engine",
-    "Schedule": "schedules",
-    "ScheduleError": "schedules",
-    "Trace": "traces",
-    "Stalled": "engine",
-    "Updates": "engine",
-    "Watch": "engine",
-    "WorkerDied": "engine",
-    "convert_batch_norm": "layers.batch_norm",
-    "emulate": "emulation",
-    "explain": "measured",
-    "is_checkpointing": "layers.pass_state",
-    "is_recomputing": "layers.pass_state",
-    "measure_memory": "engine",
-    "plan": "planning",
-    "profile": "profiling.measured",
-    "read_trace": "measured",
-    "recommend": "performance.recommend",
-    "search": "searching",
-    "simulate": "simulation",
-    "stages": "partition.stages",
-    "torch_runtime": "torch_pipelining",
+_CONTENTS = {
+    "emulation": ["emulate"],
+    "engine": [
+        *("Checkpoints", "Execution", "Pipeline", "PipelinedModule", "Run", "Stalled", "Updates"),
+        *("Watch", "WorkerDied", "measure_memory"),
+    ],
+    "layers.batch_norm": ["DeferredBatchNorm", "convert_batch_norm"],
+    "layers.pass_state": ["is_checkpointing", "is_recomputing"],
+    "losses.losses": ["LossScale", "MeanOver"],
+    "measured": ["explain", "read_trace"],
+    "partition.stages": ["stages"],
+    "performance.recommend": ["recommend"],
+    "planning": ["plan"],
+    "plans": ["Plan"],
+    "profiling": ["Profile"],
+    "profiling.measured": ["profile"],
+    "schedules": ["Schedule", "ScheduleError"],
+    "searching": ["search"],
+    "simulation": ["simulate"],
+    "torch_pipelining": ["torch_runtime"],
+    "traces": ["Memory", "Trace"],
 }
+_HOMES = {name: module for module, names in _CONTENTS.items() for name in names}
 """The module of each function and class."""
 
 _MODULES = {"claims": "ledger.claims", "skips": "layers.skips"}
