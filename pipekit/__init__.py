@@ -56,8 +56,16 @@ if TYPE_CHECKING:
 _CONTENTS = {
     "emulation": ["emulate"],
     "engine": [
-        *("Checkpoints", "Execution", "Pipeline", "PipelinedModule", "Run", "Stalled", "Updates"),
-        *("Watch", "WorkerDied", "measure_memory"),
+        "Checkpoints",
+        "Execution",
+        "Pipeline",
+        "PipelinedModule",
+        "Run",
+        "Stalled",
+        "Updates",
+        "Watch",
+        "WorkerDied",
+        "measure_memory",
     ],
     "layers.batch_norm": ["DeferredBatchNorm", "convert_batch_norm"],
     "layers.pass_state": ["is_checkpointing", "is_recomputing"],

@@ -34,7 +34,14 @@ class Autocast(StrEnum):
 
 
 def train(
-    model: Annotated[str, typer.Option(metavar="NAME|module:factory")] = "convnet",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|module:factory",
+            help=f"{TRAINED}; or a function of yours that returns a torch.nn.Module of any kind, "
+            "or (module, example batch).",
+        ),
+    ] = "convnet",
     data: Data = None,
     test_data: Annotated[str | None, typer.Option(metavar="module:batches")] = None,
     loss: LossName = None,
@@ -89,8 +96,6 @@ def train(
         --stages 2 --transport distributed --checkpoints saved --every 20 --resume
 
     Args:
-        model: convnet, mlp, gpt; or a function of yours that returns a torch.nn.Module of any
-            kind, or (module, example batch).
         test_data: For a model of yours: like --data, to test on after each epoch.
         steps: For a model of yours: batches of an epoch; by default all of the data.
         text: For gpt: learn this file, and test on its last tenth.
