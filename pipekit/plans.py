@@ -9,7 +9,7 @@ from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Literal
 
-from pipekit.megatron_layout import read_layout, write_layout
+from pipekit.megatron_layout import write_layout
 from pipekit.reading import printable, read_json
 from pipekit.units import bytes_text, plural
 
@@ -120,18 +120,6 @@ class Plan:
             )
         )
         return cls("by hand", stages, microbatch_rows=rows)
-
-    @classmethod
-    def from_megatron_layout(cls, layout: str, workers: int | None = None) -> "Plan":
-        """Return the plan of a string for Megatron-LM's ``--pipeline-model-parallel-layout``.
-
-        Every letter of ``layout`` is a layer: "E,t*3|t*4|t*3,L" is ``Plan.by_hand([4, 4, 4])``.
-        ``workers`` is the pipeline-parallel size, by default as many as there are stages; ranks
-        with several stages go round in a loop, as in ``schedules.interleaved``.  A ValueError gives
-        the position in a string that Megatron-LM would not take.
-        """
-        balance = [len(stage) for stage in read_layout(layout, workers)]
-        return replace(cls.by_hand(balance), method="Megatron-LM's layout")
 
     def to_megatron_layout(self, predictors: int = 0) -> str:
         """Return the string for Megatron-LM's ``--pipeline-model-parallel-layout``.

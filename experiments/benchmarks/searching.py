@@ -197,24 +197,6 @@ def _placements(chance: random.Random, stages: int, workers: int) -> Iterator[li
             yield placement
 
 
-def rows(
-    name: str,
-    numbers: range,
-    row: Callable[[int, float], dict[str, Any]],
-    seconds: float,
-    kept: Path | None,
-) -> pd.DataFrame:
-    """Return a row for each instance; those that are in a file already are taken from there."""
-    done = pd.read_csv(kept).to_dict("records") if kept and kept.exists() else []
-    known = {row["instance"] for row in done}
-    for number in tqdm([n for n in numbers if n not in known], desc=name):
-        done.append({"instance": number, **row(number, seconds)})
-        if kept:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            pd.DataFrame(done).to_csv(kept, index=False)
-    return pd.DataFrame(done).sort_values("instance", ignore_index=True)
-
-
 def main(
     only: Annotated[str, Option(help="named, large or placements; by default all")] = "",
     seconds: Annotated[float, Option(help="of a search, in named")] = 2.0,
@@ -223,8 +205,8 @@ def main(
     count: Annotated[int, Option(help="of instances, in place of 200, 12 and 10")] = 0,
     output: Annotated[Path | None, Option(help="folder for the tables")] = None,
 ) -> None:
-    """Compare; with an output folder, a run that was interrupted is taken up where it ended."""
-    comparisons = {
+    """Compare what is found with what else could be had."""
+    comparisons: dict[str, tuple[int, Callable[[int, float], dict[str, Any]], float]] = {
         "named": (200, lambda number, limit: searched(of_any_size(number), limit), seconds),
         "large": (12, lambda number, limit: searched(large(number), limit), large_seconds),
         "placements": (10, placed, placed_seconds),
@@ -234,8 +216,8 @@ def main(
             continue
         load = os.getloadavg()[0]
         record = provenance("simulated", 0, seconds=limit, load_average_at_start=load)
-        kept = output and output / f"{name}.{str(record['commit'])[:8]}.partial.csv"
-        table = rows(name, range(count or instances), row, limit, kept)
+        numbers = tqdm(range(count or instances), desc=name)
+        table = pd.DataFrame({"instance": n, **row(n, limit)} for n in numbers)
         gains = table["gain_percent"]
         quarters = ", ".join(f"{each:.1f}" for each in gains.quantile([0.25, 0.5, 0.75]))
         print(
@@ -246,8 +228,6 @@ def main(
         if len(table) <= _SHOWN:
             show(table)
         conclude(name, table, record, output)
-        if kept:
-            kept.unlink()
 
 
 if __name__ == "__main__":

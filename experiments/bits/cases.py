@@ -22,30 +22,19 @@ THREE_CALLS: tuple[Call, ...] = (train(3), train(2), ("evaluate", {}))
 
 @dataclass(frozen=True)
 class Case:
-    """A small training.
-
-    Attributes:
-        name: says which.
-        method: a name of the toolkit's, "asp" or "reversed gpipe" (a table of the user's own).
-        stages: how many, or the workers of each.
-        microbatches: in a batch.
-        settings: of the pipeline.
-        options: of the method: its own arguments, "replicas" for parallel pipelines, and "finite"
-            for a table of so many batches.
-        model: one of ``models.MODELS``.
-        optimizer: one of ``models.OPTIMIZERS``.
-        calls: one after another.
-    """
+    """A small training."""
 
     name: str
-    method: str
-    stages: int | Sequence[int]
-    microbatches: int
-    settings: Mapping[str, Any]
+    method: str  # a name of the toolkit's, "asp" or "reversed gpipe" (a table of the user's own)
+    stages: int | Sequence[int]  # how many, or the workers of each
+    microbatches: int  # in a batch
+    settings: Mapping[str, Any]  # of the pipeline
+    # of the method: its own arguments, "replicas" for parallel pipelines, and "finite" for a table
+    # of so many batches
     options: Mapping[str, Any] = field(default_factory=dict)
-    model: str = "mixed"
-    optimizer: str = "momentum"
-    calls: Sequence[Call] = THREE_CALLS
+    model: str = "mixed"  # one of ``models.MODELS``
+    optimizer: str = "momentum"  # one of ``models.OPTIMIZERS``
+    calls: Sequence[Call] = THREE_CALLS  # one after another
 
 
 LOOPS = (

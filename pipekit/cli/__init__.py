@@ -4,9 +4,11 @@ Each command imports what it needs when it runs, so that ``--help`` does not wai
 """
 
 import inspect
+import re
 from collections.abc import Callable
+from copy import copy
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -60,12 +62,24 @@ app = typer.Typer(
 )
 
 
-def _help(function: Callable[..., None]) -> str:
-    """Return a command's docstring with a line a paragraph, which the terminal breaks.
+_ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
-    Examples, marked by a backspace for click, keep their lines.
+
+def _help(function: Callable[..., None]) -> str:
+    """Return a command's help from its docstring, and give its options theirs, below "Args:".
+
+    A paragraph is a line, which the terminal breaks; examples, marked by a backspace for click,
+    keep their lines.
     """
-    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    text, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
+    for name, said in _ARGUMENT.findall(arguments):
+        hint: Any = function.__annotations__[name]
+        kind, *given = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        flag = [f"--{name.replace('_', '-')}"] if kind is bool else []
+        option = copy(given[0]) if given else typer.Option(*flag)
+        option.help = " ".join(said.split())
+        function.__annotations__[name] = Annotated[kind, option]
+    paragraphs = text.split("\n\n")
     return "\n\n".join(p if p.startswith("\b") else p.replace("\n", " ") for p in paragraphs)
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from pipekit.cli.common.options import STAGES, TABLE, Replicas, require_suffix, save_text
+from pipekit.cli.common.options import TABLE, File, Replicas, Stages, require_suffix, save_text
 from pipekit.cli.schedule import chosen_schedule
 
 if TYPE_CHECKING:
@@ -14,47 +15,19 @@ if TYPE_CHECKING:
 
 def check(
     method: Annotated[
-        str,
-        typer.Argument(
-            metavar="METHOD",
-            help=f"{TABLE} Or torch's CSV, with or without sends and receives.",
-        ),
+        str, Argument(metavar="METHOD", help=f"{TABLE} Or torch's CSV, with or without messages.")
     ],
-    stages: Annotated[int, typer.Option(help=STAGES)] = 4,
+    stages: Stages = 4,
     replicas: Replicas = None,
-    microbatches: Annotated[int, typer.Option(help="Number in each batch.")] = 8,
-    batches: Annotated[int, typer.Option(help="Number of batches, with an update each.")] = 1,
-    messages: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CHANNEL",
-            help="Prove the messages, too: rendezvous (a send ends with its receive), eager (it "
-            "never waits), or eager:2 (two may be under way).",
-        ),
-    ] = None,
-    order: Annotated[
-        str,
-        typer.Option(
-            help="Of the messages, if the file has none: in_order, batched (Megatron-LM's 1F1B), "
-            "torch, or pipekit (this engine's)."
-        ),
-    ] = "torch",
-    asynchronous: Annotated[
-        bool, typer.Option("--asynchronous", help="Messages run beside a worker's tasks.")
-    ] = False,
-    communicators: Annotated[
-        str, typer.Option(help="Messages follow one another in each direction, pair or worker.")
-    ] = "direction",
-    shapes_first: Annotated[
-        bool, typer.Option("--shapes-first", help="Shapes are exchanged before each group.")
-    ] = False,
-    link: Annotated[float, typer.Option(help="Slots that a message takes; a forward takes 1.")] = 0,
-    repair: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False, help="Write an order that is proved into this .csv (torch's)."
-        ),
-    ] = None,
+    microbatches: int = 8,
+    batches: int = 1,
+    messages: Annotated[str | None, Option(metavar="CHANNEL")] = None,
+    order: str = "torch",
+    asynchronous: bool = False,
+    communicators: str = "direction",
+    shapes_first: bool = False,
+    link: float = 0,
+    repair: File = None,
 ) -> None:
     """Prove that a table, and an order of its messages, can never hang, whatever the timing.
 
@@ -65,6 +38,19 @@ def check(
       pipekit check flush --messages rendezvous --order in_order
       pipekit check interleaved --stages 8 --messages rendezvous --asynchronous
       pipekit check compute_comms.csv --messages eager:1 --repair repaired.csv
+
+    Args:
+        microbatches: Number in each batch.
+        batches: Number of batches, with an update each.
+        messages: Prove the messages, too: rendezvous (a send ends with its receive), eager (it
+            never waits), or eager:2 (two may be under way).
+        order: Of the messages, if the file has none: in_order, batched (Megatron-LM's 1F1B),
+            torch, or pipekit (this engine's).
+        asynchronous: Messages run beside a worker's tasks.
+        communicators: Messages follow one another in each direction, pair or worker.
+        shapes_first: Shapes are exchanged before each group.
+        link: Slots that a message takes; a forward takes 1.
+        repair: Write an order that is proved into this .csv (torch's).
     """
     require_suffix(repair, (".csv",))
     if repair and messages is None:

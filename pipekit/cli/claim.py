@@ -20,23 +20,12 @@ REFERENCE = CHECKOUT / "results" / "reference" / "papers"
 
 
 def claim(
-    id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A claim of data/claims.csv.")
-    ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Print a line for each claim.")] = False,
-    paper: Annotated[
-        str | None, typer.Option(help="List only claims of this paper.", metavar="NAME")
-    ] = None,
-    outcome: Annotated[
-        str | None, typer.Option(help="List only claims with this outcome.", metavar="OUTCOME")
-    ] = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Run the claim's notebook now, at quick scale.")
-    ] = False,
-    run: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="A run's folder; by default the committed values."),
-    ] = None,
+    id: Annotated[str | None, typer.Argument(metavar="ID")] = None,
+    listed: Annotated[bool, typer.Option("--list")] = False,
+    paper: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    outcome: Annotated[str | None, typer.Option(metavar="OUTCOME")] = None,
+    again: bool = False,
+    run: Annotated[Path | None, typer.Option(metavar="FOLDER")] = None,
 ) -> None:
     """Print a claim of a paper with our value, the tolerance, the outcome and its cause.
 
@@ -45,6 +34,14 @@ def claim(
       pipekit claim pipedream-table1-vgg16-8A-speedup
       pipekit claim --list --paper pipedream --outcome miss
       pipekit claim gpipe-bubble-values --again
+
+    Args:
+        id: A claim of data/claims.csv.
+        listed: Print a line for each claim.
+        paper: List only claims of this paper.
+        outcome: List only claims with this outcome.
+        again: Run the claim's notebook now, at quick scale.
+        run: A run's folder; by default the committed values.
     """
     from pipekit.ledger.claims import outcomes as judged
     from pipekit.ledger.outcomes import Status
@@ -126,28 +123,22 @@ def _cause(outcome: "Outcome", others: "Iterable[Outcome]") -> str:
 def places(id: str) -> list[str]:
     """Return where the repository's notebooks compute a claim: file, cell and function.
 
-    Of the cells that name it, with or without its paper, those count that spell out the most.
+    Of the statements that name it, with or without its paper, those count that spell out the most.
     """
-    notebooks = (CHECKOUT / "notebooks").rglob("*.ipynb")
-    spelt: dict[str, int] = {}
-    functions: dict[str, str] = {}
-    for notebook in sorted(notebooks):
-        for number, function, letters in _cells(notebook, id):
-            cell = f"{notebook.relative_to(CHECKOUT)}, cell {number}"
-            spelt[cell] = max(letters, spelt.get(cell, 0))
-            functions[cell] = functions.get(cell) or function
-    most = max(spelt.values(), default=0)
-    return [cell + functions[cell] for cell, letters in spelt.items() if letters == most]
+    notebooks = sorted((CHECKOUT / "notebooks").rglob("*.ipynb"))
+    named = [each for notebook in notebooks for each in _named(notebook, id)]
+    most, _ = max(named, default=(0, ""))
+    return list(dict.fromkeys(place for letters, place in named if letters == most))
 
 
-def _cells(notebook: Path, id: str) -> Iterator[tuple[int, str, int]]:
-    """Yield number, function and letters of the id for each cell's statement that names a claim."""
+def _named(notebook: Path, id: str) -> Iterator[tuple[int, str]]:
+    """Yield for each statement that names a claim the letters of its id, and the place."""
     for number, cell in enumerate(json.loads(notebook.read_text(encoding="utf-8"))["cells"], 1):
-        source = "".join(cell["source"])
+        source, place = "".join(cell["source"]), f"{notebook.relative_to(CHECKOUT)}, cell {number}"
         for statement in ast.parse(source).body if cell["cell_type"] == "code" else ():
             if letters := max(_letters(node, id) for node in ast.walk(statement)):
-                name = statement.name if isinstance(statement, ast.FunctionDef) else ""
-                yield number, name and f": {name}()", letters
+                named = isinstance(statement, ast.FunctionDef) and f": {statement.name}()"
+                yield letters, f"{place}{named or ''}"
 
 
 def _letters(node: ast.AST, id: str) -> int:

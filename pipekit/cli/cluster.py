@@ -6,18 +6,9 @@ import typer
 
 
 def cluster(
-    command: Annotated[
-        list[str],
-        typer.Argument(metavar="-- COMMAND [ARGS]...", help="The command of each worker."),
-    ],
-    workers: Annotated[int, typer.Option(min=1, help="Number of workers.")],
-    link: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATE",
-            help="Of each worker, in either direction: 100mbit, 2.5gbit. By default no limit.",
-        ),
-    ] = None,
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND [ARGS]...")],
+    workers: Annotated[int, typer.Option(min=1)],
+    link: Annotated[str | None, typer.Option(metavar="RATE")] = None,
 ) -> None:
     """Run a command once a worker on this machine, with slow links between the workers.
 
@@ -30,6 +21,11 @@ def cluster(
     [b]Examples[/b]
       pipekit cluster --workers 2 --link 1gbit -- python train.py --epochs 3
       sudo env "PATH=$PATH" pipekit cluster --workers 4 -- python train.py
+
+    Args:
+        command: The command of each worker.
+        workers: Number of workers.
+        link: Of each worker, in either direction: 100mbit, 2.5gbit. By default no limit.
     """
     from pipekit.clusters.namespaces import run
 

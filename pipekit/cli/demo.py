@@ -29,13 +29,8 @@ DRAWN_BATCHES = 4
 
 
 def demo(
-    output: Annotated[
-        Path,
-        typer.Option(file_okay=False, help="The folder for the timelines' picture and numbers."),
-    ] = Path("results/runs/demo"),
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the weights and of the data's order.")
-    ] = 0,
+    output: Annotated[Path, typer.Option(file_okay=False)] = Path("results/runs/demo"),
+    seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Train a small convolutional network on real digits by two methods, half a minute in all.
 
@@ -45,6 +40,10 @@ def demo(
     \b
     [b]Example[/b]
       pipekit demo
+
+    Args:
+        output: The folder for the timelines' picture and numbers.
+        seed: Seed of the weights and of the data's order.
     """
     from pipekit.host.provenance import workers_on_cores
 

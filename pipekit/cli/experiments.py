@@ -17,33 +17,12 @@ class Scale(StrEnum):
 
 
 def run(
-    experiments: Annotated[
-        list[Path], typer.Argument(metavar="EXPERIMENT.yaml", help="Experiments to run.")
-    ],
-    scale: Annotated[
-        Scale, typer.Option(help="The size of the run: parameters of this scale, from the file.")
-    ] = Scale.QUICK,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Run only this notebook; repeat the option for several."),
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Number of notebooks that run at a time.")] = 1,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue the newest unfinished run of the same notebooks at the same scale: "
-            "run only notebooks that are not complete there, or have changed.",
-        ),
-    ] = False,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="dask:ADDRESS",
-            help="Run on a Dask cluster, whose workers share this file system and environment; "
-            "--jobs is the number of notebooks at a time.",
-        ),
-    ] = None,
+    experiments: Annotated[list[Path], typer.Argument(metavar="EXPERIMENT.yaml")],
+    scale: Scale = Scale.QUICK,
+    only: Annotated[list[str] | None, typer.Option(metavar="NAME")] = None,
+    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    resume: bool = False,
+    on: Annotated[str | None, typer.Option(metavar="dask:ADDRESS")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Execute experiments' notebooks; the last line printed names the results' folder.
@@ -57,6 +36,16 @@ def run(
       pipekit run experiments/*.yaml --jobs 2 --resume
       pipekit run experiments/staleness.yaml --scale full --resume
       pipekit run experiments/staleness.yaml --on dask:tcp://head:8786 --jobs 16
+
+    Args:
+        experiments: Experiments to run.
+        scale: The size of the run: parameters of this scale, from the file.
+        only: Run only this notebook; repeat the option for several.
+        jobs: Number of notebooks that run at a time.
+        resume: Continue the newest unfinished run of the same notebooks at the same scale: run
+            only notebooks that are not complete there, or have changed.
+        on: Run on a Dask cluster, whose workers share this file system and environment; --jobs is
+            the number of notebooks at a time.
     """
     from pipekit.ledger.batches import batch
 
@@ -76,10 +65,8 @@ def run(
 
 
 def report(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A run's folder, or the folder of all runs.")
-    ] = Path("results/runs"),
-    open: Annotated[bool, typer.Option("--open/--no-open", help="Show it in the browser.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER")] = Path("results/runs"),
+    open: bool = False,
 ) -> None:
     """Lay the papers' claims beside our values; the last line printed names the report.
 
@@ -91,6 +78,10 @@ def report(
     [b]Examples[/b]
       pipekit report
       pipekit report results/runs/2026-01-31T12-00-00.000000Z --open
+
+    Args:
+        folder: A run's folder, or the folder of all runs.
+        open: Show it in the browser.
     """
     from pipekit.cli.common.options import print_table
     from pipekit.ledger import claims

@@ -1,37 +1,19 @@
 """``pipekit parity``: whether somebody's pipeline computes the gradients of the plain loop."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipekit.cli.common.options import save_text
+from pipekit.cli.common.options import File, save_text
 
 
 def parity(
-    adapter: Annotated[
-        str, typer.Argument(metavar="FILE.py:ADAPTER", help="Or package.module:Adapter.")
-    ],
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="dense (the default), tied, skips, batch-norm, moe, frozen, tokens, odd or "
-            "dropout; several, one option each.",
-        ),
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Judge on every model of the suite.")
-    ] = False,
-    processes: Annotated[
-        int, typer.Option(min=1, help="Ranks to start, with torchrun's variables.")
-    ] = 1,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds after which a run is ended with all its processes.")
-    ] = 60.0,
-    json: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write the verdicts into a .json file.")
-    ] = None,
+    adapter: Annotated[str, typer.Argument(metavar="FILE.py:ADAPTER")],
+    model: Annotated[list[str] | None, typer.Option(metavar="NAME")] = None,
+    every: Annotated[bool, typer.Option("--all")] = False,
+    processes: Annotated[int, typer.Option(min=1)] = 1,
+    timeout: float = 60.0,
+    json: File = None,
 ) -> None:
     """Say whether a trainer's gradients are the plain loop's, and if not, which fault it has.
 
@@ -43,6 +25,15 @@ def parity(
     [b]Examples[/b]
       pipekit parity adapter.py:Adapter --processes 2
       pipekit parity my.trainer:Adapter --all --json verdicts.json
+
+    Args:
+        adapter: Or package.module:Adapter.
+        model: dense (the default), tied, skips, batch-norm, moe, frozen, tokens, odd or dropout;
+            several, one option each.
+        every: Judge on every model of the suite.
+        processes: Ranks to start, with torchrun's variables.
+        timeout: Seconds after which a run is ended with all its processes.
+        json: Write the verdicts into a .json file.
     """
     if every and model:
         raise ValueError("name models by --model, or take every one by --all, not both")

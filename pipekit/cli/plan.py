@@ -1,6 +1,5 @@
 """``pipekit plan``: which layers to run on which workers."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,8 +7,10 @@ import typer
 from pipekit.cli.common.options import (
     Bandwidth,
     ClusterName,
+    File,
     MemoryBytes,
     OptimizerStates,
+    ProfileFile,
     Quiet,
     Workers,
     chosen_cluster,
@@ -18,38 +19,20 @@ from pipekit.cli.common.options import (
 
 
 def plan(
-    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file of pipekit profile.")],
+    profile: ProfileFile,
     cluster: ClusterName = None,
     workers: Workers = None,
     bandwidth: Bandwidth = None,
     memory: MemoryBytes = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="pipedream, parallel_pipelines (PipeDream-2BW's), balance or interleaved."
-        ),
-    ] = "pipedream",
-    straight: Annotated[
-        bool, typer.Option("--straight", help="For pipedream: one worker a stage.")
-    ] = False,
-    max_batch: Annotated[
-        int | None, typer.Option(help="For parallel_pipelines: the most rows of a global batch.")
-    ] = None,
-    stages: Annotated[
-        int | None, typer.Option(help="For balance: number of stages, by default one a worker.")
-    ] = None,
-    chunks: Annotated[
-        int | None, typer.Option(min=1, help="For interleaved: stages a worker, 1 by default.")
-    ] = None,
-    microbatches: Annotated[
-        int | None,
-        typer.Option(help="For balance and interleaved: number in a batch, 1 by default."),
-    ] = None,
+    method: str = "pipedream",
+    straight: bool = False,
+    max_batch: int | None = None,
+    stages: int | None = None,
+    chunks: Annotated[int | None, typer.Option(min=1)] = None,
+    microbatches: int | None = None,
     optimizer_states: OptimizerStates = 0,
     quiet: Quiet = False,
-    output: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write the plan to this .json file.")
-    ] = None,
+    output: File = None,
 ) -> None:
     """Find which layers to run on which workers, and predict the time and memory.
 
@@ -62,6 +45,15 @@ def plan(
       pipekit plan vgg16.json --cluster local --method balance --output plan.json
       pipekit plan gpt.json --workers 8 --bandwidth 50e9 --method interleaved \\
         --chunks 2 --microbatches 32
+
+    Args:
+        method: pipedream, parallel_pipelines (PipeDream-2BW's), balance or interleaved.
+        straight: For pipedream: one worker a stage.
+        max_batch: For parallel_pipelines: the most rows of a global batch.
+        stages: For balance: number of stages, by default one a worker.
+        chunks: For interleaved: stages a worker, 1 by default.
+        microbatches: For balance and interleaved: number in a batch, 1 by default.
+        output: Write the plan to this .json file.
     """
     from pipekit.planning import plan as best_plan
     from pipekit.profiling import Profile

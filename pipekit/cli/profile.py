@@ -1,6 +1,5 @@
 """``pipekit profile``: the costs of each layer of a network."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,6 +8,7 @@ from pipekit.cli.common.options import (
     PUBLISHED,
     TRAINED,
     Data,
+    File,
     LossName,
     Quiet,
     print_table,
@@ -34,31 +34,15 @@ def profile(
             "of any kind, or (module, example batch).",
         ),
     ],
-    rows: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Rows of the microbatch: by default 32, or those of your example."
-        ),
-    ] = None,
+    rows: Annotated[int | None, typer.Option(min=1)] = None,
     data: Data = None,
     loss: LossName = None,
-    device: Annotated[str, typer.Option(help="Measure on cpu or cuda.")] = "cpu",
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Number of measurements, of which the median counts.")
-    ] = 10,
-    analytic: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DEVICE",
-            help="Estimate, in place of measuring, for 'K80 12GB', 'Titan X 12GB', 'V100 16GB', "
-            "'P40 22GiB' or 'TPU-v2 core 8GB'.",
-        ),
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
+    device: str = "cpu",
+    repeats: Annotated[int, typer.Option(min=1)] = 10,
+    analytic: Annotated[str | None, typer.Option(metavar="DEVICE")] = None,
+    dtype: str = "float32",
     quiet: Quiet = False,
-    output: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write the profile to this .json file.")
-    ] = None,
+    output: File = None,
 ) -> None:
     """Print the costs of each layer of a network, measured here or estimated for a named device.
 
@@ -72,6 +56,15 @@ def profile(
       pipekit profile gpt-355M --rows 4 --analytic "V100 16GB" --dtype float16
       pipekit profile torchvision.models:resnet18 --data nets:batches
       pipekit profile nets:llama --rows 4 --output llama.json
+
+    Args:
+        rows: Rows of the microbatch: by default 32, or those of your example.
+        device: Measure on cpu or cuda.
+        repeats: Number of measurements, of which the median counts.
+        analytic: Estimate, in place of measuring, for 'K80 12GB', 'Titan X 12GB', 'V100 16GB',
+            'P40 22GiB' or 'TPU-v2 core 8GB'.
+        dtype: float32, float16 or bfloat16.
+        output: Write the profile to this .json file.
     """
     require_known(model, f"{TRAINED}, {PUBLISHED}")
     is_own = ":" in model

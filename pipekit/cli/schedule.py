@@ -8,9 +8,10 @@ import typer
 
 from pipekit.choices import meant
 from pipekit.cli.common.options import (
-    STAGES,
     TABLE,
+    File,
     Replicas,
+    Stages,
     require_suffix,
     save,
     save_text,
@@ -27,35 +28,15 @@ SUFFIXES = (".svg", ".html", ".csv", ".txt")
 
 
 def schedule(
-    methods: Annotated[
-        list[str],
-        typer.Argument(metavar="METHOD...", help=TABLE),
-    ],
-    stages: Annotated[int, typer.Option(help=STAGES)] = 4,
+    methods: Annotated[list[str], typer.Argument(metavar="METHOD...", help=TABLE)],
+    stages: Stages = 4,
     replicas: Replicas = None,
-    microbatches: Annotated[int, typer.Option(help="Number in each batch.")] = 4,
-    batches: Annotated[int, typer.Option(help="Number of batches, with an update each.")] = 2,
-    minibatches: Annotated[
-        int | None,
-        typer.Option(
-            help="For methods that update after every minibatch: their number, in place of "
-            "microbatches times batches."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False,
-            help="Draw into a .svg (with the .csv of its events) or .html; or write the table to "
-            "a .csv, or the picture to a .txt, that this command reads back.",
-        ),
-    ] = None,
-    versions: Annotated[
-        bool, typer.Option("--versions", help="Write weight versions into drawn bars.")
-    ] = False,
-    moving: Annotated[
-        bool, typer.Option("--moving", help="Draw a .svg that plays: passes grow as they run.")
-    ] = False,
+    microbatches: int = 4,
+    batches: int = 2,
+    minibatches: int | None = None,
+    output: File = None,
+    versions: bool = False,
+    moving: bool = False,
 ) -> None:
     """Print methods as the papers draw them, or draw them, with the facts of each.
 
@@ -70,6 +51,16 @@ def schedule(
       pipekit schedule interleaved --stages 8 --microbatches 8 --batches 1
       pipekit schedule gpipe flush 2bw --versions --output timelines.svg
       pipekit schedule gpipe pipedream --moving --output moving.svg
+
+    Args:
+        microbatches: Number in each batch.
+        batches: Number of batches, with an update each.
+        minibatches: For methods that update after every minibatch: their number, in place of
+            microbatches times batches.
+        output: Draw into a .svg (with the .csv of its events) or .html; or write the table to a
+            .csv, or the picture to a .txt, that this command reads back.
+        versions: Write weight versions into drawn bars.
+        moving: Draw a .svg that plays: passes grow as they run.
     """
     require_suffix(output, SUFFIXES)
     if output is not None and output.suffix in (".csv", ".txt") and len(methods) > 1:

@@ -1,6 +1,5 @@
 """``pipekit search``: the shortest schedule found for a profile's costs, links and memory."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,10 +7,12 @@ import typer
 from pipekit.cli.common.options import (
     Bandwidth,
     ClusterName,
+    File,
     HostBandwidth,
     OptimizerStates,
     PlanFile,
     PlanMicrobatches,
+    ProfileFile,
     chosen_links,
     chosen_microbatches,
     chosen_plan,
@@ -29,36 +30,20 @@ SUFFIXES = (".csv", ".json", ".svg", ".html")
 
 
 def search(
-    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file of pipekit profile.")],
+    profile: ProfileFile,
     plan: PlanFile = None,
-    stages: Annotated[int, typer.Option(min=1, help="Without a plan: number of stages.")] = 4,
+    stages: Annotated[int, typer.Option(min=1)] = 4,
     microbatches: PlanMicrobatches = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Number that share the stages; by default one each.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1)] = None,
     cluster: ClusterName = None,
     bandwidth: Bandwidth = None,
-    memory: Annotated[
-        float | None, typer.Option(help="Bytes of each worker; by default the cluster's.")
-    ] = None,
+    memory: float | None = None,
     host_bandwidth: HostBandwidth = None,
-    placement: Annotated[
-        str | None,
-        typer.Option(
-            metavar="W,W,...", help="The worker of each stage; by default it is searched for, too."
-        ),
-    ] = None,
-    seconds: Annotated[float, typer.Option(min=0, help="How long to search.")] = 10.0,
+    placement: Annotated[str | None, typer.Option(metavar="W,W,...")] = None,
+    seconds: Annotated[float, typer.Option(min=0)] = 10.0,
     optimizer_states: OptimizerStates = 0,
-    seed: Annotated[int, typer.Option(help="Of the random choices.")] = 0,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False,
-            help="Write the schedule to a .csv, that pipekit schedule and simulate read; or what "
-            "was found, and the bound, to a .json; or draw the timeline: .svg (and .csv) or .html.",
-        ),
-    ] = None,
+    seed: int = 0,
+    output: File = None,
 ) -> None:
     """Search for the shortest schedule of a batch, and for the worker of each stage.
 
@@ -71,6 +56,16 @@ def search(
       pipekit search vgg16.json --stages 4 --bandwidth 1.25e9
       pipekit search gpt.json --stages 8 --workers 4 --output found.csv
       pipekit search gpt.json --workers 2 --placement 0,1,1,0 --output found.svg
+
+    Args:
+        stages: Without a plan: number of stages.
+        workers: Number that share the stages; by default one each.
+        memory: Bytes of each worker; by default the cluster's.
+        placement: The worker of each stage; by default it is searched for, too.
+        seconds: How long to search.
+        seed: Of the random choices.
+        output: Write the schedule to a .csv, that pipekit schedule and simulate read; or what was
+            found, and the bound, to a .json; or draw the timeline: .svg (and .csv) or .html.
     """
     import pipekit
     from pipekit.profiling import Profile

@@ -1,7 +1,6 @@
 """``pipekit simulate``: the predicted time and memory of a schedule, with nothing run."""
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,12 +8,14 @@ import typer
 from pipekit.cli.common.options import (
     Bandwidth,
     ClusterName,
+    File,
     HostBandwidth,
     MemoryBytes,
     MitigationName,
     OptimizerStates,
     PlanFile,
     PlanMicrobatches,
+    ProfileFile,
     Workers,
     chosen_links,
     chosen_microbatches,
@@ -35,47 +36,22 @@ SUFFIXES = (".svg", ".html", ".perfetto.json")
 
 
 def simulate(
-    method: Annotated[
-        str,
-        typer.Argument(
-            metavar="METHOD",
-            help="A method's name, or a schedule's .csv or .txt file; see pipekit schedule --help.",
-        ),
-    ],
-    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file of pipekit profile.")],
+    method: Annotated[str, typer.Argument(metavar="METHOD")],
+    profile: ProfileFile,
     plan: PlanFile = None,
-    stages: Annotated[
-        int, typer.Option(min=1, help="Without a plan: number of stages, a worker each.")
-    ] = 4,
+    stages: Annotated[int, typer.Option(min=1)] = 4,
     microbatches: PlanMicrobatches = None,
-    batches: Annotated[int, typer.Option(min=1, help="Number of batches.")] = 4,
+    batches: Annotated[int, typer.Option(min=1)] = 4,
     cluster: ClusterName = None,
     workers: Workers = None,
     bandwidth: Bandwidth = None,
     memory: MemoryBytes = None,
     host_bandwidth: HostBandwidth = None,
-    shards: Annotated[
-        int | None,
-        typer.Option(min=2, help="Workers that share a stage's weights, for what gathers them."),
-    ] = None,
+    shards: Annotated[int | None, typer.Option(min=2)] = None,
     optimizer_states: OptimizerStates = 0,
-    validate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="first|later",
-            help="When all stages agree on clipping or skipping an update: before it, or later; "
-            "by default never.",
-        ),
-    ] = None,
+    validate: Annotated[str | None, typer.Option(metavar="first|later")] = None,
     mitigation: MitigationName = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False,
-            help="Draw the timeline: .svg (and .csv) or .html; or write it for Perfetto: "
-            ".perfetto.json.",
-        ),
-    ] = None,
+    output: File = None,
 ) -> None:
     """Estimate the seconds and the bytes of a schedule, from a profile and a cluster's links.
 
@@ -87,6 +63,16 @@ def simulate(
       pipekit simulate 2bw gpt.json --plan plan.json --cluster 2bw-v100
       pipekit simulate pipedream vgg16.json --workers 4 --bandwidth 1.25e9 \\
         --output timeline.svg
+
+    Args:
+        method: A method's name, or a schedule's .csv or .txt file; see pipekit schedule --help.
+        stages: Without a plan: number of stages, a worker each.
+        batches: Number of batches.
+        shards: Workers that share a stage's weights, for what gathers them.
+        validate: When all stages agree on clipping or skipping an update: before it, or later; by
+            default never.
+        output: Draw the timeline: .svg (and .csv) or .html; or write it for Perfetto:
+            .perfetto.json.
     """
     import pipekit
     from pipekit.profiling import Profile

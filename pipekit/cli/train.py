@@ -10,14 +10,15 @@ from typing import Annotated
 import typer
 
 from pipekit.cli.common.options import (
-    STAGES,
     TABLE,
     TRAINED,
     Data,
+    Folder,
     LossName,
     MitigationName,
     Quiet,
     Replicas,
+    Stages,
 )
 from pipekit.cli.common.own import require_known
 from pipekit.cli.schedule import own_schedule, require_method
@@ -42,89 +43,30 @@ def train(
         ),
     ] = "convnet",
     data: Data = None,
-    test_data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="module:batches",
-            help="For a model of yours: like --data, to test on after each epoch.",
-        ),
-    ] = None,
+    test_data: Annotated[str | None, typer.Option(metavar="module:batches")] = None,
     loss: LossName = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="For a model of yours: batches of an epoch; by default all of the data.",
-        ),
-    ] = None,
-    text: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="For gpt: learn this file, and test on its last tenth.",
-        ),
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1)] = None,
+    text: Annotated[Path | None, typer.Option(exists=True, dir_okay=False)] = None,
     method: Annotated[str, typer.Option(help=TABLE)] = "flush",
-    stages: Annotated[int, typer.Option(help=STAGES)] = 4,
+    stages: Stages = 4,
     replicas: Replicas = None,
     transport: Annotated[
         str, typer.Option(help=f"A thread or a process for each worker: {TRANSPORTS}.")
     ] = "threads",
     epochs: Annotated[int, typer.Option(min=1)] = 1,
-    batch_rows: Annotated[
-        int, typer.Option(help="Rows of each batch: images, or 64 bytes of text.")
-    ] = 64,
-    microbatches: Annotated[
-        int,
-        typer.Option(
-            help="Number in each batch; methods that update every minibatch do not split it."
-        ),
-    ] = 4,
-    lr: Annotated[float, typer.Option(min=0, help="Learning rate of Adam.")] = 0.002,
+    batch_rows: int = 64,
+    microbatches: int = 4,
+    lr: Annotated[float, typer.Option(min=0)] = 0.002,
     mitigation: MitigationName = None,
-    autocast: Annotated[
-        Autocast | None, typer.Option(help="Mixed precision, with weights in float32.")
-    ] = None,
-    loss_scale: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBER|dynamic",
-            help="Multiply losses, and skip updates whose gradient is not finite.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights, shuffling and dropout.")] = 0,
-    checkpoints: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            file_okay=False,
-            help="Write checkpoints here, at least after each epoch.",
-        ),
-    ] = None,
-    every: Annotated[
-        int | None, typer.Option(min=1, help="Batches from one checkpoint to the next.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the newest checkpoint, if there is one.")
-    ] = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Fail after so long without progress of any worker, and say who waits for whom.",
-        ),
-    ] = None,
+    autocast: Autocast | None = None,
+    loss_scale: Annotated[str | None, typer.Option(metavar="NUMBER|dynamic")] = None,
+    seed: int = 0,
+    checkpoints: Folder = None,
+    every: Annotated[int | None, typer.Option(min=1)] = None,
+    resume: bool = False,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS")] = None,
     quiet: Quiet = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            file_okay=False,
-            help="Write the timeline (SVG, CSV), the last epoch's events (CSV, and for Perfetto) "
-            "and the provenance here.",
-        ),
-    ] = None,
+    output: Folder = None,
 ) -> None:
     """Train a network, yours or one that comes with data, by any method.
 
@@ -152,6 +94,23 @@ def train(
       pipekit train --epochs 3 --checkpoints saved --every 20 --resume
       torchrun --nproc-per-node 2 --max-restarts 3 --no-python pipekit train \\
         --stages 2 --transport distributed --checkpoints saved --every 20 --resume
+
+    Args:
+        test_data: For a model of yours: like --data, to test on after each epoch.
+        steps: For a model of yours: batches of an epoch; by default all of the data.
+        text: For gpt: learn this file, and test on its last tenth.
+        batch_rows: Rows of each batch: images, or 64 bytes of text.
+        microbatches: Number in each batch; methods that update every minibatch do not split it.
+        lr: Learning rate of Adam.
+        autocast: Mixed precision, with weights in float32.
+        loss_scale: Multiply losses, and skip updates whose gradient is not finite.
+        seed: Seed of weights, shuffling and dropout.
+        checkpoints: Write checkpoints here, at least after each epoch.
+        every: Batches from one checkpoint to the next.
+        resume: Continue from the newest checkpoint, if there is one.
+        timeout: Fail after so long without progress of any worker, and say who waits for whom.
+        output: Write the timeline (SVG, CSV), the last epoch's events (CSV, and for Perfetto) and
+            the provenance here.
     """
     require_known(model, TRAINED)
     require_method(method)

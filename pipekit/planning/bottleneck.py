@@ -74,7 +74,7 @@ class BottleneckProgram:
         """Return the least value for all layers; infinite if none fits."""
         if not self._values:
             sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
-            self._values = [float(self._best(self._top, m, 0, False)[0, -1]) for m in sizes]
+            self._values = [float(self._best(self._top, m, 0)[0, -1]) for m in sizes]
         return min(self._values)
 
     def plan(self) -> tuple[NestedStage, ...]:
@@ -87,14 +87,13 @@ class BottleneckProgram:
         if limit == np.inf:
             return ()
         members = next(m for m, value in enumerate(self._values, start=1) if value <= limit)
-        return self._choose(self._top, members, 0, 0, self._layers, limit, after=False)
+        return self._choose(self._top, members, 0, 0, self._layers, limit)
 
-    def _solve(self, level: int, members: int, behind: Workers, after: bool) -> Floats:
+    def _solve(self, level: int, members: int, behind: Workers) -> Floats:
         """Return the matrix of the best on exactly so many members.
 
         At the outermost level it has its last column only.  ``behind`` are the workers that run
-        later layers, for each of these groups of members; ``after`` says whether they receive from
-        other members of the level, and that counts.
+        later layers, for each of these groups of members.
         """
         if level < 0:
             return self._objective.worker(1 + ceil(behind))
@@ -102,14 +101,12 @@ class BottleneckProgram:
         best = np.full((self._layers + 1, len(stops)), np.inf)
         for replicas in self._replicas(members):
             stages = self._stages(level, members, replicas, behind)
-            received, sent = self._transfers(level, replicas, after)
             if replicas == members:
-                np.minimum(best, np.maximum(stages[:, stops[0] :], received[:, None]), out=best)
+                np.minimum(best, stages[:, stops[0] :], out=best)
                 continue
-            rest = self._best(level, members - replicas, behind, self._objective.receivers_count)
+            sent, rest = self._behind(level, members - replicas, behind)
             for column, stop in enumerate(stops):
                 joined = self._joined(stages, np.maximum(sent[:stop], rest[:stop, column]))
-                joined = np.maximum(joined, received[: len(joined)])
                 np.minimum(best[: len(joined), column], joined, out=best[: len(joined), column])
         return best
 
@@ -127,43 +124,31 @@ class BottleneckProgram:
         return best
 
     def _choose(
-        self,
-        level: int,
-        members: int,
-        behind: Workers,
-        first: int,
-        stop: int,
-        limit: float,
-        *,
-        after: bool,
+        self, level: int, members: int, behind: Workers, first: int, stop: int, limit: float
     ) -> tuple[NestedStage, ...]:
         """Return a plan for the layers between two cuts of which nothing exceeds the limit."""
         if level < 0:
             return ()
-        receivers_count = self._objective.receivers_count
         candidates = []
         for replicas in self._replicas(members):
-            received, sent = self._transfers(level, replicas, after)
             stages = self._stages(level, members, replicas, behind)[first, : stop + 1]
-            value = np.maximum(stages, received[first])
             if replicas == members:
-                possible = [stop] if value[stop] <= limit else []
+                possible = [stop] if stages[stop] <= limit else []
             else:
-                rest = self._best(level, members - replicas, behind, receivers_count)
-                worst = np.maximum(value, rest[: stop + 1, stop - self._stops(level)[0]])
+                sent, rest = self._behind(level, members - replicas, behind)
+                worst = np.maximum(stages, rest[: stop + 1, stop - self._stops(level)[0]])
                 worst = np.maximum(worst, sent[: stop + 1])
                 possible = np.flatnonzero(worst[:stop] <= limit).tolist()
             candidates += [(-cut, replicas) for cut in possible[-1:]]
         furthest, replicas = min(candidates)
         cut = -furthest
         inner = self._inner(level, members, replicas, behind)
-        inner_limit = self._best(*inner, False)[first, cut] * (1 + TIE)
-        inside = self._choose(*inner, first, cut, inner_limit, after=False)
+        inner_limit = self._best(*inner)[first, cut] * (1 + TIE)
+        inside = self._choose(*inner, first, cut, inner_limit)
         node = NestedStage(first, cut, replicas, inside)
         if replicas == members:
             return (node,)
-        rest_of = members - replicas
-        return node, *self._choose(level, rest_of, behind, cut, stop, limit, after=receivers_count)
+        return node, *self._choose(level, members - replicas, behind, cut, stop, limit)
 
     def _stops(self, level: int) -> range:
         """Return the cuts at which runs of layers stop that matter at a level."""
@@ -172,12 +157,9 @@ class BottleneckProgram:
     def _replicas(self, members: int) -> range:
         return range(1, members + 1 if self._replicate else 2)
 
-    def _transfers(self, level: int, replicas: int, after: bool) -> tuple[Floats, Floats]:
-        """Return what counts for a stage at each cut: to receive there, and to send."""
-        transfer = self._objective.transfer(level, replicas)
-        nothing = np.zeros(self._layers + 1)
-        sends = after or not self._objective.receivers_count
-        return (transfer if after else nothing), (transfer if sends else nothing)
+    def _behind(self, level: int, members: int, behind: Workers) -> tuple[Floats, Floats]:
+        """Return what it takes to send past each cut, and the matrix of the best behind it."""
+        return self._objective.transfer(level), self._best(level, members, behind)
 
     def _stages(self, level: int, members: int, replicas: int, behind: Workers) -> Floats:
         """Return the matrix of a stage on the first ``replicas`` of so many members."""
@@ -186,7 +168,7 @@ class BottleneckProgram:
     def _solve_replicated(
         self, level: int, replicas: int, inner: tuple[int, int, Workers]
     ) -> Floats:
-        return self._objective.replicated(self._best(*inner, False), level, replicas)
+        return self._objective.replicated(self._best(*inner), level, replicas)
 
     def _inner(
         self, level: int, members: int, replicas: int, behind: Workers

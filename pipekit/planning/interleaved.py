@@ -98,17 +98,11 @@ def interleaved(
 
 
 class _Cost(NamedTuple):
-    """How bad a split is.
+    """How bad a split is."""
 
-    Attributes:
-        excess: bytes over the limit of a worker, as a share of that.
-        longest: seconds of the busiest worker.
-        uneven: the sum of the squares of the stages' seconds: long ones fill and drain slowly.
-    """
-
-    excess: float
-    longest: float
-    uneven: float
+    excess: float  # bytes over the limit of a worker, as a share of that
+    longest: float  # seconds of the busiest worker
+    uneven: float  # the sum of the squares of the stages' seconds: long ones fill and drain slowly
 
 
 class _Loop:

@@ -10,7 +10,6 @@ from pipekit.clusters import Level
 from pipekit.planning.layer_ranges import Floats, Index, LayerRanges
 
 Cost = Literal["paper", "released"]
-Links = Literal["one", "each"]
 
 
 def stage_seconds(
@@ -26,11 +25,9 @@ def sync_seconds(parameter_bytes: Floats | float, replicas: int, level: Level) -
     return 4 * (replicas - 1) / (replicas * level.used_bandwidth) * parameter_bytes
 
 
-def transfer_seconds(
-    boundary_bytes: Floats | float, level: Level, links: int = 1
-) -> Floats | float:
+def transfer_seconds(boundary_bytes: Floats | float, level: Level) -> Floats | float:
     """Return 2 C of PipeDream, section 3.2: an activation and its gradient, one after the other."""
-    return 2 * boundary_bytes / (level.used_bandwidth * links)
+    return 2 * boundary_bytes / level.used_bandwidth
 
 
 class Seconds:
@@ -38,8 +35,7 @@ class Seconds:
 
     Matrices hold, at ``[i, j]``, the value for the layers between the cuts i and j, infinite where
     there are none or where a worker's memory does not hold them.  ``in_flight_matters`` says
-    whether they depend on the minibatches in flight, ``receivers_count`` whether a transfer counts
-    for the stage that receives, too, and not for the first one as a sender.
+    whether they depend on the minibatches in flight.
     """
 
     def __init__(
@@ -49,11 +45,9 @@ class Seconds:
         cost: Cost,
         memory: "Bytes",
         limit: float,
-        links: Links = "one",
     ) -> None:
         self._ranges, self._levels, self._cost = ranges, levels, cost
         self._memory, self._limit = memory, limit
-        self.receivers_count = links == "each"
         self.in_flight_matters = False
         if limit < np.inf:
             fullest = memory.worker(math.prod(level.width for level in levels))
@@ -71,10 +65,9 @@ class Seconds:
         sync = sync_seconds(self._ranges.every_parameter_bytes, members, self._levels[level])
         return stage_seconds(self._cost, inner, sync, members)
 
-    def transfer(self, level: int, members: int = 1) -> Floats:
-        """Return seconds to pass each cut, there and back, for so many members of a level."""
-        links = members if self.receivers_count else 1
-        return np.asarray(transfer_seconds(self._ranges.boundary_bytes, self._levels[level], links))
+    def transfer(self, level: int) -> Floats:
+        """Return seconds to pass each cut, there and back, at a level."""
+        return np.asarray(transfer_seconds(self._ranges.boundary_bytes, self._levels[level]))
 
 
 class Bytes:
@@ -85,7 +78,6 @@ class Bytes:
     """
 
     in_flight_matters = True
-    receivers_count = False
 
     def __init__(self, ranges: LayerRanges, optimizer_states: float) -> None:
         self._ranges = ranges
@@ -106,6 +98,6 @@ class Bytes:
         """Return the matrix of one member: replicas are alike."""
         return inner
 
-    def transfer(self, level: int, members: int) -> Floats:
+    def transfer(self, level: int) -> Floats:
         """Return zeros: links hold nothing."""
         return np.zeros(self._ranges.layers + 1)

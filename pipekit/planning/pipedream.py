@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple, get_args
 
 from pipekit.choices import require_choice
@@ -12,7 +11,6 @@ from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
 from pipekit.planning.layer_ranges import exact_bytes, milliseconds
 from pipekit.planning.objectives import (
     Cost,
-    Links,
     Seconds,
     stage_seconds,
     sync_seconds,
@@ -30,7 +28,6 @@ def pipedream(
     cluster: Cluster,
     *,
     cost: Cost = "paper",
-    links: Links = "one",
     replicate: bool = True,
     optimizer_states: float = 1,
     progress: bool = False,
@@ -67,9 +64,6 @@ def pipedream(
         profile: costs of a minibatch on one worker.
         cluster: the workers and their links.
         cost: "paper" (the maximum of compute and synchronisation) or "released" (their sum).
-        links: "one": a transfer takes 2 C, however many replicas send and receive it (the paper).
-            "each": it takes 2 C / m for the stage that receives it and, unless it is the first, for
-            the one that sends it (the released optimizer, told to count transfers).
         replicate: False for a straight pipeline, each stage on one worker.
         optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
             plain SGD, 1 with momentum, 2 for Adam.
@@ -79,8 +73,7 @@ def pipedream(
         ValueError: no plan fits the workers' memory; the message says how much would do.
     """
     require_choice("cost", cost, get_args(Cost))
-    require_choice("links", links, get_args(Links))
-    planner = _Planner(SearchSpace(profile, optimizer_states), cluster, cost, links, progress)
+    planner = _Planner(SearchSpace(profile, optimizer_states), cluster, cost, progress)
     best = planner.best(replicate)
     if best is None:
         raise ValueError(planner.why_nothing_fits(replicate))
@@ -115,7 +108,6 @@ class _Planner:
     space: SearchSpace
     cluster: Cluster
     cost: Cost
-    links: Links
     progress: bool
 
     @property
@@ -147,7 +139,7 @@ class _Planner:
             # A plan takes no less than if its workers shared all the compute evenly.
             if compute / math.prod(widths) <= least * (1 + TIE):
                 memory = self.space.memory
-                objective = Seconds(ranges, levels, self.cost, memory, self.limit, self.links)
+                objective = Seconds(ranges, levels, self.cost, memory, self.limit)
                 program = BottleneckProgram(objective, ranges.layers, widths, replicate)
                 least = min(least, program.least(self.progress))
                 programs.append((program, levels))
@@ -187,12 +179,9 @@ class _Planner:
         """Return what stages that follow one another at the last of the levels take together."""
         parts = [self._stage(settled, node, levels) for node in nodes]
         seconds, what, _ = max(parts, key=lambda part: part.seconds)
-        for number, (node, behind) in enumerate(pairwise(nodes)):
+        for node in nodes[:-1]:
             size = float(settled.ranges.boundary_bytes[node.stop])
-            links = 1
-            if self.links == "each":
-                links = min(node.members, behind.members) if number else behind.members
-            passing = float(transfer_seconds(size, levels[-1], links))
+            passing = float(transfer_seconds(size, levels[-1]))
             if passing > seconds:
                 seconds = passing
                 last, first = settled.names[node.stop - 1 : node.stop + 1]

@@ -1,40 +1,92 @@
 """Traces as Chrome's trace events, the JSON that Perfetto (ui.perfetto.dev) shows.
 
 A worker is a process with threads: what it computes, sends and receives.  An arrow goes with every
-message that was followed, and bytes in memory are counters.  ``ts`` and ``dur`` are microseconds;
-``args`` keep a row of the trace as it is, in seconds, since a product would not come back exactly.
+message that was followed, and bytes in memory are counters.  ``ts`` and ``dur`` are microseconds.
+The trace's own tables lie beside the events, in seconds, and are all that is read back: a product
+would not come back exactly.
 """
 
 import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import numpy as np
 import pandas as pd
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from pipekit.reading import read_json
-from pipekit.schedules import Op, Task
+from pipekit.schedules import OPS, Op, Task
 from pipekit.traces.memory import PARTS, Memory
-from pipekit.traces.perfetto_schema import (
-    BYTES,
-    COMPUTE,
-    FIRST_PROCESS,
-    RECEIVE,
-    SEND,
-    Computed,
-    Event,
-    File,
-    Held,
-    Sent,
-    TorchProfile,
-    as_row,
-)
 from pipekit.traces.record import COLUMNS, TRANSFERS, TraceRecord
 
+FIRST_PROCESS = 2**22
+"""Worker 0's number: Linux gives no process this one or a higher, so that the events of torch's
+profiler can lie in the same file."""
 _MICRO = 1e6
 _MEMORY = ["worker", "time_s", *PARTS]
+_WHOLE = {"worker", "stage", "microbatch", "version", "source", "destination"}
+_Row = dict[str, Any]
+"""Of a table, by its columns."""
+
+
+def _known(name: str) -> str:
+    if name not in {op.name for op in OPS}:
+        raise ValueError(f"there is no op {name!r}")
+    return name
+
+
+_Seconds = Annotated[float, Field(allow_inf_nan=False)]
+_Bytes = Annotated[int, Field(ge=0, lt=2**63)] | Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Index = Annotated[int, Field(ge=0, lt=10**9)]
+_Worker = Annotated[int, Field(ge=0, lt=10**6)]
+_OpName = Annotated[str, AfterValidator(_known)]
+_Label = Literal["measured", "emulated", "simulated", "exact"]
+
+
+class _Tables(BaseModel):
+    """A trace's tables, rows of the columns that they have there."""
+
+    frame: list[tuple[_Worker, _Index, _OpName, _Index, _Index, _Seconds, _Seconds, _Bytes]]
+    transfers: list[tuple[_Worker, _Worker, str, _Index, _Index, _Seconds, _Seconds, _Bytes]] | None
+    memory: list[tuple[_Worker, _Seconds, _Bytes, _Bytes, _Bytes, _Bytes, _Bytes]] | None
+
+
+class _About(BaseModel):
+    format: Literal["pipekit trace 2"]
+    label: _Label
+    schedule: str
+    workers: _Worker
+    unit: Literal["s", "slots"]
+    chunks: Annotated[int, Field(ge=1, lt=10**9)] = 1
+    memory: _Label | None
+
+
+class _File(BaseModel):
+    """A trace that pipekit wrote; what its events show is read from the tables."""
+
+    otherData: _About
+    baseTimeNanoseconds: Annotated[int, Field(ge=0, lt=2**63)] | None
+    tables: _Tables
+
+    @model_validator(mode="after")
+    def _require_workers(self) -> "_File":
+        named = [worker for worker, *_ in self.tables.frame]
+        named += [worker for row in self.tables.transfers or () for worker in row[:2]]
+        if (highest := max(named, default=-1)) >= (workers := self.otherData.workers):
+            raise ValueError(f"a row is of worker {highest}, and there are {workers}")
+        return self
+
+
+class _TorchEvent(BaseModel, extra="allow"):
+    ts: _Seconds = 0.0
+
+
+class _TorchProfile(BaseModel):
+    """What torch.profiler exports: microseconds since a base."""
+
+    baseTimeNanoseconds: int
+    traceEvents: list[_TorchEvent]
 
 
 def write(
@@ -44,7 +96,9 @@ def write(
     torch_profiles: Sequence[str | os.PathLike[str]],
 ) -> None:
     """Write a trace; see :meth:`pipekit.traces.Trace.to_perfetto`."""
-    events = [*_computed(trace), *_messages(trace), *_memory(trace)]
+    computed, sent = _rows(trace.frame, COLUMNS), _rows(trace.transfers, TRANSFERS)
+    held = _rows(trace.memory and trace.memory.frame, _MEMORY)
+    events = [*_computed(computed or ()), *_messages(sent or ()), *_memory(held or ())]
     events += _names(trace, events)
     for profile in torch_profiles:
         events += _beside(trace, profile)
@@ -53,16 +107,16 @@ def write(
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": trace.origin_ns,
         "otherData": {
-            "format": "pipekit trace 1",
+            "format": "pipekit trace 2",
             "label": trace.label,
             "schedule": trace.name,
             "workers": trace.workers,
             "unit": trace.unit,
-            "followed": trace.transfers is not None,
             "chunks": trace.chunks,
             "memory": None if trace.memory is None else trace.memory.label,
             "provenance": provenance,
         },
+        "tables": {"frame": _cells(computed), "transfers": _cells(sent), "memory": _cells(held)},
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(record, allow_nan=False) + "\n", "utf-8")
@@ -70,47 +124,50 @@ def write(
 
 def read(path: str | os.PathLike[str]) -> TraceRecord:
     """Read a trace back; see :meth:`pipekit.traces.Trace.from_perfetto`."""
-    content = read_json(path, File, "a trace that pipekit wrote")
-    about = content.otherData
-    rows: dict[type, list[dict[str, Any]]] = {Computed: [], Sent: [], Held: []}
-    for event in content.traceEvents:
-        if isinstance(event, Event):
-            rows[type(event)].append(as_row(event))
-    memory = pd.DataFrame(rows[Held], columns=_MEMORY)
+    content = read_json(path, _File, "a trace that pipekit wrote")
+    about, tables = content.otherData, content.tables
+    sent = None if tables.transfers is None else pd.DataFrame(tables.transfers, columns=TRANSFERS)
+    held = pd.DataFrame(tables.memory or [], columns=_MEMORY)
     return TraceRecord(
-        pd.DataFrame(rows[Computed], columns=COLUMNS),
+        pd.DataFrame(tables.frame, columns=COLUMNS),
         about.label,
         about.schedule,
         about.workers,
         about.unit,
-        transfers=pd.DataFrame(rows[Sent], columns=TRANSFERS) if about.followed else None,
-        memory=None if about.memory is None else Memory(memory, about.memory),
+        transfers=sent,
+        memory=None if about.memory is None else Memory(held, about.memory),
         origin_ns=content.baseTimeNanoseconds,
         chunks=about.chunks,
     )
 
 
-def _computed(trace: TraceRecord) -> Iterator[dict[str, Any]]:
-    for row in _rows(trace.frame, "worker", "stage", "microbatch", "version"):
-        yield _slice(_label(row), COMPUTE, row["worker"], 0, row)
+def _rows(frame: pd.DataFrame | None, columns: list[str]) -> list[_Row] | None:
+    """Return a table's rows; whole numbers may have become floats, where frames were joined."""
+    if frame is None:
+        return None
+    whole = [name for name in columns if name in _WHOLE]
+    rows: list[_Row] = frame[columns].astype(dict.fromkeys(whole, int)).to_dict("records")
+    return rows
 
 
-def _label(row: dict[str, Any]) -> str:
-    """Return what an event is called: as its task."""
-    return Task(Op.named(row["op"]), row["stage"], row["microbatch"], row["version"]).label
+def _cells(rows: list[_Row] | None) -> list[list[Any]] | None:
+    return None if rows is None else [[*row.values()] for row in rows]
 
 
-def _messages(trace: TraceRecord) -> Iterator[dict[str, Any]]:
+def _computed(rows: Sequence[_Row]) -> Iterator[_Row]:
+    for row in rows:
+        task = Task(Op.named(row["op"]), row["stage"], row["microbatch"], row["version"])
+        yield _slice(task.label, "compute", row["worker"], 0, row)
+
+
+def _messages(rows: Sequence[_Row]) -> Iterator[_Row]:
     """Yield a send, a receive and an arrow between them for each message."""
-    if trace.transfers is None:
-        return
-    sends, receives = (_lanes(trace.transfers, end) for end in ("source", "destination"))
-    rows = _rows(trace.transfers, "source", "destination", "stage", "microbatch")
+    sends, receives = (_lanes(rows, end) for end in ("source", "destination"))
     for number, row in enumerate(rows):
         name = f"{row['purpose']} {row['microbatch']}"
         # Even threads receive and odd ones send: as many of each as there are messages at a time.
-        sent = _slice(name, SEND, row["source"], 2 * sends[number] + 1, row)
-        received = _slice(name, RECEIVE, row["destination"], 2 * receives[number] + 2, row)
+        sent = _slice(name, "send", row["source"], 2 * sends[number] + 1, row)
+        received = _slice(name, "receive", row["destination"], 2 * receives[number] + 2, row)
         arrow = {"name": "message", "cat": "message", "id": number}
         yield sent
         yield received
@@ -118,22 +175,14 @@ def _messages(trace: TraceRecord) -> Iterator[dict[str, Any]]:
             yield arrow | {"ph": ph, "bp": "e"} | {key: end[key] for key in ("ts", "pid", "tid")}
 
 
-def _memory(trace: TraceRecord) -> Iterator[dict[str, Any]]:
-    if trace.memory is None:
-        return
-    for row in _rows(trace.memory.frame, "worker"):
-        worker, time_s = row.pop("worker"), row.pop("time_s")
-        yield {
-            "name": BYTES,
-            "ph": "C",
-            "ts": time_s * _MICRO,
-            "pid": FIRST_PROCESS + worker,
-            "args": row,  # each of them is drawn
-            "time_s": time_s,
-        }
+def _memory(rows: Sequence[_Row]) -> Iterator[_Row]:
+    for row in rows:
+        drawn = {part: row[part] for part in PARTS}
+        place = {"ts": row["time_s"] * _MICRO, "pid": FIRST_PROCESS + row["worker"]}
+        yield {"name": "bytes", "ph": "C", **place, "args": drawn}
 
 
-def _names(trace: TraceRecord, events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _names(trace: TraceRecord, events: Sequence[_Row]) -> Iterator[_Row]:
     """Yield the names of the processes and of the threads that the events have."""
     for worker in range(trace.workers):
         yield _name("process", FIRST_PROCESS + worker, 0, f"worker {worker} ({trace.label})")
@@ -160,22 +209,15 @@ def _slice(name: str, kind: str, worker: int, tid: int, row: dict[str, Any]) -> 
     }
 
 
-def _rows(frame: pd.DataFrame, *whole: str) -> Iterator[dict[str, Any]]:
-    """Yield a table's rows; the columns named are whole numbers."""
-    rows: list[dict[str, Any]] = frame.astype(dict.fromkeys(whole, int)).to_dict("records")
-    return iter(rows)
-
-
-def _lanes(transfers: pd.DataFrame, end: str) -> list[int]:
+def _lanes(rows: Sequence[_Row], end: str) -> list[int]:
     """Return a lane for each message of a worker, so that those of one lane do not overlap."""
-    lanes = [0] * len(transfers)
+    lanes = [0] * len(rows)
     busy: dict[int, list[float]] = {}  # until when each of a worker's lanes is
-    spans = transfers[[end, "start_s", "end_s"]].to_numpy()
-    for number in np.argsort(transfers["start_s"], kind="stable"):
-        worker, starts, ends = spans[number]
-        until = busy.setdefault(worker, [])
-        lane = next((n for n, when in enumerate(until) if when <= starts), len(until))
-        until[lane:] = [ends, *until[lane + 1 :]]
+    for number in sorted(range(len(rows)), key=lambda number: rows[number]["start_s"]):
+        row = rows[number]
+        until = busy.setdefault(row[end], [])
+        lane = next((n for n, when in enumerate(until) if when <= row["start_s"]), len(until))
+        until[lane:] = [row["end_s"], *until[lane + 1 :]]
         lanes[number] = lane
     return lanes
 
@@ -187,7 +229,7 @@ def _beside(trace: TraceRecord, profile: str | os.PathLike[str]) -> list[dict[st
             f"{trace.name} is {trace.label} and ran at no time: only a real run's trace can lie "
             f"beside a profile of torch's"
         )
-    theirs = read_json(profile, TorchProfile, "a profile that torch.profiler exported")
+    theirs = read_json(profile, _TorchProfile, "a profile that torch.profiler exported")
     shift = (theirs.baseTimeNanoseconds - trace.origin_ns) / 1e3
     events = [event.model_dump(exclude_unset=True) for event in theirs.traceEvents]
     return [e | {"ts": e["ts"] + shift} if "ts" in e else e for e in events]

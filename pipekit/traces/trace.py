@@ -312,7 +312,7 @@ class Trace(TraceRecord):
         """Read back what :meth:`to_perfetto` wrote; the events of other profilers are left out.
 
         Raises:
-            ValueError: the file is no such trace; the message names the event.
+            ValueError: the file is no such trace; the message names the row.
             OSError: there is no such file, or it cannot be opened.
         """
         return cls(**vars(perfetto.read(path)))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from pipekit.clusters import Level
-from pipekit.planning.objectives import Cost, Links
+from pipekit.planning.objectives import Cost
 from pipekit.plans import Plan
 from pipekit.profiling import Profile, ValueProfile
 from tests.planning.enumeration import splits
@@ -77,7 +77,7 @@ def crossing_bytes(profile: Profile, state: State) -> float:
 
 
 def every_plan(
-    profile: Profile, levels: Sequence[Level], cost: Cost, links: Links, members: Sequence[int]
+    profile: Profile, levels: Sequence[Level], cost: Cost, members: Sequence[int]
 ) -> Iterator[Possible]:
     """Yield all plans on so many members of the outermost level, and on all of those inside it."""
     states = closed_sets(profile)
@@ -99,13 +99,7 @@ def every_plan(
                 edges: list[State] = [first, *chosen, stop]
                 if not all(a < b for a, b in pairwise(edges)):
                     continue
-                passing = []
-                for number, edge in enumerate(edges[1:-1]):
-                    sent, received = replicas[number], replicas[number + 1]
-                    shared = 1
-                    if links == "each":
-                        shared = min(sent, received) if number else received
-                    passing.append(2 * crossing_bytes(profile, edge) / link / shared)
+                passing = [2 * crossing_bytes(profile, edge) / link for edge in edges[1:-1]]
                 options = [
                     [
                         _shared(part, profile, link, m, cost)

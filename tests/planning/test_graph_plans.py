@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipekit import simulate
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import pipedream
-from pipekit.planning.objectives import Cost, Links
+from pipekit.planning.objectives import Cost
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, ValueProfile
 from pipekit.schedules import pipedream as pipedream_schedule
@@ -22,7 +22,6 @@ from tests.planning.profiles import profiles
 
 bandwidths = st.sampled_from([0.5, 1.0, 4.0, 20.0, math.inf])
 costs = st.sampled_from(["paper", "released"])
-links_of = st.sampled_from(["one", "each"])
 
 
 @st.composite
@@ -77,7 +76,7 @@ def test_flat_equals_brute_force_within_memory(
 ) -> None:
     """The limit is near the least memory that any plan needs, so that it decides."""
     levels, judged = flat(workers, bandwidth).levels, as_graph(profile)
-    possible = list(every_plan(judged, levels, cost, "one", range(1, workers + 1)))
+    possible = list(every_plan(judged, levels, cost, range(1, workers + 1)))
     least = min(fullest(judged, p.stages, states) for p in possible)
     limit = max(1.0, math.floor(part * least))
     cluster = flat(workers, bandwidth, memory=limit)
@@ -94,7 +93,6 @@ def test_flat_equals_brute_force_within_memory(
     st.sampled_from([(2, 2), (1, 3), (3, 2), (2, 3), (2, 2, 2)]),
     st.tuples(bandwidths, bandwidths, bandwidths),
     costs,
-    links_of,
     st.sampled_from([1.0, 1.3, math.inf]),
 )
 def test_hierarchical_equals_brute_force(
@@ -102,7 +100,6 @@ def test_hierarchical_equals_brute_force(
     widths: tuple[int, ...],
     rates: tuple[float, ...],
     cost: Cost,
-    links: Links,
     part: float,
 ) -> None:
     """Hierarchical on the cluster and on its inner groups, or flat over the slowest link."""
@@ -110,12 +107,12 @@ def test_hierarchical_equals_brute_force(
     assume(workers < 6 or len(profile) < (4 if profile.values or workers > 6 else 6))
     levels, judged = levels_of(widths, rates), as_graph(profile)
     slowest = flat(workers, min(rates[: len(widths)])).levels
-    possible = list(every_plan(judged, slowest, cost, links, range(1, workers + 1)))
+    possible = list(every_plan(judged, slowest, cost, range(1, workers + 1)))
     for k in range(len(levels)):
         inner = levels[: k + 1]
-        possible += every_plan(judged, inner, cost, links, range(1, inner[-1].width + 1))
+        possible += every_plan(judged, inner, cost, range(1, inner[-1].width + 1))
     limit = max(1.0, part * min(fullest(judged, p.stages, 1) for p in possible))
-    plan = pipedream(profile, cluster_of(limit, levels), cost=cost, links=links)
+    plan = pipedream(profile, cluster_of(limit, levels), cost=cost)
     require_best(plan, judged, possible, limit, 1)
 
 
@@ -126,7 +123,7 @@ def test_a_straight_pipeline_has_one_worker_a_stage(
     cluster, judged = flat(workers, bandwidth), as_graph(profile)
     possible = [
         plan
-        for plan in every_plan(judged, cluster.levels, "paper", "one", range(1, workers + 1))
+        for plan in every_plan(judged, cluster.levels, "paper", range(1, workers + 1))
         if all(replicas == 1 for _, _, replicas in plan.stages)
     ]
     plan = pipedream(profile, cluster, replicate=False)
@@ -228,8 +225,3 @@ def test_of_too_many_states_those_in_the_layers_order_are_looked_at() -> None:
         values=tuple(ValueProfile(k, (40,), 1.0) for k in range(40)),
     )
     assert "can be cut in more than 100,000 ways" in pipedream(wider, flat(2, 1.0)).why
-
-
-def test_links_are_one_or_each() -> None:
-    with pytest.raises(ValueError, match="links must be one of one, each, not 'two'"):
-        pipedream(BRANCHES, flat(2, 1.0), links="two")  # type: ignore[arg-type]

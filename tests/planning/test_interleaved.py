@@ -133,7 +133,6 @@ def test_mtp_layers_stay_together_and_layouts_say_so() -> None:
     profile = chain([0.2, *[1.0] * 8, 1.2, 1.2, 1.5])
     plan = interleaved(profile, flat(2, 1.0), chunks=2, microbatches=4, predictors=2)
     layout = plan.to_megatron_layout(predictors=2)
-    assert pk.Plan.from_megatron_layout(layout, workers=2).balance == plan.balance
     assert "m*2" in layout
 
 

@@ -20,7 +20,7 @@ from pipekit.plans import Plan
 from pipekit.schedules import OPS
 from pipekit.traces import COLUMNS, RECOMPUTE, TRANSFERS, Trace
 from pipekit.traces.memory import PARTS, Memory
-from pipekit.traces.perfetto_schema import FIRST_PROCESS
+from pipekit.traces.perfetto import FIRST_PROCESS
 from tests.hostile import damaged_json, read_or_refuse
 
 WORKERS = 5
@@ -187,17 +187,16 @@ def test_a_simulation_has_no_place_beside_torchs_profile(simulated: Trace, tmp_p
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c["traceEvents"][3]["args"].update(stage="0"), r"traceEvents\[3\].compute.args.stage: .*integer"),
-        (lambda c: c["traceEvents"][3]["args"].update(op="F"), r"traceEvents\[3\].compute.args.op: .*no op 'F'"),
-        (lambda c: c["traceEvents"][3]["args"].pop("end_s"), r"traceEvents\[3\].compute.args.end_s: Field required"),
-        (lambda c: c["traceEvents"][3]["args"].update(worker=9), r"traceEvents\[3\] is of worker 9, and there are 2"),
-        (lambda c: c["traceEvents"][3].update(cat="other"), r"traceEvents\[3\]: it is none of compute, send"),
-        (lambda c: c["traceEvents"].append(1), r"traceEvents\[\d+\]: it is none of"),
+        (lambda c: c["tables"]["frame"].append([0, "0", "FORWARD", 0, 0, 0, 1, 0]), r"tables.frame\[10\]\[1\]: .*integer"),
+        (lambda c: c["tables"]["frame"].append([0, 0, "F", 0, 0, 0, 1, 0]), r"tables.frame\[10\]\[2\]: .*no op 'F'"),
+        (lambda c: c["tables"]["frame"][3].pop(), r"tables.frame\[3\]\[7\]: Field required"),
+        (lambda c: c["tables"]["frame"].append([9, 0, "FORWARD", 0, 0, 0, 1, 0]), "a row is of worker 9, and there are 2"),
+        (lambda c: c["tables"]["frame"].append(1), r"tables.frame\[10\]: .*valid array"),
         (lambda c: c.pop("otherData"), "otherData: Field required"),
         (lambda c: c["otherData"].update(label="paper"), "otherData.label: "),
     ],
 )  # fmt: skip
-def test_the_error_names_the_event(change: Any, message: str, tmp_path: Path) -> None:
+def test_the_error_names_the_row(change: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     content = written(Trace.from_schedule(schedules.gpipe(2, 2).take(1)), path)
     change(content)

@@ -60,6 +60,9 @@ _OWN = (
     "(stages, microbatches)."
 )
 TABLE = f"{TABLES}; {_OWN}"
+File = Annotated[Path | None, typer.Option(dir_okay=False)]
+Folder = Annotated[Path | None, typer.Option(metavar="FOLDER", file_okay=False)]
+ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="A file of pipekit profile.")]
 PlanFile = Annotated[
     Path | None,
     typer.Option(
@@ -91,11 +94,11 @@ OptimizerStates = Annotated[
         "SGD, 1 with momentum, 2 for Adam.",
     ),
 ]
-STAGES = (
-    "Number of stages, a worker each; two share a worker in "
-    + ", ".join(name for name, method in TABLES.items() if method.stages_a_worker > 1)
-    + "."
-)
+_LOOPED = ", ".join(name for name, method in TABLES.items() if method.stages_a_worker > 1)
+Stages = Annotated[
+    int,
+    typer.Option(help=f"Number of stages, a worker each; two share a worker in {_LOOPED}."),
+]
 MitigationName = Annotated[
     str | None,
     typer.Option(

@@ -23,23 +23,14 @@ DRAWN_BATCHES = 8
 
 @dataclass(frozen=True)
 class Learning:
-    """A network, its data, and the metric of its test.
-
-    Attributes:
-        layers: the network.
-        loss: of an output and its target.
-        batches: of an epoch, from 0.
-        test: batches to test on; None if there are none.
-        metric: of the test.
-        source: where the data is from.
-    """
+    """A network, its data, and the metric of its test."""
 
     layers: nn.Sequential
-    loss: Callable[[Any, Any], Tensor]
-    batches: Callable[[int], Sequence[Any]]
-    test: Sequence[Any] | None
-    metric: Metric
-    source: str
+    loss: Callable[[Any, Any], Tensor]  # of an output and its target
+    batches: Callable[[int], Sequence[Any]]  # of an epoch, from 0
+    test: Sequence[Any] | None  # batches to test on, if there are any
+    metric: Metric  # of the test
+    source: str  # where the data is from
 
 
 class Epoch(NamedTuple):

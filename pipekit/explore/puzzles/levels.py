@@ -29,31 +29,18 @@ from pipekit.schedules import (
 
 @dataclass(frozen=True)
 class Puzzle:
-    """Tasks to place, each on its worker.
-
-    Attributes:
-        name: a few words.
-        goal: the puzzle, in a few sentences.
-        idea: the first hint.
-        teaches: the lesson of its answer.
-        source: paper and section.
-        best: the best schedule known: its tasks, their workers and weights are the level's.
-        capped: whether no worker may have more microbatches in flight than with it.
-        stages: how many times as long each stage takes; empty: all alike.
-        workers: likewise of workers.
-        link: slots of a message between workers.
-    """
+    """Tasks to place, each on its worker."""
 
     name: str
-    goal: str
-    idea: str
-    teaches: str
-    source: str
-    best: Schedule
-    capped: bool = True
-    stages: Sequence[float] = ()
-    workers: Sequence[float] = ()
-    link: float = 0.0
+    goal: str  # the puzzle, in a few sentences
+    idea: str  # the first hint
+    teaches: str  # the lesson of its answer
+    source: str  # paper and section
+    best: Schedule  # the best known: its tasks, their workers and weights are the level's
+    capped: bool = True  # whether no worker may have more microbatches in flight than with it
+    stages: Sequence[float] = ()  # how many times as long each takes; empty: all alike
+    workers: Sequence[float] = ()  # likewise
+    link: float = 0.0  # slots of a message between workers
 
 
 TIGHT = parse(

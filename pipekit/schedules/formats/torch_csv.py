@@ -12,7 +12,7 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from pipekit.schedules.ops import PASSES, Op
@@ -61,9 +61,11 @@ def write(schedule: Table) -> str:
     if schedule.chunks > 1:
         lost.append(f"chunks={schedule.chunks}")
     if lost:
-        _say(
-            f"torch's tables have no place for {_and(lost)}: after from_torch_csv call "
-            f"dataclasses.replace(schedule, {', '.join(lost)})"
+        said = ", ".join(lost)
+        warnings.warn(
+            f"torch's tables have no place for {said}: after from_torch_csv call "
+            f"dataclasses.replace(schedule, {said})",
+            stacklevel=3,  # the call of Schedule's method
         )
     return lines.getvalue()
 
@@ -149,16 +151,6 @@ def _read(cell: str, line: int, column: int) -> Pass:
             column=column,
         )
     return Op.lettered(found[2]), int(found[1]), int(found[3])
-
-
-def _say(sentence: str) -> None:
-    """Warn whoever called a method of Schedule's."""
-    warnings.warn(sentence, stacklevel=4)
-
-
-def _and(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _require_one_batch(schedule: Table) -> None:
