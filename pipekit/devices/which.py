@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from pipekit.devices.streams import is_accelerator
+
 CPU = torch.device("cpu")
 KINDS = ("cuda", "xpu")
 """The kinds of accelerators in PyTorch that have streams and events (AMD's are "cuda", too)."""
@@ -58,11 +60,6 @@ def accelerators() -> list[torch.device]:
         if count := device_count(kind):
             return [torch.device(kind, index) for index in range(count)]
     return []
-
-
-def is_accelerator(device: torch.device) -> bool:
-    """Return whether a device computes by itself: neither the CPU nor "meta", shapes only, does."""
-    return device.type not in ("cpu", "meta")
 
 
 def device_count(kind: torch.device | str) -> int:

@@ -1,7 +1,7 @@
 """The configuration that all workers of a run share."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.engine.stops import PossibleStops
 from pipekit.partition.partition import Tie
 from pipekit.schedules import Schedule
-from pipekit.schedules.lowering.boundaries import Boundary
+from pipekit.schedules.lowering.boundaries import Boundary, PossibleStops
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum, Turn
 
@@ -103,20 +102,6 @@ class Start(NamedTuple):
     microbatches: int
     resume: ResumeConfig | None = None
     losses: Sequence[tuple[int, float]] = ()
-
-
-class Extent(NamedTuple):
-    """Which batches a run has, and by which schedule.
-
-    Attributes:
-        start: where it begins.
-        batches: the user's, from its first one on.
-        total: how many there have to be; None: as many as there are.
-    """
-
-    start: Start
-    batches: Iterator[Any]
-    total: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

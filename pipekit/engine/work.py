@@ -20,7 +20,7 @@ from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.feed import Feed
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import TrafficCounter, recorded, recorders
+from pipekit.engine.observers.record import recorded, recorders
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
 from pipekit.layers.python_state import merged_put_back
@@ -74,8 +74,7 @@ def _train(
     io, errors = TrainingIO(config, feed), list[Exception]()
     recompute = {number: stage.mode for number, stage in stages.items()}
     trace, memory = recorders(config.watch, recompute, device)
-    traffic = TrafficCounter()
-    observers = [*watchers, *filter(None, (trace, memory)), traffic]
+    observers = [*watchers, *filter(None, (trace, memory))]
     if on_news and len(config.table.stage_workers) - 1 in stages:
         observers.append(Reporter(on_news, config, memory.held_bytes if memory else lambda: None))
     if config.watch.observers:
@@ -134,7 +133,7 @@ def _train(
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
         most_pending=executor.most_pending,
         rows=feed.rows,
-        sent_bytes=traffic.sent_bytes + updates.sent_bytes(),
+        sent_bytes=executor.sent_bytes + updates.sent_bytes(),
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],
         results=sorted(io.outputs.items()),

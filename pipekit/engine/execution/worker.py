@@ -3,6 +3,7 @@
 A step waits for its messages, computes, and sends its own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,8 +19,9 @@ from pipekit.engine.execution.pipeline_io import (
     StageRuntime,
 )
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
+from pipekit.engine.feed import BeyondStop
 from pipekit.engine.observers.observer import Observer, WorkerView, listeners
-from pipekit.engine.transport import Aborted, BeyondStop, Transport
+from pipekit.engine.transport import Aborted, Transport
 from pipekit.layers.pass_state import during, set_ends_batch
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
@@ -104,6 +106,7 @@ class Executor:
 
     Attributes:
         most_pending: the most microbatches, of all stages, that waited for their backward at once.
+        sent_bytes: of messages to other workers, by receiver and purpose.
     """
 
     def __init__(
@@ -126,7 +129,8 @@ class Executor:
         self._transport, self._ends, self._device = transport, ends, device
         self._gradient_ends = gradients
         self._first_microbatch = first_microbatch
-        self._pending = self.most_pending = 0
+        self._worker, self._pending, self.most_pending = worker, 0, 0
+        self.sent_bytes: Counter[tuple[int, str]] = Counter()
         self._methods = self._IN_TRAINING if training else self._IN_INFERENCE
         self._tell_received = listeners(observers, Observer.received, worker)
         self._tell_before = listeners(observers, Observer.before_compute, worker)
@@ -256,6 +260,8 @@ class Executor:
             content: Tree = result.main if is_main else result.skips.get(message.skip, ())
             size = tree_bytes(content)  # before the receiver may do with it what it likes
             self._transport.send(message, receiver, content)
+            if receiver != self._worker:
+                self.sent_bytes[receiver, message.purpose] += size
             for tell in self._tell_sent:
                 tell(step, message, receiver, content, size)
 

@@ -1,6 +1,5 @@
 """What workers recorded, and all of it as one trace."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -79,19 +78,6 @@ class TraceRecorder(Observer):
             times = seconds(start), seconds(end)
             found.append(Event(stage, activity, microbatch, version, *times, size))
         return found
-
-
-class TrafficCounter(Observer):
-    """Counts the bytes that one worker sends to others, by receiver and purpose."""
-
-    def __init__(self) -> None:
-        self.sent_bytes: Counter[tuple[int, str]] = Counter()
-
-    def sent(
-        self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
-    ) -> None:
-        if receiver != worker:
-            self.sent_bytes[receiver, message.purpose] += size
 
 
 @dataclass

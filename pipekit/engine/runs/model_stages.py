@@ -15,10 +15,11 @@ from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.config import Norm
 from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
-from pipekit.engine.runs.users_model import UsersWeights
+from pipekit.engine.runs.users_model import UsersAttributes, UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
 from pipekit.layers.python_state import is_pure
+from pipekit.layers.seeded import torch_seed
 from pipekit.layers.skips import Skip, between, links
 from pipekit.layers.user_functions import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost
@@ -57,6 +58,7 @@ class ModelStages:
 
     Attributes:
         original: the user's layers, which never run; the stages take over a copy of them.
+        attributes: of these layers; what changes is taken over, or warned of.
         balance: layers of each stage; None until it is known.
         partition: its stages, and what passes between them; None before the first batch.
         names: of the model's ``state_dict()``, in order.
@@ -74,7 +76,8 @@ class ModelStages:
         configure: Callable[..., StageConfig],
     ) -> None:
         self.original, self._model = original, model
-        self._weights, self.was_evaluating = UsersWeights(original), is_evaluating(original)
+        self._weights, self.attributes = UsersWeights(original), UsersAttributes(original)
+        self.was_evaluating = is_evaluating(original)
         self._count, self._configure, self._links = count, configure, links(model)
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
@@ -113,18 +116,21 @@ class ModelStages:
 
         Returns what the sample has told, if the model was tried.
         """
+        if changed := self.attributes.taken():
+            self._set_attributes(changed)
         self._weights.compare(lambda: self._modules)
+        tried = None
         if self.partition is None:
             with self._original_unused():
                 tried = probe(self._model, sample, autocast, training=training)
             self.edits_batch = tried.edits_batch
             self._cut(tried, point)
             self._tried_in_training = training
-            return tried
         elif training and not self._tried_in_training:
             self._tried_in_training = True
-            return self._try_in_training(sample, autocast)
-        return None
+            tried = self._try_in_training(sample, autocast)
+        self.attributes.warn(tried)
+        return tried
 
     def require_gradients(self, names: Iterable[str], flag: bool) -> None:
         """Let weights be trained, or not; optimizers begin anew.
@@ -151,7 +157,7 @@ class ModelStages:
 
         self._replace(marked)
 
-    def set_attributes(self, changed: Sequence[Attribute]) -> None:
+    def _set_attributes(self, changed: Sequence[Attribute]) -> None:
         """Let the stages' modules have attributes that the user has changed in the model."""
         if self.partition is None:
             set_attributes(self._model, changed)
@@ -198,13 +204,16 @@ class ModelStages:
         self._replace(lambda config: config.with_part(config.passes.part.with_edits(tried)))
         return tried
 
-    def reseed(self, seed: int | None) -> None:
-        """Let layers draw their random numbers from this seed, from the next run on."""
-        if seed == self._seed:
-            return
-        self._seed = seed
-        if self._stages:
+    def reseed(self, given: int | str | None) -> int | None:
+        """Let layers draw their random numbers from this seed from now on, and return it.
+
+        A word stands for the seed last given to ``torch.manual_seed``.
+        """
+        seed = torch_seed() if isinstance(given, str) else given
+        if seed != self._seed:
+            self._seed = seed
             self._replace(lambda each: replace(each, passes=replace(each.passes, seed=seed)))
+        return seed
 
     def resume(self, point: ResumePoint) -> None:
         """Go back to a checkpoint.
