@@ -23,7 +23,7 @@ from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import recorded, recorders
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
-from pipekit.layers.python_state import merged_put_back
+from pipekit.layers.module_state import merged_put_back
 from pipekit.schedules import Op, Step
 from pipekit.trees import tree_map
 

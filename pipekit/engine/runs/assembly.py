@@ -21,8 +21,7 @@ from pipekit.engine.updates.mitigated_weights import StageMitigation
 from pipekit.engine.updates.optimizer_state import OrderedGroups
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers import skips
-from pipekit.layers.copies import copied
-from pipekit.layers.module_state import as_trained
+from pipekit.layers.module_state import as_trained, copied
 from pipekit.layers.sequence_chunks import require_chunkable
 from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks

@@ -18,10 +18,9 @@ from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
 from pipekit.engine.runs.users_model import UsersAttributes, UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
-from pipekit.layers.python_state import is_pure
+from pipekit.layers.python_state import Attribute, is_pure, set_attributes
 from pipekit.layers.seeded import torch_seed
 from pipekit.layers.skips import Skip, between, links
-from pipekit.layers.user_functions import Attribute, set_attributes
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused
 from pipekit.partition.partition import (

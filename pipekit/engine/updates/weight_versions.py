@@ -20,8 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipekit.engine.updates.optimizer_state import OrderedGroups, original_names
 from pipekit.engine.updates.weights import Bucket, Gradients, parameter_buckets
-from pipekit.layers.copies import twin
-from pipekit.layers.module_state import to_training
+from pipekit.layers.module_state import to_training, twin
 
 OptimizerFactory = Callable[[Any], Optimizer]
 """From a list of parameters, or of groups of them, to their optimizer."""
