@@ -159,13 +159,10 @@ class EmulatedWeights(WeightVersions):
         super().__init__(nn.Sequential(), SGD, None)
         self._cost, self._waiter = cost, waiter
         sizes = [_numbers(tie.bytes) for tie in cost.ties.values()]
-        self._shared = [nn.Parameter(torch.empty(size, device="meta")) for size in sizes]
+        shared = [nn.Parameter(torch.empty(size, device="meta")) for size in sizes]
+        self.parameters = [shared]
         self.listeners: list[Callable[[int], None]] = []
         self._number = 0  # of the update that is made next
-
-    @property
-    def parameters(self) -> list[list[nn.Parameter]]:
-        return [self._shared]
 
     def buckets(self) -> list[Bucket]:
         return [_LayersBucket(b, self._cost.bucket_bytes(b)) for b in self._cost.buckets]
@@ -176,7 +173,7 @@ class EmulatedWeights(WeightVersions):
     def gradients(self, update: int) -> Gradients:
         super().gradients(update)
         self._number = update
-        return [None] * len(self._shared)
+        return [None] * len(self.parameters[0])
 
     def update(self, slot: int, gradients: Gradients) -> None:
         whole = self._cost.whole

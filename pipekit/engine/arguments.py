@@ -147,14 +147,13 @@ def require_no_autocast(autocast: torch.dtype | None, kind: str) -> None:
         )
 
 
-def require_steps(steps: int | None) -> None:
-    """Raise ValueError unless it is a number of batches, or None."""
+def require_batches(batches: object, steps: int | None = None) -> None:
+    """Raise TypeError unless these can be iterated over as batches, at most so many steps.
+
+    A ValueError says that ``steps`` is not a number of batches.
+    """
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise ValueError(f"steps must be at least 1 batch, or None for all, not {steps!r}")
-
-
-def require_batches(batches: object) -> None:
-    """Raise TypeError unless these can be iterated over as batches."""
     if isinstance(batches, Mapping):
         raise TypeError("batches are a single batch: put it into a list")
     if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):

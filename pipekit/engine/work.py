@@ -19,8 +19,9 @@ from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.feed import Feed
+from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import recorded, recorders
+from pipekit.engine.observers.record import TraceRecorder, recorded
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
 from pipekit.layers.module_state import merged_put_back
@@ -73,7 +74,9 @@ def _train(
         stage.prepare(assignment.slots.get(number, 1), config.loss_versions)
     io, errors = TrainingIO(config, feed), list[Exception]()
     recompute = {number: stage.mode for number, stage in stages.items()}
-    trace, memory = recorders(config.watch, recompute, device)
+    clock = Clock(device)
+    trace = TraceRecorder(clock) if config.watch.trace else None
+    memory = MemoryTracker(recompute, device) if config.watch.memory else None
     observers = [*watchers, *filter(None, (trace, memory))]
     if on_news and len(config.table.stage_workers) - 1 in stages:
         observers.append(Reporter(on_news, config, memory.held_bytes if memory else lambda: None))
@@ -110,7 +113,7 @@ def _train(
         execute = offloading(execute, movable, assignment, config.first_microbatch, observers)
     if config.resume:
         execute = restoring(execute, config.resume, index, stages, io.losses)
-    view = WorkerView(index, device, Clock(device), weights, updates.waiting_bytes)
+    view = WorkerView(index, device, clock, weights, updates.waiting_bytes)
     survives = partial(_survives, config, transport, errors)
     conclude = updates.average_statistics if updates.shares else None
     worker = Worker(view, execute, transport, observers, conclude, survives)
@@ -180,13 +183,12 @@ def _evaluate(
         executor = Executor(
             index,
             {each.part.index: each.build(device) for each in assignment.inference},
-            {},
+            {each.part.index: "never" for each in assignment.inference},
             transport,
             ends,
             device,
             observers=observers,
             first_microbatch=config.first_microbatch,
-            training=False,
         )
         steps = assignment.steps.until(transport.stop_point)
         Worker(view, executor.execute, transport, observers).run(steps)

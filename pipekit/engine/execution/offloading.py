@@ -174,7 +174,7 @@ class OffloadingStage:
 
     def __init__(self, stage: StageRuntime, trained: Stage, mover: Mover) -> None:
         self._stage, self._trained, self._mover = stage, trained, mover
-        self.infer, self.backward_weight = stage.infer, stage.backward_weight
+        self.backward_weight = stage.backward_weight
         self._saved: dict[int, WeakSet[Saved]] = {}
         self._moved: dict[int, MovedTensors] = {}
 

@@ -39,7 +39,7 @@ class PassConfig:
 
     def build(self, device: torch.device) -> "Passes":
         """Return the stage for inference, on its device."""
-        return Passes(self, [self.part.module.to(device).eval()], device)
+        return InferencePasses(self, [self.part.module.to(device).eval()], device)
 
 
 class _Pending(NamedTuple):
@@ -87,10 +87,6 @@ class Passes:
         self._pending_weights.clear()
         self._read_states.clear()
         self._loss_checked = False
-
-    def infer(self, x: StageIO, microbatch: int) -> StageIO:
-        with torch.no_grad(), autocast(self._device, self._config.autocast):
-            return self._run(0, x, microbatch, keep=False)
 
     def forward(
         self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
@@ -181,9 +177,11 @@ class Passes:
             return ([output.main], None) if output.main.requires_grad else None
         outputs = differentiable(output.main)
         pairs = [(outputs[n], g) for n, g in gradients.main.items()]
-        # What later stages have added up comes to a weight before the stage's own gradients do.
-        originals = {n: self._parameters[slot][p] for n, p in self._part.originals.items()}
-        pairs += [((output.skips | originals)[n], g) for n, g in gradients.skips.items()]
+        originals = self._part.originals
+        for n, gradient in gradients.skips.items():
+            # What later stages have added up comes to a weight before the stage's own gradients do.
+            shared = self._parameters[slot][originals[n]] if n in originals else output.skips[n]
+            pairs.append((shared, gradient))
         reached = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
         return ([t for t, _ in reached], [g for _, g in reached]) if reached else None
 
@@ -251,6 +249,16 @@ class Passes:
             for skip, tensor in x.skips.items():
                 if differentiable(tensor):
                     tensor.register_hook(partial(_take, gradients.skips, skip))
+
+
+class InferencePasses(Passes):
+    """Forwards of which nothing is kept, since no backward follows."""
+
+    def forward(
+        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
+    ) -> StageIO:
+        with torch.no_grad(), autocast(self._device, self._config.autocast):
+            return self._run(slot, x, microbatch, keep=False)
 
 
 def _seed(seed: Seed, layer: int, microbatch: int) -> int:

@@ -54,9 +54,6 @@ class StageRuntime(Protocol):
     slot that a pass reads; ``update`` the one that sums the gradients of the weights.
     """
 
-    def infer(self, x: StageIO, microbatch: int) -> StageIO:
-        """Return the output for ``x``, keeping nothing."""
-
     def forward(
         self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
     ) -> StageIO:

@@ -47,7 +47,7 @@ class PassingEmpty:
     """A stage through which empty microbatches pass: they add nothing to loss or gradients."""
 
     def __init__(self, stage: StageRuntime) -> None:
-        self._stage, self.infer = stage, stage.infer
+        self._stage = stage
         self._empty = set[int]()
 
     def forward(

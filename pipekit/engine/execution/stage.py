@@ -167,9 +167,6 @@ class Stage:
         if self.scaler and loss_versions is not None:
             self.scaler.begin(loss_versions)
 
-    def infer(self, x: StageIO, microbatch: int) -> StageIO:
-        return self._passes.infer(x, microbatch)
-
     def forward(
         self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
     ) -> StageIO:

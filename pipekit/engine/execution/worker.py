@@ -101,8 +101,7 @@ class Executor:
     """Executes the steps of one worker; one table says which method executes which op.
 
     ``recompute`` is each stage's mode, ``first_microbatch`` the number of microbatches of earlier
-    runs, ``gradients`` the ends of backwards where the output is no loss; in inference no backwards
-    follow.
+    runs, ``gradients`` the ends of backwards where the output is no loss.
 
     Attributes:
         most_pending: the most microbatches, of all stages, that waited for their backward at once.
@@ -122,7 +121,6 @@ class Executor:
         updates: UpdateSynchronizer | None = None,
         observers: Sequence[Observer] = (),
         first_microbatch: int = 0,
-        training: bool = True,
     ) -> None:
         self._stages, self._recompute, self._updates = stages, recompute, updates
         self._reducers = updates.reducers if updates else {}
@@ -131,7 +129,6 @@ class Executor:
         self._first_microbatch = first_microbatch
         self._worker, self._pending, self.most_pending = worker, 0, 0
         self.sent_bytes: Counter[tuple[int, str]] = Counter()
-        self._methods = self._IN_TRAINING if training else self._IN_INFERENCE
         self._tell_received = listeners(observers, Observer.received, worker)
         self._tell_before = listeners(observers, Observer.before_compute, worker)
         self._tell_after = listeners(observers, Observer.after_compute, worker)
@@ -141,7 +138,7 @@ class Executor:
         """Execute one step; an error of a layer or the loss is raised, or Aborted if another worker
         fails.
         """
-        self._methods[step.task.op](self, step)
+        self._METHODS[step.task.op](self, step)
 
     def _run_again(self, step: Step) -> None:
         """Run a forward again that kept only its input (GPipe, 2.3); it waits for no gradient.
@@ -161,22 +158,14 @@ class Executor:
             target = target._replace(target=to_device(target.target, self._device))
         self._before(step, _FORWARD, (x.main, x.skips, target.target if target else ()))
         recomputed = step.recomputed(self._recompute[stage])
-        microbatch += self._first_microbatch
-        self._give(step, self._stages[stage].forward(x, microbatch, step.slot, target, recomputed))
-        self._pending += 1
-        self.most_pending = max(self.most_pending, self._pending)
-
-    def _infer(self, step: Step) -> None:
-        _, stage, microbatch, _ = step.task
-        x = self._input(step)
-        self._before(step, _FORWARD, (x.main, x.skips))
-        self._give(step, self._stages[stage].infer(x, microbatch + self._first_microbatch))
-
-    def _give(self, step: Step, output: StageIO) -> None:
+        about = microbatch + self._first_microbatch, step.slot, target, recomputed
+        output = self._stages[stage].forward(x, *about)
         self._after(step, _FORWARD, output)
         self._send(step, output)
         if not step.sends:
-            self._ends.output(step.task.microbatch, output.main)
+            self._ends.output(microbatch, output.main)
+        self._pending += 1
+        self.most_pending = max(self.most_pending, self._pending)
 
     def _backward(self, step: Step) -> None:
         op, stage, microbatch, _ = step.task
@@ -220,7 +209,7 @@ class Executor:
 
     # Functions and not bound methods, with which an executor would hold on to itself, and so to
     # everything that is pending in its stages, until Python looks for circles.
-    _IN_TRAINING: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {
+    _METHODS: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {
         Op.FORWARD: _forward,
         Op.BACKWARD: _backward,
         Op.BACKWARD_INPUT: _backward,
@@ -228,7 +217,6 @@ class Executor:
         Op.UPDATE: _update,
         Op.RECOMPUTE: _run_again,
     }
-    _IN_INFERENCE: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {Op.FORWARD: _infer}
 
     def _input(self, step: Step) -> StageIO:
         if not step.receives:

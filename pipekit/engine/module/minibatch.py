@@ -176,7 +176,6 @@ class Minibatch:
                     stage.view.device,
                     gradients=self,
                     observers=observers,
-                    training=self._keeps,
                 )
                 worker = Worker(stage.view, executor.execute, transport, observers)
                 stage.with_aliases(partial(worker.execute, steps[number]))

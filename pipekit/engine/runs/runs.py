@@ -18,7 +18,8 @@ from pipekit.engine.assignment import NotBuilt, WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.calls import interrupts
 from pipekit.engine.checkpoints.files import require_plain
-from pipekit.engine.checkpoints.progress import TrainingProgress
+from pipekit.engine.checkpoints.folder import CheckpointFolder
+from pipekit.engine.checkpoints.resume_point import Position, ResumePoint
 from pipekit.engine.config import CheckpointConfig, Start
 from pipekit.engine.execution.special_microbatches import read_in_chunks
 from pipekit.engine.feed import BatchSource, Read, kept_apart, stacks
@@ -43,8 +44,9 @@ class Runs:
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._model = parts, parts.model
-        self._progress, self._failed = TrainingProgress(parts.runner.agree), False
-        self._warned = False
+        self._position, self._checkpoints = Position(), CheckpointFolder(parts.runner.agree)
+        self._point: ResumePoint | None = None  # of the run that is to be taken up next
+        self._failed = self._warned = False
         # Else the first run decides: by its length, or by the balance that its data tell.
         joints, schedule = parts.model.joints, parts.schedule
         if joints is not None and (parts.stops_anywhere or not schedule.period):
@@ -67,10 +69,10 @@ class Runs:
             written = Checkpoints(written)
         self._require_allowed(batches, steps, on_batch, written, watch)
         folder = Path(written.folder).absolute() if written else None
-        claimed = self._progress.claimed(folder) if folder else nullcontext()
+        claimed = self._checkpoints.claimed(folder) if folder else nullcontext()
         with self._errors_explained(folder), claimed:
-            if folder or self._progress.resume_point:
-                self._progress.begin()
+            if folder or self._point:
+                self._checkpoints.begin(self._point)
             start, rest, total = self._start(batches, steps, folder)
             schedule, began = start.schedule, time.perf_counter()
             self.require_sound()
@@ -87,7 +89,8 @@ class Runs:
                 if folder and written:
                     balance = self._model.balance
                     assert balance is not None
-                    config = self._progress.checkpoint_config(folder, written, start, balance)
+                    about = folder, written, start, self._position, balance
+                    config = self._checkpoints.config(*about)
                 with interrupts(stop_early) as interrupted:
                     reports = self._train(start, source, watch, on_batch, config)
             end = min(map(attrgetter("end"), reports), default=sys.maxsize)
@@ -95,7 +98,9 @@ class Runs:
             count = stop = 0
             for count, batch in enumerate(each_batch(), 1):  # noqa: B007
                 stop = batch.stop
-            self._progress.end(start.offset + count, start.microbatches + stop)
+            runs, before, _ = self._position
+            behind = before + start.offset + count, start.microbatches + stop
+            self._position, self._point = Position(runs + 1, *behind), None
             # Of several workers' errors the one of the earliest microbatch counts.
             failed = sorted(filter(attrgetter("error"), reports), key=attrgetter("end"))
             errors = [*interrupted, source.error, *map(attrgetter("error"), failed)]
@@ -117,8 +122,7 @@ class Runs:
         """Raise an error for wrong arguments before anything is read."""
         used = self._parts.used
         arguments.require_watchers(watch.observers, self._parts.transport)
-        arguments.require_steps(steps)
-        arguments.require_batches(batches)
+        arguments.require_batches(batches, steps)
         if on_batch is not None:
             require_callable(on_batch=on_batch)
         if watch.outputs:
@@ -135,12 +139,15 @@ class Runs:
         The number is None if there are as many as there are.
         """
         schedule = self._parts.schedule
-        if self._parts.stops_anywhere and not (folder or self._progress.resume_point):
+        if self._parts.stops_anywhere and not (folder or self._point):
             total = None if steps else arguments.length(batches)
-            start = Start(schedule, 0, self._progress.position.microbatches)
+            start = Start(schedule, 0, self._position.microbatches)
             return start, islice(batches, steps), total
         counted, most, total = arguments.counted(batches, steps)
-        start = self._progress.start(most, partial(taken, schedule), self._model.balance)
+        if self._point:
+            start = self._point.start(most, partial(taken, schedule), self._model.balance)
+        else:
+            start = Start(taken(schedule, most), 0, self._position.microbatches)
         return start, islice(counted, start.offset, None), total and total - start.offset
 
     def _reader(self, batches: Iterable[Any], start: Start, steps: int | None) -> Read:
@@ -165,7 +172,7 @@ class Runs:
     ) -> BatchSource:
         """Return a run's batches, checked; the first one serves to build the stages if need be."""
         parts, schedule, model = self._parts, start.schedule, self._model
-        autocast, point = parts.execution.autocast, self._progress.resume_point
+        autocast = parts.execution.autocast
         arguments.require_no_autocast(autocast, parts.devices[0].type)
         warn_of_modes()
         read, numbers = kept_apart(batches, read), numbers_so_far()
@@ -174,7 +181,7 @@ class Runs:
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
         drawn = drawn_since(numbers)
-        tried = model.prepare(first.cut_input()[0], autocast, point, schedule.trains)
+        tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
         stops = PossibleStops()
         if schedule.trains:
             self._ask(schedule, first, tried, drawn)
@@ -257,7 +264,7 @@ class Runs:
         self.read()
         self._model.reseed(self._parts.seed)
         reader = self._parts.reader
-        start = Start(schedule, 0, self._progress.position.microbatches)
+        start = Start(schedule, 0, self._position.microbatches)
         read = reader.read if labelled else reader.unlabelled
         source = self._source(batches, start, iter(counted), count, read)
         return executed(self._parts, start, source, function, Watch(observers=tuple(observers)))
@@ -271,9 +278,10 @@ class Runs:
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
         """Go back to the newest checkpoint in a folder; return the number of earlier runs."""
-        point = self._progress.resume(Path(checkpoints).absolute())
+        point = self._checkpoints.resume(Path(checkpoints).absolute())
         if point is None:
             return 0
+        self._point, self._position = point, point.position
         self._forget_what_failed()
         self._model.resume(point)
         self._failed = False
@@ -307,7 +315,7 @@ class Runs:
     @contextmanager
     def _errors_explained(self, folder: Path | None) -> Iterator[None]:
         """Add to an error the way to resume, a change in the batches' form, and the checkpoint."""
-        point = self._progress.resume_point
+        point = self._point
         try:
             yield
         except Exception as error:

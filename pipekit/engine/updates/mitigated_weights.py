@@ -111,7 +111,7 @@ class MitigatedWeights(WeightVersions):
         self._versions[slot] = version
         names = [name for name, *_ in self.names.values()]
         saved = [weights[n + _PREDICTED] for n in names if n + _PREDICTED in weights]
-        device = self._parameters[slot][0].device if self.trained else None
+        device = self.parameters[slot][0].device if self.trained else None
         self._restored = None
         if not saved:
             self._predict_version(slot)

@@ -116,7 +116,7 @@ def test_an_output_is_cut_from_the_graph() -> None:
 
 def test_inference_keeps_nothing() -> None:
     stage = config(nn.Sequential(nn.Linear(6, 6))).passes.build(CPU)
-    assert not stage.infer(ONES, 0).main.requires_grad
+    assert not stage.forward(ONES, 0, 0, None, False).main.requires_grad
     with pytest.raises(KeyError):
         stage.backward(0, 0, 1, None, False)
 
