@@ -71,7 +71,8 @@ def _train(
     index, steps, device = assignment.index, assignment.steps, assignment.device
     stages = cast(Mapping[int, Stage], assignment.stages)
     for number, stage in stages.items():
-        stage.prepare(assignment.slots.get(number, 1), config.loss_versions)
+        about = config.loss_versions, config.first_microbatch
+        stage.prepare(assignment.slots.get(number, 1), *about)
     io, errors = TrainingIO(config, feed), list[Exception]()
     recompute = {number: stage.mode for number, stage in stages.items()}
     clock = Clock(device)
@@ -104,13 +105,12 @@ def _train(
         device,
         updates=updates,
         observers=observers,
-        first_microbatch=config.first_microbatch,
     )
     execute: Callable[[Step], None] = executor.execute
     if assignment.chunks > 1:
         execute = in_chunks(execute, assignment.chunks)
     if movable:
-        execute = offloading(execute, movable, assignment, config.first_microbatch, observers)
+        execute = offloading(execute, movable, assignment, observers)
     if config.resume:
         execute = restoring(execute, config.resume, index, stages, io.losses)
     view = WorkerView(index, device, clock, weights, updates.waiting_bytes)
@@ -180,15 +180,17 @@ def _evaluate(
     with ExitStack() as kept:
         for each in assignment.inference:
             kept.enter_context(merged_put_back(each.part.module.to(device)))
+        stages = {each.part.index: each.build(device) for each in assignment.inference}
+        for stage in stages.values():
+            stage.begin(config.first_microbatch)
         executor = Executor(
             index,
-            {each.part.index: each.build(device) for each in assignment.inference},
-            {each.part.index: "never" for each in assignment.inference},
+            stages,
+            dict.fromkeys(stages, "never"),
             transport,
             ends,
             device,
             observers=observers,
-            first_microbatch=config.first_microbatch,
         )
         steps = assignment.steps.until(transport.stop_point)
         Worker(view, executor.execute, transport, observers).run(steps)

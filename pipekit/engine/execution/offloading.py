@@ -8,7 +8,7 @@ al., arXiv 2503.01328, section 3; BPipe, Kim et al., ICML 2023, section 3).
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -178,20 +178,18 @@ class OffloadingStage:
         self._saved: dict[int, WeakSet[Saved]] = {}
         self._moved: dict[int, MovedTensors] = {}
 
-    def forward(
-        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
-    ) -> StageIO:
-        with self._holding(microbatch):
-            return self._stage.forward(x, microbatch, slot, target, recompute)
+    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
+        with self._holding(step.task.microbatch):
+            return self._stage.forward(step, x, target, recompute)
 
-    def recompute(self, microbatch: int, slot: int) -> StageIO:
-        self._await(microbatch)
-        with self._holding(microbatch):
-            return self._stage.recompute(microbatch, slot)
+    def recompute(self, step: Step) -> StageIO:
+        self._await(step.task.microbatch)
+        with self._holding(step.task.microbatch):
+            return self._stage.recompute(step)
 
-    def backward(self, microbatch: int, *about: Any) -> StageGradients:
-        self._await(microbatch)
-        return self._stage.backward(microbatch, *about)
+    def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
+        self._await(step.task.microbatch)
+        return self._stage.backward(step, gradients)
 
     def moving(self, microbatch: int, leaves: bool) -> AbstractContextManager[None]:
         """Have this thread's work go to the stream in which a microbatch's tensors move."""
@@ -233,7 +231,6 @@ def offloading(
     execute: Execute,
     stages: Mapping[int, OffloadingStage],
     assignment: WorkerAssignment,
-    first_microbatch: int,
     observers: Sequence[Observer],
 ) -> Execute:
     """Return what executes a step, and moves activations where the table has it."""
@@ -245,7 +242,7 @@ def offloading(
         if not (offloads(op) or loads(op)):
             execute(step)
             return
-        stage, microbatch = stages[number], microbatch + first_microbatch
+        stage = stages[number]
         target = CPU if op.peer is None else assignment.devices[op.peer]
         with stage.moving(microbatch, op.leaves):
             for each in begin:

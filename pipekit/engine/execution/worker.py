@@ -100,8 +100,8 @@ class Worker:
 class Executor:
     """Executes the steps of one worker; one table says which method executes which op.
 
-    ``recompute`` is each stage's mode, ``first_microbatch`` the number of microbatches of earlier
-    runs, ``gradients`` the ends of backwards where the output is no loss.
+    ``recompute`` is each stage's mode, ``gradients`` the ends of backwards where the output is no
+    loss.
 
     Attributes:
         most_pending: the most microbatches, of all stages, that waited for their backward at once.
@@ -120,13 +120,11 @@ class Executor:
         gradients: GradientsIO | None = None,
         updates: UpdateSynchronizer | None = None,
         observers: Sequence[Observer] = (),
-        first_microbatch: int = 0,
     ) -> None:
         self._stages, self._recompute, self._updates = stages, recompute, updates
         self._reducers = updates.reducers if updates else {}
         self._transport, self._ends, self._device = transport, ends, device
         self._gradient_ends = gradients
-        self._first_microbatch = first_microbatch
         self._worker, self._pending, self.most_pending = worker, 0, 0
         self.sent_bytes: Counter[tuple[int, str]] = Counter()
         self._tell_received = listeners(observers, Observer.received, worker)
@@ -146,8 +144,7 @@ class Executor:
         It runs right before the backward, or where the table has it.
         """
         self._before(step, RECOMPUTE, ())
-        microbatch = step.task.microbatch + self._first_microbatch
-        output = self._stages[step.task.stage].recompute(microbatch, step.slot)
+        output = self._stages[step.task.stage].recompute(step)
         self._after(step, RECOMPUTE, output)
 
     def _forward(self, step: Step) -> None:
@@ -158,8 +155,7 @@ class Executor:
             target = target._replace(target=to_device(target.target, self._device))
         self._before(step, _FORWARD, (x.main, x.skips, target.target if target else ()))
         recomputed = step.recomputed(self._recompute[stage])
-        about = microbatch + self._first_microbatch, step.slot, target, recomputed
-        output = self._stages[stage].forward(x, *about)
+        output = self._stages[stage].forward(step, x, target, recomputed)
         self._after(step, _FORWARD, output)
         self._send(step, output)
         if not step.sends:
@@ -171,13 +167,12 @@ class Executor:
         op, stage, microbatch, _ = step.task
         if step.recomputed(self._recompute[stage]) and not step.again_at_a_place:
             self._run_again(step)
-        gradients, split = self._gradients(step), op is Op.BACKWARD_INPUT
+        gradients = self._gradients(step)
         self._before(step, op.name, gradients or ())
-        about = microbatch + self._first_microbatch, step.slot, step.update
         last = self._reducers.get(stage) if step.ends_update else None
         if last:
             last.begin(step.update)
-        result = self._stages[stage].backward(*about, gradients, split)
+        result = self._stages[stage].backward(step, gradients)
         if last:
             last.end(step.update)
         self._pending -= op.adds_gradient
@@ -187,13 +182,12 @@ class Executor:
             self._gradient_ends.input_gradients(microbatch, result)
 
     def _backward_weight(self, step: Step) -> None:
-        _, stage, microbatch, _ = step.task
+        stage = step.task.stage
         self._before(step, _WEIGHT, ())
-        about = microbatch + self._first_microbatch, step.slot, step.update
         last = self._reducers.get(stage) if step.ends_update else None
         if last:
             last.begin(step.update)
-        self._stages[stage].backward_weight(*about)
+        self._stages[stage].backward_weight(step)
         if last:
             last.end(step.update)
         self._pending -= 1

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from pipekit.engine.updates.optimizer_state import OrderedGroups, original_names
 from pipekit.engine.updates.weights import Bucket, Gradients, parameter_buckets
 from pipekit.layers.module_state import to_training, trained, twin
+from pipekit.schedules import Step
 
 OptimizerFactory = Callable[[Any], Optimizer]
 """From a list of parameters, or of groups of them, to their optimizer."""
@@ -129,17 +130,17 @@ class WeightVersions:
         self._owner.clear()
         self._set_aside.clear()
 
-    def begin_forward(self, slot: int) -> int:
-        """Return the slot that a forward reads in place of the one that the table names."""
-        return slot
+    def begin_forward(self, step: Step) -> Step:
+        """Return a forward with the slot that it reads in place of the one that the table names."""
+        return step
 
-    def begin_backward(self, slot: int, update: int) -> int:
-        """Return likewise the slot that a backward reads, whose gradients ``update`` sums."""
-        return slot
+    def begin_backward(self, step: Step) -> Step:
+        """Return likewise a backward."""
+        return step
 
-    def begin_backward_weight(self, slot: int) -> int:
-        """Return the slot to whose gradients the second part of a backward adds."""
-        return slot
+    def begin_backward_weight(self, step: Step) -> Step:
+        """Return likewise the second part of a backward."""
+        return step
 
     def accumulate(self, slot: int, update: int) -> None:
         """Direct the gradients of the next backward on ``slot`` into ``update``'s sum."""
