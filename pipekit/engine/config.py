@@ -109,19 +109,10 @@ class RunConfig:
     """The configuration that all workers of a run share; it can be sent to another process.
 
     Attributes:
-        table: what they know of its table.
-        loss: of the last stage's output and the target; one number for a microbatch.
-        updates: how weights are updated.
-        execution: how passes are computed.
-        watch: what is recorded.
-        training: False for inference.
+        training: False for inference, whose loss is any function.
         first_microbatch: microbatches of earlier runs.
         norm: that over the gradients of the whole model, if stages agree on it.
         loss_versions: the version whose scale each update's losses have, if they are scaled.
-        ties: weights that stages share.
-        checkpoints: how checkpoints are written, or None.
-        resume: where an interrupted run continues, or None.
-        possible_stops: where the run may end early.
         batches: of a finite table; 0: it has no end.
         end: the microbatch after its last one, if the table is endless and the length known.
     """

@@ -44,8 +44,6 @@ class StageConfig:
 
     Attributes:
         passes: how its passes are run; its layers have the newest weights.
-        optimizer: makes its optimizer.
-        updates: how its weights are updated.
         groups: of the whole model's parameters.
         recompute: which microbatches of a batch are recomputed.
         state: of its optimizer, scheduler and loss scaler, from an earlier run, or None.

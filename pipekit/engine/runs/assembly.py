@@ -37,12 +37,8 @@ class Parts:
 
     Attributes:
         model: its stages, whose weights runs change.
-        schedule: checked.
-        optimizer, loss, updates, execution, transport, seed: as given; ``recompute`` names each
-            stage's mode.
+        execution: as given; ``recompute`` names each stage's mode.
         devices: of each worker.
-        runner: runs the workers.
-        reader: reads the user's batches.
         used: its features, of :mod:`pipekit.engine.combinations`.
         joint: those for which all stages update together.
         can_end: whether a run may end before its table.

@@ -6,7 +6,6 @@ What is found out about a schedule is kept with it.
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain
 
 from pipekit.engine import combinations
@@ -36,15 +35,9 @@ class LoweredTable:
         common: known to all workers.
     """
 
-    schedule: Schedule
     steps: Sequence[Steps]
     slots: Sequence[Mapping[int, int]]
     common: RunTable
-
-    @cached_property
-    def loss_versions(self) -> Recurring[int]:
-        """The version whose scale the losses of each update have, if they are scaled."""
-        return loss_versions(self.schedule)
 
 
 def taken(schedule: Schedule, batches: int) -> Schedule:
@@ -110,7 +103,7 @@ def _lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool)
         sum_order=sum_order(schedule, joint_updates) if shared else Recurring(()),
         made=(0,) * schedule.stages,
     )
-    return LoweredTable(schedule, steps, [slot_counts(each) for each in steps], common)
+    return LoweredTable(steps, [slot_counts(each) for each in steps], common)
 
 
 def executed(
@@ -127,6 +120,9 @@ def executed(
     assert model.partition, "prepare() comes first"
     table = joined(parts, schedule, model.partition)
     known = source.total if schedule.period else None
+    scaled: Recurring[int] | None = None
+    if parts.updates.scale and schedule.trains:
+        scaled = schedule.remembered("loss versions", lambda: loss_versions(schedule))
     config = RunConfig(
         table=replace(table.common, made=resume.boundary.versions) if resume else table.common,
         loss=loss,
@@ -136,7 +132,7 @@ def executed(
         training=schedule.trains,
         first_microbatch=start.microbatches,
         norm=model.norm if parts.joint else Norm(),
-        loss_versions=table.loss_versions if parts.updates.scale and schedule.trains else None,
+        loss_versions=scaled,
         ties=model.partition.ties,
         checkpoints=checkpoints,
         resume=resume,
