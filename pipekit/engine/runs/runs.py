@@ -77,7 +77,10 @@ class Runs:
             schedule, began = start.schedule, time.perf_counter()
             self.require_sound()
             seed = self._model.reseed(self._parts.seed)
-            read = self._reader(batches, start, steps)
+            reader = self._parts.reader
+            reader.require_long(batches, start, steps)
+            chunks = schedule.chunks
+            read = reader.read if chunks == 1 else read_in_chunks(reader.read, chunks)
             source = self._source(batches, start, rest, total, read)
             reports: list[WorkerReport] = []
             stop_early = source.stop if source.possible_stops.batches else None
@@ -150,18 +153,6 @@ class Runs:
             start = Start(taken(schedule, most), 0, self._position.microbatches)
         return start, islice(counted, start.offset, None), total and total - start.offset
 
-    def _reader(self, batches: Iterable[Any], start: Start, steps: int | None) -> Read:
-        """Return what reads batches to train on; too short ones are refused if they are known."""
-        schedule, reader = start.schedule, self._parts.reader
-        come_round = len(schedule.batch_stops) or len(schedule)
-        parts = [*map(len, islice(schedule.each_batch(), come_round))]
-        read: Read = reader.read
-        if schedule.chunks > 1:
-            read = read_in_chunks(read, schedule.chunks)
-            parts = [part // schedule.chunks for part in parts]
-        reader.require_long(batches, parts, start.offset, steps)
-        return read
-
     def _source(
         self,
         batches: Iterable[Any],
@@ -226,15 +217,8 @@ class Runs:
         if watch.progress or on_batch:
             if on_batch and parts.runner.copies_loss:
                 on_batch = watched(on_batch, parts.loss)
-            bar = LossBar(
-                map(len, source.each_batch()),
-                source.total,
-                watch.progress,
-                on_batch,
-                start.resume.boundary.batches if start.resume else 0,
-                source.rows,
-                source.stop if source.possible_stops.batches else _refuse_to_stop,
-            )
+            done = start.resume.boundary.batches if start.resume else 0
+            bar = LossBar(source, on_batch, done, watch.progress)
         self._failed = True
         try:
             with closing(bar) if bar else nullcontext():
@@ -345,9 +329,3 @@ class Runs:
                 "the last run did not end, and left its stages at different updates: build the "
                 "pipeline again, resume() from a checkpoint, or load_state_dict()"
             )
-
-
-def _refuse_to_stop(error: Exception | None) -> None:
-    if error:
-        raise error
-    raise RuntimeError(str(combinations.conflict({combinations.STOP, combinations.TORCHRUN})))
