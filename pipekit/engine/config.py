@@ -35,6 +35,7 @@ class RunTable:
             is on several workers.
         sum_order: (stage, update) of the sums over several workers, in the order of all workers.
         made: updates of each stage in the table before the run.
+        moves: whether any op moves activations away, or back.
     """
 
     workers: int
@@ -46,6 +47,7 @@ class RunTable:
     stops: Sequence[Recurring[int]]
     sum_order: Recurring[Turn]
     made: tuple[int, ...]
+    moves: bool
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ def _train(
     index, steps, device = assignment.index, assignment.steps, assignment.device
     stages = cast(Mapping[int, Stage], assignment.stages)
     for number, stage in stages.items():
-        about = config.loss_versions, config.first_microbatch
-        stage.prepare(assignment.slots.get(number, 1), *about)
+        slots = assignment.slots.get(number, 1)
+        stage.prepare(slots, config.loss_versions, config.first_microbatch)
     io, errors = TrainingIO(config, feed), list[Exception]()
     recompute = {number: stage.mode for number, stage in stages.items()}
     clock = Clock(device)
@@ -90,7 +90,7 @@ def _train(
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
     runtimes: Mapping[int, StageRuntime] = stages
     movable: dict[int, OffloadingStage] = {}
-    if any(step.task.op.moves for step in steps.distinct):
+    if config.table.moves:
         mover = Mover(device)
         movable = {n: OffloadingStage(each, stages[n], mover) for n, each in runtimes.items()}
         runtimes = movable
@@ -128,7 +128,7 @@ def _train(
     io.losses.wait()
     if memory:
         memory.note_peak()
-    scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
+    scaler = next(iter(stages.values())).scaler if stages else None  # all stages' are alike
     return WorkerReport(
         stages=stages,
         record=recorded(trace, memory),

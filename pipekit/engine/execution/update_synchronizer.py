@@ -46,7 +46,9 @@ class UpdateSynchronizer:
         self._stage_workers = config.table.stage_workers
         self.reducers: dict[int, Reducer] = {}
         self._all_reduces: list[AllReduce] = []
-        self.shares = any(len(self._stage_workers[index]) > 1 for index in stages)
+        self.shares = bool(config.table.stops) and any(
+            len(self._stage_workers[index]) > 1 for index in stages
+        )
         if self.shares:
             self._begin_sums()
         self._ties = self._make_ties() if config.ties else []

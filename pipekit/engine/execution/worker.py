@@ -50,11 +50,11 @@ class Worker:
     ) -> None:
         self._execute, self._transport = execute, transport
         self._survives, self._conclude = survives, conclude
-        self._tell_begin = listeners(observers, Observer.begin, view)
-        self._tell_before = listeners(observers, Observer.before_step, view.number)
-        self._tell_after = listeners(observers, Observer.after_step, view.number)
-        self._tell_end = listeners(observers, Observer.end, view.number)
-        self._tell_close = listeners(observers, Observer.close, view.number)
+        self._begin = listeners(observers, Observer.begin, view)
+        self._before = listeners(observers, Observer.before_step, view.number)
+        self._after = listeners(observers, Observer.after_step, view.number)
+        self._end = listeners(observers, Observer.end, view.number)
+        self._close = listeners(observers, Observer.close, view.number)
 
     def run(self, steps: Iterable[Step]) -> None:
         """Execute every step between the observers' ``begin`` and ``end``.
@@ -64,16 +64,13 @@ class Worker:
             Aborted: another worker failed.
         """
         try:
-            for tell in self._tell_begin:
-                tell()
+            _tell(self._begin)
             self.execute(steps)
             if self._conclude:
                 self._conclude()
-            for tell in self._tell_end:
-                tell()
+            _tell(self._end)
         finally:
-            for tell in self._tell_close:
-                tell()
+            _tell(self._close)
 
     def execute(self, steps: Iterable[Step]) -> None:
         """Execute every step; raises as :meth:`run`."""
@@ -82,11 +79,9 @@ class Worker:
                 try:
                     self._transport.require_peers()
                     set_ends_batch(step.ends_batch)
-                    for tell in self._tell_before:
-                        tell(step)
+                    _tell(self._before, step)
                     self._execute(step)
-                    for tell in self._tell_after:
-                        tell(step)
+                    _tell(self._after, step)
                 except Aborted:
                     raise
                 except BeyondStop:  # before this step
@@ -127,10 +122,10 @@ class Executor:
         self._gradient_ends = gradients
         self._worker, self._pending, self.most_pending = worker, 0, 0
         self.sent_bytes: Counter[tuple[int, str]] = Counter()
-        self._tell_received = listeners(observers, Observer.received, worker)
-        self._tell_before = listeners(observers, Observer.before_compute, worker)
-        self._tell_after = listeners(observers, Observer.after_compute, worker)
-        self._tell_sent = listeners(observers, Observer.sent, worker)
+        self._received = listeners(observers, Observer.received, worker)
+        self._before = listeners(observers, Observer.before_compute, worker)
+        self._after = listeners(observers, Observer.after_compute, worker)
+        self._sent = listeners(observers, Observer.sent, worker)
 
     def execute(self, step: Step) -> None:
         """Execute one step; an error of a layer or the loss is raised, or Aborted if another worker
@@ -143,9 +138,9 @@ class Executor:
 
         It runs right before the backward, or where the table has it.
         """
-        self._before(step, RECOMPUTE, ())
+        _tell(self._before, step, RECOMPUTE, ())
         output = self._stages[step.task.stage].recompute(step)
-        self._after(step, RECOMPUTE, output)
+        _tell(self._after, step, RECOMPUTE, output)
 
     def _forward(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
@@ -153,10 +148,10 @@ class Executor:
         target = None if step.sends else self._ends.target(microbatch)
         if target:
             target = target._replace(target=to_device(target.target, self._device))
-        self._before(step, _FORWARD, (x.main, x.skips, target.target if target else ()))
+        _tell(self._before, step, _FORWARD, (x.main, x.skips, target.target if target else ()))
         recomputed = step.recomputed(self._recompute[stage])
         output = self._stages[stage].forward(step, x, target, recomputed)
-        self._after(step, _FORWARD, output)
+        _tell(self._after, step, _FORWARD, output)
         self._send(step, output)
         if not step.sends:
             self._ends.output(microbatch, output.main)
@@ -168,7 +163,7 @@ class Executor:
         if step.recomputed(self._recompute[stage]) and not step.again_at_a_place:
             self._run_again(step)
         gradients = self._gradients(step)
-        self._before(step, op.name, gradients or ())
+        _tell(self._before, step, op.name, gradients or ())
         last = self._reducers.get(stage) if step.ends_update else None
         if last:
             last.begin(step.update)
@@ -176,14 +171,14 @@ class Executor:
         if last:
             last.end(step.update)
         self._pending -= op.adds_gradient
-        self._after(step, op.name, result)
+        _tell(self._after, step, op.name, result)
         self._send(step, result)
         if not step.sends and self._gradient_ends:
             self._gradient_ends.input_gradients(microbatch, result)
 
     def _backward_weight(self, step: Step) -> None:
         stage = step.task.stage
-        self._before(step, _WEIGHT, ())
+        _tell(self._before, step, _WEIGHT, ())
         last = self._reducers.get(stage) if step.ends_update else None
         if last:
             last.begin(step.update)
@@ -191,15 +186,15 @@ class Executor:
         if last:
             last.end(step.update)
         self._pending -= 1
-        self._after(step, _WEIGHT, ())
+        _tell(self._after, step, _WEIGHT, ())
 
     def _update(self, step: Step) -> None:
         _, stage, _, version = step.task
         assert self._updates, "only workers that train make updates"
         self._updates.settle(stage, version)
-        self._before(step, _UPDATE, ())
+        _tell(self._before, step, _UPDATE, ())
         self._updates.update(stage, step.slot)
-        self._after(step, _UPDATE, ())
+        _tell(self._after, step, _UPDATE, ())
 
     # Functions and not bound methods, with which an executor would hold on to itself, and so to
     # everything that is pending in its stages, until Python looks for circles.
@@ -228,8 +223,7 @@ class Executor:
         main, skips = None, {}
         for message, source in step.receives:
             content = self._transport.receive(message, source)
-            for tell in self._tell_received:
-                tell(step, message, source, content)
+            _tell(self._received, step, message, source, content)
             if message.skip == MAIN:
                 main = content
             elif isinstance(content, Tensor):  # else nothing has come of it
@@ -244,13 +238,9 @@ class Executor:
             self._transport.send(message, receiver, content)
             if receiver != self._worker:
                 self.sent_bytes[receiver, message.purpose] += size
-            for tell in self._tell_sent:
-                tell(step, message, receiver, content, size)
+            _tell(self._sent, step, message, receiver, content, size)
 
-    def _before(self, step: Step, activity: str, inputs: Tree) -> None:
-        for tell in self._tell_before:
-            tell(step, activity, inputs)
 
-    def _after(self, step: Step, activity: str, outputs: Tree) -> None:
-        for tell in self._tell_after:
-            tell(step, activity, outputs)
+def _tell(listeners: Iterable[Callable[..., object]], *news: Any) -> None:
+    for listener in listeners:
+        listener(*news)

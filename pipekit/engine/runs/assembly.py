@@ -28,7 +28,7 @@ from pipekit.partition.checks import require_balance, require_data, require_no_t
 from pipekit.partition.stages import in_plan_order
 from pipekit.plans import Plan
 from pipekit.schedules import Op, Schedule
-from pipekit.schedules.lowering.boundaries import stops_anywhere
+from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,8 @@ class Parts:
         used: its features, of :mod:`pipekit.engine.combinations`.
         joint: those for which all stages update together.
         can_end: whether a run may end before its table.
-        stops_anywhere: whether one without end may do so before each batch.
+        stops: where a run without end may do so, of a schedule that has none.
+        stops_anywhere: whether that is before each batch.
     """
 
     model: ModelStages
@@ -59,6 +60,7 @@ class Parts:
     used: set[str]
     joint: set[str]
     can_end: bool
+    stops: PossibleStops
     stops_anywhere: bool
 
 
@@ -122,6 +124,7 @@ def assembled(
     trained = as_trained(copied(layers))
     runner: Runner = TRANSPORTS.load(transport)(devices)
     can_end = runner.can_end(devices)
+    stops = possible_stops(schedule) if schedule.period and can_end else PossibleStops()
     return Parts(
         model=ModelStages(layers, trained, schedule.stages, balance, configure),
         schedule=schedule,
@@ -137,7 +140,9 @@ def assembled(
         used=used,
         joint=joint,
         can_end=can_end,
-        stops_anywhere=bool(schedule.period) and can_end and stops_anywhere(schedule),
+        stops=stops,
+        # Updates of stages on several workers may average several batches.
+        stops_anywhere=bool(stops.batches) and len(stops.batches) == len(schedule.batch_stops),
     )
 
 

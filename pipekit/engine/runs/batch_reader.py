@@ -183,12 +183,12 @@ class BatchReader:
             return
         schedule, offset = start.schedule, start.offset
         come_round = len(schedule.batch_stops) or len(schedule)
-        each_batch = islice(schedule.each_batch(), come_round)
-        parts = [len(microbatches) // schedule.chunks for microbatches in each_batch]
+        parts = [*map(len, islice(schedule.each_batch(), come_round))]
+        chunks = schedule.chunks
         if isinstance(batches, (list, tuple)) and not self._select:
             numbers = range(offset, min(len(batches), steps or len(batches)))
             for number in (*numbers[:_LOOKED_AT], *numbers[_LOOKED_AT:][-_LOOKED_AT:]):
-                self.read(batches[number], parts[(number - offset) % len(parts)], number)
+                self.read(batches[number], parts[(number - offset) % len(parts)] // chunks, number)
         elif (
             isinstance(batches, DataLoader)
             and not isinstance(batches.dataset, IterableDataset)
@@ -198,7 +198,7 @@ class BatchReader:
             last = len(batches) - 1
             if not sampler.drop_last and offset <= last < (steps or len(batches)):
                 rows = len(cast(Sized, sampler.sampler)) - last * sampler.batch_size
-                _require_rows(rows, parts[(last - offset) % len(parts)], last)
+                _require_rows(rows, parts[(last - offset) % len(parts)] // chunks, last)
 
 
 def _require_rows(rows: int, parts: int, number: int) -> None:

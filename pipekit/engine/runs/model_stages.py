@@ -211,7 +211,8 @@ class ModelStages:
         seed = torch_seed() if isinstance(given, str) else given
         if seed != self._seed:
             self._seed = seed
-            self._replace(lambda each: replace(each, passes=replace(each.passes, seed=seed)))
+            if self._stages:
+                self._replace(lambda each: replace(each, passes=replace(each.passes, seed=seed)))
         return seed
 
     def resume(self, point: ResumePoint) -> None:

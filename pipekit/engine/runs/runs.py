@@ -51,7 +51,7 @@ class Runs:
         joints, schedule = parts.model.joints, parts.schedule
         if joints is not None and (parts.stops_anywhere or not schedule.period):
             joined(parts, schedule, joints)
-            if parts.can_end:
+            if parts.can_end and not schedule.period:
                 possible_stops(schedule)
 
     def train(
@@ -177,7 +177,7 @@ class Runs:
         if schedule.trains:
             self._ask(schedule, first, tried, drawn)
             if parts.can_end:
-                stops = possible_stops(schedule)
+                stops = parts.stops if schedule.period else possible_stops(schedule)
             if start.resume:
                 stops = replace(stops, begin=start.resume.boundary.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):

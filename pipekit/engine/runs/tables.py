@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import attrgetter
 
 from pipekit.engine import combinations
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
@@ -77,8 +78,9 @@ def joined(parts: Parts, schedule: Schedule, joints: Joints | Partition) -> Lowe
     features = parts.joint | ({combinations.TIES} if joints.ties else set())
     for feature in features if schedule.trains else ():
         combinations.require_joint_updates(schedule, feature)
-    skips = [(skip.source, skip.destination) for skip in joints.skips]
-    return lowered(schedule, skips, tie_ends(joints.ties), bool(features))
+    skips = list(map(attrgetter("source", "destination"), joints.skips))
+    ties = tie_ends(joints.ties) if joints.ties else ()
+    return lowered(schedule, skips, ties, bool(features))
 
 
 @not_collected()
@@ -102,6 +104,7 @@ def _lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool)
         stops=stops(schedule) if shared else (),
         sum_order=sum_order(schedule, joint_updates) if shared else Recurring(()),
         made=(0,) * schedule.stages,
+        moves=any(op.moves for op in schedule.ops),
     )
     return LoweredTable(steps, [slot_counts(each) for each in steps], common)
 

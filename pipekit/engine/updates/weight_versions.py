@@ -190,10 +190,15 @@ class WeightVersions:
         """Take the optimizer's step from the newest version, in place."""
         optimizer.step()
 
+    @torch.no_grad()
     def skip(self, slot: int) -> None:
-        """Make ``slot`` the next version as a copy of the newest: no step is taken."""
-        if self.optimizer is not None and slot != self._newest:
-            self._move_optimizer(slot)
+        """Make ``slot`` the next version as a copy of the newest, its memory the optimizer's."""
+        if self.optimizer is None or slot == self._newest:
+            return
+        for own, parameter in zip(self._optimized, self.parameters[slot], strict=True):
+            parameter.data.copy_(own)
+            own.data = parameter.data
+        self._newest = slot
 
     @torch.no_grad()
     def restore(self, slot: int, weights: Mapping[str, Tensor], version: int) -> None:
@@ -205,7 +210,7 @@ class WeightVersions:
 
     def _make(self, optimizer: OptimizerFactory, groups: OrderedGroups | None) -> Optimizer | None:
         """Return the stage's optimizer; None: the user's function takes none of its parameters."""
-        given = {id(p) for p in self._optimized}
+        given = {*map(id, self._optimized)}
         parameters: list[Any] = list(self._optimized)
         if groups:
             names = original_names(self.newest)
@@ -241,14 +246,6 @@ class WeightVersions:
                 total, p.grad = _add(total, p.grad), None
             taken.append(total)
         return taken
-
-    @torch.no_grad()
-    def _move_optimizer(self, slot: int) -> None:
-        """Make ``slot`` a copy of the newest version, and its memory the optimizer's."""
-        for own, parameter in zip(self._optimized, self.parameters[slot], strict=True):
-            parameter.data.copy_(own)
-            own.data = parameter.data
-        self._newest = slot
 
 
 def require_usable(optimizer: Optimizer) -> None:

@@ -140,11 +140,3 @@ def _possible_stops(schedule: Schedule) -> PossibleStops:
     batches = map(range, (0, *stops), stops)
     found = (batch for batch in batches if cuts.issuperset(range(batch.start, some * size, size)))
     return PossibleStops(tuple(found), size)
-
-
-def stops_anywhere(schedule: Schedule) -> bool:
-    """Return whether a run by an endless schedule may end before each batch.
-
-    Updates of stages on several workers may average several batches.
-    """
-    return len(possible_stops(schedule).batches) == len(schedule.batch_stops)
