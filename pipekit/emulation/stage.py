@@ -183,7 +183,7 @@ class EmulatedWeights(WeightVersions):
         return lambda: self.listeners.remove(listener)
 
 
-class _LayersBucket:
+class _LayersBucket(Bucket):
     """The gradients of some layers, of which there is only the shape."""
 
     def __init__(self, layers: Sequence[int], size: float) -> None:

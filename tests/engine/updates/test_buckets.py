@@ -15,7 +15,6 @@ from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import (
     Bucket,
     Gradients,
-    ParameterBucket,
     parameter_buckets,
 )
 from tests.engine.examples import mlp, sgd
@@ -79,8 +78,8 @@ def test_every_parameter_is_in_one_in_reverse_order_and_none_is_too_large(
 # --- Their content -------------------------------------------------------------------------------
 
 
-def bucket_of(like: list[Tensor], first: int = 0) -> ParameterBucket:
-    return ParameterBucket(range(first, first + len(like)), like, nothing)
+def bucket_of(like: list[Tensor], first: int = 0) -> Bucket:
+    return Bucket(range(first, first + len(like)), like, nothing)
 
 
 @given(st.lists(st.tuples(shapes, st.booleans()), min_size=1, max_size=5), st.sampled_from(DTYPES))
