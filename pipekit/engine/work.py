@@ -92,7 +92,7 @@ def _train(
     movable: dict[int, OffloadingStage] = {}
     if config.table.moves:
         mover = Mover(device)
-        movable = {n: OffloadingStage(each, stages[n], mover) for n, each in runtimes.items()}
+        movable = {number: OffloadingStage(stage, mover) for number, stage in stages.items()}
         runtimes = movable
     if config.execution.short_batches == "fewer":
         runtimes = {number: PassingEmpty(stage) for number, stage in runtimes.items()}

@@ -21,7 +21,6 @@ from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.execution.pipeline_io import (
     StageGradients,
     StageIO,
-    StageRuntime,
     Target,
 )
 from pipekit.engine.execution.stage import Stage
@@ -172,8 +171,8 @@ Execute = Callable[[Step], None]
 class OffloadingStage:
     """A stage from which a microbatch's activations can be taken, and given back."""
 
-    def __init__(self, stage: StageRuntime, trained: Stage, mover: Mover) -> None:
-        self._stage, self._trained, self._mover = stage, trained, mover
+    def __init__(self, stage: Stage, mover: Mover) -> None:
+        self._stage, self._mover = stage, mover
         self.backward_weight = stage.backward_weight
         self._saved: dict[int, WeakSet[Saved]] = {}
         self._moved: dict[int, MovedTensors] = {}
@@ -199,8 +198,8 @@ class OffloadingStage:
 
     def offload(self, microbatch: int, target: torch.device) -> list[Tensor]:
         """Move what a microbatch keeps to a device; return the memory that is left, a row each."""
-        weights = self._trained.weights.modules
-        waiting, of_batch = self._trained.waiting(microbatch)
+        weights = self._stage.weights.modules
+        waiting, of_batch = self._stage.waiting(microbatch)
         stay = storages(t for m in weights for t in (*m.parameters(), *m.buffers()))
         stay |= storages(of_batch)
         holders = [*self._saved.pop(microbatch, ()), *map(Waiting, waiting)]
