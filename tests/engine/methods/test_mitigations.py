@@ -39,6 +39,7 @@ from tests.engine.examples import (
     cut,
     data,
     different,
+    pipeline,
     values,
 )
 from tests.engine.parametrized import first_over_processes
@@ -229,13 +230,14 @@ def build(name: str, m: int = 3, **options: Any) -> Pipeline:
     case = CASES[name]
     optimizer = case.optimizers["adam"]
     count = m if case.divides else 1
-    return Pipeline(
+    return pipeline(
         MODELS["mixed"](),
         case.schedule(3, count),
-        balance=[2, 3, 3],
+        [2, 3, 3],
         optimizer=optimizer,
-        loss=nn.MSELoss(),
-        **values(lr_scheduler=step_lr, mitigation=case.mitigation, **options),
+        lr_scheduler=step_lr,
+        mitigation=case.mitigation,
+        **options,
     )
 
 

@@ -29,6 +29,7 @@ from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.plans import Recompute
 from pipekit.schedules import Schedule
 from pipekit.traces.memory import Memory
+from tests.engine.examples import pipeline
 
 ROWS, M, BATCHES = 8, 4, 3
 METHODS: dict[str, Schedule] = {
@@ -152,11 +153,8 @@ def test_a_pipelined_module_holds_what_gpipe_does(recompute: Recompute) -> None:
 
 def test_every_part_is_what_it_must_be() -> None:
     """One stage of a Linear layer, 4 x 4 without bias, rows of 4 numbers: all bytes by hand."""
-    pipe = Pipeline(
-        nn.Sequential(nn.Linear(4, 4, bias=False)),
-        schedules.gpipe(1, 2),
-        optimizer=OPTIMIZERS[1],
-        loss=nn.MSELoss(),
+    pipe = pipeline(
+        nn.Sequential(nn.Linear(4, 4, bias=False)), schedules.gpipe(1, 2), optimizer=OPTIMIZERS[1]
     )
     data = [(torch.ones(2 * ROWS, 4), torch.ones(2 * ROWS, 4))] * 2
     memory = measure_memory(pipe.train(data, watch=Watch(memory=True)))
@@ -169,12 +167,11 @@ def test_every_part_is_what_it_must_be() -> None:
 
 
 def test_all_is_given_back() -> None:
-    pipe = Pipeline(
+    pipe = pipeline(
         nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
         schedules.flush(2, 2),
-        balance=[1, 1],
+        [1, 1],
         optimizer=OPTIMIZERS[0],
-        loss=nn.MSELoss(),
     )
     data = [(torch.ones(4, 4), torch.ones(4, 4))]
     memory = measure_memory(pipe.train(data, watch=Watch(memory=True)))

@@ -8,7 +8,7 @@ from torch import nn
 
 import pipekit as pk
 from pipekit.schedules import Schedule, check, parse
-from tests.engine.examples import by_equations, data, different, mlp, nesterov, values
+from tests.engine.examples import by_equations, data, different, mlp, nesterov, pipeline
 from tests.engine.gloo import over_gloo
 from tests.engine.replicas.shared_tables import at_random, down_then_up, ring, two_directions
 from tests.engine.updates.test_ties import tied
@@ -28,13 +28,11 @@ def model_for(schedule: Schedule) -> nn.Sequential:
 def trained(schedule: Schedule, **options: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Train twice: the second run begins where the first has left things."""
     batches = data(len(schedule.batches), rows=10)
-    pipe = pk.Pipeline(
+    pipe = pipeline(
         options.pop("model", None) or model_for(schedule),
         schedule,
-        balance=[1] * schedule.stages,
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        **values(**options),
+        [1] * schedule.stages,
+        **options,
     )
     losses = pipe.train(batches).losses + pipe.train(batches).losses
     return [*losses, pipe.evaluate(batches)], pipe.state_dict()
@@ -100,14 +98,7 @@ def test_two_directions_with_clipping_and_tied_weights() -> None:
 
     def run(**more: Any) -> Any:
         batches = data(2)
-        pipe = pk.Pipeline(
-            tied(("0.weight", "4.weight")),
-            schedule,
-            balance=[2, 1, 2, 1],
-            optimizer=nesterov,
-            loss=nn.MSELoss(),
-            **values(**options, **more),
-        )
+        pipe = pipeline(tied(("0.weight", "4.weight")), schedule, [2, 1, 2, 1], **options, **more)
         return pipe.train(batches).losses, pipe.state_dict()
 
     here, there = run(), run(transport="distributed")

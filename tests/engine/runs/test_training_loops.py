@@ -312,12 +312,8 @@ def test_on_one_stage_dropout_can_be_the_plain_loops(m: int) -> None:
             (nn.functional.mse_loss(model(parts[0]), parts[1]) / m).backward()
         optimizer.step()
     torch.set_num_threads(cores)
-    pipe = pk.Pipeline(
-        mixed(),
-        schedules.flush(1, m),
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        loss=nn.MSELoss(),
-        seed=None,
+    pipe = pipeline(
+        mixed(), schedules.flush(1, m), optimizer=partial(torch.optim.SGD, lr=0.1), seed=None
     )
     torch.manual_seed(5)
     pipe.train(loader())

@@ -149,13 +149,15 @@ def test_torchrun_and_slow_links_give_the_bits_of_threads() -> None:
     """Two pipelines of two stages: sums over the workers of a stage, and of a tie."""
 
     def trained(**options: Any) -> Any:
-        pipe = Pipeline(
+        pipe = pipeline(
             tied(*TIES),
             schedules.replicate(schedules.two_bw(2, 2), 2),
-            balance=[3, 3],
+            [3, 3],
             optimizer=OPTIMIZERS["adam"],
-            loss=nn.MSELoss(),
-            **values(clip_norm=0.1, loss_scale="dynamic", autocast=torch.bfloat16, **options),
+            clip_norm=0.1,
+            loss_scale="dynamic",
+            autocast=torch.bfloat16,
+            **options,
         )
         run = pipe.train(data(3))
         traffic = run.traffic.sort_values([*run.traffic]).to_numpy().tolist()
