@@ -20,7 +20,6 @@ from pipekit import (
     Pipeline,
     Profile,
     Schedule,
-    Updates,
     Watch,
     measure_memory,
     oracle,
@@ -457,13 +456,12 @@ def test_a_rule_of_ones_own(like: str, transport: str) -> None:
 
 def test_measured_memory_has_its_slots_and_tensors() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    run = Pipeline(
+    run = pipeline(
         model,
         schedules.pipedream(2, stashing=False),
-        balance=[1, 1],
+        [1, 1],
         optimizer=ANY["adam"],
-        loss=nn.MSELoss(),
-        updates=Updates(mitigation="pipemare:anneal=2"),
+        mitigation="pipemare:anneal=2",
     ).train([(torch.randn(2, 3), torch.randn(2, 3)) for _ in range(3)], watch=Watch(memory=True))
     frame = measure_memory(run).frame
     held = frame.groupby("worker")[["weights", "optimizer"]].max()

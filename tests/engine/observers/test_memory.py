@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from experiments.torchgpipe.cells import as_drawn
 from pipekit import (
-    Execution,
     Pipeline,
     PipelinedModule,
     Plan,
@@ -99,13 +98,13 @@ def test_the_simulation_predicts_the_peak_within_5_percent(
     name: str, method: str, recompute: Recompute, states: int
 ) -> None:
     of = example(name)
-    pipe = Pipeline(
+    pipe = pipeline(
         of.model,
         METHODS[method],
-        balance=of.balance,
+        of.balance,
         optimizer=OPTIMIZERS[states],
         loss=of.loss,
-        execution=Execution(recompute=recompute),
+        recompute=recompute,
     )
     batch = of.batch(1 if method == "pipedream" else M)
     found = measure_memory(pipe.train([batch] * BATCHES, watch=Watch(memory=True)))

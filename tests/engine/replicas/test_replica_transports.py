@@ -220,9 +220,7 @@ def test_statistics_of_two_directions_are_the_mean_of_both() -> None:
     layers = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     down, up = (copy.deepcopy(layers[0]) for _ in range(2))
     batches = data(2)
-    pipe = Pipeline(
-        layers, two_directions(2, 4, 2), balance=[2, 2], optimizer=sgd, loss=nn.MSELoss()
-    )
+    pipe = pipeline(layers, two_directions(2, 4, 2), [2, 2], optimizer=sgd)
     pipe.train(batches)
     for x, _ in batches:
         for k, part in enumerate(x.split(2)):

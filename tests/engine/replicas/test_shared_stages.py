@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-import pipekit as pk
 from pipekit.schedules import Schedule, check, parse
-from tests.engine.examples import by_equations, data, different, mlp, nesterov, pipeline
+from tests.engine.examples import by_equations, data, different, mlp, pipeline
 from tests.engine.gloo import over_gloo
 from tests.engine.replicas.shared_tables import at_random, down_then_up, ring, two_directions
 from tests.engine.updates.test_ties import tied
@@ -115,7 +114,5 @@ def test_who_adds_nothing_to_a_sum_keeps_nobody_waiting() -> None:
         worker 2 stage 1 | F0 B0^ F2 B2 F1 B1^2
         """)
     check(schedule)
-    pipe = pk.Pipeline(
-        mlp(6, 6, 3), schedule, balance=[1, 1], optimizer=nesterov, loss=nn.MSELoss()
-    )
+    pipe = pipeline(mlp(6, 6, 3), schedule, [1, 1])
     assert len(pipe.train(data(3)).losses) == 3
