@@ -18,11 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pipekit.devices import CPU, Event, Mover, keep_for_current_stream, wait_event
 from pipekit.engine.arguments import loads, offloads
 from pipekit.engine.assignment import WorkerAssignment
-from pipekit.engine.execution.pipeline_io import (
-    StageGradients,
-    StageIO,
-    Target,
-)
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.layers.saved_tensors import saving

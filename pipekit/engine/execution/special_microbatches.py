@@ -12,12 +12,7 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.batches import Batch
-from pipekit.engine.execution.pipeline_io import (
-    StageGradients,
-    StageIO,
-    StageRuntime,
-    Target,
-)
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, StageRuntime, Target
 from pipekit.engine.feed import Read
 from pipekit.layers.sequence_chunks import ChunkedSequence, running
 from pipekit.partition.probe import Probe

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pipekit.engine.updates.weight_versions import (
-    WeightVersions,
-)
+from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients
 from pipekit.schedules import Op, Step
 from pipekit.staleness import Mitigation, Pass, Update, Weight

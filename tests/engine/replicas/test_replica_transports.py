@@ -14,16 +14,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
 from pipekit import Checkpoints, Pipeline, schedules
-from tests.engine.examples import (
-    OPTIMIZERS,
-    Batches,
-    data,
-    different,
-    mixed,
-    mlp,
-    pipeline,
-    sgd,
-)
+from tests.engine.examples import OPTIMIZERS, Batches, data, different, mixed, mlp, pipeline, sgd
 from tests.engine.gloo import over_gloo
 from tests.engine.parametrized import TRANSPORTS
 from tests.engine.replicas.shared_tables import two_directions

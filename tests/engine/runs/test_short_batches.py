@@ -10,15 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pipekit import Watch, oracle, schedules
 from pipekit.layers import batch_norm
-from tests.engine.examples import (
-    by_equations,
-    data,
-    different,
-    mlp,
-    nesterov,
-    pairs,
-    pipeline,
-)
+from tests.engine.examples import by_equations, data, different, mlp, nesterov, pairs, pipeline
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 

@@ -12,11 +12,7 @@ from torch import Tensor, nn
 from pipekit import bucketing
 from pipekit.bucketing import BUCKET_BYTES
 from pipekit.engine.updates.weight_versions import WeightVersions
-from pipekit.engine.updates.weights import (
-    Bucket,
-    Gradients,
-    parameter_buckets,
-)
+from pipekit.engine.updates.weights import Bucket, Gradients, parameter_buckets
 from tests.engine.examples import mlp, sgd
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
