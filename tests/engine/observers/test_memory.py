@@ -85,12 +85,11 @@ def predicted(name: str, schedule: Schedule, recompute: Recompute, states: int) 
 
 
 def agreements() -> Iterator[tuple[str, str, Recompute, int]]:
-    """Yield every method on two networks, all optimizers and kinds of recomputation among them."""
+    """Yield every method, with each network, optimizer and kind of recomputation in turn."""
     modes: list[Recompute] = ["never", "always", "except_last"]
-    for column, method in enumerate(METHODS):
-        for row in range(2):
-            name = ("convnet", "gpt", "unet")[(row + column) % 3]
-            yield name, method, modes[(2 * row + column) % 3], (row + 2 * column) % 3
+    for number, method in enumerate(METHODS):
+        turn, name = number // 3, ("convnet", "gpt", "unet")[number % 3]
+        yield name, method, modes[(number + turn) % 3], (2 * number + turn) % 3
 
 
 @pytest.mark.parametrize(("name", "method", "recompute", "states"), list(agreements()))

@@ -150,7 +150,8 @@ def test_one_that_comes_unforeseen_costs_no_weights(transport: str) -> None:
     def stream() -> Iterator[Any]:
         yield from data(rows=[8, 8, 3, 8])
 
-    pipe, plain = (pipeline(mlp(6, 6, 3), "2bw", [1, 1], transport=transport) for _ in range(2))
+    pipe = pipeline(mlp(6, 6, 3), "2bw", [1, 1], transport=transport)
+    plain = pipeline(mlp(6, 6, 3), "2bw", [1, 1])
     with pytest.raises(ValueError, match="batch 2 has 3 rows"):
         pipe.train(stream())
     plain.train(data(rows=[8, 8]))
