@@ -97,14 +97,7 @@ def _train(
     if config.execution.short_batches == "fewer":
         runtimes = {number: PassingEmpty(stage) for number, stage in runtimes.items()}
     executor = Executor(
-        index,
-        runtimes,
-        recompute,
-        transport,
-        io,
-        device,
-        updates=updates,
-        observers=observers,
+        index, runtimes, recompute, transport, io, device, updates=updates, observers=observers
     )
     execute: Callable[[Step], None] = executor.execute
     if assignment.chunks > 1:
@@ -146,11 +139,7 @@ def _train(
 
 
 def _survives(
-    config: RunConfig,
-    transport: Transport,
-    errors: list[Exception],
-    step: Step,
-    error: Exception,
+    config: RunConfig, transport: Transport, errors: list[Exception], step: Step, error: Exception
 ) -> bool:
     """End the run before the batch of a failed forward: no update has seen any of it."""
     # Workers that share a stage may be summing what the others then never give.

@@ -9,10 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipekit import Schedule, oracle, schedules
+from pipekit import Schedule, schedules
 from pipekit.clusters import flat
 from pipekit.layers.skips import Skippable, inlined
-from tests.engine.examples import cores_of_each, cut, data, different, nesterov, pipeline
+from tests.engine.examples import (
+    by_equations,
+    cut,
+    data,
+    different,
+    pipeline,
+)
 from tests.engine.gloo import over_gloo
 from tests.engine.parametrized import TRANSPORTS
 
@@ -83,16 +89,8 @@ def test_weights_are_the_equations_wherever_the_model_is_cut(
     balance = cut(8, edges)
     batches = data(4, rows=[12, 13, 12, 15])
     losses, _, weights = trained(method, balance, batches, recompute=recompute)
-    truth = oracle.train(
-        model(),
-        batches,
-        method=method,
-        balance=balance,
-        microbatches={"gpipe": 2, "2bw": len(balance), "pipedream": 1}[method],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        threads=cores_of_each(len(balance)),
-    )
+    m = len(balance) if method == "2bw" else 2
+    truth = by_equations(model(), batches, method, balance, m=m)
     assert losses == truth.losses
     assert different(weights, truth.weights[-1]) == []
 
@@ -139,15 +137,8 @@ def test_replicas_send_skips_to_the_worker_of_the_minibatch() -> None:
     batches = data(5)
     pipe = pipeline(model(), schedules.pipedream([2, 1, 2]), [2, 3, 3])
     losses = pipe.train(batches).losses
-    truth = oracle.train(
-        model(),
-        batches,
-        method="pipedream",
-        balance=[2, 3, 3],
-        replicas=[2, 1, 2],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-    )
+    how = {"replicas": [2, 1, 2], "workers": 5}
+    truth = by_equations(model(), batches, "pipedream", [2, 3, 3], **how)
     assert losses == truth.losses
     assert different(pipe.state_dict(), truth.weights[-1]) == []
 

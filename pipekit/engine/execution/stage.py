@@ -157,10 +157,7 @@ class Stage:
             self._load(config.state)
 
     def prepare(
-        self,
-        slots: int,
-        loss_versions: Recurring[int] | None = None,
-        first_microbatch: int = 0,
+        self, slots: int, loss_versions: Recurring[int] | None = None, first_microbatch: int = 0
     ) -> None:
         """Get ready for a run that needs ``slots`` weight slots, behind so many microbatches.
 
