@@ -47,8 +47,10 @@ class Runs:
         self._position, self._checkpoints = Position(), CheckpointFolder(parts.runner.agree)
         self._point: ResumePoint | None = None  # of the run that is to be taken up next
         self._failed = self._warned = False
-        # Else the first run decides: by its length, or by the balance that its data tell.
         joints, schedule = parts.model.joints, parts.schedule
+        if joints and joints.ties:
+            combinations.require_joint_updates(schedule, combinations.TIES)
+        # Else the first run decides: by its length, or by the balance that its data tell.
         if joints is not None and (parts.stops_anywhere or not schedule.period):
             joined(parts, schedule, joints)
             if parts.can_end and not schedule.period:
