@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,11 @@ from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
 from pipekit.layers.python_state import Attribute, is_pure, set_attributes
 from pipekit.layers.seeded import torch_seed
-from pipekit.layers.skips import Skip, between, links
+from pipekit.layers.skips import between, links
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused
 from pipekit.partition.partition import (
     Partition,
-    Tie,
     cut,
     find_ties,
     partition,
@@ -41,13 +40,6 @@ from pipekit.partition.recording.stage import (
     set_extra_states,
 )
 from pipekit.trees import Tree
-
-
-class Joints(NamedTuple):
-    """What joins stages: skip connections, and weights that they share."""
-
-    skips: Sequence[Skip]
-    ties: tuple[Tie, ...]
 
 
 class ModelStages:
@@ -97,12 +89,12 @@ class ModelStages:
         return Norm(len(dtypes), reduce(torch.promote_types, dtypes)) if dtypes else Norm()
 
     @property
-    def joints(self) -> Joints | None:
-        """What joins the stages to be; None: only the first batch tells."""
+    def joints(self) -> Partition | None:
+        """What joins the stages to be, without these; None: only the first batch tells."""
         balance = self.balance or [1] * len(self._model)
-        skips = between(self._links, balance)
-        found = Joints(skips, find_ties(cut(self._model, balance)))
-        return found if self.balance or not any(found) else None
+        skips, ties = between(self._links, balance), find_ties(cut(self._model, balance))
+        known = self.balance or not (skips or ties)
+        return Partition((), tuple(skips), ties) if known else None
 
     def prepare(
         self,

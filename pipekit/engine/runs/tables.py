@@ -16,7 +16,6 @@ from pipekit.engine.feed import BatchSource
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.options import Watch
 from pipekit.engine.runs.assembly import Parts
-from pipekit.engine.runs.model_stages import Joints
 from pipekit.host.memory import not_collected
 from pipekit.partition.partition import Partition, tie_ends
 from pipekit.schedules import Schedule, ScheduleError, Steps, lower
@@ -69,7 +68,7 @@ def lowered(
     )
 
 
-def joined(parts: Parts, schedule: Schedule, joints: Joints | Partition) -> LoweredTable:
+def joined(parts: Parts, schedule: Schedule, joints: Partition) -> LoweredTable:
     """Return a schedule lowered for a pipeline's stages.
 
     Raises:
