@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.attacks.left import open_files, worker_processes
+from experiments.attacks.left import worker_processes
 from pipekit import Pipeline, WorkerDied
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.processes.forkserver import WorkerHandle
@@ -269,25 +269,6 @@ def test_an_interrupt_waits_until_a_process_is_known() -> None:
         interrupted()
     assert reached
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
-
-
-def test_an_interrupt_while_the_feeder_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = os.pipe
-
-    def interrupted() -> tuple[int, int]:
-        ends = make()
-        signal.raise_signal(signal.SIGINT)
-        return ends
-
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
-    pipe.train(data(1))
-    pipe.close()
-    before = open_files()  # with those of the fork server, which stays
-    pipe.train(data(1))
-    monkeypatch.setattr(os, "pipe", interrupted)  # the workers are there: only the feeder's is made
-    with pytest.raises(KeyboardInterrupt):
-        pipe.train(data(1))
-    assert not open_files() - before
 
 
 @pytest.mark.parametrize(("when", "worker"), [("before", 2), ("after", 0)])
