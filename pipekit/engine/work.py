@@ -56,18 +56,6 @@ def run(
     """Train the stages of an assignment, which are built, or evaluate, as configured."""
     if not config.training:
         return _evaluate(assignment, config, transport, feed, watchers)
-    return _train(assignment, config, transport, feed, on_news, watchers)
-
-
-def _train(
-    assignment: WorkerAssignment,
-    config: RunConfig,
-    transport: Transport,
-    feed: Feed,
-    on_news: Listener | None,
-    watchers: Sequence[Observer],
-) -> WorkerReport:
-    """Execute a worker's steps in training, and report."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
     stages = cast(Mapping[int, Stage], assignment.stages)
     for number, stage in stages.items():
@@ -143,8 +131,7 @@ def _survives(
 ) -> bool:
     """End the run before the batch of a failed forward: no update has seen any of it."""
     # Workers that share a stage may be summing what the others then never give.
-    shared = any(len(workers) > 1 for workers in config.table.stage_workers)
-    if shared or step.task.op is not Op.FORWARD:
+    if config.table.stops or step.task.op is not Op.FORWARD:
         return False
     cut = config.possible_stops.before(step.task.microbatch)
     if cut is None or not transport.end(cut):

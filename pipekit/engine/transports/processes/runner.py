@@ -113,7 +113,7 @@ class ProcessRunner(Runner):
 
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
-        with_sums = any(len(workers) > 1 for workers in config.table.stage_workers)
+        with_sums = bool(config.table.stops)
         # A new process starts where this one is, and imports from where this one does.
         kind = with_sums, tuple(devices), _working_folder(), tuple(sys.path)
         if self._pool is None or not self._pool.ready or self._kind != kind:
