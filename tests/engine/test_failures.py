@@ -160,13 +160,6 @@ def test_an_exception_that_cannot_travel_is_told() -> None:
         failing("untransferable", 1, transport="distributed").train(data(50))
 
 
-@TRANSPORTS
-def test_an_exception_in_the_optimizer(transport: str) -> None:
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport, optimizer=torch.optim.LBFGS)
-    with Watch(), pytest.raises((TypeError, ValueError)):
-        pipe.train(data(20))
-
-
 def test_data_that_ends_early() -> None:
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
     with Watch(), pytest.raises(ValueError, match=r"ended after 3.* 20"):

@@ -403,13 +403,6 @@ def test_what_a_rule_answers_is_as_large_as_a_parameter(
         pipe.train(data(2))
 
 
-def test_a_round_without_a_minibatch_for_each_worker() -> None:
-    late = schedules.pipedream([2, 1])
-    pipe = Pipeline(MODELS["frozen"](), late, **values(mitigation="gap-aware", **PLAIN))
-    with pytest.raises(ValueError, match="a multiple of the workers of each stage"):
-        pipe.train(data(3))
-
-
 def test_checkpoints_go_with_their_mitigation(tmp_path: Path) -> None:
     build("gap-aware").train(data(2), checkpoints=Checkpoints(tmp_path, every=1))
     other = build("error feedback, pipedream")
