@@ -5,82 +5,38 @@ It does so through PyTorch's interface for all kinds of them (``torch.accelerato
 lines.  Every function is given the device: the user named it, or a tensor lies on it.
 """
 
-from pipekit.devices.random_states import (
-    RandomState,
-    new_generators,
-    random_states,
-    random_states_put_back,
-)
-from pipekit.devices.streams import (
-    Clock,
-    Copier,
-    Event,
-    HostNumber,
-    Mover,
-    ThreadStreams,
-    current_stream,
-    keep_for_current_stream,
-    moved,
-    new_stream,
-    on_stream,
-    record_event,
-    record_events,
-    synchronize,
-    to_device,
-    unix_ns,
-    wait_event,
-    wait_events,
-)
-from pipekit.devices.which import (
-    CPU,
-    accelerators,
-    device_count,
-    is_accelerator,
-    memory_bytes,
-    name_of,
-    peak_bytes,
-    process_group,
-    reset_peak_bytes,
-    resolve,
-    resolve_for_workers,
-    set_device,
-    stay_on_cpu,
-)
-
-__all__ = [
-    "CPU",
-    "Clock",
-    "Copier",
-    "Event",
-    "HostNumber",
-    "Mover",
-    "RandomState",
-    "ThreadStreams",
-    "accelerators",
-    "current_stream",
-    "device_count",
-    "is_accelerator",
-    "keep_for_current_stream",
-    "memory_bytes",
-    "moved",
-    "name_of",
-    "new_generators",
-    "new_stream",
-    "on_stream",
-    "peak_bytes",
-    "process_group",
-    "random_states",
-    "random_states_put_back",
-    "record_event",
-    "record_events",
-    "reset_peak_bytes",
-    "resolve",
-    "resolve_for_workers",
-    "set_device",
-    "stay_on_cpu",
-    "synchronize",
-    "to_device",
-    "unix_ns",
-    "wait_event",
-    "wait_events",
-]
+from pipekit.devices.random_states import RandomState as RandomState
+from pipekit.devices.random_states import new_generators as new_generators
+from pipekit.devices.random_states import random_states as random_states
+from pipekit.devices.random_states import random_states_put_back as random_states_put_back
+from pipekit.devices.streams import Clock as Clock
+from pipekit.devices.streams import Copier as Copier
+from pipekit.devices.streams import Event as Event
+from pipekit.devices.streams import HostNumber as HostNumber
+from pipekit.devices.streams import Mover as Mover
+from pipekit.devices.streams import ThreadStreams as ThreadStreams
+from pipekit.devices.streams import current_stream as current_stream
+from pipekit.devices.streams import is_accelerator as is_accelerator
+from pipekit.devices.streams import keep_for_current_stream as keep_for_current_stream
+from pipekit.devices.streams import moved as moved
+from pipekit.devices.streams import new_stream as new_stream
+from pipekit.devices.streams import on_stream as on_stream
+from pipekit.devices.streams import record_event as record_event
+from pipekit.devices.streams import record_events as record_events
+from pipekit.devices.streams import synchronize as synchronize
+from pipekit.devices.streams import to_device as to_device
+from pipekit.devices.streams import unix_ns as unix_ns
+from pipekit.devices.streams import wait_event as wait_event
+from pipekit.devices.streams import wait_events as wait_events
+from pipekit.devices.which import CPU as CPU
+from pipekit.devices.which import accelerators as accelerators
+from pipekit.devices.which import device_count as device_count
+from pipekit.devices.which import memory_bytes as memory_bytes
+from pipekit.devices.which import name_of as name_of
+from pipekit.devices.which import peak_bytes as peak_bytes
+from pipekit.devices.which import process_group as process_group
+from pipekit.devices.which import reset_peak_bytes as reset_peak_bytes
+from pipekit.devices.which import resolve as resolve
+from pipekit.devices.which import resolve_for_workers as resolve_for_workers
+from pipekit.devices.which import set_device as set_device
+from pipekit.devices.which import stay_on_cpu as stay_on_cpu

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pipekit.devices.which import is_accelerator
+from pipekit.devices.streams import is_accelerator
 
 
 class RandomState(Protocol):

@@ -9,11 +9,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from pipekit.devices.which import is_accelerator
 from pipekit.trees import Tree, tree_map
 
 Event = torch.Event | None
 """A point of a stream's work; None: of the host's, which is past it."""
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """Return whether a device computes by itself: neither the CPU nor "meta", shapes only, does."""
+    return device.type not in ("cpu", "meta")
 
 
 def new_stream(device: torch.device) -> torch.Stream | None:

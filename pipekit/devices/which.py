@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from pipekit.devices.streams import is_accelerator
+
 CPU = torch.device("cpu")
 KINDS = ("cuda", "xpu")
 """The kinds of accelerators in PyTorch that have streams and events (AMD's are "cuda", too)."""
@@ -69,11 +71,6 @@ def stay_on_cpu() -> None:
     """
     if "PIPEKIT_DEVICE" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # which AMD's PyTorch follows, too
-
-
-def is_accelerator(device: torch.device) -> bool:
-    """Return whether a device computes by itself: neither the CPU nor "meta", shapes only, does."""
-    return device.type not in ("cpu", "meta")
 
 
 def device_count(kind: torch.device | str) -> int:

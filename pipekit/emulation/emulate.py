@@ -18,14 +18,14 @@ from pipekit.clusters import Cluster
 from pipekit.devices import CPU
 from pipekit.emulation.stage import EmulatedStageConfig
 from pipekit.engine import arguments, combinations
-from pipekit.engine.arguments import require_runnable
+from pipekit.engine.arguments import checked, require_runnable
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.tables import checked, lowered
+from pipekit.engine.runs.tables import lowered
 from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.partition.partition import Tie, tie_ends, tie_ways
 from pipekit.plans import Plan

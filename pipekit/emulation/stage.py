@@ -18,7 +18,7 @@ from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Bucket, Gradients
 from pipekit.partition.partition import PartitionStage
-from pipekit.schedules import Op
+from pipekit.schedules import Op, Step
 from pipekit.simulation.costs import StageCosts
 
 _FLOAT_BYTES = 4
@@ -90,39 +90,31 @@ class EmulatedPasses(Passes):
         self._pops = {n: _numbers(skip.bytes) for n, skip in self._cost.pops.items()}
         self._pops |= {n: _numbers(size) for n, size in config.copies.items()}
 
-    def forward(
-        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
-    ) -> StageIO:
+    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
         start = time.perf_counter()
         output = torch.empty(self._output) if target is None else torch.zeros(())
-        self._waiter.compute(Op.FORWARD, microbatch, start, self._cost.whole.forward_s)
+        number, seconds = step.task.microbatch, self._cost.whole.forward_s
+        self._waiter.compute(Op.FORWARD, number, start, seconds)
         return StageIO(output, {n: torch.empty(size) for n, size in self._stashes.items()})
 
-    def recompute(self, microbatch: int, slot: int) -> StageIO:
-        seconds = self._cost.whole.forward_s
-        self._waiter.compute(Op.FORWARD, microbatch, time.perf_counter(), seconds)
+    def recompute(self, step: Step) -> StageIO:
+        number, seconds = step.task.microbatch, self._cost.whole.forward_s
+        self._waiter.compute(Op.FORWARD, number, time.perf_counter(), seconds)
         return StageIO((), {})
 
-    def backward(
-        self,
-        microbatch: int,
-        slot: int,
-        update: int,
-        gradients: StageGradients | None,
-        split: bool,
-    ) -> StageGradients:
+    def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
+        op, _, microbatch, _ = step.task
         start = time.perf_counter()
         main = {0: torch.empty(self._input)} if self._part.index else {}
         result = StageGradients(main, {n: torch.empty(size) for n, size in self._pops.items()})
-        if split:
-            seconds = self._cost.whole.seconds(Op.BACKWARD_INPUT)
-            self._waiter.compute(Op.BACKWARD_INPUT, microbatch, start, seconds)
+        if op.adds_gradient:
+            self._compute_gradients(op, microbatch, start)
         else:
-            self._compute_gradients(Op.BACKWARD, microbatch, start)
+            self._waiter.compute(op, microbatch, start, self._cost.whole.seconds(op))
         return result
 
-    def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
-        self._compute_gradients(Op.BACKWARD_WEIGHT, microbatch, time.perf_counter())
+    def backward_weight(self, step: Step) -> None:
+        self._compute_gradients(step.task.op, step.task.microbatch, time.perf_counter())
 
     def _compute_gradients(self, op: Op, microbatch: int, start: float) -> None:
         """Wait for an op that gives the gradients of the weights.
@@ -159,13 +151,10 @@ class EmulatedWeights(WeightVersions):
         super().__init__(nn.Sequential(), SGD, None)
         self._cost, self._waiter = cost, waiter
         sizes = [_numbers(tie.bytes) for tie in cost.ties.values()]
-        self._shared = [nn.Parameter(torch.empty(size, device="meta")) for size in sizes]
+        shared = [nn.Parameter(torch.empty(size, device="meta")) for size in sizes]
+        self.parameters = [shared]
         self.listeners: list[Callable[[int], None]] = []
         self._number = 0  # of the update that is made next
-
-    @property
-    def parameters(self) -> list[list[nn.Parameter]]:
-        return [self._shared]
 
     def buckets(self) -> list[Bucket]:
         return [_LayersBucket(b, self._cost.bucket_bytes(b)) for b in self._cost.buckets]
@@ -176,7 +165,7 @@ class EmulatedWeights(WeightVersions):
     def gradients(self, update: int) -> Gradients:
         super().gradients(update)
         self._number = update
-        return [None] * len(self._shared)
+        return [None] * len(self.parameters[0])
 
     def update(self, slot: int, gradients: Gradients) -> None:
         whole = self._cost.whole
@@ -194,7 +183,7 @@ class EmulatedWeights(WeightVersions):
         return lambda: self.listeners.remove(listener)
 
 
-class _LayersBucket:
+class _LayersBucket(Bucket):
     """The gradients of some layers, of which there is only the shape."""
 
     def __init__(self, layers: Sequence[int], size: float) -> None:

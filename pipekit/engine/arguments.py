@@ -12,7 +12,7 @@ from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.names import TRANSPORTS
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import Op, Schedule, ScheduleError, Task
+from pipekit.schedules import Op, Schedule, ScheduleError, Task, check
 from pipekit.schedules.ops import ACTIVATIONS, OFFLOADED, PASSES
 from pipekit.schedules.schedule import beginning
 from pipekit.staleness import Mitigation
@@ -147,14 +147,13 @@ def require_no_autocast(autocast: torch.dtype | None, kind: str) -> None:
         )
 
 
-def require_steps(steps: int | None) -> None:
-    """Raise ValueError unless it is a number of batches, or None."""
+def require_batches(batches: object, steps: int | None = None) -> None:
+    """Raise TypeError unless these can be iterated over as batches, at most so many steps.
+
+    A ValueError says that ``steps`` is not a number of batches.
+    """
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise ValueError(f"steps must be at least 1 batch, or None for all, not {steps!r}")
-
-
-def require_batches(batches: object) -> None:
-    """Raise TypeError unless these can be iterated over as batches."""
     if isinstance(batches, Mapping):
         raise TypeError("batches are a single batch: put it into a list")
     if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
@@ -193,6 +192,25 @@ def offloads(op: Op) -> bool:
 def loads(op: Op) -> bool:
     """Return whether an op brings them back from there."""
     return op.takes == (OFFLOADED,) and op.gives == (ACTIVATIONS,)
+
+
+def checked(schedule: Schedule) -> Schedule:
+    """Return a schedule that can train.
+
+    Raises:
+        TypeError: ``schedule`` is not a Schedule.
+        ScheduleError: it cannot be executed.
+    """
+    if not isinstance(schedule, Schedule):
+        raise TypeError(
+            f"schedule must be a Schedule, e.g. schedules.two_bw(4, 8), not "
+            f"{type(schedule).__name__}"
+        )
+    if not schedule.trains:
+        raise ScheduleError("the schedule has no backward: it cannot train")
+    check(schedule)
+    require_runnable(schedule)
+    return schedule
 
 
 def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool = True) -> None:

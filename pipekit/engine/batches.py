@@ -98,7 +98,7 @@ def part_sizes(rows: int, parts: int) -> list[int]:
     The last one is never empty, since its passes do the work at the end of a batch.
     """
     least, more = divmod(rows, parts)
-    sizes = [least + (part < more) for part in range(parts)]
+    sizes = [least + 1] * more + [least] * (parts - more)
     return sizes if least else sizes[::-1]
 
 

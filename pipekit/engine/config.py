@@ -1,7 +1,7 @@
 """The configuration that all workers of a run share."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.engine.stops import PossibleStops
 from pipekit.partition.partition import Tie
 from pipekit.schedules import Schedule
-from pipekit.schedules.lowering.boundaries import Boundary
+from pipekit.schedules.lowering.boundaries import Boundary, PossibleStops
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum, Turn
 
@@ -36,6 +35,7 @@ class RunTable:
             is on several workers.
         sum_order: (stage, update) of the sums over several workers, in the order of all workers.
         made: updates of each stage in the table before the run.
+        moves: whether any op moves activations away, or back.
     """
 
     workers: int
@@ -47,6 +47,7 @@ class RunTable:
     stops: Sequence[Recurring[int]]
     sum_order: Recurring[Turn]
     made: tuple[int, ...]
+    moves: bool
 
 
 @dataclass(frozen=True)
@@ -105,38 +106,15 @@ class Start(NamedTuple):
     losses: Sequence[tuple[int, float]] = ()
 
 
-class Extent(NamedTuple):
-    """Which batches a run has, and by which schedule.
-
-    Attributes:
-        start: where it begins.
-        batches: the user's, from its first one on.
-        total: how many there have to be; None: as many as there are.
-    """
-
-    start: Start
-    batches: Iterator[Any]
-    total: int | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """The configuration that all workers of a run share; it can be sent to another process.
 
     Attributes:
-        table: what they know of its table.
-        loss: of the last stage's output and the target; one number for a microbatch.
-        updates: how weights are updated.
-        execution: how passes are computed.
-        watch: what is recorded.
-        training: False for inference.
+        training: False for inference, whose loss is any function.
         first_microbatch: microbatches of earlier runs.
         norm: that over the gradients of the whole model, if stages agree on it.
         loss_versions: the version whose scale each update's losses have, if they are scaled.
-        ties: weights that stages share.
-        checkpoints: how checkpoints are written, or None.
-        resume: where an interrupted run continues, or None.
-        possible_stops: where the run may end early.
         batches: of a finite table; 0: it has no end.
         end: the microbatch after its last one, if the table is endless and the length known.
     """

@@ -12,16 +12,40 @@ from torch.utils.data import DataLoader, default_collate
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
 from pipekit.engine.batches import Batch, Shapes, copied
-from pipekit.engine.stops import PossibleStops
-from pipekit.engine.transport import BeyondStop
 from pipekit.layers.seeded import drawing_undisturbed
 from pipekit.losses.checks import is_mean
 from pipekit.losses.losses import MeanOver
 from pipekit.schedules import Op, Step, Steps
+from pipekit.schedules.lowering.boundaries import PossibleStops
 from pipekit.trees import Tree, leaves, tensors_in
 
 Read = Callable[[Any, int, int], Batch]
 """Checks a batch of the user's, given its microbatches and its number."""
+
+
+class StopPoint:
+    """The known end of a run, shared by workers: ``microbatch`` is the first after the run.
+
+    The schedule stays whole: a run that ends before a microbatch executes every step of the
+    microbatches before it, and skips all others.
+    """
+
+    def __init__(self) -> None:
+        self.microbatch = sys.maxsize
+        self._lock = threading.Lock()
+
+    def __call__(self) -> int:
+        """Return the first microbatch after the run, as far as it is known now."""
+        return self.microbatch
+
+    def at(self, microbatch: int) -> None:
+        """End the run before a microbatch, unless it ends earlier."""
+        with self._lock:  # workers may fail at the same time, in different batches
+            self.microbatch = min(self.microbatch, microbatch)
+
+
+class BeyondStop(Exception):
+    """The run ends before the microbatch that a worker waits for."""
 
 
 class End:

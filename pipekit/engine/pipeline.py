@@ -14,13 +14,7 @@ from pipekit.engine.calls import CallLock, one_at_a_time, refusing_fields
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
-from pipekit.engine.options import (
-    Checkpoints,
-    Execution,
-    Updates,
-    Watch,
-    require_loss,
-)
+from pipekit.engine.options import Checkpoints, Execution, Updates, Watch, require_loss
 from pipekit.engine.runs.assembly import assembled
 from pipekit.engine.runs.run import Metric, Metrics, Run, output_alone, results
 from pipekit.engine.runs.runs import Runs

@@ -5,17 +5,13 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from pipekit.engine.stops import StopPoint
+from pipekit.engine.feed import StopPoint
 from pipekit.schedules import Message
 from pipekit.trees import Tree
 
 
 class Aborted(Exception):
     """Another worker has failed: nothing that this one waits for will come."""
-
-
-class BeyondStop(Exception):
-    """The run ends before the microbatch that a worker waits for."""
 
 
 class FlatBucket(NamedTuple):

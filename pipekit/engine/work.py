@@ -19,11 +19,12 @@ from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.feed import Feed
+from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
-from pipekit.engine.observers.record import TrafficCounter, recorded, recorders
+from pipekit.engine.observers.record import TraceRecorder, recorded
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
-from pipekit.layers.python_state import merged_put_back
+from pipekit.layers.module_state import merged_put_back
 from pipekit.schedules import Op, Step
 from pipekit.trees import tree_map
 
@@ -55,27 +56,17 @@ def run(
     """Train the stages of an assignment, which are built, or evaluate, as configured."""
     if not config.training:
         return _evaluate(assignment, config, transport, feed, watchers)
-    return _train(assignment, config, transport, feed, on_news, watchers)
-
-
-def _train(
-    assignment: WorkerAssignment,
-    config: RunConfig,
-    transport: Transport,
-    feed: Feed,
-    on_news: Listener | None,
-    watchers: Sequence[Observer],
-) -> WorkerReport:
-    """Execute a worker's steps in training, and report."""
     index, steps, device = assignment.index, assignment.steps, assignment.device
     stages = cast(Mapping[int, Stage], assignment.stages)
     for number, stage in stages.items():
-        stage.prepare(assignment.slots.get(number, 1), config.loss_versions)
+        slots = assignment.slots.get(number, 1)
+        stage.prepare(slots, config.loss_versions, config.first_microbatch)
     io, errors = TrainingIO(config, feed), list[Exception]()
     recompute = {number: stage.mode for number, stage in stages.items()}
-    trace, memory = recorders(config.watch, recompute, device)
-    traffic = TrafficCounter()
-    observers = [*watchers, *filter(None, (trace, memory)), traffic]
+    clock = Clock(device)
+    trace = TraceRecorder(clock) if config.watch.trace else None
+    memory = MemoryTracker(recompute, device) if config.watch.memory else None
+    observers = [*watchers, *filter(None, (trace, memory))]
     if on_news and len(config.table.stage_workers) - 1 in stages:
         observers.append(Reporter(on_news, config, memory.held_bytes if memory else lambda: None))
     if config.watch.observers:
@@ -87,31 +78,23 @@ def _train(
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
     runtimes: Mapping[int, StageRuntime] = stages
     movable: dict[int, OffloadingStage] = {}
-    if any(step.task.op.moves for step in steps.distinct):
+    if config.table.moves:
         mover = Mover(device)
-        movable = {n: OffloadingStage(each, stages[n], mover) for n, each in runtimes.items()}
+        movable = {number: OffloadingStage(stage, mover) for number, stage in stages.items()}
         runtimes = movable
     if config.execution.short_batches == "fewer":
         runtimes = {number: PassingEmpty(stage) for number, stage in runtimes.items()}
     executor = Executor(
-        index,
-        runtimes,
-        recompute,
-        transport,
-        io,
-        device,
-        updates=updates,
-        observers=observers,
-        first_microbatch=config.first_microbatch,
+        index, runtimes, recompute, transport, io, device, updates=updates, observers=observers
     )
     execute: Callable[[Step], None] = executor.execute
     if assignment.chunks > 1:
         execute = in_chunks(execute, assignment.chunks)
     if movable:
-        execute = offloading(execute, movable, assignment, config.first_microbatch, observers)
+        execute = offloading(execute, movable, assignment, observers)
     if config.resume:
         execute = restoring(execute, config.resume, index, stages, io.losses)
-    view = WorkerView(index, device, Clock(device), weights, updates.waiting_bytes)
+    view = WorkerView(index, device, clock, weights, updates.waiting_bytes)
     survives = partial(_survives, config, transport, errors)
     conclude = updates.average_statistics if updates.shares else None
     worker = Worker(view, execute, transport, observers, conclude, survives)
@@ -126,7 +109,7 @@ def _train(
     io.losses.wait()
     if memory:
         memory.note_peak()
-    scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
+    scaler = next(iter(stages.values())).scaler if stages else None  # all stages' are alike
     return WorkerReport(
         stages=stages,
         record=recorded(trace, memory),
@@ -134,7 +117,7 @@ def _train(
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
         most_pending=executor.most_pending,
         rows=feed.rows,
-        sent_bytes=traffic.sent_bytes + updates.sent_bytes(),
+        sent_bytes=executor.sent_bytes + updates.sent_bytes(),
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],
         results=sorted(io.outputs.items()),
@@ -144,16 +127,11 @@ def _train(
 
 
 def _survives(
-    config: RunConfig,
-    transport: Transport,
-    errors: list[Exception],
-    step: Step,
-    error: Exception,
+    config: RunConfig, transport: Transport, errors: list[Exception], step: Step, error: Exception
 ) -> bool:
     """End the run before the batch of a failed forward: no update has seen any of it."""
     # Workers that share a stage may be summing what the others then never give.
-    shared = any(len(workers) > 1 for workers in config.table.stage_workers)
-    if shared or step.task.op is not Op.FORWARD:
+    if config.table.stops or step.task.op is not Op.FORWARD:
         return False
     cut = config.possible_stops.before(step.task.microbatch)
     if cut is None or not transport.end(cut):
@@ -178,16 +156,17 @@ def _evaluate(
     with ExitStack() as kept:
         for each in assignment.inference:
             kept.enter_context(merged_put_back(each.part.module.to(device)))
+        stages = {each.part.index: each.build(device) for each in assignment.inference}
+        for stage in stages.values():
+            stage.begin(config.first_microbatch)
         executor = Executor(
             index,
-            {each.part.index: each.build(device) for each in assignment.inference},
-            {},
+            stages,
+            dict.fromkeys(stages, "never"),
             transport,
             ends,
             device,
             observers=observers,
-            first_microbatch=config.first_microbatch,
-            training=False,
         )
         steps = assignment.steps.until(transport.stop_point)
         Worker(view, executor.execute, transport, observers).run(steps)

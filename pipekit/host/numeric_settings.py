@@ -6,10 +6,9 @@ import pickle
 import random
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,27 +64,20 @@ _SETTINGS: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
 ]
 
 
-@dataclass(frozen=True)
-class NumericSettings:
-    """The switches of a process: default type, precisions, determinism, kernels of attention; its
-    environment; and the states of its random generators that all threads share.
+def numeric_settings() -> tuple[Any, ...]:
+    """Return the switches of this process: default type, precisions, determinism, kernels of
+    attention; its environment; and the states of its random generators that all threads share.
 
-    Attributes:
-        values: in the order of the switches; None: unknown.
+    None stands for one that is unknown.
     """
+    return tuple(_read(get) for get, _ in _SETTINGS)
 
-    values: tuple[Any, ...]
 
-    @classmethod
-    def here(cls) -> Self:
-        """Return those of this process."""
-        return cls(tuple(_read(get) for get, _ in _SETTINGS))
-
-    def apply(self) -> None:
-        """Let this process have them, too."""
-        for (get, put), value in zip(_SETTINGS, self.values, strict=True):
-            if value is not None and _read(get) != value:
-                put(value)
+def apply_settings(values: tuple[Any, ...]) -> None:
+    """Let this process have what :func:`numeric_settings` has returned in another one."""
+    for (get, put), value in zip(_SETTINGS, values, strict=True):
+        if value is not None and _read(get) != value:
+            put(value)
 
 
 def _read(get: Callable[[], Any]) -> Any:

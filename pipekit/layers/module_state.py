@@ -1,18 +1,17 @@
-"""Buffers, weights, generators and modes of modules: left alone, read, and put back."""
+"""Buffers, weights, generators and modes of modules: copied, left alone, read, and put back."""
 
+import copy
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_leaves
+from torch.utils._pytree import tree_leaves
 
-TORCHS = frozenset(vars(nn.Module()))
-"""What torch keeps in every module for itself: tensors, children, hooks, the mode."""
+from pipekit.layers.edited_tensors import WrittenTensors
+from pipekit.layers.python_state import TORCHS, PythonState
 
 
 @contextmanager
@@ -128,135 +127,154 @@ def to_training(model: nn.Module) -> None:
     set_mode(model, True, [each for each in model.modules() if hasattr(each, _MARK)])
 
 
-class KeptTensors:
-    """Some tensors of a module as they are now, and copies of those that may be edited.
-
-    A forward edits weights that normalizes or clips them, or follows them with others: an
-    embedding with ``max_norm``, a momentum encoder.  ``copied``: whether all are copied at once.
+@contextmanager
+def state_untouched(model: nn.Module) -> Iterator[PythonState]:
+    """Let a model run to be looked at: its buffers, its own generators and what it keeps in Python,
+    which is yielded, stay as they were.
     """
-
-    def __init__(self, named: Iterable[tuple[str, Tensor]], copied: bool = False) -> None:
-        self._data = {name: (tensor, tensor.data) for name, tensor in named if _is_plain(tensor)}
-        self._copies: dict[str, Tensor] = {}
-        for name in self._data if copied else ():
-            self.copy(name)
-
-    def copy(self, name: str) -> None:
-        """Copy one, the first time, if it is its numbers."""
-        if name in self._data and name not in self._copies:
-            self._copies[name] = self._data[name][1].clone()
-
-    def rebound(self) -> list[str]:
-        """Return the names of those whose ``.data`` is another tensor."""
-        pairs = self._data.items()
-        return [name for name, (one, data) in pairs if one.data_ptr() != data.data_ptr()]
-
-    def edited(self) -> list[str]:
-        """Return the names of those with a copy that have other numbers."""
-        pairs = ((name, self._data[name][0].detach()) for name in self._copies)
-        return [name for name, one in pairs if not _equal(one, self._copies[name])]
-
-    def put_back(self) -> None:
-        """Let all be as they were, in the same memory."""
-        for name in self.rebound():
-            self._data[name][0].data = self._data[name][1]
-        for name, copy in self._copies.items():
-            if not _equal(self._data[name][1], copy):
-                self._data[name][1].copy_(copy)
+    state = PythonState(model)
+    with buffers_untouched(model), generators_put_back(generators(model)):
+        try:
+            yield state
+        finally:
+            state.put_back()
 
 
 @contextmanager
-def weights_untouched(
-    module: nn.Module, names: Collection[str] | None = None
-) -> Iterator[KeptTensors]:
-    """Put back what a forward has done to the weights, of these names, or to all."""
-    named = (each for each in module.named_parameters() if names is None or each[0] in names)
-    kept = KeptTensors(named, copied=True)
-    try:
-        yield kept
-    finally:
-        kept.put_back()
+def modes_put_back(model: nn.Module) -> Iterator[None]:
+    """Put back the modes of all modules, and all that their own ``train()`` changes.
 
-
-def memory_of(tensor: Tensor) -> int:
-    """Return where the numbers of a tensor are, also those of its views; 0 if it has none there."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):  # a sparse one, say
-        return 0
-
-
-class OperatorMode(TorchDispatchMode):
-    """Looks at every operator of PyTorch; none is entered while ``torch.compile`` traces."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        tensors = (each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor))
-        self.look_at(func, tensors)
-        return func(*args, **(kwargs or {}))
-
-    def look_at(self, func: Callable[..., Any], tensors: Iterable[Tensor]) -> None:
-        """Look at an operator that is about to run, and the tensors that it is given."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Spare each operator, and whoever compiles nothing, what keeps the compiler out."""
-        return False
-
-
-class WrittenTensors(OperatorMode):
-    """Copies each tensor of a model, while it is entered, before the first operator edits it.
-
-    Edits by what is no operator of PyTorch, a pointer handed to C say, are not seen.
+    Those of loralib add a product to their weight in evaluation mode, and subtract it again for
+    training, which rounds; others keep a cache.
     """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        named = dict((*model.named_parameters(), *model.named_buffers()))
-        self._kept, self._written = KeptTensors(named.items()), set[str]()
-        self._places: dict[int, list[str]] = {}
-        for name, tensor in named.items():
-            self._places.setdefault(memory_of(tensor), []).append(name)
-        self._places.pop(0, None)
-
-    def sharing(self, tensor: Tensor) -> Sequence[str]:
-        """Return the names of those that share a tensor's memory, as its views do."""
-        return self._places.get(memory_of(tensor), ())
-
-    def look_at(self, func: Callable[..., Any], tensors: Iterable[Tensor]) -> None:
-        """Copy what an operator is about to edit."""
-        if func._schema.is_mutable:  # type: ignore[attr-defined]
-            for each in tensors:
-                for name in self.sharing(each) if each.layout is torch.strided else ():
-                    self._kept.copy(name)
-                    self._written.add(name)
-
-    def names(self) -> set[str]:
-        """Return the names of tensors that were edited, or became others."""
-        return self._written | {*self._kept.rebound()}
-
-    def put_back(self) -> None:
-        """Let all be as they were, in the same memory."""
-        self._kept.put_back()
+    modes = {module: module.training for module in model.modules()}
+    own = any(type(module).train is not nn.Module.train for module in modes)
+    with _changes_of_modes_put_back(model) if own else nullcontext():
+        try:
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor is its numbers: neither sparse, nor of a class of its own."""
-    if isinstance(tensor, UninitializedParameter) or type(tensor.data) is not Tensor:
-        return False
-    return tensor.layout is torch.strided and not tensor.is_quantized
+@contextmanager
+def _changes_of_modes_put_back(model: nn.Module) -> Iterator[None]:
+    """Put back all that modules change as they go from mode to mode, their modes, too."""
+    state, written = PythonState(model, torchs=True), WrittenTensors(model)
+
+    def put_back() -> None:
+        state.put_back()
+        written.put_back()
+
+    with written, torch.no_grad():  # a trial, so that only what they write is copied
+        model.train()
+        model.eval()
+    put_back()
+    try:
+        yield
+    finally:
+        put_back()
 
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+@contextmanager
+def merged_put_back(model: nn.Module) -> Iterator[None]:
+    """Put back what modules' own ``train()`` changes in a stage that evaluates, and nothing else.
+
+    Stages may share modules without weights, whose modes are not one worker's to put back.
+    """
+    own = [
+        module
+        for module in model.modules()
+        if type(module).train is not nn.Module.train and not hasattr(module, "sets_modes_alone")
+    ]
+    state = PythonState(model, own, torchs=True)
+    kept = {t: t.detach().clone() for m in own for t in (*m.parameters(), *m.buffers())}
+    try:
+        yield
+    finally:
+        state.put_back()
+        for tensor, copy in kept.items():
+            tensor.data.copy_(copy)
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have the same bits, be they of any type or no numbers at all."""
-    if (one.shape, one.dtype) != (other.shape, other.dtype):
-        return False
-    pair = [torch.view_as_real(each) if each.is_complex() else each for each in (one, other)]
-    return torch.equal(*(each.view(_INTEGERS[each.itemsize]) for each in pair))
+def exceptions(model: nn.Module) -> Mapping[bool, tuple[str, ...]]:
+    """Return, by mode, the names of modules that the model's own ``train()`` leaves in the other.
+
+    So models freeze their batch norms whose stages, as other modules, would have no such method.
+    """
+    found = {}
+    with modes_put_back(model):
+        for training in (True, False):
+            model.train(training)
+            named = model.named_modules(remove_duplicate=False)
+            found[training] = tuple(n for n, each in named if n and each.training != training)
+    return found
+
+
+def copied(module: Module) -> Module:
+    """Return a copy with tensors of its own.
+
+    Raises:
+        TypeError: something in it cannot be copied; the message names the attribute.
+        ValueError: the copies would be tensors of inference mode.
+    """
+    if torch.is_inference_mode_enabled():
+        raise ValueError(
+            "nothing can be trained that is made within torch.inference_mode(): make the pipeline "
+            "outside of it"
+        )
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # of whatever the user's modules keep
+        _refuse_computed(module)
+        said = str(error).strip().partition("\n")[0]
+        raise TypeError(
+            f"training needs a copy of the model, and {_uncopied(module)} cannot be copied "
+            f"({said}): give its module a __deepcopy__, or make it when it is first used"
+        ) from error
+
+
+_PARAMETRIZED = {
+    "weight_norm": "use torch.nn.utils.parametrizations.weight_norm, which does the same",
+    "spectral_norm": "use torch.nn.utils.parametrizations.spectral_norm, which does the same",
+    "prune": "register the mask by torch.nn.utils.parametrize, or call prune.remove(layer, name)",
+}
+"""What to do instead of older functions of torch's that compute a weight before each forward."""
+
+
+def _refuse_computed(module: nn.Module) -> None:
+    """Raise TypeError if a hook of torch's own makes a weight that no copy can have."""
+    for name, part in module.named_modules():
+        for hook in part._forward_pre_hooks.values():
+            kind = type(hook).__module__.removeprefix("torch.nn.utils.")
+            if kind in _PARAMETRIZED:
+                raise TypeError(
+                    f"training needs a copy of the model, and {name or 'it'} has a weight that "
+                    f"torch.nn.utils.{kind} computes, which cannot be copied: "
+                    f"{_PARAMETRIZED[kind]}"
+                ) from None
+
+
+def _uncopied(module: nn.Module) -> str:
+    """Return the name of the first attribute that cannot be copied."""
+    for name, part in module.named_modules():
+        for key, value in vars(part).items():
+            if key in TORCHS:
+                continue
+            try:
+                copy.deepcopy(value)
+            except Exception:
+                return f"{name}.{key}".lstrip(".")
+    return "it"
+
+
+def twin(module: Module, shared: Iterable[Tensor]) -> Module:
+    """Return a copy of a module with the same buffers and generators, whoever may replace them.
+
+    They have ``shared`` tensors in common; of other parameters the copy has its own.
+    """
+    common = {id(each): each for each in (*module.buffers(), *generators(module), *shared)}
+    copied = copy.deepcopy(module, common)
+    for one, original in zip(copied.modules(), module.modules(), strict=True):
+        one._buffers = original._buffers
+    return copied

@@ -3,8 +3,7 @@
 import copy
 import inspect
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -13,13 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
-from pipekit.layers.module_state import (
-    TORCHS,
-    WrittenTensors,
-    buffers_untouched,
-    generators,
-    generators_put_back,
-)
+TORCHS = frozenset(vars(nn.Module()))
+"""What torch keeps in every module for itself: tensors, children, hooks, the mode."""
+
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
@@ -93,19 +88,6 @@ class PythonState:
         """Let all be as it was."""
         for _, variables in self._owners:
             variables.put_back()
-
-
-@contextmanager
-def state_untouched(model: nn.Module) -> Iterator[PythonState]:
-    """Let a model run to be looked at: its buffers, its own generators and what it keeps in Python,
-    which is yielded, stay as they were.
-    """
-    state = PythonState(model)
-    with buffers_untouched(model), generators_put_back(generators(model)):
-        try:
-            yield state
-        finally:
-            state.put_back()
 
 
 class Variables:
@@ -230,72 +212,70 @@ def names_in(function: FunctionType) -> set[str]:
     return found
 
 
-@contextmanager
-def modes_put_back(model: nn.Module) -> Iterator[None]:
-    """Put back the modes of all modules, and all that their own ``train()`` changes.
+class Attribute(NamedTuple):
+    """An attribute of a module: the module's name, the module, its key, and its value."""
 
-    Those of loralib add a product to their weight in evaluation mode, and subtract it again for
-    training, which rounds; others keep a cache.
-    """
-    modes = {module: module.training for module in model.modules()}
-    own = any(type(module).train is not nn.Module.train for module in modes)
-    with _changes_of_modes_put_back(model) if own else nullcontext():
-        try:
-            yield
-        finally:
-            for module, training in modes.items():
-                module.training = training
+    owner: str
+    module: nn.Module
+    key: str
+    value: Any
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the forward names it, or a method of the module that the forward names."""
+        return self.key in _named_by(self.module, "forward")
 
-@contextmanager
-def _changes_of_modes_put_back(model: nn.Module) -> Iterator[None]:
-    """Put back all that modules change as they go from mode to mode, their modes, too."""
-    state, written = PythonState(model, torchs=True), WrittenTensors(model)
-
-    def put_back() -> None:
-        state.put_back()
-        written.put_back()
-
-    with written, torch.no_grad():  # a trial, so that only what they write is copied
-        model.train()
-        model.eval()
-    put_back()
-    try:
-        yield
-    finally:
-        put_back()
+    @property
+    def is_mode(self) -> bool:
+        """Whether the module's own ``train()`` may set it."""
+        return self.key in _named_by(self.module, "train")
 
 
-@contextmanager
-def merged_put_back(model: nn.Module) -> Iterator[None]:
-    """Put back what modules' own ``train()`` changes in a stage that evaluates, and nothing else.
+class Attributes:
+    """The plain attributes of modules (numbers, flags, strings), as they were last looked at."""
 
-    Stages may share modules without weights, whose modes are not one worker's to put back.
-    """
-    own = [
-        module
-        for module in model.modules()
-        if type(module).train is not nn.Module.train and not hasattr(module, "sets_modes_alone")
-    ]
-    state = PythonState(model, own, torchs=True)
-    kept = {t: t.detach().clone() for m in own for t in (*m.parameters(), *m.buffers())}
-    try:
-        yield
-    finally:
-        state.put_back()
-        for tensor, copy in kept.items():
-            tensor.data.copy_(copy)
+    def __init__(self, named: Iterable[tuple[str, nn.Module]]) -> None:
+        self._known = [
+            Attribute(name, module, key, value)
+            for name, module in named
+            for key, value in vars(module).items()
+            if key not in TORCHS and isinstance(value, PLAIN)
+        ]
+
+    def changed(self, known: bool = True) -> list[Attribute]:
+        """Return those that have other values now, which are then the known ones."""
+        found = []
+        for place, (name, module, key, value) in enumerate(self._known):
+            now = vars(module).get(key, value)
+            if now is not value and now != value and isinstance(now, PLAIN):
+                found.append(Attribute(name, module, key, now))
+                if known:
+                    self._known[place] = found[-1]
+        return found
 
 
-def exceptions(model: nn.Module) -> Mapping[bool, tuple[str, ...]]:
-    """Return, by mode, the names of modules that the model's own ``train()`` leaves in the other.
+def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:
+    """Set attributes of the modules with the owners' names, where a model has such."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for owner, _, key, value in attributes:
+        if owner in modules:
+            modules[owner].__dict__[key] = value
 
-    So models freeze their batch norms whose stages, as other modules, would have no such method.
-    """
-    found = {}
-    with modes_put_back(model):
-        for training in (True, False):
-            model.train(training)
-            named = model.named_modules(remove_duplicate=False)
-            found[training] = tuple(n for n, each in named if n and each.training != training)
+
+def _named_by(module: nn.Module, method: str) -> set[str]:
+    """Return the names in the code of a method, and of the user's methods that it names."""
+    return set[str]().union(*map(names_in, methods_named(module, [method])))
+
+
+def methods_named(owner: object, names: Iterable[str]) -> list[FunctionType]:
+    """Return an object's methods and properties with these names, and those that they name."""
+    left, found = [*names], list[FunctionType]()
+    while left:
+        function = inspect.getattr_static(type(owner), left.pop(), None)
+        function = function.fget if isinstance(function, property) else function
+        if not isinstance(function, FunctionType) or function in found:
+            continue
+        if not function.__module__.startswith("torch"):
+            found.append(function)
+            left += names_in(function)
     return found

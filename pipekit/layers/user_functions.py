@@ -6,11 +6,11 @@ import io
 import pickle
 import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -18,8 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.devices import random_states_put_back
-from pipekit.layers.module_state import TORCHS, memory_of
-from pipekit.layers.python_state import PLAIN, Kept, Variables, global_state, names_in
+from pipekit.layers.edited_tensors import memory_of
+from pipekit.layers.python_state import (
+    PLAIN,
+    TORCHS,
+    Kept,
+    Variables,
+    global_state,
+    methods_named,
+    names_in,
+)
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 
 _WITHIN = 2  # objects within objects
@@ -42,75 +50,6 @@ def functions_of(function: Any) -> Iterator[FunctionType]:
         for part in getattr(function, "__dict__", {}).values():
             if isinstance(part, (FunctionType, MethodType)):
                 yield from functions_of(part)
-
-
-class Attribute(NamedTuple):
-    """An attribute of a module: the module's name, the module, its key, and its value."""
-
-    owner: str
-    module: nn.Module
-    key: str
-    value: Any
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the forward names it, or a method of the module that the forward names."""
-        return self.key in _named_by(self.module, "forward")
-
-    @property
-    def is_mode(self) -> bool:
-        """Whether the module's own ``train()`` may set it."""
-        return self.key in _named_by(self.module, "train")
-
-
-class Attributes:
-    """The plain attributes of modules (numbers, flags, strings), as they were last looked at."""
-
-    def __init__(self, named: Iterable[tuple[str, nn.Module]]) -> None:
-        self._known = [
-            Attribute(name, module, key, value)
-            for name, module in named
-            for key, value in vars(module).items()
-            if key not in TORCHS and isinstance(value, PLAIN)
-        ]
-
-    def changed(self, known: bool = True) -> list[Attribute]:
-        """Return those that have other values now, which are then the known ones."""
-        found = []
-        for place, (name, module, key, value) in enumerate(self._known):
-            now = vars(module).get(key, value)
-            if now is not value and now != value and isinstance(now, PLAIN):
-                found.append(Attribute(name, module, key, now))
-                if known:
-                    self._known[place] = found[-1]
-        return found
-
-
-def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:
-    """Set attributes of the modules with the owners' names, where a model has such."""
-    modules = dict(model.named_modules(remove_duplicate=False))
-    for owner, _, key, value in attributes:
-        if owner in modules:
-            modules[owner].__dict__[key] = value
-
-
-def _named_by(module: nn.Module, method: str) -> set[str]:
-    """Return the names in the code of a method, and of the user's methods that it names."""
-    return set[str]().union(*map(names_in, methods_named(module, [method])))
-
-
-def methods_named(owner: object, names: Iterable[str]) -> list[FunctionType]:
-    """Return an object's methods and properties with these names, and those that they name."""
-    left, found = [*names], list[FunctionType]()
-    while left:
-        function = inspect.getattr_static(type(owner), left.pop(), None)
-        function = function.fget if isinstance(function, property) else function
-        if not isinstance(function, FunctionType) or function in found:
-            continue
-        if not function.__module__.startswith("torch"):
-            found.append(function)
-            left += names_in(function)
-    return found
 
 
 class FunctionState:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pipekit.choices import require_choice
-from pipekit.layers.module_state import OperatorMode, buffers_untouched, memory_of
+from pipekit.layers.edited_tensors import OperatorMode, memory_of
+from pipekit.layers.module_state import buffers_untouched
 from pipekit.layers.pass_state import rounding
 from pipekit.partition.partition import require_unshared
 from pipekit.partition.probe import Probe

@@ -14,22 +14,16 @@ from torch.utils.module_tracker import ModuleTracker
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipekit.devices import moved
+from pipekit.layers.edited_tensors import OperatorMode, memory_of, weights_untouched
 from pipekit.layers.module_state import (
-    OperatorMode,
-    memory_of,
+    modes_put_back,
     named_buffers,
+    state_untouched,
     to_training,
     trained,
-    weights_untouched,
 )
 from pipekit.layers.pass_state import autocast
-from pipekit.layers.python_state import (
-    Change,
-    is_pure,
-    modes_put_back,
-    module_names,
-    state_untouched,
-)
+from pipekit.layers.python_state import Change, is_pure, module_names
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
 from pipekit.trees import Tree, differentiable, leaves, tree_map

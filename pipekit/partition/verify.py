@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pipekit.layers.module_state import named_buffers, set_mode, weights_untouched
+from pipekit.layers.edited_tensors import weights_untouched
+from pipekit.layers.module_state import named_buffers, set_mode, state_untouched
 from pipekit.layers.pass_state import rounding
-from pipekit.layers.python_state import state_untouched
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.batch import left_as_it_was
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial

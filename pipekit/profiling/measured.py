@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from pipekit.choices import require_choice
 from pipekit.devices import is_accelerator, name_of, random_states_put_back, resolve
 from pipekit.host.provenance import provenance
-from pipekit.layers.copies import copied
-from pipekit.layers.module_state import as_trained
+from pipekit.layers.module_state import as_trained, copied
 from pipekit.layers.pass_state import DTYPES
 from pipekit.losses.losses import default_loss, made_up_target
 from pipekit.partition.checks import require_data

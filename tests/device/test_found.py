@@ -16,7 +16,7 @@ from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
-from pipekit.engine.updates.weights import ParameterBucket
+from pipekit.engine.updates.weights import Bucket
 from tests.device.kind import on
 from tests.device.simulated.process import simulated
 from tests.device.test_distributed import with_lengths
@@ -94,7 +94,7 @@ def test_each_worker_has_its_device_for_current_one() -> None:
 def test_a_bucket_is_filled_again_only_when_its_reader_is_done() -> None:
     """The optimizer reads the sum in one stream; the next gradients come in another one."""
     weight = torch.zeros(4, device="sim:0")
-    bucket = ParameterBucket([0], [weight], lambda *_: [])
+    bucket = Bucket([0], [weight], lambda *_: [])
     compute, sums = torch.Stream("sim:0"), torch.Stream("sim:0")
     gradients = [torch.full((4,), float(n), device="sim:0") for n in range(3)]
     torch.accelerator.synchronize("sim:0")
@@ -122,7 +122,7 @@ def test_a_part_of_a_sum_may_be_freed_by_either_end(places: tuple[str, str]) -> 
         with devices.on_stream(workers[index].stream):
             exchange = network.transport(index).exchange_among([0, 1], tied=True)
             reduce = AllReduce([0, 1], index, exchange)
-            bucket = ParameterBucket([0], [torch.ones(8, device=places[index])], lambda *_: [])
+            bucket = Bucket([0], [torch.ones(8, device=places[index])], lambda *_: [])
             for number in range(4):
                 own = bucket.flat([torch.full((8,), float(index + number), device=places[index])])
                 numbers = reduce.sum(ReduceKey(0, number, [0, 1]), own).numbers

@@ -202,16 +202,16 @@ def values(**settings: Any) -> dict[str, Any]:
 
 def pipeline(
     model: nn.Sequential,
-    method: str = "flush",
+    method: str | pk.Schedule = "flush",
     balance: Sequence[int] | str = "auto",
     **options: Any,
 ) -> pk.Pipeline:
     """A pipeline with the tests' defaults: momentum, mean squares."""
-    m = options.pop("m", 4)
-    stages = options.pop("stages", None) or len(balance)
-    schedule = METHODS[method].schedule
+    if isinstance(method, str):
+        counts = options.pop("stages", None) or len(balance), options.pop("m", 4)
+        method = METHODS[method].schedule(*counts)
     arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss(), "seed": 0} | options
-    return pk.Pipeline(model, schedule(stages, m), balance=balance, **values(**arguments))
+    return pk.Pipeline(model, method, balance=balance, **values(**arguments))
 
 
 def cores_of_each(workers: int) -> int:

@@ -12,9 +12,8 @@ from torch import nn
 
 import pipekit as pk
 from pipekit.engine.batches import Batch, part_sizes, split
-from pipekit.engine.feed import End, Feed, Needs
+from pipekit.engine.feed import BeyondStop, End, Feed, Needs
 from pipekit.engine.runs.batch_reader import BatchReader
-from pipekit.engine.transport import BeyondStop
 from pipekit.layers.seeded import Seeded
 from pipekit.schedules import Schedule, gpipe, lower, pipedream
 from tests.engine.examples import data, mixed, pipeline

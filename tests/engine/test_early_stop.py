@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pipekit import schedules
-from pipekit.engine.stops import PossibleStops, StopPoint, possible_stops
+from pipekit.engine.feed import StopPoint
+from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
 RATES = """
     worker 0 | F0 F1 .  B0 B1^ F2 F3 .  B2 B3^

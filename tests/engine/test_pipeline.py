@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from pipekit import Watch, schedules
-from pipekit.engine import Pipeline
 from pipekit.schedules import check
 from tests.engine.examples import (
     METHODS,
@@ -25,7 +24,6 @@ from tests.engine.examples import (
     different,
     mixed,
     mlp,
-    nesterov,
     pairs,
     pipeline,
 )
@@ -363,14 +361,7 @@ class Slow(nn.Module):
 
 
 def test_a_schedule_as_such() -> None:
-    pipe = Pipeline(
-        pairs(),
-        schedules.gpipe(2, 4).take(3),
-        balance=[3, 5],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        seed=0,
-    )
+    pipe = pipeline(pairs(), schedules.gpipe(2, 4).take(3), [3, 5])
     assert pipe.train(data(3)).losses == by_equations(pairs(), data(3), "gpipe", [3, 5]).losses
 
 

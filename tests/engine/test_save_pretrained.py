@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import pipekit as pk
 from pipekit import schedules
-from tests.engine.examples import cores_of_each, different
+from tests.engine.examples import cores_of_each, different, pipeline
 
 pytestmark = pytest.mark.models
 
@@ -117,11 +117,10 @@ def test_there_and_back_by_save_pretrained(
     loaded = type(model).from_pretrained(tmp_path)
     assert different(dict(loaded.state_dict()), pipe.state_dict()) == []
     assert different(dict(pipe.load_into(make()).state_dict()), pipe.state_dict()) == []
-    again = pk.Pipeline(
+    again = pipeline(
         pk.stages(make(), example),
         schedules.flush(2, 2),
         optimizer=partial(torch.optim.SGD, lr=0.1),
-        loss=nn.MSELoss(),
     )
     again.load_state_dict(loaded.state_dict())
     assert different(again.state_dict(), pipe.state_dict()) == []

@@ -9,10 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipekit import Pipeline, Schedule, oracle, schedules
+from pipekit import Schedule, schedules
 from pipekit.clusters import flat
 from pipekit.layers.skips import Skippable, inlined
-from tests.engine.examples import cores_of_each, cut, data, different, nesterov, values
+from tests.engine.examples import (
+    by_equations,
+    cut,
+    data,
+    different,
+    pipeline,
+)
 from tests.engine.gloo import over_gloo
 from tests.engine.parametrized import TRANSPORTS
 
@@ -66,14 +72,7 @@ METHODS: dict[str, Callable[[int], Schedule]] = {
 def trained(
     method: str, balance: list[int], batches: Sequence[Any], **options: Any
 ) -> tuple[list[float], float, dict[str, Tensor]]:
-    pipe = Pipeline(
-        model(),
-        METHODS[method](len(balance)),
-        balance=balance,
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        **values(**options),
-    )
+    pipe = pipeline(model(), METHODS[method](len(balance)), balance, **options)
     losses = pipe.train(batches).losses
     return losses, pipe.evaluate(batches), pipe.state_dict()
 
@@ -90,16 +89,8 @@ def test_weights_are_the_equations_wherever_the_model_is_cut(
     balance = cut(8, edges)
     batches = data(4, rows=[12, 13, 12, 15])
     losses, _, weights = trained(method, balance, batches, recompute=recompute)
-    truth = oracle.train(
-        model(),
-        batches,
-        method=method,
-        balance=balance,
-        microbatches={"gpipe": 2, "2bw": len(balance), "pipedream": 1}[method],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        threads=cores_of_each(len(balance)),
-    )
+    m = len(balance) if method == "2bw" else 2
+    truth = by_equations(model(), batches, method, balance, m=m)
     assert losses == truth.losses
     assert different(weights, truth.weights[-1]) == []
 
@@ -127,14 +118,7 @@ def test_torchrun_too() -> None:
 @TRANSPORTS
 def test_a_skip_does_not_pass_through_the_stages_between(transport: str) -> None:
     """Outer goes from stage 1 to stage 3, inner within stage 2; rows of 6 numbers."""
-    pipe = Pipeline(
-        model(),
-        schedules.gpipe(4, 2),
-        balance=[1, 2, 3, 2],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        transport=transport,
-    )
+    pipe = pipeline(model(), schedules.gpipe(4, 2), [1, 2, 3, 2], transport=transport)
     sent = pipe.train(data(1, rows=8)).traffic.set_index(["source", "destination", "purpose"])
     row, parity, main = 6 * 4, 8, 8 * 6 * 4
     assert sent["bytes"].to_dict() == {
@@ -151,35 +135,17 @@ def test_a_skip_does_not_pass_through_the_stages_between(transport: str) -> None
 
 def test_replicas_send_skips_to_the_worker_of_the_minibatch() -> None:
     batches = data(5)
-    pipe = Pipeline(
-        model(),
-        schedules.pipedream([2, 1, 2]),
-        balance=[2, 3, 3],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-    )
+    pipe = pipeline(model(), schedules.pipedream([2, 1, 2]), [2, 3, 3])
     losses = pipe.train(batches).losses
-    truth = oracle.train(
-        model(),
-        batches,
-        method="pipedream",
-        balance=[2, 3, 3],
-        replicas=[2, 1, 2],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-    )
+    how = {"replicas": [2, 1, 2], "workers": 5}
+    truth = by_equations(model(), batches, "pipedream", [2, 3, 3], **how)
     assert losses == truth.losses
     assert different(pipe.state_dict(), truth.weights[-1]) == []
 
 
 def test_unmatched_names_are_refused_before_anything_runs() -> None:
     with pytest.raises(ValueError, match="which no layer pops"):
-        Pipeline(
-            nn.Sequential(nn.Linear(6, 6), Stash()),
-            schedules.gpipe(2, 2),
-            optimizer=nesterov,
-            loss=nn.MSELoss(),
-        )
+        pipeline(nn.Sequential(nn.Linear(6, 6), Stash()), schedules.gpipe(2, 2))
 
 
 # ---- riding along, for comparison
@@ -187,13 +153,7 @@ def test_unmatched_names_are_refused_before_anything_runs() -> None:
 
 def test_inlined_skips_cross_every_boundary_on_their_way() -> None:
     """Outer from stage 1 to stage 3, by way of 2; inner within 2.  Else as straight skips."""
-    pipe = Pipeline(
-        inlined(model()),
-        schedules.gpipe(4, 2),
-        balance=[1, 2, 3, 2],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-    )
+    pipe = pipeline(inlined(model()), schedules.gpipe(4, 2), [1, 2, 3, 2])
     sent = pipe.train(data(1, rows=8)).traffic.set_index(["source", "destination", "purpose"])
     main = skip = 8 * 6 * 4
     parity = 2 * 8

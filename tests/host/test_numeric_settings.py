@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pipekit.host.numeric_settings import NumericSettings
+from pipekit.host.numeric_settings import apply_settings, numeric_settings
 
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    before = NumericSettings.here()
+    before = numeric_settings()
     yield
-    before.apply()
+    apply_settings(before)
 
 
 def switched() -> None:
@@ -26,14 +26,14 @@ def switched() -> None:
 
 
 def test_they_are_set_as_they_were_read() -> None:
-    before = NumericSettings.here()
+    before = numeric_settings()
     switched()
-    turned = NumericSettings.here()
-    changed = [a != b for a, b in zip(before.values, turned.values, strict=True)]
+    turned = numeric_settings()
+    changed = [a != b for a, b in zip(before, turned, strict=True)]
     assert sum(changed) >= 6
-    before.apply()
-    assert NumericSettings.here() == before
-    turned.apply()
+    apply_settings(before)
+    assert numeric_settings() == before
+    apply_settings(turned)
     assert torch.get_default_dtype() == torch.float64
     assert torch.is_deterministic_algorithms_warn_only_enabled()
     assert torch.get_float32_matmul_precision() == "medium"
@@ -44,10 +44,10 @@ def test_they_are_set_as_they_were_read() -> None:
 
 def test_a_precision_of_one_library_is_taken_over() -> None:
     """torch then refuses to tell the precision of all products as one."""
-    before = NumericSettings.here()
+    before = numeric_settings()
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]
-    turned = NumericSettings.here()
-    before.apply()
+    turned = numeric_settings()
+    apply_settings(before)
     assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"  # type: ignore[attr-defined]
-    turned.apply()
+    apply_settings(turned)
     assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.layers.copies import copied, twin
+from pipekit.layers.module_state import copied, twin
 from tests.engine.examples import mlp, pipeline
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipekit.layers.python_state import Change, PythonState, is_pure, state_untouched
+from pipekit.layers.module_state import state_untouched
+from pipekit.layers.python_state import Change, PythonState, is_pure
 
 CALLS = 0
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.layers.module_state import KeptTensors, weights_untouched
+from pipekit.layers.edited_tensors import KeptTensors, weights_untouched
 
 
 def edit(weight: Tensor, how: str) -> None:

@@ -23,8 +23,8 @@ from pipekit.engine.checkpoints.resume_point import Tensors, read_part
 from pipekit.engine.config import ResumeConfig, RunConfig
 from pipekit.engine.execution.pipeline_io import LossLog
 from pipekit.engine.execution.stage import Stage
+from pipekit.engine.feed import StopPoint
 from pipekit.engine.observers.observer import Observer, WorkerView
-from pipekit.engine.stops import StopPoint
 from pipekit.layers.module_state import named_buffers, set_buffers
 from pipekit.partition.recording.stage import extra_states, set_extra_states
 from pipekit.schedules import Op, Step

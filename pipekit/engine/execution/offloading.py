@@ -8,7 +8,7 @@ al., arXiv 2503.01328, section 3; BPipe, Kim et al., ICML 2023, section 3).
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -18,12 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pipekit.devices import CPU, Event, Mover, keep_for_current_stream, wait_event
 from pipekit.engine.arguments import loads, offloads
 from pipekit.engine.assignment import WorkerAssignment
-from pipekit.engine.execution.pipeline_io import (
-    StageGradients,
-    StageIO,
-    StageRuntime,
-    Target,
-)
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.layers.saved_tensors import saving
@@ -33,57 +28,38 @@ _ALIGNED = 16
 """Bytes at which a tensor of any type may begin."""
 
 
-class Saved:
-    """A tensor that autograd has saved for a backward, as it keeps it."""
+class Held:
+    """A tensor that a backward needs: one that autograd has saved, or a stage's input or output.
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self._version = tensor.detach(), tensor._version
+    Its place in autograd's graph stays while it holds nothing.
+    """
+
+    def __init__(self, tensor: Tensor, saved: bool) -> None:
+        self.tensor = tensor.detach() if saved else tensor
+        self._version = tensor._version if saved else None
 
     def take(self) -> None:
-        """Hold it no more.
+        """Hold nothing.
 
         Raises:
             RuntimeError: it has been edited since it was saved.
         """
-        if self.tensor._version != self._version:
+        if self._version not in (None, self.tensor._version):
             raise RuntimeError(
                 f"a tensor of size {[*self.tensor.shape]} that the backward needs was edited in "
                 f"place after it had been saved: let the layer that edits it return a new one"
             )
-        self.tensor = self.tensor.new_empty(0)
+        self.put(self.tensor.data.new_empty(0))
 
     def put(self, tensor: Tensor) -> None:
         """Hold it again."""
-        self.tensor = tensor
-
-
-class Waiting:
-    """A stage's input or output, where a backward ends or begins."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-
-    @property
-    def tensor(self) -> Tensor:
-        """What it holds."""
-        return self._tensor.data
-
-    def take(self) -> None:
-        """Hold nothing; its place in autograd's graph stays."""
-        self._tensor.data = self.tensor.new_empty(0)
-
-    def put(self, tensor: Tensor) -> None:
-        """Hold it again."""
-        self._tensor.data = tensor
-
-
-Holder = Saved | Waiting
+        self.tensor.data = tensor
 
 
 class _View(NamedTuple):
     """A held tensor as a view of its storage; ``begin`` and ``end`` are in bytes."""
 
-    holder: Holder
+    holder: Held
     dtype: torch.dtype
     begin: int
     end: int
@@ -91,7 +67,7 @@ class _View(NamedTuple):
     stride: tuple[int, ...]
 
     @classmethod
-    def of(cls, holder: Holder) -> "_View":
+    def of(cls, holder: Held) -> "_View":
         t = holder.tensor
         begin = int(t.storage_offset()) * t.itemsize
         last = sum((n - 1) * step for n, step in zip(t.size(), t.stride(), strict=True))
@@ -108,7 +84,7 @@ class _View(NamedTuple):
 class MovedTensors:
     """The tensors of one microbatch that move, together where they share a storage."""
 
-    def __init__(self, holders: Iterable[Holder], stay: set[StorageWeakRef], mover: Mover) -> None:
+    def __init__(self, holders: Iterable[Held], stay: set[StorageWeakRef], mover: Mover) -> None:
         self._mover = mover
         shared: dict[StorageWeakRef, list[_View]] = defaultdict(list)
         for holder in holders:
@@ -172,26 +148,24 @@ Execute = Callable[[Step], None]
 class OffloadingStage:
     """A stage from which a microbatch's activations can be taken, and given back."""
 
-    def __init__(self, stage: StageRuntime, trained: Stage, mover: Mover) -> None:
-        self._stage, self._trained, self._mover = stage, trained, mover
-        self.infer, self.backward_weight = stage.infer, stage.backward_weight
-        self._saved: dict[int, WeakSet[Saved]] = {}
+    def __init__(self, stage: Stage, mover: Mover) -> None:
+        self._stage, self._mover = stage, mover
+        self.backward_weight = stage.backward_weight
+        self._saved: dict[int, WeakSet[Held]] = {}
         self._moved: dict[int, MovedTensors] = {}
 
-    def forward(
-        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
-    ) -> StageIO:
-        with self._holding(microbatch):
-            return self._stage.forward(x, microbatch, slot, target, recompute)
+    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
+        with self._holding(step.task.microbatch):
+            return self._stage.forward(step, x, target, recompute)
 
-    def recompute(self, microbatch: int, slot: int) -> StageIO:
-        self._await(microbatch)
-        with self._holding(microbatch):
-            return self._stage.recompute(microbatch, slot)
+    def recompute(self, step: Step) -> StageIO:
+        self._await(step.task.microbatch)
+        with self._holding(step.task.microbatch):
+            return self._stage.recompute(step)
 
-    def backward(self, microbatch: int, *about: Any) -> StageGradients:
-        self._await(microbatch)
-        return self._stage.backward(microbatch, *about)
+    def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
+        self._await(step.task.microbatch)
+        return self._stage.backward(step, gradients)
 
     def moving(self, microbatch: int, leaves: bool) -> AbstractContextManager[None]:
         """Have this thread's work go to the stream in which a microbatch's tensors move."""
@@ -201,11 +175,12 @@ class OffloadingStage:
 
     def offload(self, microbatch: int, target: torch.device) -> list[Tensor]:
         """Move what a microbatch keeps to a device; return the memory that is left, a row each."""
-        weights = self._trained.weights.modules
-        waiting, of_batch = self._trained.waiting(microbatch)
+        weights = self._stage.weights.modules
+        waiting, of_batch = self._stage.waiting(microbatch)
         stay = storages(t for m in weights for t in (*m.parameters(), *m.buffers()))
         stay |= storages(of_batch)
-        holders = [*self._saved.pop(microbatch, ()), *map(Waiting, waiting)]
+        holders = [*self._saved.pop(microbatch, ())]
+        holders += [Held(tensor, saved=False) for tensor in waiting]
         moved = self._moved[microbatch] = MovedTensors(holders, stay, self._mover)
         return moved.leave(target)
 
@@ -214,10 +189,10 @@ class OffloadingStage:
         return self._moved[microbatch].come_back()
 
     def _holding(self, microbatch: int) -> AbstractContextManager[None]:
-        held = self._saved[microbatch] = WeakSet[Saved]()
+        held = self._saved[microbatch] = WeakSet[Held]()
 
-        def pack(tensor: Tensor) -> Saved:
-            held.add(saved := Saved(tensor))
+        def pack(tensor: Tensor) -> Held:
+            held.add(saved := Held(tensor, saved=True))
             return saved
 
         return saving(pack, lambda saved: saved.tensor)
@@ -233,7 +208,6 @@ def offloading(
     execute: Execute,
     stages: Mapping[int, OffloadingStage],
     assignment: WorkerAssignment,
-    first_microbatch: int,
     observers: Sequence[Observer],
 ) -> Execute:
     """Return what executes a step, and moves activations where the table has it."""
@@ -245,7 +219,7 @@ def offloading(
         if not (offloads(op) or loads(op)):
             execute(step)
             return
-        stage, microbatch = stages[number], microbatch + first_microbatch
+        stage = stages[number]
         target = CPU if op.peer is None else assignment.devices[op.peer]
         with stage.moving(microbatch, op.leaves):
             for each in begin:

@@ -17,7 +17,10 @@ from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.losses.checks import require_loss, require_no_weights
 from pipekit.partition.partition import PartitionStage
+from pipekit.schedules import Op, Step
 from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
+
+_SPLIT = Op.BACKWARD_INPUT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,7 @@ class PassConfig:
 
     def build(self, device: torch.device) -> "Passes":
         """Return the stage for inference, on its device."""
-        return Passes(self, [self.part.module.to(device).eval()], device)
+        return InferencePasses(self, [self.part.module.to(device).eval()], device)
 
 
 class _Pending(NamedTuple):
@@ -74,6 +77,7 @@ class Passes:
     ) -> None:
         self._config, self._part = config, config.part
         self._modules, self._device, self._parameters = modules, device, parameters
+        self._first_microbatch = 0  # of the run: the key of random numbers counts all runs
         self._pending: dict[int, _Pending] = {}
         self._pending_weights: dict[int, WeightBackward | None] = {}
         self._read_states: dict[nn.Module, ReadState] = {}
@@ -81,26 +85,21 @@ class Passes:
         self._loss_checked = False
         self._by_branches: bool | None = None  # None: no split backward has been compared yet
 
-    def forget(self) -> None:
-        """Begin a run: drop the tensors of one that failed."""
+    def begin(self, first_microbatch: int) -> None:
+        """Begin a run behind so many microbatches; drop the tensors of one that failed."""
+        self._first_microbatch = first_microbatch
         self._pending.clear()
         self._pending_weights.clear()
         self._read_states.clear()
         self._loss_checked = False
 
-    def infer(self, x: StageIO, microbatch: int) -> StageIO:
-        with torch.no_grad(), autocast(self._device, self._config.autocast):
-            return self._run(0, x, microbatch, keep=False)
-
-    def forward(
-        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
-    ) -> StageIO:
+    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
         differentiated = differentiable(tuple(x)) if self._config.differentiates_input else ()
         for tensor in differentiated:
             tensor.requires_grad_()
-        read = self._read_now(slot) if recompute else None
+        read = self._read_now(step.slot) if recompute else None
         with _checkpointing() if recompute else nullcontext():
-            output = self._compute(x, microbatch, slot, target)
+            output = self._compute(step, x, target)
         gradients = StageGradients({}, {})
         if recompute:
             for tensor in differentiated:  # of hooks that layers have given it, of no graph
@@ -108,14 +107,15 @@ class Passes:
         else:
             self._watch_input(x, gradients)
         kept = None if recompute else output
-        self._pending[microbatch] = _Pending(x, kept, target, gradients, read)
+        self._pending[step.task.microbatch] = _Pending(x, kept, target, gradients, read)
         return StageIO(tree_map(Tensor.detach, output.main), tree_map(Tensor.detach, output.skips))
 
-    def recompute(self, microbatch: int, slot: int) -> StageIO:
+    def recompute(self, step: Step) -> StageIO:
+        microbatch = step.task.microbatch
         pending = self._pending[microbatch]
         assert pending.read is not None
         with pending.read.again(), during(recomputing=True):
-            output = self._compute(pending.input, microbatch, slot, pending.target)
+            output = self._compute(step, pending.input, pending.target)
         self._watch_input(pending.input, pending.gradients)
         self._pending[microbatch] = pending._replace(output=output, read=None)
         return output
@@ -140,14 +140,8 @@ class Passes:
         received, read = (pending.input, ()) if self._part.index else ((), pending.input)
         return leaves((received, pending.output)), tensors_in((read, target))
 
-    def backward(
-        self,
-        microbatch: int,
-        slot: int,
-        update: int,
-        gradients: StageGradients | None,
-        split: bool,
-    ) -> StageGradients:
+    def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
+        microbatch, slot, split = step.task.microbatch, step.slot, step.task.op is _SPLIT
         pending = self._pending.pop(microbatch)
         begin, arrived = self._begin_backward(pending, slot, gradients), pending.gradients
         ends = self._split_ends(pending.input, slot) if split else []
@@ -164,8 +158,8 @@ class Passes:
         # By number: autograd may have come to the last one first.
         return StageGradients(dict(sorted(arrived.main.items())), arrived.skips)
 
-    def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
-        if rest := self._pending_weights.pop(microbatch):
+    def backward_weight(self, step: Step) -> None:
+        if rest := self._pending_weights.pop(step.task.microbatch):
             with drawing_again(self._device) if self._drew else nullcontext():
                 if self._by_branches is None:
                     self._by_branches = rest.is_exact()
@@ -181,9 +175,11 @@ class Passes:
             return ([output.main], None) if output.main.requires_grad else None
         outputs = differentiable(output.main)
         pairs = [(outputs[n], g) for n, g in gradients.main.items()]
-        # What later stages have added up comes to a weight before the stage's own gradients do.
-        originals = {n: self._parameters[slot][p] for n, p in self._part.originals.items()}
-        pairs += [((output.skips | originals)[n], g) for n, g in gradients.skips.items()]
+        originals = self._part.originals
+        for n, gradient in gradients.skips.items():
+            # What later stages have added up comes to a weight before the stage's own gradients do.
+            shared = self._parameters[slot][originals[n]] if n in originals else output.skips[n]
+            pairs.append((shared, gradient))
         reached = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
         return ([t for t, _ in reached], [g for _, g in reached]) if reached else None
 
@@ -197,9 +193,9 @@ class Passes:
             ends += dict.fromkeys(tensor for tensor in leaves(tuple(x)) if tensor.requires_grad)
         return ends + [self._parameters[slot][place] for place in self._part.copies.values()]
 
-    def _compute(self, x: StageIO, microbatch: int, slot: int, target: Target | None) -> StageIO:
+    def _compute(self, step: Step, x: StageIO, target: Target | None) -> StageIO:
         with autocast(self._device, self._config.autocast):
-            output = self._run(slot, x, microbatch)
+            output = self._run(step, x)
             if target is None:
                 return output
             loss = target.loss(output.main, target.target)
@@ -209,28 +205,29 @@ class Passes:
             self._loss_checked = True
         return StageIO(loss * target.weight if target.weight != 1.0 else loss, {})
 
-    def _run(self, slot: int, x: StageIO, microbatch: int, keep: bool = True) -> StageIO:
+    def _run(self, step: Step, x: StageIO, keep: bool = True) -> StageIO:
         part, main = self._part, x.main
         if part.edits_input:  # it may be neither the sender's tensor nor a leaf
             main = tree_map(torch.clone, main)
         if not part.pops and not part.stashes:
-            return StageIO(self._layers(slot, main, microbatch), {})
+            return StageIO(self._layers(step, main), {})
         # Of a skip that is None nothing came.
         with carrying({name: x.skips.get(n) for name, n in part.pops.items()}) as carried:
             if not keep:
                 x.skips.clear()  # whoever pops a skip has the last of it
-            main = self._layers(slot, main, microbatch)
+            main = self._layers(step, main)
         stashed = {n: carried.stashed(name) for name, n in part.stashes.items()}
         return StageIO(main, {n: skip for n, skip in stashed.items() if skip is not None})
 
-    def _layers(self, slot: int, x: Tree, microbatch: int) -> Tree:
-        seed = self._config.seed
+    def _layers(self, step: Step, x: Tree) -> Tree:
+        seed, layers = self._config.seed, self._modules[step.slot]
         if seed is None:
-            for layer in self._modules[slot]:
+            for layer in layers:
                 x = layer(x)
             return x
+        microbatch = self._first_microbatch + step.task.microbatch
         with Seeded(0, self._device) as seeded:
-            for number, layer in enumerate(self._modules[slot], start=self._part.first_layer):
+            for number, layer in enumerate(layers, start=self._part.first_layer):
                 seeded.seed(partial(_seed, seed, number, microbatch))
                 x = layer(x)
         self._drew = self._drew or seeded.drew
@@ -251,6 +248,14 @@ class Passes:
             for skip, tensor in x.skips.items():
                 if differentiable(tensor):
                     tensor.register_hook(partial(_take, gradients.skips, skip))
+
+
+class InferencePasses(Passes):
+    """Forwards of which nothing is kept, since no backward follows."""
+
+    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
+        with torch.no_grad(), autocast(self._device, self._config.autocast):
+            return self._run(step, x, keep=False)
 
 
 def _seed(seed: Seed, layer: int, microbatch: int) -> int:

@@ -12,6 +12,7 @@ from pipekit.devices import is_accelerator, to_device
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.feed import Feed
 from pipekit.layers.pass_state import autocast
+from pipekit.schedules import Step
 from pipekit.trees import Tree, tree_map
 
 
@@ -50,41 +51,29 @@ class Target(NamedTuple):
 class StageRuntime(Protocol):
     """A stage that can run the passes of a microbatch.
 
-    ``microbatch`` is its index over all runs, the key of its random numbers; ``slot`` the weight
-    slot that a pass reads; ``update`` the one that sums the gradients of the weights.
+    Each pass is that of a ``step``: on its microbatch, with the weights in its slot, and with the
+    gradients of the weights for its update.
     """
 
-    def infer(self, x: StageIO, microbatch: int) -> StageIO:
-        """Return the output for ``x``, keeping nothing."""
-
-    def forward(
-        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
-    ) -> StageIO:
+    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
         """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss.
 
         ``x`` has a leading dimension of rows; ``target`` is None on all stages but the last; with
         ``recompute`` only the input is kept until the backward.
         """
 
-    def recompute(self, microbatch: int, slot: int) -> StageIO:
+    def recompute(self, step: Step) -> StageIO:
         """Run again a forward whose graph was not kept; return its output."""
 
-    def backward(
-        self,
-        microbatch: int,
-        slot: int,
-        update: int,
-        gradients: StageGradients | None,
-        split: bool,
-    ) -> StageGradients:
+    def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
         """Add a pending microbatch's gradients to those of the weights; return the input's.
 
-        ``gradients`` are those of the output; None if that is a loss, for ones.  If it is
-        ``split``, the weights' are left for :meth:`backward_weight`.  ValueError is raised if a
-        layer draws random numbers in its backward.
+        ``gradients`` are those of the output; None if that is a loss, for ones.  A split backward
+        leaves the weights' for :meth:`backward_weight`.  ValueError is raised if a layer draws
+        random numbers in its backward.
         """
 
-    def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
+    def backward_weight(self, step: Step) -> None:
         """Add the microbatch's gradients to those of the weights, after a split backward."""
 
 

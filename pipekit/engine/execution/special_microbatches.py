@@ -12,12 +12,7 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.batches import Batch
-from pipekit.engine.execution.pipeline_io import (
-    StageGradients,
-    StageIO,
-    StageRuntime,
-    Target,
-)
+from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, StageRuntime, Target
 from pipekit.engine.feed import Read
 from pipekit.layers.sequence_chunks import ChunkedSequence, running
 from pipekit.partition.probe import Probe
@@ -47,30 +42,28 @@ class PassingEmpty:
     """A stage through which empty microbatches pass: they add nothing to loss or gradients."""
 
     def __init__(self, stage: StageRuntime) -> None:
-        self._stage, self.infer = stage, stage.infer
+        self._stage = stage
         self._empty = set[int]()
 
-    def forward(
-        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
-    ) -> StageIO:
+    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
         if isinstance(x.main, tuple) and not x.main:
-            self._empty.add(microbatch)
+            self._empty.add(step.task.microbatch)
             return StageIO(torch.zeros(()) if target else (), {})
-        return self._stage.forward(x, microbatch, slot, target, recompute)
+        return self._stage.forward(step, x, target, recompute)
 
-    def recompute(self, microbatch: int, slot: int) -> StageIO:
-        if microbatch in self._empty:
+    def recompute(self, step: Step) -> StageIO:
+        if step.task.microbatch in self._empty:
             return StageIO((), {})
-        return self._stage.recompute(microbatch, slot)
+        return self._stage.recompute(step)
 
-    def backward(self, microbatch: int, *about: Any) -> StageGradients:
-        if microbatch in self._empty:
+    def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
+        if step.task.microbatch in self._empty:
             return StageGradients({}, {})
-        return self._stage.backward(microbatch, *about)
+        return self._stage.backward(step, gradients)
 
-    def backward_weight(self, microbatch: int, *about: Any) -> None:
-        if microbatch not in self._empty:
-            self._stage.backward_weight(microbatch, *about)
+    def backward_weight(self, step: Step) -> None:
+        if step.task.microbatch not in self._empty:
+            self._stage.backward_weight(step)
 
 
 def read_in_chunks(read: Read, chunks: int) -> Read:

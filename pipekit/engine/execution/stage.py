@@ -19,6 +19,7 @@ from pipekit.engine.updates.optimizer_state import NamedOptimizer, OrderedGroups
 from pipekit.engine.updates.weight_versions import OptimizerFactory, WeightVersions
 from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
+from pipekit.schedules import Step
 from pipekit.schedules.lowering.recurring import Recurring
 
 Edit = Callable[[Optimizer, LRScheduler | None], object]
@@ -43,8 +44,6 @@ class StageConfig:
 
     Attributes:
         passes: how its passes are run; its layers have the newest weights.
-        optimizer: makes its optimizer.
-        updates: how its weights are updated.
         groups: of the whole model's parameters.
         recompute: which microbatches of a batch are recomputed.
         state: of its optimizer, scheduler and loss scaler, from an earlier run, or None.
@@ -157,50 +156,39 @@ class Stage:
         if config.state is not None:
             self._load(config.state)
 
-    def prepare(self, slots: int, loss_versions: Recurring[int] | None = None) -> None:
-        """Get ready for a run that needs ``slots`` weight slots.
+    def prepare(
+        self, slots: int, loss_versions: Recurring[int] | None = None, first_microbatch: int = 0
+    ) -> None:
+        """Get ready for a run that needs ``slots`` weight slots, behind so many microbatches.
 
         ``loss_versions`` are those of :meth:`LossScaler.begin`.
         """
-        self._passes.forget()
+        self._passes.begin(first_microbatch)
         self.weights.prepare(slots)
         if self.scaler and loss_versions is not None:
             self.scaler.begin(loss_versions)
 
-    def infer(self, x: StageIO, microbatch: int) -> StageIO:
-        return self._passes.infer(x, microbatch)
+    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
+        return self._passes.forward(self.weights.begin_forward(step), x, target, recompute)
 
-    def forward(
-        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
-    ) -> StageIO:
-        slot = self.weights.begin_forward(slot)
-        return self._passes.forward(x, microbatch, slot, target, recompute)
+    def recompute(self, step: Step) -> StageIO:
+        return self._passes.recompute(self.weights.begin_forward(step))
 
-    def recompute(self, microbatch: int, slot: int) -> StageIO:
-        return self._passes.recompute(microbatch, self.weights.begin_forward(slot))
-
-    def backward(
-        self,
-        microbatch: int,
-        slot: int,
-        update: int,
-        gradients: StageGradients | None,
-        split: bool,
-    ) -> StageGradients:
-        slot = self.weights.begin_backward(slot, update)
-        if not split:
-            self.weights.accumulate(slot, update)
+    def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
+        step = self.weights.begin_backward(step)
+        if step.task.op.adds_gradient:
+            self.weights.accumulate(step.slot, step.update)
         if self.scaler and gradients is None:
-            loss = self._passes.loss(microbatch)
+            loss = self._passes.loss(step.task.microbatch)
             # By way of float64: a scale beyond what the loss's dtype can hold becomes infinite.
-            scale = torch.full_like(loss, self.scaler.scale(update), dtype=torch.float64)
+            scale = torch.full_like(loss, self.scaler.scale(step.update), dtype=torch.float64)
             gradients = StageGradients({0: scale.to(loss.dtype)}, {})
-        return self._passes.backward(microbatch, slot, update, gradients, split)
+        return self._passes.backward(step, gradients)
 
-    def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
-        slot = self.weights.begin_backward_weight(slot)
-        self.weights.accumulate(slot, update)
-        self._passes.backward_weight(microbatch, slot, update)
+    def backward_weight(self, step: Step) -> None:
+        step = self.weights.begin_backward_weight(step)
+        self.weights.accumulate(step.slot, step.update)
+        self._passes.backward_weight(step)
 
     def waiting(self, microbatch: int) -> tuple[list[Tensor], list[Tensor]]:
         """Return a pending microbatch's tensors; see :meth:`Passes.waiting`."""

@@ -46,13 +46,15 @@ class UpdateSynchronizer:
         self._stage_workers = config.table.stage_workers
         self.reducers: dict[int, Reducer] = {}
         self._all_reduces: list[AllReduce] = []
-        self.shares = any(len(self._stage_workers[index]) > 1 for index in stages)
+        self.shares = bool(config.table.stops) and any(
+            len(self._stage_workers[index]) > 1 for index in stages
+        )
         if self.shares:
             self._begin_sums()
         self._ties = self._make_ties() if config.ties else []
-        scalers = [stage.scaler for stage in stages.values() if stage.scaler]
         self._global_update: GlobalUpdate | None = None
-        if config.updates.clip_norm is not None or scalers:
+        if config.updates.clip_norm is not None or config.updates.scale:
+            scalers = [stage.scaler for stage in stages.values() if stage.scaler]
             numbers: list[int | None] = []
             for index, stage in stages.items():
                 first = worker == self._stage_workers[index][0]  # the others' are the same

@@ -3,6 +3,7 @@
 A step waits for its messages, computes, and sends its own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,8 +19,9 @@ from pipekit.engine.execution.pipeline_io import (
     StageRuntime,
 )
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
+from pipekit.engine.feed import BeyondStop
 from pipekit.engine.observers.observer import Observer, WorkerView, listeners
-from pipekit.engine.transport import Aborted, BeyondStop, Transport
+from pipekit.engine.transport import Aborted, Transport
 from pipekit.layers.pass_state import during, set_ends_batch
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
@@ -48,11 +50,11 @@ class Worker:
     ) -> None:
         self._execute, self._transport = execute, transport
         self._survives, self._conclude = survives, conclude
-        self._tell_begin = listeners(observers, Observer.begin, view)
-        self._tell_before = listeners(observers, Observer.before_step, view.number)
-        self._tell_after = listeners(observers, Observer.after_step, view.number)
-        self._tell_end = listeners(observers, Observer.end, view.number)
-        self._tell_close = listeners(observers, Observer.close, view.number)
+        self._begin = listeners(observers, Observer.begin, view)
+        self._before = listeners(observers, Observer.before_step, view.number)
+        self._after = listeners(observers, Observer.after_step, view.number)
+        self._end = listeners(observers, Observer.end, view.number)
+        self._close = listeners(observers, Observer.close, view.number)
 
     def run(self, steps: Iterable[Step]) -> None:
         """Execute every step between the observers' ``begin`` and ``end``.
@@ -62,16 +64,13 @@ class Worker:
             Aborted: another worker failed.
         """
         try:
-            for tell in self._tell_begin:
-                tell()
+            _tell(self._begin)
             self.execute(steps)
             if self._conclude:
                 self._conclude()
-            for tell in self._tell_end:
-                tell()
+            _tell(self._end)
         finally:
-            for tell in self._tell_close:
-                tell()
+            _tell(self._close)
 
     def execute(self, steps: Iterable[Step]) -> None:
         """Execute every step; raises as :meth:`run`."""
@@ -80,11 +79,9 @@ class Worker:
                 try:
                     self._transport.require_peers()
                     set_ends_batch(step.ends_batch)
-                    for tell in self._tell_before:
-                        tell(step)
+                    _tell(self._before, step)
                     self._execute(step)
-                    for tell in self._tell_after:
-                        tell(step)
+                    _tell(self._after, step)
                 except Aborted:
                     raise
                 except BeyondStop:  # before this step
@@ -98,12 +95,12 @@ class Worker:
 class Executor:
     """Executes the steps of one worker; one table says which method executes which op.
 
-    ``recompute`` is each stage's mode, ``first_microbatch`` the number of microbatches of earlier
-    runs, ``gradients`` the ends of backwards where the output is no loss; in inference no backwards
-    follow.
+    ``recompute`` is each stage's mode, ``gradients`` the ends of backwards where the output is no
+    loss.
 
     Attributes:
         most_pending: the most microbatches, of all stages, that waited for their backward at once.
+        sent_bytes: of messages to other workers, by receiver and purpose.
     """
 
     def __init__(
@@ -118,36 +115,32 @@ class Executor:
         gradients: GradientsIO | None = None,
         updates: UpdateSynchronizer | None = None,
         observers: Sequence[Observer] = (),
-        first_microbatch: int = 0,
-        training: bool = True,
     ) -> None:
         self._stages, self._recompute, self._updates = stages, recompute, updates
         self._reducers = updates.reducers if updates else {}
         self._transport, self._ends, self._device = transport, ends, device
         self._gradient_ends = gradients
-        self._first_microbatch = first_microbatch
-        self._pending = self.most_pending = 0
-        self._methods = self._IN_TRAINING if training else self._IN_INFERENCE
-        self._tell_received = listeners(observers, Observer.received, worker)
-        self._tell_before = listeners(observers, Observer.before_compute, worker)
-        self._tell_after = listeners(observers, Observer.after_compute, worker)
-        self._tell_sent = listeners(observers, Observer.sent, worker)
+        self._worker, self._pending, self.most_pending = worker, 0, 0
+        self.sent_bytes: Counter[tuple[int, str]] = Counter()
+        self._received = listeners(observers, Observer.received, worker)
+        self._before = listeners(observers, Observer.before_compute, worker)
+        self._after = listeners(observers, Observer.after_compute, worker)
+        self._sent = listeners(observers, Observer.sent, worker)
 
     def execute(self, step: Step) -> None:
         """Execute one step; an error of a layer or the loss is raised, or Aborted if another worker
         fails.
         """
-        self._methods[step.task.op](self, step)
+        self._METHODS[step.task.op](self, step)
 
     def _run_again(self, step: Step) -> None:
         """Run a forward again that kept only its input (GPipe, 2.3); it waits for no gradient.
 
         It runs right before the backward, or where the table has it.
         """
-        self._before(step, RECOMPUTE, ())
-        microbatch = step.task.microbatch + self._first_microbatch
-        output = self._stages[step.task.stage].recompute(microbatch, step.slot)
-        self._after(step, RECOMPUTE, output)
+        _tell(self._before, step, RECOMPUTE, ())
+        output = self._stages[step.task.stage].recompute(step)
+        _tell(self._after, step, RECOMPUTE, output)
 
     def _forward(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
@@ -155,68 +148,57 @@ class Executor:
         target = None if step.sends else self._ends.target(microbatch)
         if target:
             target = target._replace(target=to_device(target.target, self._device))
-        self._before(step, _FORWARD, (x.main, x.skips, target.target if target else ()))
+        _tell(self._before, step, _FORWARD, (x.main, x.skips, target.target if target else ()))
         recomputed = step.recomputed(self._recompute[stage])
-        microbatch += self._first_microbatch
-        self._give(step, self._stages[stage].forward(x, microbatch, step.slot, target, recomputed))
-        self._pending += 1
-        self.most_pending = max(self.most_pending, self._pending)
-
-    def _infer(self, step: Step) -> None:
-        _, stage, microbatch, _ = step.task
-        x = self._input(step)
-        self._before(step, _FORWARD, (x.main, x.skips))
-        self._give(step, self._stages[stage].infer(x, microbatch + self._first_microbatch))
-
-    def _give(self, step: Step, output: StageIO) -> None:
-        self._after(step, _FORWARD, output)
+        output = self._stages[stage].forward(step, x, target, recomputed)
+        _tell(self._after, step, _FORWARD, output)
         self._send(step, output)
         if not step.sends:
-            self._ends.output(step.task.microbatch, output.main)
+            self._ends.output(microbatch, output.main)
+        self._pending += 1
+        self.most_pending = max(self.most_pending, self._pending)
 
     def _backward(self, step: Step) -> None:
         op, stage, microbatch, _ = step.task
         if step.recomputed(self._recompute[stage]) and not step.again_at_a_place:
             self._run_again(step)
-        gradients, split = self._gradients(step), op is Op.BACKWARD_INPUT
-        self._before(step, op.name, gradients or ())
-        about = microbatch + self._first_microbatch, step.slot, step.update
+        gradients = self._gradients(step)
+        _tell(self._before, step, op.name, gradients or ())
         last = self._reducers.get(stage) if step.ends_update else None
         if last:
             last.begin(step.update)
-        result = self._stages[stage].backward(*about, gradients, split)
+        result = self._stages[stage].backward(step, gradients)
         if last:
             last.end(step.update)
         self._pending -= op.adds_gradient
-        self._after(step, op.name, result)
+        _tell(self._after, step, op.name, result)
         self._send(step, result)
         if not step.sends and self._gradient_ends:
             self._gradient_ends.input_gradients(microbatch, result)
 
     def _backward_weight(self, step: Step) -> None:
-        _, stage, microbatch, _ = step.task
-        self._before(step, _WEIGHT, ())
-        about = microbatch + self._first_microbatch, step.slot, step.update
+        stage = step.task.stage
+        _tell(self._before, step, _WEIGHT, ())
         last = self._reducers.get(stage) if step.ends_update else None
         if last:
             last.begin(step.update)
-        self._stages[stage].backward_weight(*about)
+        self._stages[stage].backward_weight(step)
         if last:
             last.end(step.update)
         self._pending -= 1
-        self._after(step, _WEIGHT, ())
+        _tell(self._after, step, _WEIGHT, ())
 
     def _update(self, step: Step) -> None:
         _, stage, _, version = step.task
         assert self._updates, "only workers that train make updates"
         self._updates.settle(stage, version)
-        self._before(step, _UPDATE, ())
+        _tell(self._before, step, _UPDATE, ())
         self._updates.update(stage, step.slot)
-        self._after(step, _UPDATE, ())
+        _tell(self._after, step, _UPDATE, ())
 
     # Functions and not bound methods, with which an executor would hold on to itself, and so to
     # everything that is pending in its stages, until Python looks for circles.
-    _IN_TRAINING: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {
+    _METHODS: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {
         Op.FORWARD: _forward,
         Op.BACKWARD: _backward,
         Op.BACKWARD_INPUT: _backward,
@@ -224,7 +206,6 @@ class Executor:
         Op.UPDATE: _update,
         Op.RECOMPUTE: _run_again,
     }
-    _IN_INFERENCE: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {Op.FORWARD: _infer}
 
     def _input(self, step: Step) -> StageIO:
         if not step.receives:
@@ -242,8 +223,7 @@ class Executor:
         main, skips = None, {}
         for message, source in step.receives:
             content = self._transport.receive(message, source)
-            for tell in self._tell_received:
-                tell(step, message, source, content)
+            _tell(self._received, step, message, source, content)
             if message.skip == MAIN:
                 main = content
             elif isinstance(content, Tensor):  # else nothing has come of it
@@ -256,13 +236,11 @@ class Executor:
             content: Tree = result.main if is_main else result.skips.get(message.skip, ())
             size = tree_bytes(content)  # before the receiver may do with it what it likes
             self._transport.send(message, receiver, content)
-            for tell in self._tell_sent:
-                tell(step, message, receiver, content, size)
+            if receiver != self._worker:
+                self.sent_bytes[receiver, message.purpose] += size
+            _tell(self._sent, step, message, receiver, content, size)
 
-    def _before(self, step: Step, activity: str, inputs: Tree) -> None:
-        for tell in self._tell_before:
-            tell(step, activity, inputs)
 
-    def _after(self, step: Step, activity: str, outputs: Tree) -> None:
-        for tell in self._tell_after:
-            tell(step, activity, outputs)
+def _tell(listeners: Iterable[Callable[..., object]], *news: Any) -> None:
+    for listener in listeners:
+        listener(*news)

@@ -9,12 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pipekit.devices import (
-    ThreadStreams,
-    keep_for_current_stream,
-    record_events,
-    wait_events,
-)
+from pipekit.devices import ThreadStreams, keep_for_current_stream, record_events, wait_events
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.pipeline_io import StageGradients
 from pipekit.engine.execution.worker import Executor, Worker
@@ -176,7 +171,6 @@ class Minibatch:
                     stage.view.device,
                     gradients=self,
                     observers=observers,
-                    training=self._keeps,
                 )
                 worker = Worker(stage.view, executor.execute, transport, observers)
                 stage.with_aliases(partial(worker.execute, steps[number]))

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pipekit.devices import Clock
-from pipekit.engine.execution.passes import PassConfig, Passes
+from pipekit.engine.execution.passes import InferencePasses, PassConfig, Passes
+from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import WorkerView, observers_of
-from pipekit.engine.observers.record import recorders
+from pipekit.engine.observers.record import TraceRecorder
 from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.engine.transports.worker_threads import WorkerThreads
@@ -55,11 +56,14 @@ class ModuleStage:
             for name, p in self._module.named_parameters()
         }
         weights, clock = _Weights(self._module, self.aliases), runtime.clocks[number]
-        self.passes = Passes(config, weights.modules, clock.device, weights.parameters)
+        kind = Passes if keeps else InferencePasses
+        self.passes = kind(config, weights.modules, clock.device, weights.parameters)
         self.view = WorkerView(number, clock.device, clock, {number: weights}, int)
-        self.trace, self.memory = recorders(runtime.watch, {number: recompute}, clock.device)
+        watch = runtime.watch
+        self.trace = TraceRecorder(clock) if watch.trace else None
+        self.memory = MemoryTracker({number: recompute}, clock.device) if watch.memory else None
         recording = filter(None, (self.trace, self.memory))
-        self.observers = [*recording, *observers_of(runtime.watch.observers, number)]
+        self.observers = [*recording, *observers_of(watch.observers, number)]
         for observer in self.observers:
             observer.begin(self.view)
         if self.memory and not keeps:  # weights are all that stays of a forward alone

@@ -24,7 +24,7 @@ from pipekit.engine.options import Watch, require_timeout
 from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.layers import skips
 from pipekit.layers.batch_norm import convert_batch_norm, forget_batch
-from pipekit.layers.copies import twin
+from pipekit.layers.module_state import twin
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.partition.checks import (
     require_balance,

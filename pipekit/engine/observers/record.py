@@ -1,20 +1,16 @@
 """What workers recorded, and all of it as one trace."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 from pipekit.devices import Clock, unix_ns
 from pipekit.engine.observers.memory_tracker import NOTHING, HeldBytes, MemoryTracker
-from pipekit.engine.observers.observer import Observer, WorkerView
-from pipekit.engine.options import Watch
-from pipekit.plans import Recompute
+from pipekit.engine.observers.observer import Observer
 from pipekit.schedules import OPS, Message, Op, Step, Task
 from pipekit.traces import COLUMNS, Trace
 from pipekit.traces.memory import PARTS, Memory
@@ -39,15 +35,11 @@ class Event(NamedTuple):
 class TraceRecorder(Observer):
     """Records when one worker computed what, and how many bytes it sent of it or moved."""
 
-    def __init__(self) -> None:
-        self._clock: Clock | None = None
+    def __init__(self, clock: Clock) -> None:
+        self._seconds, self._now = clock.seconds, clock.now
         self._start: object = None
         self._marks: list[tuple[Step, str, object, object]] = []
         self._bytes: list[int] = []
-
-    def begin(self, worker: WorkerView) -> None:
-        self._clock = worker.clock
-        self._now = worker.clock.now
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
         self._start = self._now()
@@ -70,28 +62,12 @@ class TraceRecorder(Observer):
 
     def events(self) -> list[Event]:
         """Return what was done, with times in seconds on this host's monotonic clock."""
-        if self._clock is None:
-            return []
-        seconds = self._clock.seconds
         found = []
         for (step, activity, start, end), size in zip(self._marks, self._bytes, strict=True):
             _, stage, microbatch, version = step.task
-            times = seconds(start), seconds(end)
+            times = self._seconds(start), self._seconds(end)
             found.append(Event(stage, activity, microbatch, version, *times, size))
         return found
-
-
-class TrafficCounter(Observer):
-    """Counts the bytes that one worker sends to others, by receiver and purpose."""
-
-    def __init__(self) -> None:
-        self.sent_bytes: Counter[tuple[int, str]] = Counter()
-
-    def sent(
-        self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
-    ) -> None:
-        if receiver != worker:
-            self.sent_bytes[receiver, message.purpose] += size
 
 
 @dataclass
@@ -120,16 +96,8 @@ class WorkerRecord:
         )
 
 
-def recorders(
-    watch: Watch, recompute: Mapping[int, Recompute], device: torch.device
-) -> tuple[TraceRecorder | None, MemoryTracker | None]:
-    """Return the observers that record a worker's events and its memory, as far as is asked."""
-    trace = TraceRecorder() if watch.trace else None
-    return trace, MemoryTracker(recompute, device) if watch.memory else None
-
-
 def recorded(trace: TraceRecorder | None, memory: MemoryTracker | None) -> WorkerRecord:
-    """Return what these have recorded so far."""
+    """Return what these have recorded so far of a worker's events and memory."""
     events = trace.events() if trace else []
     if memory is None:
         return WorkerRecord(events)

@@ -2,13 +2,15 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
 
 from pipekit.devices import HostNumber
+from pipekit.engine import combinations
 from pipekit.engine.config import RunConfig
+from pipekit.engine.feed import BatchSource
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.progress import progress_bar
 from pipekit.schedules import Op, Step
@@ -129,31 +131,26 @@ _TOLD = -1
 class LossBar:
     """Counts batches as their last microbatch's loss comes in, and tells of them once updated.
 
-    ``sizes`` are the microbatches of each batch, maybe without end; ``done`` batches count already;
-    ``rows`` has those of each batch read from these on; ``stop`` is called when ``on_batch``
-    returns True, or with the error that it has raised.
+    They are those of ``source``, of which ``done`` count already.  It stops when ``on_batch``
+    returns True, or has raised an error.
     """
 
     def __init__(
-        self,
-        sizes: Iterable[int],
-        total: int | None,
-        shown: bool,
-        on_batch: OnBatch | None,
-        done: int,
-        rows: Sequence[int],
-        stop: Callable[[Exception | None], None],
+        self, source: BatchSource, on_batch: OnBatch | None, done: int, shown: bool
     ) -> None:
         self._on_batch, self._begin = on_batch, time.perf_counter()
-        self._rows, self._stop = rows, stop
-        self._sizes = iter(sizes)
+        self._rows = source.rows
+        self._stop = source.stop if source.possible_stops.batches else _refuse_to_stop
+        self._sizes = map(len, source.each_batch())
         self._batch_of: list[int] = []  # of each microbatch, as far as losses have come
         self._left: list[int] = []
         self._totals: list[float] = []
         self._rows_told = 0
         self._updates: dict[int, UpdateMade] = {}  # of each batch, until its loss is known as well
         # One that is not shown takes tqdm a quarter of a millisecond.
-        self._bar = progress_bar(total=total, initial=done, unit="batch") if shown else None
+        self._bar = None
+        if shown:
+            self._bar = progress_bar(total=source.total, initial=done, unit="batch")
 
     def add(self, news: LossKnown | UpdateMade) -> None:
         """Count a microbatch's part of its batch's loss, or the batches of an update."""
@@ -203,3 +200,9 @@ class LossBar:
         """Take the bar away."""
         if self._bar is not None:
             self._bar.close()
+
+
+def _refuse_to_stop(error: Exception | None) -> None:
+    if error:
+        raise error
+    raise RuntimeError(str(combinations.conflict({combinations.STOP, combinations.TORCHRUN})))

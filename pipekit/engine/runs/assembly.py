@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import nn
@@ -16,19 +17,18 @@ from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.options import Execution, Updates, require_callable, require_loss
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.model_stages import ModelStages
-from pipekit.engine.runs.tables import checked, delays
 from pipekit.engine.updates.mitigated_weights import StageMitigation
 from pipekit.engine.updates.optimizer_state import OrderedGroups
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers import skips
-from pipekit.layers.copies import copied
-from pipekit.layers.module_state import as_trained
+from pipekit.layers.module_state import as_trained, copied
 from pipekit.layers.sequence_chunks import require_chunkable
 from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
 from pipekit.partition.stages import in_plan_order
 from pipekit.plans import Plan
-from pipekit.schedules import Schedule
+from pipekit.schedules import Op, Schedule
+from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,13 @@ class Parts:
 
     Attributes:
         model: its stages, whose weights runs change.
-        schedule: checked.
-        optimizer, loss, updates, execution, transport, seed: as given; ``recompute`` names each
-            stage's mode.
+        execution: as given; ``recompute`` names each stage's mode.
         devices: of each worker.
-        runner: runs the workers.
-        reader: reads the user's batches.
         used: its features, of :mod:`pipekit.engine.combinations`.
+        joint: those for which all stages update together.
+        can_end: whether a run may end before its table.
+        stops: where a run without end may do so, of a schedule that has none.
+        stops_anywhere: whether that is before each batch.
     """
 
     model: ModelStages
@@ -58,6 +58,10 @@ class Parts:
     runner: Runner
     reader: BatchReader
     used: set[str]
+    joint: set[str]
+    can_end: bool
+    stops: PossibleStops
+    stops_anywhere: bool
 
 
 def assembled(
@@ -80,7 +84,7 @@ def assembled(
         require_choice("seed", seed, ["torch"])
     require_callable(optimizer=optimizer)
     require_loss(loss=loss)
-    checked(schedule)
+    arguments.checked(schedule)
     if schedule.chunks > 1:
         require_chunkable(layers)
     recompute = execution.recompute
@@ -100,7 +104,10 @@ def assembled(
     devices = resolve_for_workers(execution.devices, schedule.worker_count)
     used = combinations.of_pipeline(schedule, updates, execution, seed=seed, transport=transport)
     combinations.require_compatible(used)
-    late = delays(schedule) if updates.rule else []
+    joint = used & {combinations.CLIP, combinations.SCALE}
+    for feature in joint:
+        combinations.require_joint_updates(schedule, feature)
+    late = _delays(schedule) if updates.rule else []
     groups = updates.groups and OrderedGroups(updates.groups, layers)
     configure = partial(
         StageConfig.of,
@@ -115,6 +122,9 @@ def assembled(
         ],
     )
     trained = as_trained(copied(layers))
+    runner: Runner = TRANSPORTS.load(transport)(devices)
+    can_end = runner.can_end(devices)
+    stops = possible_stops(schedule) if schedule.period and can_end else PossibleStops()
     return Parts(
         model=ModelStages(layers, trained, schedule.stages, balance, configure),
         schedule=schedule,
@@ -125,7 +135,23 @@ def assembled(
         transport=transport,
         seed=seed,
         devices=devices,
-        runner=TRANSPORTS.load(transport)(devices),
+        runner=runner,
         reader=reader,
         used=used,
+        joint=joint,
+        can_end=can_end,
+        stops=stops,
+        # Updates of stages on several workers may average several batches.
+        stops_anywhere=bool(stops.batches) and len(stops.batches) == len(schedule.batch_stops),
     )
+
+
+def _delays(schedule: Schedule) -> list[int]:
+    """Return, for each stage, the most updates between a forward and its own update."""
+    some = schedule.excerpt()
+    found = [0] * some.stages
+    for op, stage, microbatch, version in chain(*some.workers):
+        if op is Op.FORWARD:
+            late = some.update_of[stage][microbatch] - 1 - version
+            found[stage] = max(found[stage], late)
+    return found

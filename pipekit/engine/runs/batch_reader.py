@@ -3,6 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Sized
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from pipekit.engine.batches import Batch, has_one_a_row, part_sizes
+from pipekit.engine.config import Start
 from pipekit.engine.options import Inputs
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
@@ -171,21 +173,22 @@ class BatchReader:
     def _tensors_of(self, taken: Any) -> Tree:
         return self._model_input.tensors_of(taken) if self._model_input else taken
 
-    def require_long(
-        self, batches: Any, parts: Sequence[int], offset: int = 0, steps: int | None = None
-    ) -> None:
+    def require_long(self, batches: Any, start: Start, steps: int | None) -> None:
         """Raise ValueError if a batch is already known to have too few rows.
 
-        The first and last batches of a list are read; a data loader's are counted.  ``parts`` are
-        the microbatches of each batch, which come round after the last; ``offset`` is the first
-        batch's number, ``steps`` the largest number of batches.
+        The first and last batches of a list are read, at most so many ``steps``; a data loader's
+        are counted.
         """
         if self._fewer:
             return
+        schedule, offset = start.schedule, start.offset
+        come_round = len(schedule.batch_stops) or len(schedule)
+        parts = [*map(len, islice(schedule.each_batch(), come_round))]
+        chunks = schedule.chunks
         if isinstance(batches, (list, tuple)) and not self._select:
             numbers = range(offset, min(len(batches), steps or len(batches)))
             for number in (*numbers[:_LOOKED_AT], *numbers[_LOOKED_AT:][-_LOOKED_AT:]):
-                self.read(batches[number], parts[(number - offset) % len(parts)], number)
+                self.read(batches[number], parts[(number - offset) % len(parts)] // chunks, number)
         elif (
             isinstance(batches, DataLoader)
             and not isinstance(batches.dataset, IterableDataset)
@@ -195,7 +198,7 @@ class BatchReader:
             last = len(batches) - 1
             if not sampler.drop_last and offset <= last < (steps or len(batches)):
                 rows = len(cast(Sized, sampler.sampler)) - last * sampler.batch_size
-                _require_rows(rows, parts[(last - offset) % len(parts)], last)
+                _require_rows(rows, parts[(last - offset) % len(parts)] // chunks, last)
 
 
 def _require_rows(rows: int, parts: int, number: int) -> None:

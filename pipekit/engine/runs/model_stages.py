@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +15,16 @@ from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.config import Norm
 from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
-from pipekit.engine.runs.users_model import UsersWeights
+from pipekit.engine.runs.users_model import UsersAttributes, UsersWeights
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
-from pipekit.layers.python_state import is_pure
-from pipekit.layers.skips import Skip, between, links
-from pipekit.layers.user_functions import Attribute, set_attributes
+from pipekit.layers.python_state import Attribute, is_pure, set_attributes
+from pipekit.layers.seeded import torch_seed
+from pipekit.layers.skips import between, links
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused
 from pipekit.partition.partition import (
     Partition,
-    Tie,
     cut,
     find_ties,
     partition,
@@ -43,13 +42,6 @@ from pipekit.partition.recording.stage import (
 from pipekit.trees import Tree
 
 
-class Joints(NamedTuple):
-    """What joins stages: skip connections, and weights that they share."""
-
-    skips: Sequence[Skip]
-    ties: tuple[Tie, ...]
-
-
 class ModelStages:
     """A model, and from the first batch on its stages.
 
@@ -57,6 +49,7 @@ class ModelStages:
 
     Attributes:
         original: the user's layers, which never run; the stages take over a copy of them.
+        attributes: of these layers; what changes is taken over, or warned of.
         balance: layers of each stage; None until it is known.
         partition: its stages, and what passes between them; None before the first batch.
         names: of the model's ``state_dict()``, in order.
@@ -74,7 +67,8 @@ class ModelStages:
         configure: Callable[..., StageConfig],
     ) -> None:
         self.original, self._model = original, model
-        self._weights, self.was_evaluating = UsersWeights(original), is_evaluating(original)
+        self._weights, self.attributes = UsersWeights(original), UsersAttributes(original)
+        self.was_evaluating = is_evaluating(original)
         self._count, self._configure, self._links = count, configure, links(model)
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
@@ -95,12 +89,12 @@ class ModelStages:
         return Norm(len(dtypes), reduce(torch.promote_types, dtypes)) if dtypes else Norm()
 
     @property
-    def joints(self) -> Joints | None:
-        """What joins the stages to be; None: only the first batch tells."""
+    def joints(self) -> Partition | None:
+        """What joins the stages to be, without these; None: only the first batch tells."""
         balance = self.balance or [1] * len(self._model)
-        skips = between(self._links, balance)
-        found = Joints(skips, find_ties(cut(self._model, balance)))
-        return found if self.balance or not any(found) else None
+        skips, ties = between(self._links, balance), find_ties(cut(self._model, balance))
+        known = self.balance or not (skips or ties)
+        return Partition((), tuple(skips), ties) if known else None
 
     def prepare(
         self,
@@ -113,18 +107,21 @@ class ModelStages:
 
         Returns what the sample has told, if the model was tried.
         """
+        if changed := self.attributes.taken():
+            self._set_attributes(changed)
         self._weights.compare(lambda: self._modules)
+        tried = None
         if self.partition is None:
             with self._original_unused():
                 tried = probe(self._model, sample, autocast, training=training)
             self.edits_batch = tried.edits_batch
             self._cut(tried, point)
             self._tried_in_training = training
-            return tried
         elif training and not self._tried_in_training:
             self._tried_in_training = True
-            return self._try_in_training(sample, autocast)
-        return None
+            tried = self._try_in_training(sample, autocast)
+        self.attributes.warn(tried)
+        return tried
 
     def require_gradients(self, names: Iterable[str], flag: bool) -> None:
         """Let weights be trained, or not; optimizers begin anew.
@@ -151,7 +148,7 @@ class ModelStages:
 
         self._replace(marked)
 
-    def set_attributes(self, changed: Sequence[Attribute]) -> None:
+    def _set_attributes(self, changed: Sequence[Attribute]) -> None:
         """Let the stages' modules have attributes that the user has changed in the model."""
         if self.partition is None:
             set_attributes(self._model, changed)
@@ -198,13 +195,17 @@ class ModelStages:
         self._replace(lambda config: config.with_part(config.passes.part.with_edits(tried)))
         return tried
 
-    def reseed(self, seed: int | None) -> None:
-        """Let layers draw their random numbers from this seed, from the next run on."""
-        if seed == self._seed:
-            return
-        self._seed = seed
-        if self._stages:
-            self._replace(lambda each: replace(each, passes=replace(each.passes, seed=seed)))
+    def reseed(self, given: int | str | None) -> int | None:
+        """Let layers draw their random numbers from this seed from now on, and return it.
+
+        A word stands for the seed last given to ``torch.manual_seed``.
+        """
+        seed = torch_seed() if isinstance(given, str) else given
+        if seed != self._seed:
+            self._seed = seed
+            if self._stages:
+                self._replace(lambda each: replace(each, passes=replace(each.passes, seed=seed)))
+        return seed
 
     def resume(self, point: ResumePoint) -> None:
         """Go back to a checkpoint.

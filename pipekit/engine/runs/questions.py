@@ -19,9 +19,9 @@ from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.layers.module_state import trained
+from pipekit.layers.module_state import state_untouched, trained
 from pipekit.layers.pass_state import autocast, rounding
-from pipekit.layers.python_state import is_pure, module_names, state_untouched
+from pipekit.layers.python_state import is_pure, module_names
 from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
 from pipekit.losses.checks import refusal_of_reading, warn_of_another_whole
 from pipekit.partition.checks import OriginalUnread, warn_of_mixed_rows

@@ -4,9 +4,9 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import accumulate, chain
-from operator import mul
+from operator import add, attrgetter, mul
 from typing import Any, Protocol, Self, TypeVar
 
 import pandas as pd
@@ -100,7 +100,9 @@ class Run:
         sizes, stop = array("q"), first
         for batch in batches:
             if known:
-                totals.append(_total(known[batch.start - first : batch.stop - first]))
+                addends = known[batch.start - first : batch.stop - first]
+                # From Python 3.12 on the built-in sum() rounds in another way.
+                totals.append(reduce(add, addends, 0.0))
                 sizes.append(len(batch))
                 stop = batch.stop
             if results:
@@ -113,12 +115,12 @@ class Run:
             wall_s=wall_s,
             name=name,
             table=schedule,
-            loss_scales=_known_to_all(report.loss_scales for report in reports),
-            skipped_updates=_known_to_all(report.skipped for report in reports),
+            loss_scales=tuple(next(filter(None, map(attrgetter("loss_scales"), reports)), ())),
+            skipped_updates=tuple(next(filter(None, map(attrgetter("skipped"), reports)), ())),
             weight_slots=tuple(report.weight_slots for report in reports),
             peak_in_flight=tuple(report.most_pending for report in reports),
-            records=[report.record for report in reports],
-            sent_bytes=[report.sent_bytes for report in reports],
+            records=[*map(attrgetter("record"), reports)],
+            sent_bytes=[*map(attrgetter("sent_bytes"), reports)],
             provenance=provenance(label, seed=seed, **origin),
         )
 
@@ -197,19 +199,6 @@ def _in_order(logs: Sequence[Iterable[tuple[int, float]]]) -> "tuple[array[float
     for microbatch, loss in chain(*logs):
         known[microbatch - first] = loss
     return known, first
-
-
-def _total(losses: Iterable[float]) -> float:
-    """Return a batch's loss, added up in the order of its microbatches."""
-    total = 0.0  # the built-in sum() rounds in another way from Python 3.12 on
-    for loss in losses:
-        total += loss
-    return total
-
-
-def _known_to_all(each: Iterable[list[T]]) -> tuple[T, ...]:
-    """Return the value that every worker with any tasks reports."""
-    return tuple(next(filter(None, each), ()))
 
 
 Metric = Callable[[Any, Any], Any]

@@ -5,40 +5,56 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import NotBuilt, WorkerReport
+from pipekit.engine.batches import Batch
 from pipekit.engine.calls import interrupts
 from pipekit.engine.checkpoints.files import require_plain
-from pipekit.engine.checkpoints.progress import TrainingProgress
-from pipekit.engine.config import Extent, Start
+from pipekit.engine.checkpoints.folder import CheckpointFolder
+from pipekit.engine.checkpoints.resume_point import Position, ResumePoint
+from pipekit.engine.config import CheckpointConfig, Start
 from pipekit.engine.execution.special_microbatches import read_in_chunks
 from pipekit.engine.feed import BatchSource, Read, kept_apart, stacks
 from pipekit.engine.observers.observer import Watchers
-from pipekit.engine.observers.reporter import OnBatch
+from pipekit.engine.observers.reporter import LossBar, OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
+from pipekit.engine.runs.questions import FirstBatch, ask
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.tables import batches_done, taken
-from pipekit.engine.runs.workers import Workers
+from pipekit.engine.runs.tables import batches_done, executed, joined, taken
+from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
-from pipekit.layers.seeded import torch_seed
-from pipekit.partition.probe import warn_of_edited_batch
+from pipekit.layers.pass_state import warn_of_modes
+from pipekit.layers.seeded import drawn_since, numbers_so_far
+from pipekit.partition.probe import Probe, warn_of_edited_batch
 from pipekit.schedules import Schedule, inference
+from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
 
 class Runs:
     """Trains and evaluates the stages of a model, and tracks the progress of the training."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts, self._model, self._workers = parts, parts.model, Workers(parts)
-        self._progress, self._failed = TrainingProgress(parts.runner.agree), False
-        self._warned = False
+        self._parts, self._model = parts, parts.model
+        self._position, self._checkpoints = Position(), CheckpointFolder(parts.runner.agree)
+        self._point: ResumePoint | None = None  # of the run that is to be taken up next
+        self._failed = self._warned = False
+        joints, schedule = parts.model.joints, parts.schedule
+        if joints and joints.ties:
+            combinations.require_joint_updates(schedule, combinations.TIES)
+        # Else the first run decides: by its length, or by the balance that its data tell.
+        if joints is not None and (parts.stops_anywhere or not schedule.period):
+            joined(parts, schedule, joints)
+            if parts.can_end and not schedule.period:
+                possible_stops(schedule)
 
     def train(
         self,
@@ -55,16 +71,19 @@ class Runs:
             written = Checkpoints(written)
         self._require_allowed(batches, steps, on_batch, written, watch)
         folder = Path(written.folder).absolute() if written else None
-        claimed = self._progress.claimed(folder) if folder else nullcontext()
+        claimed = self._checkpoints.claimed(folder) if folder else nullcontext()
         with self._errors_explained(folder), claimed:
-            if folder or self._progress.resume_point:
-                self._progress.begin()
-            extent = self._extent(batches, steps, folder)
-            start, schedule = extent.start, extent.start.schedule
-            began = time.perf_counter()
+            if folder or self._point:
+                self._checkpoints.begin(self._point)
+            start, rest, total = self._start(batches, steps, folder)
+            schedule, began = start.schedule, time.perf_counter()
             self.require_sound()
-            seed = self._reseed()
-            source = self._source(batches, steps, extent)
+            seed = self._model.reseed(self._parts.seed)
+            reader = self._parts.reader
+            reader.require_long(batches, start, steps)
+            chunks = schedule.chunks
+            read = reader.read if chunks == 1 else read_in_chunks(reader.read, chunks)
+            source = self._source(batches, start, rest, total, read)
             reports: list[WorkerReport] = []
             stop_early = source.stop if source.possible_stops.batches else None
             interrupted: list[KeyboardInterrupt] = []
@@ -75,19 +94,23 @@ class Runs:
                 if folder and written:
                     balance = self._model.balance
                     assert balance is not None
-                    config = self._progress.checkpoint_config(folder, written, start, balance)
-                with interrupts(stop_early) as interrupted, self._under_way():
-                    reports = self._workers.train(extent, source, watch, on_batch, config)
-            end = min((each.end for each in reports), default=sys.maxsize)
+                    about = folder, written, start, self._position, balance
+                    config = self._checkpoints.config(*about)
+                with interrupts(stop_early) as interrupted:
+                    reports = self._train(start, source, watch, on_batch, config)
+            end = min(map(attrgetter("end"), reports), default=sys.maxsize)
             each_batch = partial(batches_done, schedule, end)
             count = stop = 0
             for count, batch in enumerate(each_batch(), 1):  # noqa: B007
                 stop = batch.stop
-            self._progress.end(start.offset + count, start.microbatches + stop)
+            runs, before, _ = self._position
+            behind = before + start.offset + count, start.microbatches + stop
+            self._position, self._point = Position(runs + 1, *behind), None
             # Of several workers' errors the one of the earliest microbatch counts.
-            first = min(reports, key=lambda each: (each.error is None, each.end), default=None)
-            if error := next(iter(interrupted), source.error or (first and first.error)):
-                self._workers.close()
+            failed = sorted(filter(attrgetter("error"), reports), key=attrgetter("end"))
+            errors = [*interrupted, source.error, *map(attrgetter("error"), failed)]
+            for error in filter(None, errors):
+                self._parts.runner.close()
                 raise error
             wall = time.perf_counter() - began
             done = partial(schedule.before, stop)
@@ -104,8 +127,7 @@ class Runs:
         """Raise an error for wrong arguments before anything is read."""
         used = self._parts.used
         arguments.require_watchers(watch.observers, self._parts.transport)
-        arguments.require_steps(steps)
-        arguments.require_batches(batches)
+        arguments.require_batches(batches, steps)
         if on_batch is not None:
             require_callable(on_batch=on_batch)
         if watch.outputs:
@@ -114,44 +136,104 @@ class Runs:
             combinations.require_compatible({*used, combinations.CHECKPOINTS})
             require_plain(self._model.known_extra_states())
 
-    def _reseed(self) -> int | None:
-        """Let the layers draw from the seed that counts now, and return it."""
-        seed = torch_seed() if isinstance(self._parts.seed, str) else self._parts.seed
-        self._model.reseed(seed)
-        return seed
+    def _start(
+        self, batches: Iterable[Any], steps: int | None, folder: Path | None
+    ) -> tuple[Start, Iterator[Any], int | None]:
+        """Return where a run begins, the batches from its first one on, and their exact number.
 
-    def _extent(self, batches: Iterable[Any], steps: int | None, folder: Path | None) -> Extent:
-        """Return the batches of a run, and its schedule."""
+        The number is None if there are as many as there are.
+        """
         schedule = self._parts.schedule
-        if self._workers.stop_anywhere and not (folder or self._progress.resume_point):
+        if self._parts.stops_anywhere and not (folder or self._point):
             total = None if steps else arguments.length(batches)
-            start = Start(schedule, 0, self._progress.position.microbatches)
-            return Extent(start, islice(batches, steps), total)
+            start = Start(schedule, 0, self._position.microbatches)
+            return start, islice(batches, steps), total
         counted, most, total = arguments.counted(batches, steps)
-        start = self._progress.start(most, partial(taken, schedule), self._model.balance)
-        rest = islice(counted, start.offset, None)
-        return Extent(start, rest, total and total - start.offset)
+        if self._point:
+            start = self._point.start(most, partial(taken, schedule), self._model.balance)
+        else:
+            start = Start(taken(schedule, most), 0, self._position.microbatches)
+        return start, islice(counted, start.offset, None), total and total - start.offset
 
-    def _source(self, batches: Iterable[Any], steps: int | None, extent: Extent) -> BatchSource:
-        """Return the source of the batches; too short ones are refused now if they are known."""
-        start, reader = extent.start, self._parts.reader
-        come_round = len(start.schedule.batch_stops) or len(start.schedule)
-        parts = [*map(len, islice(start.schedule.each_batch(), come_round))]
-        read: Read = reader.read
-        chunks = start.schedule.chunks
-        if chunks > 1:
-            read, parts = read_in_chunks(read, chunks), [part // chunks for part in parts]
-        reader.require_long(batches, parts, start.offset, steps)
-        return self._ready(batches, read, extent)
-
-    def _ready(self, batches: Iterable[Any], read: Read, extent: Extent) -> BatchSource:
-        """Return the source of the batches, after a look at the first one."""
-        read = kept_apart(batches, read)
-        source = self._workers.ready(extent, read, self._progress.resume_point)
-        if self._model.edits_batch and not self._warned and not stacks(batches):
+    def _source(
+        self,
+        batches: Iterable[Any],
+        start: Start,
+        rest: Iterator[Any],
+        total: int | None,
+        read: Read,
+    ) -> BatchSource:
+        """Return a run's batches, checked; the first one serves to build the stages if need be."""
+        parts, schedule, model = self._parts, start.schedule, self._model
+        autocast = parts.execution.autocast
+        arguments.require_no_autocast(autocast, parts.devices[0].type)
+        warn_of_modes()
+        read, numbers = kept_apart(batches, read), numbers_so_far()
+        try:
+            first = read(next(rest), len(next(schedule.each_batch())), 0)
+        except StopIteration:
+            raise ValueError(arguments.NO_BATCHES) from None
+        drawn = drawn_since(numbers)
+        tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
+        stops = PossibleStops()
+        if schedule.trains:
+            self._ask(schedule, first, tried, drawn)
+            if parts.can_end:
+                stops = parts.stops if schedule.period else possible_stops(schedule)
+            if start.resume:
+                stops = replace(stops, begin=start.resume.boundary.microbatches)
+        if model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
             warn_of_edited_batch()
-        return source
+        return BatchSource(first, rest, schedule.each_batch, total, stops, read)
+
+    def _ask(self, schedule: Schedule, first: Batch, tried: Probe | None, drawn: set[str]) -> None:
+        """Refuse what cannot be trained by a schedule, of ties, mitigation, loss and optimizer.
+
+        Raises:
+            ScheduleError: stages have to update together, and the schedule does not let them.
+            ValueError: there are too few batches for a mitigation, or what :func:`ask` refuses.
+        """
+        parts, model, autocast = self._parts, self._model, self._parts.execution.autocast
+        assert model.partition
+        joined(parts, schedule, model.partition)
+        if parts.updates.rule:
+            arguments.require_whole_rounds(parts.updates.rule, schedule)
+        if tried is not None:
+            evaluate = partial(model.probe, autocast=autocast)
+            balance = (model.balance or ()) if len(parts.devices) > 1 else ()
+            about = first, tried, evaluate, model.original, autocast, balance, drawn
+            ask(parts.loss, parts.optimizer, model, schedule, FirstBatch(*about))
+
+    def _train(
+        self,
+        start: Start,
+        source: BatchSource,
+        watch: Watch,
+        on_batch: OnBatch | None,
+        checkpoints: CheckpointConfig | None,
+    ) -> list[WorkerReport]:
+        """Train; the stages, lent to workers, count as failed unless the run ends well."""
+        parts = self._parts
+        bar = None
+        if watch.progress or on_batch:
+            if on_batch and parts.runner.copies_loss:
+                on_batch = watched(on_batch, parts.loss)
+            done = start.resume.boundary.batches if start.resume else 0
+            bar = LossBar(source, on_batch, done, watch.progress)
+        self._failed = True
+        try:
+            with closing(bar) if bar else nullcontext():
+                on_news = bar.add if bar else None
+                reports = executed(parts, start, source, parts.loss, watch, on_news, checkpoints)
+        except NotBuilt as failure:
+            self._failed = False
+            raise failure.error from failure.__cause__
+        self._model.take(reports)
+        self._failed = False
+        if on_batch:
+            self._model.attributes.warn_within()
+        return reports
 
     def infer(
         self,
@@ -164,14 +246,14 @@ class Runs:
         arguments.require_watchers(observers, self._parts.transport)
         arguments.require_batches(batches)
         counted, count, _ = arguments.counted(batches)
-        schedule = self._inference if self._workers.can_end else self._inference.take(count)
+        schedule = self._inference if self._parts.can_end else self._inference.take(count)
         self.read()
-        self._reseed()
+        self._model.reseed(self._parts.seed)
         reader = self._parts.reader
-        start = Start(schedule, 0, self._progress.position.microbatches)
-        extent = Extent(start, iter(counted), count)
-        source = self._ready(batches, reader.read if labelled else reader.unlabelled, extent)
-        return self._workers.run(extent, source, function, Watch(observers=tuple(observers)))
+        start = Start(schedule, 0, self._position.microbatches)
+        read = reader.read if labelled else reader.unlabelled
+        source = self._source(batches, start, iter(counted), count, read)
+        return executed(self._parts, start, source, function, Watch(observers=tuple(observers)))
 
     @cached_property
     def _inference(self) -> Schedule:
@@ -182,9 +264,10 @@ class Runs:
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
         """Go back to the newest checkpoint in a folder; return the number of earlier runs."""
-        point = self._progress.resume(Path(checkpoints).absolute())
+        point = self._checkpoints.resume(Path(checkpoints).absolute())
         if point is None:
             return 0
+        self._point, self._position = point, point.position
         self._forget_what_failed()
         self._model.resume(point)
         self._failed = False
@@ -216,20 +299,9 @@ class Runs:
             raise
 
     @contextmanager
-    def _under_way(self) -> Iterator[None]:
-        """Lend the stages to workers; they count as failed unless the run ends well."""
-        self._failed = True
-        try:
-            yield
-            self._failed = False
-        except NotBuilt as failure:
-            self._failed = False
-            raise failure.error from failure.__cause__
-
-    @contextmanager
     def _errors_explained(self, folder: Path | None) -> Iterator[None]:
         """Add to an error the way to resume, a change in the batches' form, and the checkpoint."""
-        point = self._progress.resume_point
+        point = self._point
         try:
             yield
         except Exception as error:

@@ -1,17 +1,25 @@
-"""A schedule, checked, and lowered to the steps of its workers, which needs no batch of data.
+"""A schedule lowered to the steps of its workers, and the assignments that these have in a run.
 
 What is found out about a schedule is kept with it.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import chain
+from operator import attrgetter
 
-from pipekit.engine.arguments import require_runnable
-from pipekit.engine.config import RunTable
+from pipekit.engine import combinations
+from pipekit.engine.assignment import WorkerAssignment, WorkerReport
+from pipekit.engine.config import CheckpointConfig, Loss, Norm, RunConfig, RunTable, Start
+from pipekit.engine.feed import BatchSource
+from pipekit.engine.observers.reporter import Listener
+from pipekit.engine.options import Watch
+from pipekit.engine.runs.assembly import Parts
 from pipekit.host.memory import not_collected
-from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, lower
+from pipekit.partition.partition import Partition, tie_ends
+from pipekit.schedules import Schedule, ScheduleError, Steps, lower
+from pipekit.schedules.lowering.boundaries import steps_after
 from pipekit.schedules.lowering.lower import Skips, loss_versions, slot_counts
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import stops, sum_order, sums
@@ -27,34 +35,9 @@ class LoweredTable:
         common: known to all workers.
     """
 
-    schedule: Schedule
     steps: Sequence[Steps]
     slots: Sequence[Mapping[int, int]]
     common: RunTable
-
-    @cached_property
-    def loss_versions(self) -> Recurring[int]:
-        """The version whose scale the losses of each update have, if they are scaled."""
-        return loss_versions(self.schedule)
-
-
-def checked(schedule: Schedule) -> Schedule:
-    """Return a schedule that can train.
-
-    Raises:
-        TypeError: ``schedule`` is not a Schedule.
-        ScheduleError: it cannot be executed.
-    """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(
-            f"schedule must be a Schedule, e.g. schedules.two_bw(4, 8), not "
-            f"{type(schedule).__name__}"
-        )
-    if not schedule.trains:
-        raise ScheduleError("the schedule has no backward: it cannot train")
-    check(schedule)
-    require_runnable(schedule)
-    return schedule
 
 
 def taken(schedule: Schedule, batches: int) -> Schedule:
@@ -85,6 +68,20 @@ def lowered(
     )
 
 
+def joined(parts: Parts, schedule: Schedule, joints: Partition) -> LoweredTable:
+    """Return a schedule lowered for a pipeline's stages.
+
+    Raises:
+        ScheduleError: they have to update together, and the schedule does not let them.
+    """
+    features = parts.joint | ({combinations.TIES} if joints.ties else set())
+    for feature in features if schedule.trains else ():
+        combinations.require_joint_updates(schedule, feature)
+    skips = list(map(attrgetter("source", "destination"), joints.skips))
+    ties = tie_ends(joints.ties) if joints.ties else ()
+    return lowered(schedule, skips, ties, bool(features))
+
+
 @not_collected()
 def _lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) -> LoweredTable:
     steps = lower(schedule, skips, ties)
@@ -106,19 +103,63 @@ def _lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool)
         stops=stops(schedule) if shared else (),
         sum_order=sum_order(schedule, joint_updates) if shared else Recurring(()),
         made=(0,) * schedule.stages,
+        moves=any(op.moves for op in schedule.ops),
     )
-    return LoweredTable(schedule, steps, [slot_counts(each) for each in steps], common)
+    return LoweredTable(steps, [slot_counts(each) for each in steps], common)
 
 
-def delays(schedule: Schedule) -> list[int]:
-    """Return, for each stage, the most updates between a forward and its own update."""
-    some = schedule.excerpt()
-    found = [0] * some.stages
-    for op, stage, microbatch, version in chain(*some.workers):
-        if op is Op.FORWARD:
-            late = some.update_of[stage][microbatch] - 1 - version
-            found[stage] = max(found[stage], late)
-    return found
+def executed(
+    parts: Parts,
+    start: Start,
+    source: BatchSource,
+    loss: Loss,
+    watch: Watch,
+    on_news: Listener | None = None,
+    checkpoints: CheckpointConfig | None = None,
+) -> list[WorkerReport]:
+    """Have the workers execute a schedule, and return every worker's report."""
+    schedule, resume, model = start.schedule, start.resume, parts.model
+    assert model.partition, "prepare() comes first"
+    table = joined(parts, schedule, model.partition)
+    known = source.total if schedule.period else None
+    scaled: Recurring[int] | None = None
+    if parts.updates.scale and schedule.trains:
+        scaled = schedule.remembered("loss versions", lambda: loss_versions(schedule))
+    config = RunConfig(
+        table=replace(table.common, made=resume.boundary.versions) if resume else table.common,
+        loss=loss,
+        updates=parts.updates,
+        execution=parts.execution,
+        watch=watch,
+        training=schedule.trains,
+        first_microbatch=start.microbatches,
+        norm=model.norm if parts.joint else Norm(),
+        loss_versions=scaled,
+        ties=model.partition.ties,
+        checkpoints=checkpoints,
+        resume=resume,
+        possible_stops=source.possible_stops,
+        batches=0 if schedule.period else len(schedule.batches),
+        end=schedule.batch(known - 1).stop if known else sys.maxsize,
+    )
+    assignments = []
+    for worker, steps in enumerate(table.steps):
+        stages = dict(model.of_worker(worker, schedule.stage_workers))
+        assignments.append(
+            WorkerAssignment(
+                index=worker,
+                steps=steps_after(steps, resume.boundary) if resume else steps,
+                device=parts.devices[worker],
+                devices=parts.devices,
+                chunks=schedule.chunks,
+                stages=stages if schedule.trains else {},
+                slots=table.slots[worker],
+                inference=()
+                if schedule.trains
+                else [each.config.passes for each in stages.values()],
+            )
+        )
+    return parts.runner.run(assignments, config, source, on_news)
 
 
 def batches_done(schedule: Schedule, end: int) -> Iterator[range]:

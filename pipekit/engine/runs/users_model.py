@@ -8,7 +8,8 @@ from torch import nn
 
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import BatchDone, OnBatch
-from pipekit.layers.user_functions import Attribute, Attributes, FunctionState
+from pipekit.layers.python_state import Attribute, Attributes
+from pipekit.layers.user_functions import FunctionState
 from pipekit.partition.probe import Probe
 from pipekit.partition.recording.recorded_model import RecordedModel
 

@@ -23,15 +23,8 @@ from torch import Tensor
 from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.config import RunConfig
-from pipekit.engine.feed import Feed
-from pipekit.engine.stops import StopPoint
-from pipekit.engine.transport import (
-    Aborted,
-    BeyondStop,
-    Exchange,
-    FlatBucket,
-    SumPart,
-)
+from pipekit.engine.feed import BeyondStop, Feed, StopPoint
+from pipekit.engine.transport import Aborted, Exchange, FlatBucket, SumPart
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.schedules import Message, Payload, Steps
 from pipekit.trees import Tree, leaves

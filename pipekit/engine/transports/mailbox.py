@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipekit.engine.stops import StopPoint
-from pipekit.engine.transport import BeyondStop, Exchange, FlatBucket, SumPart
+from pipekit.engine.feed import BeyondStop, StopPoint
+from pipekit.engine.transport import Exchange, FlatBucket, SumPart
 from pipekit.schedules import Message, Payload
 from pipekit.trees import Tree
 

@@ -25,9 +25,8 @@ from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
-from pipekit.engine.feed import EVERYTHING, End, Feed, Needs
+from pipekit.engine.feed import EVERYTHING, End, Feed, Needs, StopPoint
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.stops import StopPoint
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport

@@ -20,9 +20,8 @@ from pipekit.devices import process_group, set_device
 from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
-from pipekit.engine.feed import End, Feed, Needs
+from pipekit.engine.feed import End, Feed, Needs, StopPoint
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.stops import StopPoint
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.between_processes import (
     Noticeboard,

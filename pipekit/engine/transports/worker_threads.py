@@ -19,11 +19,7 @@ import torch
 
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.watchdog import LOOK_S
-from pipekit.host.operator_threads import (
-    SWITCH_INTERVAL_S,
-    release_threads,
-    share_of_cores,
-)
+from pipekit.host.operator_threads import SWITCH_INTERVAL_S, release_threads, share_of_cores
 
 Event = Any
 Notify = Callable[[Event], None]

@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pipekit.engine.updates.weight_versions import (
-    WeightVersions,
-)
+from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients
-from pipekit.schedules import Op
+from pipekit.schedules import Op, Step
 from pipekit.staleness import Mitigation, Pass, Update, Weight
 
 _PREDICTED = "\0predicted"
@@ -75,21 +73,20 @@ class MitigatedWeights(WeightVersions):
         self._versions = {0: 0}
         self._predict_version(0)
 
-    def begin_forward(self, slot: int) -> int:
-        return self._begin(slot, Op.FORWARD)
+    def begin_forward(self, step: Step) -> Step:
+        return self._begin(step, Op.FORWARD)
 
-    def begin_backward(self, slot: int, update: int) -> int:
-        """Return likewise the slot that a backward reads, whose gradients ``update`` sums."""
-        read = slot, self._versions[slot]
+    def begin_backward(self, step: Step) -> Step:
+        read, update = (step.slot, self._versions[step.slot]), step.update
         if self._read.setdefault(update, read) != read and self._corrects:
             raise ValueError(
                 f"{type(self._rule).__name__} corrects gradients that were taken at one version, "
                 f"and update {update} of stage {self._at.stage} sums several: use PipeDream or 2BW"
             )
-        return self._begin(slot, Op.BACKWARD)
+        return self._begin(step, Op.BACKWARD)
 
-    def begin_backward_weight(self, slot: int) -> int:
-        return self._twin(slot) if self._predicts else slot
+    def begin_backward_weight(self, step: Step) -> Step:
+        return step._replace(slot=self._twin(step.slot)) if self._predicts else step
 
     def weights(self, slot: int | None = None) -> dict[str, Tensor]:
         """Return the trained parameters by name, and what forwards read in their place."""
@@ -111,7 +108,7 @@ class MitigatedWeights(WeightVersions):
         self._versions[slot] = version
         names = [name for name, *_ in self.names.values()]
         saved = [weights[n + _PREDICTED] for n in names if n + _PREDICTED in weights]
-        device = self._parameters[slot][0].device if self.trained else None
+        device = self.parameters[slot][0].device if self.trained else None
         self._restored = None
         if not saved:
             self._predict_version(slot)
@@ -179,13 +176,13 @@ class MitigatedWeights(WeightVersions):
             device = self.newest.get_parameter(name).device
             own.update({key: t.to(device) for key, t in state["memory"][name].items()})
 
-    def _begin(self, slot: int, op: Op) -> int:
+    def _begin(self, step: Step, op: Op) -> Step:
         if not self._predicts:
-            return slot
+            return step
         if not self._at.stashing:
             again = self._restored if op is Op.FORWARD else None
-            self._write(self._real, again or self._predicted(slot, op))
-        return self._twin(slot)
+            self._write(self._real, again or self._predicted(step.slot, op))
+        return step._replace(slot=self._twin(step.slot))
 
     def _twin(self, slot: int) -> int:
         return self._real + slot if self._at.stashing else self._real

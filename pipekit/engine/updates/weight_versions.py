@@ -20,8 +20,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipekit.engine.updates.optimizer_state import OrderedGroups, original_names
 from pipekit.engine.updates.weights import Bucket, Gradients, parameter_buckets
-from pipekit.layers.copies import twin
-from pipekit.layers.module_state import to_training
+from pipekit.layers.module_state import to_training, trained, twin
+from pipekit.schedules import Step
 
 OptimizerFactory = Callable[[Any], Optimizer]
 """From a list of parameters, or of groups of them, to their optimizer."""
@@ -33,6 +33,7 @@ class WeightVersions:
 
     Attributes:
         modules: the layers of each slot.
+        parameters: the trained ones of each slot.
         trained: how many parameters the optimizer updates.
     """
 
@@ -46,12 +47,12 @@ class WeightVersions:
         copies: Collection[int] = (),
     ) -> None:
         self.modules: list[nn.Sequential] = []
-        self._parameters: list[list[nn.Parameter]] = []
+        self.parameters: list[list[nn.Parameter]] = []
         self._newest = 0
         self._owner: dict[int, int] = {}
         self._set_aside: dict[int, Gradients] = {}
         self._add(layers)
-        self._optimized = [nn.Parameter(p.data) for p in self._parameters[0]]
+        self._optimized = [nn.Parameter(p.data) for p in self.parameters[0]]
         self.optimizer = self._make(optimizer, groups) if self._optimized else None
         self.trained = len(self._optimized)
         self._summed = [n for n in range(self.trained) if n not in copies]
@@ -82,13 +83,8 @@ class WeightVersions:
         names: dict[nn.Parameter, list[str]] = defaultdict(list)
         for name, parameter in self.newest.named_parameters(remove_duplicate=False):
             names[parameter].append(name)
-        trained = zip(self._optimized, self._parameters[self._newest], strict=True)
+        trained = zip(self._optimized, self.parameters[self._newest], strict=True)
         return {own: names[parameter] for own, parameter in trained}
-
-    @property
-    def parameters(self) -> list[list[nn.Parameter]]:
-        """The trained parameters of each slot."""
-        return self._parameters
 
     def buckets(self) -> list[Bucket]:
         """Return how the gradients travel between the workers of a stage."""
@@ -99,7 +95,7 @@ class WeightVersions:
 
         hooks = [
             parameters[number].register_post_accumulate_grad_hook(lambda _, n=number: listener(n))
-            for parameters in self._parameters
+            for parameters in self.parameters
             for number in self._summed
         ]
 
@@ -111,7 +107,7 @@ class WeightVersions:
 
     def tensors(self, slot: int) -> list[Tensor]:
         """Return the trained parameters of a slot, edits of which autograd does not see."""
-        return [parameter.data for parameter in self._parameters[slot]]
+        return [parameter.data for parameter in self.parameters[slot]]
 
     def weights(self, slot: int | None = None) -> dict[str, Tensor]:
         """Return the trained parameters of a slot, or of the newest version, by name."""
@@ -120,7 +116,7 @@ class WeightVersions:
 
     def prepare(self, slots: int) -> None:
         """Make ready for a run with ``slots`` slots."""
-        each: list[list[Any]] = [self.modules, self._parameters]
+        each: list[list[Any]] = [self.modules, self.parameters]
         for items in each:
             items.insert(0, items.pop(self._newest))
             del items[slots:]
@@ -134,17 +130,17 @@ class WeightVersions:
         self._owner.clear()
         self._set_aside.clear()
 
-    def begin_forward(self, slot: int) -> int:
-        """Return the slot that a forward reads in place of the one that the table names."""
-        return slot
+    def begin_forward(self, step: Step) -> Step:
+        """Return a forward with the slot that it reads in place of the one that the table names."""
+        return step
 
-    def begin_backward(self, slot: int, update: int) -> int:
-        """Return likewise the slot that a backward reads, whose gradients ``update`` sums."""
-        return slot
+    def begin_backward(self, step: Step) -> Step:
+        """Return likewise a backward."""
+        return step
 
-    def begin_backward_weight(self, slot: int) -> int:
-        """Return the slot to whose gradients the second part of a backward adds."""
-        return slot
+    def begin_backward_weight(self, step: Step) -> Step:
+        """Return likewise the second part of a backward."""
+        return step
 
     def accumulate(self, slot: int, update: int) -> None:
         """Direct the gradients of the next backward on ``slot`` into ``update``'s sum."""
@@ -172,7 +168,7 @@ class WeightVersions:
         return [slot for slot, owner in self._owner.items() if owner == update]
 
     def all_gradients(self) -> Iterator[Tensor]:
-        held = [p.grad for group in (*self._parameters, self._optimized) for p in group]
+        held = [p.grad for group in (*self.parameters, self._optimized) for p in group]
         for gradient in chain(held, *self._set_aside.values()):
             if gradient is not None:
                 yield gradient
@@ -194,10 +190,15 @@ class WeightVersions:
         """Take the optimizer's step from the newest version, in place."""
         optimizer.step()
 
+    @torch.no_grad()
     def skip(self, slot: int) -> None:
-        """Make ``slot`` the next version as a copy of the newest: no step is taken."""
-        if self.optimizer is not None and slot != self._newest:
-            self._move_optimizer(slot)
+        """Make ``slot`` the next version as a copy of the newest, its memory the optimizer's."""
+        if self.optimizer is None or slot == self._newest:
+            return
+        for own, parameter in zip(self._optimized, self.parameters[slot], strict=True):
+            parameter.data.copy_(own)
+            own.data = parameter.data
+        self._newest = slot
 
     @torch.no_grad()
     def restore(self, slot: int, weights: Mapping[str, Tensor], version: int) -> None:
@@ -209,11 +210,11 @@ class WeightVersions:
 
     def _make(self, optimizer: OptimizerFactory, groups: OrderedGroups | None) -> Optimizer | None:
         """Return the stage's optimizer; None: the user's function takes none of its parameters."""
-        given = {id(p) for p in self._optimized}
+        given = {*map(id, self._optimized)}
         parameters: list[Any] = list(self._optimized)
         if groups:
             names = original_names(self.newest)
-            owners = zip(self._parameters[0], self._optimized, strict=True)
+            owners = zip(self.parameters[0], self._optimized, strict=True)
             parameters = groups.grouped({names[p]: own for p, own in owners})
         try:
             made = optimizer(parameters)
@@ -221,19 +222,17 @@ class WeightVersions:
             if "empty parameter list" in str(error):
                 return None
             raise
-        require_whole(made)
+        require_usable(made)
         if any(id(p) not in given for group in made.param_groups for p in group["params"]):
             raise ValueError(
                 "the optimizer must be made from the parameters that the function is given, e.g. "
                 "lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
             )
-        require_no_closure(made)
         return made
 
     def _add(self, module: nn.Sequential) -> None:
-        parameters = [p for p in module.parameters() if p.requires_grad]
         self.modules.append(module)
-        self._parameters.append(parameters)
+        self.parameters.append(trained(module))
 
     def _taken(self, update: int, slots: Sequence[int], parameters: Iterable[int]) -> Gradients:
         """Take what is set aside for ``update`` plus what lies in ``slots``."""
@@ -243,22 +242,19 @@ class WeightVersions:
             if aside is not None:
                 total, aside[number] = aside[number], None
             for slot in slots:
-                p = self._parameters[slot][number]
+                p = self.parameters[slot][number]
                 total, p.grad = _add(total, p.grad), None
             taken.append(total)
         return taken
 
-    @torch.no_grad()
-    def _move_optimizer(self, slot: int) -> None:
-        """Make ``slot`` a copy of the newest version, and its memory the optimizer's."""
-        for own, target in zip(self._optimized, self.tensors(slot), strict=True):
-            target.copy_(own)
-            own.data = target
-        self._newest = slot
 
+def require_usable(optimizer: Optimizer) -> None:
+    """Refuse an optimizer without a state that can be read, or whose step needs a closure.
 
-def require_whole(optimizer: Optimizer) -> None:
-    """Raise TypeError if an optimizer has no state that can be read, as a wrapper may."""
+    Raises:
+        TypeError: it has none, as a wrapper may.
+        ValueError: its step evaluates the model again, as that of LBFGS.
+    """
     try:
         optimizer.state_dict()
     except AttributeError as error:
@@ -266,10 +262,6 @@ def require_whole(optimizer: Optimizer) -> None:
             f"the optimizer is not whole ({error}): let its class inherit from "
             f"torch.optim.Optimizer, and call super().__init__(parameters, {{...}})"
         ) from error
-
-
-def require_no_closure(optimizer: Optimizer) -> None:
-    """Raise ValueError if an optimizer's step cannot do without one, as that of LBFGS."""
     parameters = inspect.signature(optimizer.step).parameters.values()
     varied = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if any(each.default is each.empty and each.kind not in varied for each in parameters):

@@ -1,7 +1,6 @@
 """What updates need of a stage's weights, and how their gradients travel."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,30 +12,12 @@ from pipekit.engine.transport import FlatBucket
 Gradients = list[Tensor | None]
 
 
-class Bucket(Protocol):
-    """Some of a stage's gradients.
+class Bucket:
+    """Gradients of a stage's trained parameters that have one dtype, summed together.
 
     Attributes:
-        parameters: which trained parameters of the stage, by number.
+        parameters: which, by number.
     """
-
-    parameters: Sequence[int]
-
-    def take(self, update: int) -> Gradients:
-        """Return, and let go of, this worker's gradients for an update."""
-
-    def flat(self, gradients: Gradients | None) -> FlatBucket:
-        """Return the gradients as a content; None: room for it, without any."""
-
-    def release(self, content: FlatBucket) -> None:
-        """Use a content's memory again: nobody will read it."""
-
-    def gradients(self, content: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
-        """Yield (parameter, gradient) as views of the content."""
-
-
-class ParameterBucket:
-    """Gradients of parameters that have one dtype."""
 
     def __init__(
         self,
@@ -55,7 +36,7 @@ class ParameterBucket:
 
     @torch.no_grad()
     def flat(self, gradients: Gradients | None) -> FlatBucket:
-        """Copy the gradients into one tensor; of those that there are not, zeros."""
+        """Copy the gradients into one tensor; zeros for missing ones, None for room alone."""
         found = _dense(gradients or [None] * len(self._like))
         if self._free:
             numbers, read = self._free.pop()
@@ -72,9 +53,11 @@ class ParameterBucket:
         )
 
     def release(self, content: FlatBucket) -> None:
+        """Use a content's memory again: nobody will read it."""
         self._free.append((content.numbers, record_event(content.numbers.device)))
 
     def gradients(self, content: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
+        """Yield (parameter, gradient) as views of the content."""
         pieces = content.numbers.split(self._sizes)
         for number, piece, like, present in zip(
             self.parameters, pieces, self._like, content.present.tolist(), strict=True
@@ -104,4 +87,4 @@ def parameter_buckets(
         [numbers[place] for place in group]
         for group in buckets(sizes, [p.dtype for p in parameters.values()])
     ]
-    return [ParameterBucket(group, [parameters[n] for n in group], take) for group in groups]
+    return [Bucket(group, [parameters[n] for n in group], take) for group in groups]

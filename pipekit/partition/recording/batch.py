@@ -11,13 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from pipekit.devices import random_states_put_back
-from pipekit.layers.module_state import buffers_untouched, weights_untouched
-from pipekit.layers.python_state import (
-    PythonState,
-    modes_put_back,
-    module_names,
-    state_untouched,
-)
+from pipekit.layers.edited_tensors import weights_untouched
+from pipekit.layers.module_state import buffers_untouched, modes_put_back, state_untouched
+from pipekit.layers.python_state import PythonState, module_names
 from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import require_no_dataclass, tensors

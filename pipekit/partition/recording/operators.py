@@ -11,7 +11,7 @@ from torch.overrides import resolve_name as name_for_torch
 from torch.utils._pytree import tree_iter
 
 from pipekit.devices import random_states
-from pipekit.layers.module_state import OperatorMode, WrittenTensors
+from pipekit.layers.edited_tensors import OperatorMode, WrittenTensors
 from pipekit.partition.recording.refusal import NotRecordable, caller
 
 _CONVERSIONS = ("array", "bool", "complex", "contains", "float", "index", "int")

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from pipekit.layers.module_state import WrittenTensors, in_evaluation, set_mode
+from pipekit.layers.edited_tensors import WrittenTensors
+from pipekit.layers.module_state import in_evaluation, set_mode
 from pipekit.layers.python_state import module_names
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.batch import (

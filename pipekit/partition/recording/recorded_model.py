@@ -9,9 +9,8 @@ from typing import Any, NamedTuple, Self
 
 from torch import nn
 
-from pipekit.layers.module_state import in_evaluation
-from pipekit.layers.python_state import exceptions
-from pipekit.layers.user_functions import Attributes
+from pipekit.layers.module_state import exceptions, in_evaluation
+from pipekit.layers.python_state import Attributes
 from pipekit.partition.recording.model_input import ModelInput
 from pipekit.partition.recording.modules import ModelNames
 from pipekit.partition.recording.program import Made, Program, RecordedStep

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from pipekit.layers.module_state import WrittenTensors
+from pipekit.layers.edited_tensors import WrittenTensors
 from pipekit.partition.recording.operators import (
     BEYOND_TENSORS,
     READS,

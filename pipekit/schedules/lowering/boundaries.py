@@ -1,4 +1,4 @@
-"""Where a run can be taken up again, although its pipeline never drains.
+"""Where a run can be taken up again, although its pipeline never drains, and where it may end.
 
 After a boundary the tasks of later microbatches are done again, also those that had been done
 before it; so a boundary is a cut through the data and not through the workers' lists.
@@ -7,11 +7,12 @@ before it; so a boundary is a cut through the data and not through the workers' 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pipekit.schedules.lowering.steps import Step, Steps
 from pipekit.schedules.ops import Op
-from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.schedule import Schedule, periods_under_way
 from pipekit.schedules.task import Task
 
 
@@ -92,3 +93,50 @@ def _crossed(schedule: Schedule) -> set[int]:
                 crossed.update(range(microbatch + 1, before + 1))
                 highest[stage] = max(before, microbatch)
     return crossed
+
+
+@dataclass(frozen=True)
+class PossibleStops:
+    """The batches before which a run may end.
+
+    Attributes:
+        batches: these, in order, as ranges of microbatches.
+        size: the number of microbatches after which they repeat; 0: they do not.
+        begin: the run's first microbatch.
+    """
+
+    batches: tuple[range, ...] = ()
+    size: int = 0
+    begin: int = 0
+
+    def __contains__(self, microbatch: int) -> bool:
+        return self.before(microbatch) == microbatch
+
+    def before(self, microbatch: int) -> int | None:
+        """Return the possible end before a failed microbatch's own batch, or None.
+
+        An earlier end is no remedy, since updates of some stages may have seen a batch in between.
+        """
+        first = microbatch - microbatch % self.size if self.size else 0
+        place = bisect_right(self.batches, microbatch - first, key=lambda batch: batch.start)
+        batch = self.batches[place - 1] if place else range(0)
+        end = first + batch.start
+        return end if microbatch - first in batch and end >= self.begin else None
+
+
+def possible_stops(schedule: Schedule) -> PossibleStops:
+    """Return where a run by a schedule may end early."""
+    return schedule.remembered("possible stops", lambda: _possible_stops(schedule))
+
+
+def _possible_stops(schedule: Schedule) -> PossibleStops:
+    if not schedule.period:
+        cuts = {0, *(boundary.microbatches for boundary in boundaries(schedule, every=1))}
+        return PossibleStops(tuple(batch for batch in schedule.batches if batch.start in cuts))
+    size = schedule.period_microbatches
+    some = 1 if schedule.is_closed else 1 + periods_under_way(schedule)
+    cuts = {0, *(b.microbatches for b in boundaries(schedule.before(some * size), every=1))}
+    stops = schedule.batch_stops
+    batches = map(range, (0, *stops), stops)
+    found = (batch for batch in batches if cuts.issuperset(range(batch.start, some * size, size)))
+    return PossibleStops(tuple(found), size)

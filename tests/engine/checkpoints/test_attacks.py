@@ -22,7 +22,7 @@ from torch import nn
 
 import pipekit as pk
 from pipekit.engine.checkpoints import files
-from pipekit.engine.checkpoints.progress import FolderLock
+from pipekit.engine.checkpoints.folder import FolderLock
 from tests.engine.examples import data, different, mlp, pipeline
 
 Content = dict[str, Any]
@@ -128,7 +128,7 @@ def test_an_interrupt_while_a_file_is_opened_or_closed_leaves_nothing_open(
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path;"
-        "from pipekit.engine.checkpoints.progress import FolderLock;"
+        "from pipekit.engine.checkpoints.folder import FolderLock;"
         "FolderLock().take(Path(sys.argv[1])); print('taken', flush=True); os.read(0, 1)"
     )
     with subprocess.Popen(

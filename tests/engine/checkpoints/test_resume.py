@@ -16,15 +16,7 @@ import pipekit as pk
 from pipekit import schedules
 from pipekit.engine.checkpoints import files as checkpoints
 from tests.engine.checkpoints.killing import Struck, differences, kill
-from tests.engine.examples import (
-    METHODS,
-    MODELS,
-    OPTIMIZERS,
-    data,
-    different,
-    mixed,
-    pipeline,
-)
+from tests.engine.examples import METHODS, MODELS, OPTIMIZERS, data, different, mixed, pipeline
 from tests.engine.test_skips import model as model_with_skips
 from tests.engine.updates.test_ties import TIES, tied
 

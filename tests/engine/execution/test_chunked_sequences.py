@@ -11,7 +11,7 @@ from torch.nn import functional
 import pipekit as pk
 from pipekit import Schedule, ScheduleError, models, schedules
 from pipekit.schedules import Op, seq1f1b
-from tests.engine.examples import different, sgd, values
+from tests.engine.examples import different, pipeline, sgd
 
 MICROBATCHES, CHUNKS, TOKENS = 2, 4, 16
 SEQ1F1B = seq1f1b(2, MICROBATCHES, chunks=CHUNKS)
@@ -34,15 +34,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 def trained(schedule: Schedule, **options: Any) -> tuple[list[float], dict[str, Tensor]]:
-    pipe = pk.Pipeline(
-        gpt(),
-        schedule,
-        optimizer=sgd,
-        loss=models.token_loss,
-        balance=[2, 3],
-        seed=0,
-        **values(**options),
-    )
+    pipe = pipeline(gpt(), schedule, [2, 3], optimizer=sgd, loss=models.token_loss, **options)
     run = pipe.train([batch()] * 3)
     state = dict(pipe.state_dict())
     pipe.close()

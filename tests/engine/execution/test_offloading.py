@@ -20,7 +20,7 @@ from pipekit.measured import recognise
 from pipekit.schedules import Op, Step
 from pipekit.schedules.methods.offloading import bpipe, pipe_offload
 from pipekit.simulation import Costs
-from tests.engine.examples import MODELS, data, different, mixed, mlp, nesterov, values
+from tests.engine.examples import MODELS, data, different, mixed, mlp, nesterov, pipeline, values
 from tests.engine.execution.moving_tables import AWAY_AND_BACK, fill_and_drain, to, with_tasks
 
 BATCHES = 3
@@ -39,15 +39,7 @@ TASKS = [R, AWAY_AND_BACK, (*AWAY_AND_BACK, *R), (*R, *AWAY_AND_BACK)]
 def trained(
     schedule: Schedule, model: str = "mixed", balance: Sequence[int] = (4, 4), **options: Any
 ) -> tuple[pk.Run, dict[str, Tensor]]:
-    pipe = pk.Pipeline(
-        MODELS[model](),
-        schedule,
-        balance=balance,
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        seed=0,
-        **values(**options),
-    )
+    pipe = pipeline(MODELS[model](), schedule, balance, **options)
     return pipe.train(data(BATCHES, rows=16)), pipe.state_dict()
 
 

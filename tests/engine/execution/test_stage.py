@@ -11,7 +11,7 @@ from pipekit.engine.execution.pipeline_io import StageGradients, StageIO
 from pipekit.engine.execution.stage import Stage, StageConfig
 from pipekit.partition.partition import PartitionStage
 from pipekit.partition.probe import probe
-from pipekit.schedules import check
+from pipekit.schedules import Op, Step, Task, check
 from tests.engine.examples import (
     OPTIMIZERS,
     SlowBackward,
@@ -44,13 +44,22 @@ def ready(layers: nn.Sequential, index: int = 1, slots: int = 1) -> Stage:
     return stage
 
 
-def step(stage: Stage, microbatch: int, recompute: bool) -> tuple[Tensor, Any]:
+def of(op: Op, microbatch: int = 0) -> Step:
+    """Return a step that reads the first slot, for the first update."""
+    return Step(Task(op, 1, microbatch, 0), (), (), 0, 1)
+
+
+FORWARD, BACKWARD = of(Op.FORWARD), of(Op.BACKWARD)
+
+
+def passes(stage: Stage, microbatch: int, recompute: bool) -> tuple[Tensor, Any]:
     x = torch.ones(4, 6) * (microbatch + 1)
-    output = stage.forward(StageIO(x, {}), microbatch, 0, None, recompute).main
+    there, back = of(Op.FORWARD, microbatch), of(Op.BACKWARD, microbatch)
+    output = stage.forward(there, StageIO(x, {}), None, recompute).main
     if recompute:
-        stage.recompute(microbatch, 0)
+        stage.recompute(back)
     gradients = StageGradients({0: torch.ones_like(output)}, {})
-    return output, stage.backward(microbatch, 0, 1, gradients, False).main
+    return output, stage.backward(back, gradients).main
 
 
 # --- Recomputation -------------------------------------------------------------------------------
@@ -100,7 +109,7 @@ def test_what_is_recomputed_is_not_kept() -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            stage.forward(ONES, 0, 0, None, recompute)
+            stage.forward(FORWARD, ONES, None, recompute)
         kept[recompute] = len(saved)
     assert kept[True] == 0 < kept[False]
 
@@ -109,29 +118,29 @@ def test_what_is_recomputed_is_not_kept() -> None:
 
 
 def test_an_output_is_cut_from_the_graph() -> None:
-    output = ready(nn.Sequential(nn.Linear(6, 6))).forward(ONES, 0, 0, None, False).main
+    output = ready(nn.Sequential(nn.Linear(6, 6))).forward(FORWARD, ONES, None, False).main
     assert output.grad_fn is None
     assert not output.requires_grad
 
 
 def test_inference_keeps_nothing() -> None:
     stage = config(nn.Sequential(nn.Linear(6, 6))).passes.build(CPU)
-    assert not stage.infer(ONES, 0).main.requires_grad
+    assert not stage.forward(FORWARD, ONES, None, False).main.requires_grad
     with pytest.raises(KeyError):
-        stage.backward(0, 0, 1, None, False)
+        stage.backward(BACKWARD, None)
 
 
 def test_a_config_makes_the_stage_again() -> None:
     """With the optimizer's state: the next update is the same."""
     torch.manual_seed(0)
     one = ready(nn.Sequential(nn.Linear(6, 6)), slots=2)
-    step(one, 0, False)
+    passes(one, 0, False)
     one.weights.update(1, one.weights.gradients(1))
     other = one.config.build(CPU)
     other.prepare(1)
     one.prepare(1)
     for stage in (one, other):
-        step(stage, 1, False)
+        passes(stage, 1, False)
         stage.weights.update(0, stage.weights.gradients(1))
     assert (
         different(dict(one.weights.newest.state_dict()), dict(other.weights.newest.state_dict()))

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline, Schedule, schedules
+from pipekit import Schedule, schedules
 from pipekit.schedules.methods.by_name import METHODS
-from tests.engine.examples import OPTIMIZERS, data, different
+from tests.engine.examples import OPTIMIZERS, data, different, pipeline
 from tests.engine.parametrized import first_over_processes
 
 BATCHES = 5
@@ -37,12 +37,11 @@ def trained(
     """A layer a stage, with dropout; losses, and weights."""
     torch.manual_seed(5)
     inner = (nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.2)) for _ in range(schedule.stages - 1))
-    pipe = Pipeline(
+    pipe = pipeline(
         nn.Sequential(*inner, nn.Linear(6, 3)),
         schedule,
-        balance=[1] * schedule.stages,
+        [1] * schedule.stages,
         optimizer=OPTIMIZERS["adam"],
-        loss=nn.MSELoss(),
         transport=transport,
     )
     run = pipe.train(batches, **options)

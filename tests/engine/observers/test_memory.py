@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from experiments.torchgpipe.cells import as_drawn
 from pipekit import (
-    Execution,
     Pipeline,
     PipelinedModule,
     Plan,
@@ -29,6 +28,7 @@ from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.plans import Recompute
 from pipekit.schedules import Schedule
 from pipekit.traces.memory import Memory
+from tests.engine.examples import pipeline
 
 ROWS, M, BATCHES = 8, 4, 3
 METHODS: dict[str, Schedule] = {
@@ -85,12 +85,11 @@ def predicted(name: str, schedule: Schedule, recompute: Recompute, states: int) 
 
 
 def agreements() -> Iterator[tuple[str, str, Recompute, int]]:
-    """Yield every method on two networks, all optimizers and kinds of recomputation among them."""
+    """Yield every method, with each network, optimizer and kind of recomputation in turn."""
     modes: list[Recompute] = ["never", "always", "except_last"]
-    for column, method in enumerate(METHODS):
-        for row in range(2):
-            name = ("convnet", "gpt", "unet")[(row + column) % 3]
-            yield name, method, modes[(2 * row + column) % 3], (row + 2 * column) % 3
+    for number, method in enumerate(METHODS):
+        turn, name = number // 3, ("convnet", "gpt", "unet")[number % 3]
+        yield name, method, modes[(number + turn) % 3], (2 * number + turn) % 3
 
 
 @pytest.mark.parametrize(("name", "method", "recompute", "states"), list(agreements()))
@@ -98,13 +97,13 @@ def test_the_simulation_predicts_the_peak_within_5_percent(
     name: str, method: str, recompute: Recompute, states: int
 ) -> None:
     of = example(name)
-    pipe = Pipeline(
+    pipe = pipeline(
         of.model,
         METHODS[method],
-        balance=of.balance,
+        of.balance,
         optimizer=OPTIMIZERS[states],
         loss=of.loss,
-        execution=Execution(recompute=recompute),
+        recompute=recompute,
     )
     batch = of.batch(1 if method == "pipedream" else M)
     found = measure_memory(pipe.train([batch] * BATCHES, watch=Watch(memory=True)))
@@ -152,11 +151,8 @@ def test_a_pipelined_module_holds_what_gpipe_does(recompute: Recompute) -> None:
 
 def test_every_part_is_what_it_must_be() -> None:
     """One stage of a Linear layer, 4 x 4 without bias, rows of 4 numbers: all bytes by hand."""
-    pipe = Pipeline(
-        nn.Sequential(nn.Linear(4, 4, bias=False)),
-        schedules.gpipe(1, 2),
-        optimizer=OPTIMIZERS[1],
-        loss=nn.MSELoss(),
+    pipe = pipeline(
+        nn.Sequential(nn.Linear(4, 4, bias=False)), schedules.gpipe(1, 2), optimizer=OPTIMIZERS[1]
     )
     data = [(torch.ones(2 * ROWS, 4), torch.ones(2 * ROWS, 4))] * 2
     memory = measure_memory(pipe.train(data, watch=Watch(memory=True)))
@@ -169,12 +165,11 @@ def test_every_part_is_what_it_must_be() -> None:
 
 
 def test_all_is_given_back() -> None:
-    pipe = Pipeline(
+    pipe = pipeline(
         nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
         schedules.flush(2, 2),
-        balance=[1, 1],
+        [1, 1],
         optimizer=OPTIMIZERS[0],
-        loss=nn.MSELoss(),
     )
     data = [(torch.ones(4, 4), torch.ones(4, 4))]
     memory = measure_memory(pipe.train(data, watch=Watch(memory=True)))

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from pipekit import Pipeline, Updates, Watch, measure_memory, oracle, schedules
+from pipekit import Pipeline, Watch, measure_memory, oracle, schedules
 from pipekit.engine import BatchDone
 from tests.engine.examples import by_equations, data, mixed, mlp, pipeline
 from tests.engine.parametrized import first_over_processes
@@ -103,13 +102,12 @@ def test_a_skipped_update_has_no_norm() -> None:
 @pytest.mark.filterwarnings("ignore:the optimizer's step")  # each stage has a first parameter
 def test_batches_that_share_an_update_are_told_of_after_it() -> None:
     """Stages on two workers; the fifth minibatch has the last update for itself."""
-    pipe = Pipeline(
+    pipe = pipeline(
         mlp(6, 6, 3),
         schedules.pipedream([2, 2]),
-        balance=[1, 1],
+        [1, 1],
         optimizer=lambda p: torch.optim.SGD([{"params": p[:1]}, {"params": p[1:], "lr": 0.2}], 0.1),
-        loss=nn.MSELoss(),
-        updates=Updates(clip_norm=math.inf),
+        clip_norm=math.inf,
     )
     heard = sorted(heard_of(pipe, data(5)))
     assert [done.number for done in heard] == [0, 1, 2, 3, 4]

@@ -12,13 +12,7 @@ import pipekit as pk
 from pipekit import Schedule, bucketing, schedules
 from tests.engine.examples import Batches, data, sgd
 from tests.engine.replicas.test_replicas import pipeline, replicated
-from tests.engine.test_failures import (
-    LIMIT_S,
-    Fault,
-    OutOfCheeseError,
-    pipekit_threads,
-    wait_until,
-)
+from tests.engine.test_failures import LIMIT_S, Fault, OutOfCheeseError, pipekit_threads, wait_until
 
 
 class FailsAtMark(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
 from pipekit import Checkpoints, Pipeline, schedules
-from tests.engine.examples import OPTIMIZERS, Batches, data, different, mixed, mlp, sgd, values
+from tests.engine.examples import OPTIMIZERS, Batches, data, different, mixed, mlp, pipeline, sgd
 from tests.engine.gloo import over_gloo
 from tests.engine.parametrized import TRANSPORTS
 from tests.engine.replicas.shared_tables import two_directions
@@ -58,12 +58,11 @@ def test_a_batch_of_the_run_before_is_not_taken_for_one_of_this(taken: int | Non
     schedule = schedules.pipedream([2])
 
     def trained(transport: str) -> tuple[list[float], Weights]:
-        pipe = Pipeline(
+        pipe = pipeline(
             mlp(6, 6, 3),
             schedule.take(taken) if taken else schedule,
-            balance=[2],
+            [2],
             optimizer=sgd,
-            loss=nn.MSELoss(),
             transport=transport,
         )
         losses = pipe.train(data(5)).losses + pipe.train(data(5, rows=9)).losses
@@ -79,13 +78,13 @@ def test_several_stages_on_several_workers() -> None:
     """Each worker has two stages of four, shares both with one other, and clips with all."""
 
     def trained(**options: Any) -> tuple[list[float], Weights]:
-        pipe = Pipeline(
+        pipe = pipeline(
             tied(("0.weight", "4.weight")),
             schedules.replicate(schedules.interleaved(4, 3, workers=2), 2),
-            balance=[2, 1, 2, 1],
+            [2, 1, 2, 1],
             optimizer=OPTIMIZERS["adam"],
-            loss=nn.MSELoss(),
-            **values(clip_norm=0.1, **options),
+            clip_norm=0.1,
+            **options,
         )
         return pipe.train(data(5, rows=12)).losses, pipe.state_dict()
 
@@ -212,9 +211,7 @@ def test_statistics_of_two_directions_are_the_mean_of_both() -> None:
     layers = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     down, up = (copy.deepcopy(layers[0]) for _ in range(2))
     batches = data(2)
-    pipe = Pipeline(
-        layers, two_directions(2, 4, 2), balance=[2, 2], optimizer=sgd, loss=nn.MSELoss()
-    )
+    pipe = pipeline(layers, two_directions(2, 4, 2), [2, 2], optimizer=sgd)
     pipe.train(batches)
     for x, _ in batches:
         for k, part in enumerate(x.split(2)):

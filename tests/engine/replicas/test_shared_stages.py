@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-import pipekit as pk
 from pipekit.schedules import Schedule, check, parse
-from tests.engine.examples import by_equations, data, different, mlp, nesterov, values
+from tests.engine.examples import by_equations, data, different, mlp, pipeline
 from tests.engine.gloo import over_gloo
 from tests.engine.replicas.shared_tables import at_random, down_then_up, ring, two_directions
 from tests.engine.updates.test_ties import tied
@@ -28,13 +27,11 @@ def model_for(schedule: Schedule) -> nn.Sequential:
 def trained(schedule: Schedule, **options: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Train twice: the second run begins where the first has left things."""
     batches = data(len(schedule.batches), rows=10)
-    pipe = pk.Pipeline(
+    pipe = pipeline(
         options.pop("model", None) or model_for(schedule),
         schedule,
-        balance=[1] * schedule.stages,
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        **values(**options),
+        [1] * schedule.stages,
+        **options,
     )
     losses = pipe.train(batches).losses + pipe.train(batches).losses
     return [*losses, pipe.evaluate(batches)], pipe.state_dict()
@@ -100,14 +97,7 @@ def test_two_directions_with_clipping_and_tied_weights() -> None:
 
     def run(**more: Any) -> Any:
         batches = data(2)
-        pipe = pk.Pipeline(
-            tied(("0.weight", "4.weight")),
-            schedule,
-            balance=[2, 1, 2, 1],
-            optimizer=nesterov,
-            loss=nn.MSELoss(),
-            **values(**options, **more),
-        )
+        pipe = pipeline(tied(("0.weight", "4.weight")), schedule, [2, 1, 2, 1], **options, **more)
         return pipe.train(batches).losses, pipe.state_dict()
 
     here, there = run(), run(transport="distributed")
@@ -124,7 +114,5 @@ def test_who_adds_nothing_to_a_sum_keeps_nobody_waiting() -> None:
         worker 2 stage 1 | F0 B0^ F2 B2 F1 B1^2
         """)
     check(schedule)
-    pipe = pk.Pipeline(
-        mlp(6, 6, 3), schedule, balance=[1, 1], optimizer=nesterov, loss=nn.MSELoss()
-    )
+    pipe = pipeline(mlp(6, 6, 3), schedule, [1, 1])
     assert len(pipe.train(data(3)).losses) == 3

@@ -142,7 +142,7 @@ def test_after_a_stop_training_goes_on_as_after_a_shorter_call(transport: str) -
     batches = data(60)
     pipe = pipeline(mixed(), "pipedream", [2, 3, 3], transport=transport)
     trained = len(pipe.train(batches, on_batch=lambda done: done.number == 2).losses)
-    plain = pipeline(mixed(), "pipedream", [2, 3, 3], transport=transport)
+    plain = pipeline(mixed(), "pipedream", [2, 3, 3])
     plain.train(batches[:trained])
     assert pipe.train(batches[:3]).losses == plain.train(batches[:3]).losses
     assert different(pipe.state_dict(), plain.state_dict()) == []

@@ -86,12 +86,11 @@ def test_it_counts_microbatches_as_a_plain_loop_does(evaluated: bool, transport:
 @TRANSPORTS
 def test_all_workers_of_a_stage_load_it(transport: str) -> None:
     model = nn.Sequential(Counts(0), nn.Linear(6, 3))
-    pipe = pk.Pipeline(
+    pipe = pipeline(
         model,
         schedules.pipedream([2, 1]),
-        balance=[1, 1],
+        [1, 1],
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-        loss=nn.MSELoss(),
         transport=transport,
     )
     pipe.train(data(2))

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-import pipekit as pk
 from pipekit import schedules
-from tests.engine.examples import data, different, mlp, nesterov, pipeline
+from tests.engine.examples import data, different, mlp, pipeline
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 
@@ -64,14 +63,7 @@ def test_an_optimizer_that_cannot_be_made_loses_nothing(
 
 def test_a_number_of_batches_that_is_refused_loses_nothing() -> None:
     model = mlp(6, 6, 3)
-    pipe = pk.Pipeline(
-        model,
-        schedules.pipedream([2, 1]),
-        balance=[1, 1],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        updates=pk.Updates(mitigation="gap-aware"),
-    )
+    pipe = pipeline(model, schedules.pipedream([2, 1]), [1, 1], mitigation="gap-aware")
     with pytest.raises(ValueError, match="a multiple of the workers of each stage"):
         pipe.train(data(3))
     assert different(pipe.state_dict(), model.state_dict()) == []

@@ -8,17 +8,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pipekit import Pipeline, Watch, oracle, schedules
+from pipekit import Watch, oracle, schedules
 from pipekit.layers import batch_norm
-from tests.engine.examples import (
-    by_equations,
-    data,
-    different,
-    mlp,
-    nesterov,
-    pairs,
-    pipeline,
-)
+from tests.engine.examples import by_equations, data, different, mlp, nesterov, pairs, pipeline
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 
@@ -143,13 +135,7 @@ def test_one_in_the_middle_of_a_long_list_costs_no_weights(number: int) -> None:
 def test_one_behind_the_steps_is_not_looked_at(batches: Any, end: int | None) -> None:
     """By a schedule without end, and by one of as many batches."""
     schedule = schedules.flush(2, 4)
-    pipe = Pipeline(
-        mlp(6, 6, 3),
-        schedule.take(end) if end else schedule,
-        balance=[1, 1],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-    )
+    pipe = pipeline(mlp(6, 6, 3), schedule.take(end) if end else schedule, [1, 1])
     assert len(pipe.train(batches, steps=2).losses) == 2
 
 
@@ -164,7 +150,8 @@ def test_one_that_comes_unforeseen_costs_no_weights(transport: str) -> None:
     def stream() -> Iterator[Any]:
         yield from data(rows=[8, 8, 3, 8])
 
-    pipe, plain = (pipeline(mlp(6, 6, 3), "2bw", [1, 1], transport=transport) for _ in range(2))
+    pipe = pipeline(mlp(6, 6, 3), "2bw", [1, 1], transport=transport)
+    plain = pipeline(mlp(6, 6, 3), "2bw", [1, 1])
     with pytest.raises(ValueError, match="batch 2 has 3 rows"):
         pipe.train(stream())
     plain.train(data(rows=[8, 8]))

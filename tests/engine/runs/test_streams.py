@@ -10,16 +10,7 @@ from torch import nn
 
 import pipekit as pk
 from pipekit import schedules
-from tests.engine.examples import (
-    METHODS,
-    by_equations,
-    data,
-    different,
-    mixed,
-    mlp,
-    pipeline,
-    sgd,
-)
+from tests.engine.examples import METHODS, by_equations, data, different, mixed, mlp, pipeline, sgd
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 EACH_METHOD = first_over_processes("method", ["pipedream", "2bw", "flush"])

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from pipekit import Pipeline, schedules
 from pipekit.engine.runs import tables
-from tests.engine.examples import data, different, mixed, mlp
+from tests.engine.examples import data, different, mixed, mlp, pipeline
 
 
 def test_optimizers_and_tables_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,13 +49,8 @@ def test_processes_keep_their_stages_until_they_are_others(tmp_path: Path) -> No
         return torch.optim.Adam(parameters)
 
     def trained(transport: str) -> dict[str, Tensor]:
-        pipe = Pipeline(
-            mixed(),
-            schedules.flush(2, 2),
-            balance=[4, 4],
-            optimizer=optimizer,
-            loss=nn.MSELoss(),
-            transport=transport,
+        pipe = pipeline(
+            mixed(), schedules.flush(2, 2), [4, 4], optimizer=optimizer, transport=transport
         )
         for _ in range(2):
             pipe.train(data(2), checkpoints=tmp_path / transport)
@@ -79,13 +74,8 @@ def test_replicas_begin_with_the_first_ones_statistics() -> None:
     """A worker with norms is sent the first one's again, or is a thread: the bits are the same."""
     states = []
     for transport in ("threads", "distributed"):
-        pipe = Pipeline(
-            mixed(),
-            schedules.asp(2),
-            balance=[8],
-            optimizer=torch.optim.SGD,
-            loss=nn.MSELoss(),
-            transport=transport,
+        pipe = pipeline(
+            mixed(), schedules.asp(2), [8], optimizer=torch.optim.SGD, transport=transport
         )
         for _ in range(3):
             pipe.train(data(4))
@@ -97,11 +87,5 @@ def test_evaluation_builds_no_optimizer() -> None:
     def refusing(parameters: list[nn.Parameter]) -> Optimizer:
         raise AssertionError("nobody trains")
 
-    pipe = Pipeline(
-        mlp(6, 6, 3),
-        schedules.flush(2, 2),
-        balance=[1, 1],
-        optimizer=refusing,
-        loss=nn.MSELoss(),
-    )
+    pipe = pipeline(mlp(6, 6, 3), schedules.flush(2, 2), [1, 1], optimizer=refusing)
     assert pipe.evaluate(data(2)) > 0

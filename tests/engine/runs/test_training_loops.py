@@ -281,9 +281,8 @@ def test_outputs_and_losses_of_each_microbatch(transport: str) -> None:
 def test_a_loss_that_is_not_finite_ends_the_run_before_it_does_harm(transport: str) -> None:
     batches = data(6)
     batches[3][0][2] = float("nan")
-    pipe, plain = (
-        pipeline(mlp(6, 6, 3), "2bw", [1, 1], transport=transport, finite=True) for _ in range(2)
-    )
+    pipe = pipeline(mlp(6, 6, 3), "2bw", [1, 1], transport=transport, finite=True)
+    plain = pipeline(mlp(6, 6, 3), "2bw", [1, 1])
     with pytest.raises(FloatingPointError, match="the loss is nan: its batch has changed no weig"):
         pipe.train(batches)
     plain.train(batches[:3])
@@ -312,12 +311,8 @@ def test_on_one_stage_dropout_can_be_the_plain_loops(m: int) -> None:
             (nn.functional.mse_loss(model(parts[0]), parts[1]) / m).backward()
         optimizer.step()
     torch.set_num_threads(cores)
-    pipe = pk.Pipeline(
-        mixed(),
-        schedules.flush(1, m),
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        loss=nn.MSELoss(),
-        seed=None,
+    pipe = pipeline(
+        mixed(), schedules.flush(1, m), optimizer=partial(torch.optim.SGD, lr=0.1), seed=None
     )
     torch.manual_seed(5)
     pipe.train(loader())

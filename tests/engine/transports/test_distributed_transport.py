@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline
 from pipekit.schedules import pipedream
-from tests.engine.examples import by_equations, data, different, mlp, nesterov, pipeline
+from tests.engine.examples import by_equations, data, different, mlp, pipeline
 from tests.engine.gloo import over_gloo
 
 
@@ -151,12 +150,10 @@ def test_replicas_and_their_sums() -> None:
     batches = data(5, rows=[4, 3, 4, 2, 4])
 
     def run() -> Any:
-        pipe = Pipeline(
+        pipe = pipeline(
             mlp(6, 5, 4, 3),
             pipedream([2, 1, 2]),
-            balance=[1, 1, 1],
-            optimizer=nesterov,
-            loss=nn.MSELoss(),
+            [1, 1, 1],
             transport="distributed" if "RANK" in os.environ else "threads",
         )
         losses = [pipe.train(batches).losses, pipe.train(batches[:3]).losses]

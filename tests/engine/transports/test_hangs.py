@@ -17,7 +17,7 @@ from pipekit import schedules
 from pipekit.engine.transports import torchrun, watchdog, worker_threads
 from pipekit.engine.transports.processes import worker_pool
 from pipekit.engine.transports.watchdog import Watchdog
-from tests.engine.examples import data, mlp, nesterov, pipeline
+from tests.engine.examples import data, mlp, pipeline
 from tests.engine.gloo import over_gloo
 from tests.engine.parametrized import TRANSPORTS
 
@@ -178,14 +178,7 @@ def test_sums_of_gradients_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> 
 
     batches = data(4)
     batches[3][0][:] = 100.0
-    pipe = pk.Pipeline(
-        nn.Sequential(Half(), *mlp(6, 3)),
-schedules.pipedream([2]),
-balance=[2],
-optimizer=nesterov,
-loss=nn.MSELoss(),
-execution=pk.Execution(timeout=1.0),
-    )  # fmt: skip
+    pipe = pipeline(nn.Sequential(Half(), *mlp(6, 3)), schedules.pipedream([2]), [2], timeout=1.0)
     with pytest.raises(pk.Stalled, match="the sum of gradients with workers 1"):
         pipe.train(batches)
 

@@ -12,12 +12,7 @@ from torch import Tensor, nn
 from pipekit import bucketing
 from pipekit.bucketing import BUCKET_BYTES
 from pipekit.engine.updates.weight_versions import WeightVersions
-from pipekit.engine.updates.weights import (
-    Bucket,
-    Gradients,
-    ParameterBucket,
-    parameter_buckets,
-)
+from pipekit.engine.updates.weights import Bucket, Gradients, parameter_buckets
 from tests.engine.examples import mlp, sgd
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -79,8 +74,8 @@ def test_every_parameter_is_in_one_in_reverse_order_and_none_is_too_large(
 # --- Their content -------------------------------------------------------------------------------
 
 
-def bucket_of(like: list[Tensor], first: int = 0) -> ParameterBucket:
-    return ParameterBucket(range(first, first + len(like)), like, nothing)
+def bucket_of(like: list[Tensor], first: int = 0) -> Bucket:
+    return Bucket(range(first, first + len(like)), like, nothing)
 
 
 @given(st.lists(st.tuples(shapes, st.booleans()), min_size=1, max_size=5), st.sampled_from(DTYPES))

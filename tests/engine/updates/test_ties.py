@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pipekit import LossScale, Pipeline, PipelinedModule, Updates, models, oracle, schedules
+from pipekit import LossScale, Pipeline, PipelinedModule, models, oracle, schedules
 from pipekit.clusters import flat
 from pipekit.partition.checks import require_ties_on_one_device
 from pipekit.partition.partition import cut as cut_into
@@ -122,13 +122,8 @@ def test_it_is_pytorchs_shared_parameter(method: str, balance: list[int], m: int
     model = tied(*TIES, ("0.weight", "3.weight", "4.weight"))
     model[1] = nn.Tanh()
     schedule = schedules.zb_h1 if method == "zb_h1" else METHODS[method].schedule
-    pipe = Pipeline(
-        model,
-        schedule(len(balance), m),
-        balance=balance,
-        optimizer=OPTIMIZERS["nesterov"],
-        loss=nn.MSELoss(),
-        updates=Updates(clip_norm=0.1),
+    pipe = pipeline(
+        model, schedule(len(balance), m), balance, optimizer=OPTIMIZERS["nesterov"], clip_norm=0.1
     )
     batches = data(4)
     pipe.train(batches)
@@ -149,13 +144,15 @@ def test_torchrun_and_slow_links_give_the_bits_of_threads() -> None:
     """Two pipelines of two stages: sums over the workers of a stage, and of a tie."""
 
     def trained(**options: Any) -> Any:
-        pipe = Pipeline(
+        pipe = pipeline(
             tied(*TIES),
             schedules.replicate(schedules.two_bw(2, 2), 2),
-            balance=[3, 3],
+            [3, 3],
             optimizer=OPTIMIZERS["adam"],
-            loss=nn.MSELoss(),
-            **values(clip_norm=0.1, loss_scale="dynamic", autocast=torch.bfloat16, **options),
+            clip_norm=0.1,
+            loss_scale="dynamic",
+            autocast=torch.bfloat16,
+            **options,
         )
         run = pipe.train(data(3))
         traffic = run.traffic.sort_values([*run.traffic]).to_numpy().tolist()

@@ -7,9 +7,7 @@ come to, so that a few lie ready and no more are read.
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from itertools import count
-from multiprocessing.connection import Pipe
 
 import torch
 
@@ -96,12 +94,12 @@ def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
 class Feeder:
     """Sends the workers what a run needs, in a thread of its own.
 
-    Once that has raised an :attr:`error`, the pipe :attr:`failed` can be read.
+    Attributes:
+        error: that of the data, as soon as there is one.
     """
 
     def __init__(self, send: Callable[[], None], workers: int) -> None:
         self.error: BaseException | None = None
-        self.failed, self._tell_failed = Pipe(duplex=False)
         self._thread = threading.Thread(
             target=self._run, args=(send, workers), name="pipekit feeder", daemon=True
         )
@@ -112,12 +110,6 @@ class Feeder:
         self._thread.join(GRACE_S)
         return not self._thread.is_alive()
 
-    def close(self) -> None:
-        """Wait a while for the thread's end, and close the pipe."""
-        self.join()
-        self.failed.close()
-        self._tell_failed.close()
-
     def _run(self, send: Callable[[], None], workers: int) -> None:
         share_cores(workers)  # as in the transport "threads", where workers read the data
         try:
@@ -126,5 +118,3 @@ class Feeder:
             return  # a worker is gone: whoever waits will know why
         except BaseException as error:
             self.error = error
-            with suppress(OSError):  # nobody asks any more
-                self._tell_failed.send_bytes(b"")

@@ -26,7 +26,7 @@ from pipekit.engine.transports.processes.pickling import dumps
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import Content, ProcessTask, named_by
 from pipekit.engine.transports.watchdog import Watchdog
-from pipekit.host.numeric_settings import NumericSettings
+from pipekit.host.numeric_settings import numeric_settings
 from pipekit.layers.named_values import NamedValues, Place
 
 
@@ -63,7 +63,7 @@ class ProcessRunner(Runner):
         try:
             # Once for all: it names every sum of every update.
             rest = {name: each for name, each in vars(config).items() if name != "loss"}
-            common = dumps(partial(RunConfig, **rest)), dumps(config.loss), NumericSettings.here()
+            common = dumps(partial(RunConfig, **rest)), dumps(config.loss), numeric_settings()
             # Through shared memory messages are taken by name, in any order.
             coming = [{}] * len(workers) if memory else incoming([w.steps for w in workers])
             store = None if memory else pool.store
@@ -113,7 +113,7 @@ class ProcessRunner(Runner):
 
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
-        with_sums = any(len(workers) > 1 for workers in config.table.stage_workers)
+        with_sums = bool(config.table.stops)
         # A new process starts where this one is, and imports from where this one does.
         kind = with_sums, tuple(devices), _working_folder(), tuple(sys.path)
         if self._pool is None or not self._pool.ready or self._kind != kind:

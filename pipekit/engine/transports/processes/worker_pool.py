@@ -159,7 +159,7 @@ class WorkerPool:
         for handle in self._handles:
             handle.end()
         if self._feeder is not None:
-            self._feeder.close()
+            self._feeder.join()
         # A notebook keeps the last traceback, and with it this object: it must not keep the memory.
         self._mailboxes.close()
         self.states.detach()
@@ -195,13 +195,13 @@ class WorkerPool:
         for index, handle in enumerate(self._handles):
             places |= dict.fromkeys((handle.reports, handle.process.sentinel), index)
         while len(done) < self._workers:
-            ready = wait([*places, feeder.failed], LOOK_S)
+            ready = wait(list(places), LOOK_S)
             watchdog.look()
             if not ready and time.monotonic() > deadline:
                 raise WorkerDied(f"the workers lost touch with one another: {aborted}")
-            if feeder.failed in ready and feeder.error is not None:
+            if feeder.error is not None:
                 raise feeder.error
-            for index in {places[each] for each in ready if each in places}:
+            for index in {places[each] for each in ready}:
                 kind, value = self._news(index, watchdog)
                 if kind == "failed":
                     raise value

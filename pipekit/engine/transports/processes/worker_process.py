@@ -37,7 +37,7 @@ from pipekit.engine.transports.processes.shared_mailbox import (
 from pipekit.engine.transports.watchdog import WorkerStates
 from pipekit.engine.work import built, run
 from pipekit.host.memory import keep_freed_memory, not_collected
-from pipekit.host.numeric_settings import NumericSettings
+from pipekit.host.numeric_settings import apply_settings
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.parent import end_with_parent
 from pipekit.layers.named_values import NamedValues, Place
@@ -71,7 +71,7 @@ class ProcessTask:
     kept: bool
     config: bytes
     loss: bytes
-    settings: NumericSettings
+    settings: tuple[Any, ...]
     named: Mapping[Place, Any]
     store: str | None
     watched: bool
@@ -172,7 +172,7 @@ class _WorkerProcess:
         """Do what a run asks of this worker; its report is without the stages."""
         self._runs += 1
         assignment = task.assignment
-        task.settings.apply()
+        apply_settings(task.settings)
         configure: partial[RunConfig] = pickle.loads(task.config)
         config = configure(loss=self._loss_of(task, configure.keywords["training"]))
         if task.named:

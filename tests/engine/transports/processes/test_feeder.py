@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import Pipeline
 from pipekit.engine.batches import Batch
 from pipekit.engine.feed import Needs
 from pipekit.engine.transports.mailbox import KeyedMailbox
@@ -78,12 +77,11 @@ def test_evaluation_when_the_first_worker_gets_no_batches() -> None:
     one, two, three = flush(3, 2).take(1).workers
     turned = Schedule((two, three, one), "turned").repeat()
     losses = [
-        Pipeline(
+        pipeline(
             mlp(6, 6, 6, 3),
             turned,
-            balance=[1, 1, 1],
+            [1, 1, 1],
             optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-            loss=nn.MSELoss(),
             transport=transport,
         ).evaluate(data(rows=[8, 5]))
         for transport in ("threads", "distributed")
@@ -99,12 +97,11 @@ def test_an_error_of_the_disk_surfaces_where_the_run_may_not_end() -> None:
             yield from data(5)
             raise OSError("damaged")
 
-    pipe = Pipeline(
+    pipe = pipeline(
         mlp(6, 6, 3),
         pipedream([2, 1]),
-        balance=[1, 1],
+        [1, 1],
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-        loss=nn.MSELoss(),
         transport="distributed",
     )
     with pytest.raises(OSError, match="damaged"):

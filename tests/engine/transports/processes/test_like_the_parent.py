@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipekit.host.numeric_settings import NumericSettings
+from pipekit.host.numeric_settings import apply_settings, numeric_settings
 from tests.engine.examples import data, mlp, pipeline
 
 
 @pytest.fixture(autouse=True)
 def switches_as_before() -> Iterator[None]:
-    before = NumericSettings.here()
+    before = numeric_settings()
     yield
-    before.apply()
+    apply_settings(before)
 
 
 class Switches(nn.Module):

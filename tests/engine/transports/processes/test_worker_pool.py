@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.attacks.left import open_files, worker_processes
+from experiments.attacks.left import worker_processes
 from pipekit import Pipeline, WorkerDied
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.processes.forkserver import WorkerHandle
@@ -100,13 +100,14 @@ def test_weights_come_from_the_processes_only_when_somebody_reads_them(
     assert kept.train(data(2)).losses == expected.train(data(2)).losses
 
 
-def test_a_failed_evaluation_leaves_the_weights_that_nobody_had_read() -> None:
+def test_an_error_ends_them_and_leaves_the_weights_that_nobody_had_read() -> None:
     kept = pipeline(mixed(), "pipedream", [4, 4], transport="distributed")
     expected = pipeline(mixed(), "pipedream", [4, 4])
     for pipe in (kept, expected):
         pipe.train(data(3))
         with pytest.raises(ZeroDivisionError):
             pipe.evaluate(data(2), metric=lambda output, target: 1 // 0)
+    wait_until(lambda: not worker_processes(), LIMIT_S)
     assert different(kept.state_dict(), expected.state_dict()) == []
     assert kept.train(data(3)).losses == expected.train(data(3)).losses
 
@@ -154,7 +155,8 @@ def test_what_a_caller_has_taken_is_not_overwritten_by_later_calls() -> None:
             assert torch.equal(*buffers)
 
 
-def test_they_are_ended_by_close_and_others_started_by_the_next_call() -> None:
+def test_they_end_by_close_and_with_their_pipeline() -> None:
+    """After close() the next call starts others."""
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
     pipe.train(data(2))
     before = set(worker_processes())
@@ -162,26 +164,11 @@ def test_they_are_ended_by_close_and_others_started_by_the_next_call() -> None:
     wait_until(lambda: not worker_processes(), LIMIT_S)
     pipe.close()
     pipe.train(data(2))
-    assert not before & set(worker_processes())
-
-
-def test_they_end_with_their_pipeline() -> None:
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
-    pipe.train(data(2))
     assert len(worker_processes()) == 2
+    assert not before & set(worker_processes())
     del pipe
     gc.collect()
     wait_until(lambda: not worker_processes(), LIMIT_S)
-
-
-def test_after_an_error_they_are_not_used_again() -> None:
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
-    losses = [pipe.evaluate(data(2))]
-    with pytest.raises(ZeroDivisionError):
-        pipe.evaluate(data(2), metric=lambda output, target: 1 // 0)
-    wait_until(lambda: not worker_processes(), LIMIT_S)
-    losses.append(pipe.evaluate(data(2)))
-    assert losses[0] == losses[1]
 
 
 def noisy(output: Tensor, target: Tensor) -> Tensor:
@@ -282,25 +269,6 @@ def test_an_interrupt_waits_until_a_process_is_known() -> None:
         interrupted()
     assert reached
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
-
-
-def test_an_interrupt_while_the_feeder_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = os.pipe
-
-    def interrupted() -> tuple[int, int]:
-        ends = make()
-        signal.raise_signal(signal.SIGINT)
-        return ends
-
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
-    pipe.train(data(1))
-    pipe.close()
-    before = open_files()  # with those of the fork server, which stays
-    pipe.train(data(1))
-    monkeypatch.setattr(os, "pipe", interrupted)  # the workers are there: only the feeder's is made
-    with pytest.raises(KeyboardInterrupt):
-        pipe.train(data(1))
-    assert not open_files() - before
 
 
 @pytest.mark.parametrize(("when", "worker"), [("before", 2), ("after", 0)])

@@ -1,4 +1,4 @@
-"""How far a training is that takes several runs, and the folder where its checkpoints go."""
+"""The folder where a training's checkpoints go, over several runs, and who may write there."""
 
 import fcntl
 import os
@@ -17,7 +17,6 @@ from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.checkpoints.resume_point import Position, ResumePoint, table_id
 from pipekit.engine.config import CheckpointConfig, Start
 from pipekit.engine.options import Checkpoints
-from pipekit.schedules import Schedule
 from pipekit.schedules.lowering.boundaries import boundaries
 
 T = TypeVar("T")
@@ -29,19 +28,12 @@ class Agree(Protocol):
     def __call__(self, function: Callable[[], T]) -> T: ...
 
 
-class TrainingProgress:
-    """How far a training is.
-
-    Attributes:
-        position: what lies behind it.
-        resume_point: the run that is to be taken up next, or None.
-    """
+class CheckpointFolder:
+    """The folder of a training, all checkpoints in which are its own."""
 
     def __init__(self, agree: Agree) -> None:
         self._agree = agree
-        self.position = Position()
-        self.resume_point: ResumePoint | None = None
-        self._folder: Path | None = None  # all checkpoints in it are this training's
+        self._folder: Path | None = None
         self._attempt, self._training = "", ""
         self._known: set[str] = set()  # this attempt, and those that it goes on from
         self._lock = FolderLock()
@@ -53,30 +45,18 @@ class TrainingProgress:
         self._take(folder)
         if home is None:
             return None
-        self.resume_point = ResumePoint.read(home)
-        self._training = self.resume_point.about["training"]
-        self.position = self.resume_point.position
-        return self.resume_point
+        point = ResumePoint.read(home)
+        self._training = point.about["training"]
+        return point
 
-    def begin(self) -> None:
+    def begin(self, point: ResumePoint | None) -> None:
         """Let a run begin: to be called before its data draw any random number.
 
         A loader may shuffle by torch's default generator; its state is that of the run's beginning.
         """
-        if self.resume_point:
-            torch.set_rng_state(self.resume_point.about["rng"])
+        if point:
+            torch.set_rng_state(point.about["rng"])
         self._rng = torch.get_rng_state()
-
-    def start(
-        self,
-        batches: int,
-        schedule_for: Callable[[int], Schedule],
-        balance: Sequence[int] | None,
-    ) -> Start:
-        """Return where a run begins; see :meth:`ResumePoint.start`."""
-        if self.resume_point:
-            return self.resume_point.start(batches, schedule_for, balance)
-        return Start(schedule_for(batches), 0, self.position.microbatches)
 
     @contextmanager
     def claimed(self, path: Path) -> Iterator[None]:
@@ -107,13 +87,18 @@ class TrainingProgress:
         finally:
             self._lock.give_back()
 
-    def checkpoint_config(
-        self, folder: Path, asked: Checkpoints, start: Start, balance: Sequence[int]
+    def config(
+        self,
+        folder: Path,
+        asked: Checkpoints,
+        start: Start,
+        position: Position,
+        balance: Sequence[int],
     ) -> CheckpointConfig:
         """Return what the workers of a run have to know to write checkpoints."""
         about = {
-            "runs": self.position.runs,
-            "batches": self.position.batches + start.offset,
+            "runs": position.runs,
+            "batches": position.batches + start.offset,
             "offset": start.offset,
             "microbatches": start.microbatches,
             "table": table_id(start.schedule, balance),
@@ -126,12 +111,6 @@ class TrainingProgress:
         cuts = boundaries(start.schedule, asked.every)
         ends = boundaries(start.schedule, every=1)
         return CheckpointConfig(folder, self._attempt, about, parts, cuts, asked.keep, ends)
-
-    def end(self, batches: int, microbatches: int) -> None:
-        """Note that a run has come to its end."""
-        self.resume_point = None
-        runs, before, _ = self.position
-        self.position = Position(runs + 1, before + batches, microbatches)
 
     def _take(self, folder: Path) -> None:
         self._folder = folder
