@@ -170,8 +170,16 @@ class Runs:
         reader = self._parts.reader
         start = Start(schedule, 0, self._progress.position.microbatches)
         extent = Extent(start, iter(counted), count)
-        source = self._ready(batches, reader.read if labelled else reader.unlabelled, extent)
-        return self._workers.run(extent, source, function, Watch(observers=tuple(observers)))
+        try:
+            source = self._ready(batches, reader.read if labelled else reader.unlabelled, extent)
+            return self._workers.run(extent, source, function, Watch(observers=tuple(observers)))
+        except Exception as error:
+            if labelled or not reader.paired or isinstance(error, WorkerDied):
+                raise
+            raise ValueError(
+                f"the model cannot take the pairs that predict() was given ({error}): pass inputs "
+                f"without targets, (x for x, _ in batches)"
+            ) from error
 
     @cached_property
     def _inference(self) -> Schedule:

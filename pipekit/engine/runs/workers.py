@@ -17,7 +17,7 @@ from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.model_stages import Joints
 from pipekit.engine.runs.questions import FirstBatch, ask
 from pipekit.engine.runs.tables import LoweredTable, lowered
-from pipekit.engine.runs.users_model import UsersAttributes, watched
+from pipekit.engine.runs.users_model import watched
 from pipekit.engine.stops import PossibleStops, possible_stops, stops_anywhere
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
@@ -37,7 +37,6 @@ class Workers:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._attributes = UsersAttributes(parts.model.original)
         self.close = parts.runner.close
         self.can_end = parts.runner.can_end(parts.devices)
         schedule, updates = parts.schedule, parts.updates
@@ -73,10 +72,10 @@ class Workers:
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
         drawn = drawn_since(numbers)
-        if changed := self._attributes.taken():
+        if changed := model.users.taken():
             model.set_attributes(changed)
         tried = model.prepare(first.cut_input()[0], autocast, point, schedule.trains)
-        self._attributes.warn(tried)
+        model.users.warn(tried, lambda: model.modules)
         stops = PossibleStops()
         if schedule.trains:
             assert model.partition
@@ -122,7 +121,7 @@ class Workers:
             reports = self.run(extent, batches, parts.loss, watch, told, checkpoints)
         parts.model.take(reports)
         if on_batch:
-            self._attributes.warn_within()
+            parts.model.users.warn_within()
         return reports
 
     def run(
