@@ -70,8 +70,9 @@ class NamedValues:
                 self._look(function, Place("", "", ""), set())
         for (module, holder), owner in _PATCHED.items():
             put = {name for name, each in _variables(owner).items() if _is_users(each)}
-            before = {place.name for place in known if place[:2] == (module, holder)}
-            self._add(module, holder, owner, put | before)
+            put |= {place.name for place in known if place[:2] == (module, holder)}
+            self._add(module, holder, owner, put)
+            self._owners |= {Place(module, holder, name): [owner] for name in put}  # gone ones, too
 
     def changed(self) -> dict[Place, Any]:
         """Return the values that are not known, which then are; OWN for a file's own function."""
@@ -102,6 +103,8 @@ class NamedValues:
                 elif isinstance(now, dict) and type(now) is type(value):
                     now.clear()  # others may have it, too
                     now.update(value)
+                elif isinstance(owner, type) and patched and value is None:
+                    delattr(owner, place.name)  # of a base class again
                 elif isinstance(owner, type):
                     setattr(owner, place.name, value)
                 else:  # also of an object that lets nobody set attributes

@@ -106,7 +106,9 @@ def test_skips_are_nested() -> None:
     model = unet(2, 8, device="meta")
     require_matched(model)
     down, up = accumulate([2, 3, 3, 3, 3]), [*accumulate([17, 3, 3, 3, 3])]
-    named = [Skip(f"level {n}/skip", *ends) for n, ends in enumerate(zip(down, up[::-1], strict=True))]
+    named = [
+        Skip(f"level {n}/skip", *ends) for n, ends in enumerate(zip(down, up[::-1], strict=True))
+    ]
     assert links(model) == named[::-1]
 
 

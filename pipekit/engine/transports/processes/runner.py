@@ -1,5 +1,6 @@
 """Runs workers in processes that are started from here: from a script or a notebook kernel."""
 
+import multiprocessing
 import os
 import sys
 import weakref
@@ -183,5 +184,10 @@ def over_processes(devices: Sequence[torch.device]) -> Runner:
     """Return what runs each worker in a process: torchrun's, if it started this one, or its own."""
     if torchrun.launched():
         return torchrun.TorchrunRunner(devices)
+    if multiprocessing.current_process().daemon:
+        raise ValueError(
+            "this process is daemonic, as those of a multiprocessing.Pool are, and may start no "
+            "others: use transport='threads', or train in a multiprocessing.Process of your own"
+        )
     forkserver()  # it imports torch while the user's program goes on
     return ProcessRunner()
