@@ -64,7 +64,7 @@ def without_main_module() -> Iterator[None]:
 
 def _forget_server() -> None:
     """Let a fork of this process start a server of its own: it cannot wait for its parent's."""
-    server: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = multiprocessing.forkserver._forkserver
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
     server.__init__()
