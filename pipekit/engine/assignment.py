@@ -74,6 +74,7 @@ class WorkerReport:
             kept.
         end: the first microbatch after the run; the table may have more.
         error: of a layer or the loss, if the run ended by it with whole updates.
+        loss_values: what calls of the loss have changed in a worker's own copy of it.
     """
 
     rows: Sequence[int]
@@ -88,6 +89,7 @@ class WorkerReport:
     results: list[tuple[int, Any]] = field(default_factory=list)
     end: int = sys.maxsize
     error: BaseException | None = None
+    loss_values: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Runner(ABC):

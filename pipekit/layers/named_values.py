@@ -15,7 +15,9 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import cloudpickle
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from pipekit.layers.python_state import PLAIN, names_in
@@ -27,6 +29,13 @@ OWN = ...
 _LONG = 1_000  # longer containers are data and no settings
 _LIBRARIES = ("pipekit", "torch", "numpy", *sys.stdlib_module_names)  # which are not looked into
 _LOOKED_AT = (type, nn.Module, Tensor, ContextVar)
+_PATCHED = {
+    ("torch", ""): vars(torch),
+    (F.__name__, ""): vars(F),
+    (Tensor.norm.__module__, "Tensor"): Tensor,
+    (nn.Module.__module__, "Module"): nn.Module,
+}
+"""Where people put functions of theirs in place of torch's own, which all layers then call."""
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
 
@@ -59,6 +68,11 @@ class NamedValues:
                 self._look_at_methods(type(part))
             for function in functions_of(each):
                 self._look(function, Place("", "", ""), set())
+        for (module, holder), owner in _PATCHED.items():
+            put = {name for name, each in _variables(owner).items() if _is_users(each)}
+            put |= {place.name for place in known if place[:2] == (module, holder)}
+            self._add(module, holder, owner, put)
+            self._owners |= {Place(module, holder, name): [owner] for name in put}  # gone ones, too
 
     def changed(self) -> dict[Place, Any]:
         """Return the values that are not known, which then are; OWN for a file's own function."""
@@ -76,7 +90,8 @@ class NamedValues:
     def apply(self, values: Mapping[Place, Any]) -> None:
         """Let the places here have the values that they have in another process."""
         for place, value in values.items():
-            for owner in self._owners.get(place, ()):
+            patched = [_PATCHED[place[:2]]] if place[:2] in _PATCHED else []
+            for owner in self._owners.get(place, patched):
                 variables = _variables(owner)
                 now = variables.get(place.name)
                 before = self._known.setdefault(place, now)
@@ -88,6 +103,8 @@ class NamedValues:
                 elif isinstance(now, dict) and type(now) is type(value):
                     now.clear()  # others may have it, too
                     now.update(value)
+                elif isinstance(owner, type) and patched and value is None:
+                    delattr(owner, place.name)  # of a base class again
                 elif isinstance(owner, type):
                     setattr(owner, place.name, value)
                 else:  # also of an object that lets nobody set attributes
@@ -134,6 +151,11 @@ class NamedValues:
 
 def _variables(owner: Any) -> Any:
     return owner if isinstance(owner, dict) else vars(owner)
+
+
+def _is_users(value: Any) -> bool:
+    module = getattr(value, "__module__", None) or ""
+    return isinstance(value, FunctionType) and module.partition(".")[0] not in _LIBRARIES
 
 
 def _sent(value: Any, place: Place) -> Any:

@@ -18,6 +18,8 @@ TORCHS = frozenset(vars(nn.Module()))
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
+HELD = (*PLAIN, *_CONTAINERS, Tensor)
+"""What :class:`Kept` knows to compare."""
 _SET_BY_TRAIN = {"training", "_parameters", "_buffers", "_modules"}
 _DEEP, _LONG = 3, 1_000  # further in, and in longer ones, lie data and no state
 

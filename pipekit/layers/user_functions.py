@@ -6,7 +6,7 @@ import io
 import pickle
 import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pipekit.devices import random_states_put_back
 from pipekit.layers.edited_tensors import memory_of
 from pipekit.layers.python_state import (
-    PLAIN,
+    HELD,
     TORCHS,
     Kept,
     Variables,
@@ -53,25 +53,36 @@ def functions_of(function: Any) -> Iterator[FunctionType]:
 
 
 class FunctionState:
-    """What a function reads, as it was last looked at: plain values, tensors and dictionaries.
+    """What a function reads, as it was last looked at: plain values, tensors and containers.
 
     Of the objects in its closure, its attributes and its global variables, these are the attributes
     that its code or theirs names.
     """
 
     def __init__(self, function: object) -> None:
-        self._kept: dict[str, tuple[Callable[[], Any], Kept]] = {}
-        self._look(function, set(), _WITHIN)
+        self._kept: dict[str, tuple[Any, str, Kept]] = {}  # by path: the holder, and a name in it
+        self._look(function, set(), "", _WITHIN)
 
-    def changed(self) -> list[str]:
-        """Return the names of what is not as it was, which is then the known."""
-        found = [name for name, (get, kept) in self._kept.items() if kept.differs_from(get())]
-        for name in found:
-            get, _ = self._kept[name]
-            self._kept[name] = get, Kept(get())
+    def changed(self) -> dict[str, Any]:
+        """Return by its path what is not as it was, which is then the known."""
+        found = {}
+        for path, (holder, name, kept) in self._kept.items():
+            now = _held(holder, name)
+            if kept.differs_from(now):
+                found[path] = now
+                self._kept[path] = holder, name, Kept(now)
         return found
 
-    def _look(self, value: Any, names: set[str], depth: int) -> None:
+    def take(self, changed: Mapping[str, Any]) -> None:
+        """Take over what has changed in a copy of the function."""
+        for path in changed.keys() & self._kept.keys():
+            holder, name, _ = self._kept[path]
+            if isinstance(holder, dict):
+                holder[name] = changed[path]
+            else:
+                holder.cell_contents = changed[path]
+
+    def _look(self, value: Any, names: set[str], path: str, depth: int) -> None:
         owner = value.__self__ if isinstance(value, MethodType) else value
         functions = [f for f in functions_of(value) if not f.__module__.startswith("torch")]
         names = names.union(*map(names_in, functions))
@@ -80,22 +91,31 @@ class FunctionState:
         for function in functions:
             cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
             for name, cell in cells:
-                self._keep(name, partial(getattr, cell, "cell_contents", None), names, depth)
+                self._keep(cell, name, names, path, depth)
             for name in names_in(function) & function.__globals__.keys():
-                self._keep(name, partial(function.__globals__.get, name), names, depth)
-        own = {*getattr(owner, "__dict__", {})}
-        if isinstance(owner, nn.Module):
-            own |= {*owner._buffers, *owner._modules}
-            names = own - TORCHS if type(owner).__module__.startswith("torch") else names
-        for name in names & own:
-            self._keep(name, partial(getattr, owner, name, None), names, depth)
+                self._keep(function.__globals__, name, names, path, depth)
+        own = getattr(owner, "__dict__", {})
+        holders = [own[held] for held in ("_buffers", "_modules") if held in own] + [own]
+        if isinstance(owner, nn.Module) and type(owner).__module__.startswith("torch"):
+            names = set[str]().union(*holders) - TORCHS
+        for holder in holders:
+            # An attribute may be new in a later call.
+            for name in names if holder is own else names & holder.keys():
+                self._keep(holder, name, names, path, depth)
 
-    def _keep(self, name: str, get: Callable[[], Any], names: set[str], depth: int) -> None:
-        value = get()
-        if isinstance(value, (*PLAIN, dict, Tensor)):
-            self._kept.setdefault(name, (get, Kept(value)))
-        elif depth and not isinstance(value, (type, ModuleType, list, set, tuple)):
-            self._look(value, names, depth - 1)
+    def _keep(self, holder: Any, name: str, names: set[str], path: str, depth: int) -> None:
+        value, path = _held(holder, name), f"{path}.{name}".lstrip(".")
+        if isinstance(value, HELD):
+            self._kept.setdefault(path, (holder, name, Kept(value)))
+        elif depth and not isinstance(value, (type, ModuleType, tuple)):
+            self._look(value, names, path, depth - 1)
+
+
+def _held(holder: Any, name: str) -> Any:
+    """Return what a dict holds under a name, or a cell of a closure; None if it is gone."""
+    if isinstance(holder, dict):
+        return holder.get(name)
+    return getattr(holder, "cell_contents", None)
 
 
 class FunctionCopies:

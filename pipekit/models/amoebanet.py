@@ -18,19 +18,9 @@ def amoebanet_d(
 ) -> nn.Sequential:
     """Return AmoebaNet-D (L, F) as a sequence of ``L + 6`` layers.
 
-    Images are ``[B, 3, H, W]``, logits ``[B, classes]``; both papers use 224 pixels.  The sizes of
-    GPipe's Table 1 and torchgpipe's Table 2, with 1000 classes:
-
-    =========  =============
-    (L, F)        parameters
-    =========  =============
-    (18, 208)     81,505,540
-    (18, 256)    122,470,120
-    (18, 416)    319,024,120
-    (18, 544)    542,734,840
-    (36, 544)  1,055,832,376
-    (72, 512)  1,844,858,344
-    =========  =============
+    Images are ``[B, 3, H, W]``, logits ``[B, classes]``; both papers use 224 pixels.
+    :data:`pipekit.models.PUBLISHED` has the sizes of GPipe's Table 1 and torchgpipe's Table 2, with
+    as many parameters.
 
     - 0: stem, to ``[B, F/4, H/2, W/2]``
     - 1-2: reduction cells of F/2 and F channels, to ``[B, 3 F, H/8, W/8]``

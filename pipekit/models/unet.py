@@ -18,18 +18,8 @@ def unet(convolutions: int, channels: int, device: Device = None) -> nn.Sequenti
     """Return a U-Net (B, C) for segmentation, of ``11 (B + 1)`` layers.
 
     Images are ``[N, 3, H, W]``, H and W multiples of 32 and at least 64; the output is
-    ``[N, 1, H, W]``.  The sizes of torchgpipe's Tables 3 and 4, for 192 pixels:
-
-    =========  ==============
-    (B, C)         parameters
-    =========  ==============
-    (5, 64)       232,687,328
-    (6, 72)       362,157,516
-    (11, 128)   2,213,834,176
-    (24, 128)   4,993,859,008
-    (24, 160)   7,802,903,600
-    (48, 160)  15,822,206,000
-    =========  ==============
+    ``[N, 1, H, W]``.  :data:`pipekit.models.PUBLISHED` has the sizes of torchgpipe's Tables 3 and
+    4, with as many parameters, for 192 pixels.
 
     - the way down, for i = 0 to 4: B convolutions to ``[N, C 2^i, H/2^i, W/2^i]``, which is
       stashed, and a max-pool

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from pipekit.choices import require_choice
 from pipekit.layers.edited_tensors import OperatorMode, memory_of
-from pipekit.layers.module_state import buffers_untouched
+from pipekit.layers.module_state import buffers_untouched, named_buffers
 from pipekit.layers.pass_state import rounding
 from pipekit.partition.partition import require_unshared
 from pipekit.partition.probe import Probe
@@ -116,8 +116,9 @@ class OriginalUnread(OperatorMode):
         super().__init__()
         trained = [(name, p) for name, p in original.named_parameters() if p.requires_grad]
         self._names = {memory_of(weight): f"the weight {name!r}" for name, weight in trained}
-        for name in buffers:
-            self._names[memory_of(original.get_buffer(name))] = f"the buffer {name!r}"
+        own = named_buffers(original)  # in which another layer than the copied one may be
+        for name in own.keys() & {*buffers}:
+            self._names[memory_of(own[name])] = f"the buffer {name!r}"
         self._names.pop(0, None)
         self._refusal = refusal
         self.refused: ValueError | None = None

@@ -15,7 +15,6 @@ from pipekit.host.provenance import provenance
 from pipekit.layers.module_state import as_trained
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.recording.stage import input_of
-from pipekit.profiling.layer_profile import ProfileContents
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.work import Work
 from pipekit.trees import Tree, tree_bytes, tree_map
@@ -29,7 +28,7 @@ def analytic(
     dtype: str | None = None,
     efficiency: float = 0.5,
     memory_efficiency: float = 0.75,
-) -> ProfileContents:
+) -> dict[str, Any]:
     """Estimate what each layer of a model costs in training on a named device, by the roofline.
 
     Operators run one after another, and each takes as long as its operations at ``efficiency``
@@ -56,7 +55,7 @@ def analytic(
         memory_efficiency: attained part of the memory bandwidth; likewise.
 
     Returns:
-        The contents of a profile labelled "simulated".  Its provenance adds ``device``, ``dtype``,
+        The arguments of a profile labelled "simulated".  Its provenance adds ``device``, ``dtype``,
         ``rows``, ``efficiency`` and ``memory_efficiency``.
 
     Raises:
@@ -84,26 +83,27 @@ def analytic(
     with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
         x = tree_map(partial(_stand_in, dtype=getattr(torch, dtype)), sample)
         found = sizes(_stand_in_model(model, getattr(torch, dtype)), x)
-    layers = tuple(
-        replace(
-            layer.profile,
-            forward_s=seconds(layer.forward),
-            backward_s=seconds(layer.backward),
-        )
-        for layer in found.layers
-    )
-    record = provenance(
-        "simulated",
-        device=device.name,
-        dtype=dtype,
-        rows=rows,
-        efficiency=efficiency,
-        memory_efficiency=memory_efficiency,
-    )
-    values = found.values
-    return ProfileContents(
-        layers, rows, tree_bytes(x), record, found.skips, values, bool(values), found.ties
-    )
+    return found._asdict() | {
+        "layers": [
+            replace(
+                layer.profile,
+                forward_s=seconds(layer.forward),
+                backward_s=seconds(layer.backward),
+            )
+            for layer in found.layers
+        ],
+        "rows": rows,
+        "input_bytes": tree_bytes(x),
+        "provenance": provenance(
+            "simulated",
+            device=device.name,
+            dtype=dtype,
+            rows=rows,
+            efficiency=efficiency,
+            memory_efficiency=memory_efficiency,
+        ),
+        "relayed": bool(found.values),
+    }
 
 
 def _stand_in_model(model: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:

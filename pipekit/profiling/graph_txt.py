@@ -10,9 +10,9 @@ One line a node and one an edge, times in milliseconds a minibatch, sizes in byt
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pipekit.profiling.layer_profile import LayerProfile, ProfileContents, ValueProfile
+from pipekit.profiling.layer_profile import LayerProfile, ValueProfile
 from pipekit.reading import read_text
 
 _NUMBER = r"[-+.\deE]+"
@@ -35,7 +35,7 @@ class _Graph(NamedTuple):
     edges: list[tuple[str, str]]
 
 
-def read(path: str | os.PathLike[str], rows: int = 1) -> ProfileContents:
+def read(path: str | os.PathLike[str], rows: int = 1) -> dict[str, Any]:
     """Read a profile that PipeDream's profiler wrote.
 
     A node's output is one value, however many nodes read it.  Input nodes stand for the loading of
@@ -51,8 +51,8 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> ProfileContents:
         rows: rows of the minibatch that it was profiled with, which it does not say.
 
     Returns:
-        A chain if the graph is one.  If not, the profile has its values, and its layers stand in
-        the order of the file as far as they can run in it.
+        The arguments of a profile: of a chain if the graph is one.  If not, it has the graph's
+        values, and its layers stand in the order of the file as far as they can run in it.
 
     Raises:
         ValueError: a line is not understood or names an unknown node, with its number; or the graph
@@ -61,14 +61,17 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> ProfileContents:
     """
     graph = _parse(Path(path))
     order = _order(graph, str(path))
-    layers = tuple(graph.layers[node] for node in order)
-    provenance = {
-        "label": "measured",
-        "source": Path(path).name,
-        "hardware": "not in the file: times are as it states them",
+    return {
+        "layers": [graph.layers[node] for node in order],
+        "rows": rows,
+        "input_bytes": sum(graph.inputs.values()),
+        "provenance": {
+            "label": "measured",
+            "source": Path(path).name,
+            "hardware": "not in the file: times are as it states them",
+        },
+        "values": _values(graph, order),
     }
-    input_bytes = sum(graph.inputs.values())
-    return ProfileContents(layers, rows, input_bytes, provenance, values=_values(graph, order))
 
 
 def _parse(path: Path) -> _Graph:

@@ -1,6 +1,6 @@
 """What one layer of a model costs, and what layers hand on and share."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -218,19 +218,6 @@ def renumbered(ties: Iterable[TieProfile], number: Sequence[int]) -> tuple[TiePr
     """Return what layers share once they have other numbers, which several may have in common."""
     places = ((tie, {number[layer] for layer in tie.layers}) for tie in ties)
     return tuple(TieProfile(tuple(at), tie.bytes) for tie, at in places if len(at) > 1)
-
-
-class ProfileContents(NamedTuple):
-    """The arguments of :class:`pipekit.Profile`, in their order: estimated, or read from a file."""
-
-    layers: tuple[LayerProfile, ...]
-    rows: int
-    input_bytes: float
-    provenance: Mapping[str, Any]
-    skips: tuple[SkipProfile, ...] = ()
-    values: tuple[ValueProfile, ...] = ()
-    relayed: bool = False
-    ties: tuple[TieProfile, ...] = ()
 
 
 def combined(layers: Sequence[LayerProfile]) -> LayerProfile:

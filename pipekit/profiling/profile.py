@@ -155,12 +155,12 @@ class Profile:
         from pipekit.profiling.analytic import analytic  # here, since torch takes seconds
 
         how: Any = {"efficiency": efficiency, "memory_efficiency": memory_efficiency}
-        return cls(*analytic(model, sample, device, dtype=dtype, **how))
+        return cls(**analytic(model, sample, device, dtype=dtype, **how))
 
     @classmethod
     def from_pipedream_graph(cls, path: str | os.PathLike[str], rows: int = 1) -> "Profile":
         """Read PipeDream's ``graph.txt``: see :func:`pipekit.profiling.graph_txt.read`."""
-        return cls(*graph_txt.read(path, rows))
+        return cls(**graph_txt.read(path, rows))
 
     def in_order(self, order: Sequence[int]) -> "Profile":
         """Return the layers of a graph in another ``order`` of their numbers; empty: as they are.

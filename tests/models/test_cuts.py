@@ -1,135 +1,128 @@
-"""AmoebaNet-D and U-Nets cut anywhere by hand compute what the whole ones do, to the bit."""
+"""AmoebaNet-D and U-Nets: their shapes, and that cut anywhere they compute what they do whole."""
 
-import copy
-from collections.abc import Iterable, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from itertools import accumulate
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from pipekit import PipelinedModule
 from pipekit.layers.seeded import layer_seed
-from pipekit.layers.skips import Skippable, carrying
+from pipekit.layers.skips import Skip, Skippable, links, require_matched
 from pipekit.models import amoebanet_d, unet
-from pipekit.trees import Tree, differentiable, leaves, tree_map
 
 
-class Passes(NamedTuple):
-    """What a forward and a backward gave: the gradients of the parameters, then the input's."""
-
-    output: Tensor
-    gradients: list[Tensor]
-
-
-def whole(model: nn.Sequential, x: Tensor) -> Passes:
-    x = x.detach().requires_grad_()
-    output = run(model, 0, x)
-    wanted = [*model.parameters(), x]
-    return Passes(output, list(torch.autograd.grad(output, wanted, torch.ones_like(output))))
-
-
-def cut(model: nn.Sequential, x: Tensor, balance: Sequence[int]) -> Passes:
-    """Run stages one by one; between them go detached tensors forth and their gradients back."""
-    layers, first = iter(model), 0
-    skips: dict[str, Tensor] = {}
-    stages: list[tuple[list[nn.Module], Tree, dict[str, Tensor], Tree, dict[str, Tensor]]] = []
-    value: Any = x
-    for length in balance:
-        own = list(islice(layers, length))
-        value = tree_map(leaf, value)
-        popped = {name: leaf(skips.pop(name)) for name in popped_by(own) & skips.keys()}
-        with carrying(popped) as carried:
-            output = run(own, first, value)
-        stages.append((own, value, popped, output, carried.outgoing))
-        skips |= carried.outgoing
-        value, first = output, first + length
-    assert not skips
-
-    gradients: list[Tensor] = []
-    arrived: list[Tensor | None] = [torch.ones_like(t) for t in leaves(value)]
-    of_skips: dict[str, Tensor] = {}
-    for own, entered, popped, output, stashed in reversed(stages):
-        ends = [*differentiable(output), *stashed.values()]
-        seeds = [*arrived, *(of_skips.pop(name) for name in stashed)]
-        reached = [number for number, seed in enumerate(seeds) if seed is not None]
-        parameters = [p for layer in own for p in layer.parameters()]
-        inputs = differentiable(entered)
-        found = torch.autograd.grad(
-            [ends[n] for n in reached],
-            [*parameters, *inputs, *popped.values()],
-            [seeds[n] for n in reached],
-            allow_unused=True,
-        )
-        gradients[:0] = found[: len(parameters)]
-        arrived = list(found[len(parameters) : len(parameters) + len(inputs)])
-        of_skips |= zip(popped, found[len(parameters) + len(inputs) :], strict=True)
-    assert not of_skips
-    return Passes(value, gradients + [t for t in arrived if t is not None])
-
-
-def assert_equal(one: Passes, other: Passes) -> None:
-    assert torch.equal(one.output, other.output)
-    assert len(one.gradients) == len(other.gradients)
-    assert all(map(torch.equal, one.gradients, other.gradients))
-
-
-def run(layers: Iterable[nn.Module], first: int, x: Tree) -> Any:
-    """Run layers, the same dropout in each whoever runs it."""
-    for number, layer in enumerate(layers, start=first):
-        torch.manual_seed(layer_seed(0, number, 0))
+def whole(model: nn.Sequential, x: Tensor) -> Tensor:
+    """Run the layers with the seeds that a pipelined module gives them."""
+    seed = int(torch.randint(2**31, ()))
+    for number, layer in enumerate(model):
+        torch.manual_seed(layer_seed(seed, number, 0))
         x = layer(x)
     return x
 
 
-def leaf(tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_()
-
-
-def popped_by(layers: Sequence[nn.Module]) -> set[str]:
-    return {
-        layer.full(name) for layer in layers if isinstance(layer, Skippable) for name in layer.pops
-    }
-
-
-def images(rows: int, *size: int) -> Tensor:
-    return torch.rand(rows, 3, *size, generator=torch.Generator().manual_seed(1))
-
-
-BALANCES = {
-    "amoebanet": [[border, 12 - border] for border in range(1, 12)] + [[3, 3, 3, 3], [1] * 12],
-    "unet": [[border, 22 - border] for border in range(1, 22)]
-    + [[5, 6, 6, 5], [1, 1, 3, 8, 9], [1] * 22],
-}
-
-
-@pytest.fixture(scope="module")
-def uncut() -> dict[str, tuple[nn.Sequential, Tensor, Passes]]:
-    torch.manual_seed(0)
-    models = {"amoebanet": amoebanet_d(6, 8, classes=5), "unet": unet(1, 2)}
-    inputs = {"amoebanet": images(4, 64, 64), "unet": images(2, 64, 64)}
-    return {n: (model, inputs[n], whole(model, inputs[n])) for n, model in models.items()}
-
-
-@pytest.mark.parametrize(("name", "shape"), [("amoebanet", (4, 5)), ("unet", (2, 1, 64, 64))])
-def test_gradients_reach_all_that_is_trained(name: str, shape: Any, uncut: Any) -> None:
-    model, x, passes = uncut[name]
-    assert passes.output.shape == shape
-    assert all(gradient.any() for gradient in passes.gradients)
-    assert_equal(whole(copy.deepcopy(model), x), passes)
+def passes(model: nn.Sequential, run: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    """Return the output, and the gradients of all parameters and of the input."""
+    torch.manual_seed(3)
+    x = x.detach().requires_grad_()
+    output = run(x)
+    wanted = [*model.parameters(), x]
+    return [output, *torch.autograd.grad(output, wanted, torch.ones_like(output))]
 
 
 @pytest.mark.parametrize(
-    ("name", "balance"), [(n, b) for n, each in BALANCES.items() for b in each], ids=str
+    ("build", "pixels", "balances", "shape"),
+    [
+        (lambda: amoebanet_d(6, 8, classes=5), (64, 64), [[3, 3, 3, 3], [1] * 12], (5,)),
+        (lambda: unet(1, 2), (64, 64), [[1, 1, 3, 8, 9], [5, 6, 6, 5], [1] * 22], (1, 64, 64)),
+        (lambda: unet(2, 3), (64, 96), [[12, 10, 11]], (1, 64, 96)),
+    ],
 )
-def test_cut_anywhere_it_computes_the_same_to_the_bit(
-    name: str, balance: list[int], uncut: Any
+def test_cut_anywhere_they_compute_the_same_to_the_bit(
+    build: Callable[[], nn.Sequential],
+    pixels: tuple[int, int],
+    balances: list[list[int]],
+    shape: tuple[int, ...],
 ) -> None:
-    model, x, passes = uncut[name]
-    assert_equal(cut(model, x, balance), passes)
-
-
-def test_two_convolutions_a_cell_as_well() -> None:
     torch.manual_seed(0)
-    model, x = unet(2, 3), images(1, 64, 96)
-    assert_equal(cut(model, x, [12, 10, 11]), whole(model, x))
+    model, x = build(), torch.rand(2, 3, *pixels)
+    expected = passes(model, lambda x: whole(model, x), x)
+    assert expected[0].shape == (2, *shape)
+    assert all(gradient.any() for gradient in expected[1:])
+    for balance in balances:
+        module = PipelinedModule(model, balance, chunks=1, checkpoint="never")
+        assert all(map(torch.equal, passes(model, module, x), expected)), balance
+
+
+def test_cells_give_the_shapes_that_the_docstring_says() -> None:
+    x = torch.empty(2, 3, 224, 224, device="meta")
+    model = amoebanet_d(6, 16, device="meta")
+    x = model[0](x)
+    assert x.shape == (2, 4, 112, 112)
+    found = []
+    for cell in model[1:-1]:
+        before = x[0] if isinstance(x, tuple) else x
+        x = cell(x)
+        assert x[1] is before
+        found.append(tuple(x[0].shape[1:]))
+    sizes = [(24, 56), (48, 28), (64, 28), (64, 28), (96, 14), (128, 14), (128, 14)]
+    assert found == [(channels, n, n) for channels, n in [*sizes, (192, 7), (256, 7), (256, 7)]]
+    assert model[-1](x).shape == (2, 1000)
+
+
+@pytest.mark.parametrize("pixels", [32, 57])
+def test_any_image_will_do(pixels: int) -> None:
+    assert amoebanet_d(3, 8, classes=5)(torch.rand(2, 3, pixels, pixels)).shape == (2, 5)
+
+
+def test_a_unet_is_as_symmetric_as_the_paper_says() -> None:
+    """torchgpipe, 4.2.2: five halvings and doublings, B convolutions between, C channels at first."""
+    for convolutions, channels in (1, 8), (3, 7):
+        x, cells = torch.empty(1, 3, 192, 192, device="meta"), [list[int]()]
+        pixels, stashed = [192], list[torch.Size]()
+        for layer in unet(convolutions, channels, device="meta"):
+            if not isinstance(layer, Skippable):
+                x = layer(x)
+                cells[-1].append(x.shape[1])
+                continue
+            if layer.stashes:
+                stashed.append(x.shape)
+                x = nn.functional.max_pool2d(x, 2)
+            else:
+                size = stashed.pop()  # of the way down, joined with the same size of the way up
+                assert (size[1], size[2]) == (x.shape[1], 2 * x.shape[2])
+                x = x.new_empty(1, 2 * size[1], *size[2:])
+            pixels.append(x.shape[2])
+            cells.append([])
+        widths = [channels * 2**level for level in range(5)]
+        assert pixels == [192, 96, 48, 24, 12, 6, 12, 24, 48, 96, 192]
+        assert [len(cell) for cell in cells] == [convolutions] * 10 + [convolutions + 1]
+        assert [cell[0] for cell in cells[:5]] == widths
+        assert [cell[convolutions - 1] for cell in cells[6:]] == [w // 2 for w in widths[::-1]]
+
+
+def test_skips_are_nested() -> None:
+    model = unet(2, 8, device="meta")
+    require_matched(model)
+    down, up = accumulate([2, 3, 3, 3, 3]), [*accumulate([17, 3, 3, 3, 3])]
+    named = [
+        Skip(f"level {n}/skip", *ends) for n, ends in enumerate(zip(down, up[::-1], strict=True))
+    ]
+    assert links(model) == named[::-1]
+
+
+@pytest.mark.parametrize(
+    ("build", "sizes", "message"),
+    [
+        *((amoebanet_d, (n, 16), f"three equal groups of normal cells: {n} is no") for n in (0, 4)),
+        *((amoebanet_d, (3, n), f"filters must be a multiple of 8, .*: {n}") for n in (0, 12)),
+        (unet, (0, 8), "a cell needs at least 1 convolution, not 0"),
+        (unet, (1, 1), "channels must be at least 2, .* not 1"),
+    ],
+)
+def test_impossible_sizes_are_refused(
+    build: Callable[..., object], sizes: tuple[int, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(*sizes)

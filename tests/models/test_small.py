@@ -1,14 +1,12 @@
+"""Small networks, and S2VT."""
+
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
-from pipekit.models import convnet, image_mlp, mlp
-
-
-def kinds(model: nn.Sequential) -> list[str]:
-    return [type(layer).__name__ for layer in model]
+from pipekit.models import convnet, image_mlp, mlp, s2vt
 
 
 @pytest.mark.parametrize("make", [convnet, image_mlp])
@@ -16,16 +14,13 @@ def test_the_defaults_classify_mnist_images(make: Callable[[], nn.Sequential]) -
     assert make()(torch.rand(3, 1, 28, 28)).shape == (3, 10)
 
 
-def test_convnet_has_14_layers_and_the_asked_width_and_classes() -> None:
+def test_convnet_has_14_layers_and_the_asked_width_classes_and_dropout() -> None:
     model = convnet(width=4, classes=7)
     assert len(model) == 14
     assert model(torch.rand(2, 1, 28, 28)).shape == (2, 7)
     channels = [layer.out_channels for layer in model if isinstance(layer, nn.Conv2d)]
     assert channels == [4, 8, 8, 8]
-
-
-def test_convnet_has_dropout_only_when_asked() -> None:
-    assert "Dropout" not in kinds(convnet())
+    assert not any(isinstance(layer, nn.Dropout) for layer in model)
     (dropout,) = [layer for layer in convnet(dropout=0.25) if isinstance(layer, nn.Dropout)]
     assert dropout.p == 0.25
 
@@ -39,3 +34,32 @@ def test_mlp_has_the_asked_shapes(depth: int) -> None:
 def test_mlp_without_layers_is_refused() -> None:
     with pytest.raises(ValueError, match="depth must be at least 1 linear layer, not 0"):
         mlp(8, 0)
+
+
+def test_s2vt_has_pipedreams_size_and_the_shapes_that_its_docstring_says() -> None:
+    model = s2vt(device="meta")
+    megabytes = sum(4 * p.numel() for p in model.parameters()) / 1e6
+    assert megabytes == pytest.approx(349, abs=0.5)
+    assert len(model) == 4
+    frames = torch.empty(2, 7, 4096, device="meta")
+    words = torch.zeros(2, 3, dtype=torch.int64, device="meta")
+    embedded = model[0]((frames, words))
+    assert [x.shape for x in embedded] == [(2, 7, 500), (2, 3, 500)]
+    read = model[1](embedded)
+    assert [x.shape for x in read] == [(2, 10, 1964), (2, 3, 500)]
+    assert model[2](read).shape == (2, 3, 1964)
+    assert model[3](model[2](read)).shape == (2, 3, 12_594)
+
+
+def test_a_word_depends_on_all_frames_and_on_no_later_word() -> None:
+    torch.manual_seed(0)
+    model = s2vt(vocabulary=11, features=6, embedding=5, hidden=8)
+    frames, words = torch.rand(1, 4, 6), torch.arange(3)[None]
+    before = model((frames, words))
+    other_words = words.clone()
+    other_words[0, 2] = 9
+    assert torch.equal(model((frames, other_words))[:, :2], before[:, :2])
+    assert not torch.equal(model((frames, other_words))[:, 2], before[:, 2])
+    other_frames = frames.clone()
+    other_frames[0, 0] += 1
+    assert not torch.isclose(model((other_frames, words)), before).all(dim=2).any()

@@ -1,17 +1,23 @@
-"""One microbatch through the model before training."""
+"""One microbatch through the model before training: what it tells, and what it refuses or warns of."""
 
 import copy
+import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
+import pipekit as pk
+from pipekit import schedules
 from pipekit.layers.python_state import is_pure
 from pipekit.models import convnet
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.probe import layer_costs, probe
-from tests.engine.examples import different, mixed
+from tests.engine.examples import by_equations, data, different, mixed, pipeline
 
 
 def test_operations() -> None:
@@ -106,3 +112,181 @@ def test_a_linear_layer_of_many_parameters_does_not_outweigh_convolutions() -> N
     model = convnet()
     balance = balance_by_cost(layer_costs(model, probe(model, torch.ones(2, 1, 28, 28)).flops), 2)
     assert balance == [4, 10], "the second convolution before the cut, the third behind it"
+
+
+# --- a copy of the model that still computes with the original's tensors
+
+
+class Through(nn.Module):
+    """Calls its layer by a function that it keeps."""
+
+    def __init__(self, layer: nn.Module, by_lambda: bool = True) -> None:
+        super().__init__()
+        self.layer = layer
+        self.function: Callable[[Tensor], Tensor] = lambda x: layer(x)
+        if not by_lambda:
+            self.function = layer.forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x).tanh()
+
+
+def layers(first: nn.Module) -> nn.Sequential:
+    return nn.Sequential(first, nn.Linear(6, 3))
+
+
+def by_lambda() -> nn.Sequential:
+    return layers(Through(nn.Linear(6, 6)))
+
+
+def by_replaced_forward() -> nn.Sequential:
+    model = layers(nn.Linear(6, 6))
+    forward = model[0].forward
+    model[0].forward = lambda x: forward(x) * 2
+    return model
+
+
+def by_hook() -> nn.Sequential:
+    other, tanh = nn.Linear(6, 6), nn.Tanh()
+    tanh.register_forward_hook(lambda module, args, output: output + other(output))
+    return layers(nn.Sequential(other, tanh))
+
+
+def by_buffers() -> nn.Sequential:
+    return layers(Through(nn.BatchNorm1d(6, affine=False)))
+
+
+@pytest.mark.parametrize(
+    ("make", "tensor"),
+    [
+        (by_lambda, "reads the weight '0.layer.weight'"),
+        (by_replaced_forward, "reads the weight '0.weight'"),
+        (by_hook, "reads the weight '0.0.weight'"),
+        (by_buffers, "edits the buffer '0.layer.num_batches_tracked'"),
+    ],
+)
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_what_leads_to_the_original(
+    make: Callable[[], nn.Sequential], tensor: str, transport: str
+) -> None:
+    model = make()
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    pipe = pipeline(model, "flush", [1, 1], transport=transport)
+    with pytest.raises(ValueError, match=rf"copy of the model.*{tensor}.*self\.<name>"):
+        pipe.train(data(1))
+    assert different(pipe.state_dict(), before) == []
+    assert different(model.state_dict(), before) == []
+
+
+def test_evaluation_is_refused_as_well() -> None:
+    with pytest.raises(ValueError, match="reads the weight"):
+        pipeline(by_hook(), "flush", [1, 1]).evaluate(data(1))
+
+
+def test_bound_methods_are_copied_and_frozen_weights_are_equal() -> None:
+    def model() -> nn.Sequential:
+        torch.manual_seed(0)
+        frozen = Through(nn.Linear(6, 6).requires_grad_(False))
+        return layers(nn.Sequential(Through(nn.Linear(6, 6), by_lambda=False), frozen))
+
+    truth = by_equations(model(), data(2), "flush", [1, 1])
+    pipe = pipeline(model(), "flush", [1, 1])
+    assert pipe.train(data(2)).losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1]) == []
+
+
+# --- networks that mix the rows of a batch
+
+X = torch.linspace(-1, 1, 8 * 5 * 6).view(8, 5, 6)
+
+
+class Called(nn.Module):
+    """Makes a layer of a function, with what the function needs."""
+
+    def __init__(self, function: Callable[..., Tensor], *needed: nn.Module) -> None:
+        super().__init__()
+        self.function, self.needed = function, nn.ModuleList(needed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(*self.needed, x)
+
+
+def first(layer: nn.Module, x: Tensor) -> Tensor:
+    output: Tensor = layer(x)[0]
+    return output
+
+
+def to_two_experts(x: Tensor) -> Tensor:
+    """Of all rows, no more than half go to an expert."""
+    chosen = (x.mean((1, 2)) > 0).nonzero()[: len(x) // 2, 0]
+    return x.index_add(0, chosen, x[chosen])
+
+
+MIXING: dict[str, Callable[[], nn.Module]] = {
+    "time first": lambda: Called(first, nn.LSTM(6, 6)),
+    "attention, time first": lambda: nn.TransformerEncoderLayer(6, 2, 8),
+    "softmax over rows": lambda: nn.Softmax(dim=0),
+    "mean over rows": lambda: Called(lambda x: x - x.mean(0)),
+    "experts with room for half": lambda: Called(to_two_experts),
+    "batch norm without averages": lambda: nn.BatchNorm1d(5, track_running_stats=False),
+}
+INDEPENDENT: dict[str, Callable[[], nn.Module]] = {
+    "time second": lambda: Called(first, nn.LSTM(6, 6, batch_first=True)),
+    "attention": lambda: nn.TransformerEncoderLayer(6, 2, 8, batch_first=True),
+    "batch norm": lambda: nn.BatchNorm1d(5),
+    "random numbers": lambda: Called(lambda x: x + torch.rand_like(x)),
+    "16 bits": lambda: Called(lambda x: (x.bfloat16() @ torch.ones(6, 6).bfloat16()).float()),
+}
+
+
+def train(layer: nn.Module, recorded: bool, microbatches: int) -> None:
+    model: nn.Module = nn.Sequential(nn.Linear(6, 6), layer)
+    pk.Pipeline(
+        pk.stages(model, X) if recorded else model,  # type: ignore[arg-type]
+        schedules.flush(2, microbatches),
+        optimizer=partial(torch.optim.SGD, lr=0.0),
+        loss=lambda output, target: output.square().mean(),
+    ).train(DataLoader(TensorDataset(X, X), 8))
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["layers", "recorded"])
+@pytest.mark.parametrize("make", MIXING.values(), ids=MIXING)
+def test_rows_that_are_mixed(make: Callable[[], nn.Module], recorded: bool) -> None:
+    torch.manual_seed(0)
+    expected = r"tensor 0 of the output changes by.*batch_first=False.*one microbatch a batch"
+    with pytest.warns(UserWarning, match=expected):
+        train(make(), recorded, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(make(), recorded, 1)
+
+
+@pytest.mark.parametrize("make", INDEPENDENT.values(), ids=INDEPENDENT)
+def test_rows_that_are_independent_or_tell_nothing(make: Callable[[], nn.Module]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(make(), False, 4)
+
+
+def test_pairs_of_rows_are_of_all_rows() -> None:
+    with pytest.warns(UserWarning, match=r"has rows of \[4\] in place of \[2\]"):
+        train(Called(lambda x: x[:, 0] @ x[:, 0].T), False, 4)
+
+
+def test_rows_that_a_pipelined_module_mixes() -> None:
+    layers = nn.Sequential(nn.Linear(6, 6), MIXING["mean over rows"]())
+    with pytest.warns(UserWarning, match="not independent of one another"):
+        pk.PipelinedModule(layers, [1, 1], chunks=2)(X)
+
+
+def test_embeddings_that_count_their_entries_are_warned_of() -> None:
+    model = nn.Sequential(nn.Embedding(9, 6, scale_grad_by_freq=True), nn.Linear(6, 6))
+    x = torch.arange(16).view(8, 2)
+    pipeline = pk.Pipeline(
+        model,
+        schedules.flush(2, 2),
+        optimizer=torch.optim.SGD,
+        loss=lambda output, _: output.mean(),
+    )
+    with pytest.warns(UserWarning, match="scale_grad_by_freq=True counts.*one microbatch"):
+        pipeline.train([(x % 9, x)])

@@ -75,7 +75,7 @@ METHODS: dict[str, tuple[Any, int]] = {
     "2bw": (schedules.two_bw(2, 2), 2),
     "pipedream": (schedules.pipedream(2), 1),
 }
-FAST_WITH_VERSIONS = {"gpt2", "unet", "tied"}
+FAST_WITH_VERSIONS = {"unet", "tied"}
 
 
 def with_versions() -> Iterator[Any]:

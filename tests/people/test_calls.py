@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader, TensorDataset
 
 import pipekit as pk
 from tests.engine.parametrized import first_over_processes
@@ -233,3 +234,10 @@ class Forgets(nn.Module):
 def test_a_layer_that_returns_nothing_is_refused() -> None:
     with pytest.raises(TypeError, match=r"layer 1 \(Forgets\) returns something"):
         pipeline(network(Forgets())).train([(X, Y)])
+
+
+def test_a_prediction_of_pairs_is_told_to_leave_out_targets() -> None:
+    says = r"cannot take the pairs that predict\(\) was given .*\(x for x, _ in batches\)"
+    for model in network(), pk.stages(network(), X):
+        with pytest.raises(ValueError, match=says):
+            pipeline(model).predict(DataLoader(TensorDataset(X, Y), 8))

@@ -1,49 +1,83 @@
 """Weights loaded, frozen and unfrozen, and modes, after the pipeline has copied the model."""
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 import pipekit as pk
 from pipekit import schedules
 from tests.engine.examples import different
 from tests.people.plain import CE, SGD, batches, network, pipe, plain_loop
+from tests.people.test_losses import no_word
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "weights": lambda model: model.load_state_dict(
+        {n: w / 2 for n, w in model.state_dict().items()}
+    ),
+    "data": lambda model: model[0].weight.data.mul_(0.5),
+    "all signs of data": lambda model: model[0].weight.data.neg_(),
+    "other data": lambda model: setattr(model[0].weight, "data", torch.zeros(8, 8)),
+    "a buffer": lambda model: model[1].running_mean.add_(1.0),
+    "another weight": lambda model: setattr(model[0], "bias", nn.Parameter(torch.ones(8))),
+    "one more weight": lambda model: setattr(model[0], "scale", nn.Parameter(torch.ones(8))),
+    "a weight fewer": lambda model: model[0].register_parameter("bias", None),
+    "requires_grad": lambda model: model[0].requires_grad_(False),
+    "another layer": lambda model: setattr(model, "1", nn.Tanh()),
+    "a weight that is computed": lambda model: parametrizations.weight_norm(model[2]),
+    "a forward": lambda model: setattr(model[0], "forward", torch.tanh),
+    "a hook": lambda model: model[0].register_forward_hook(lambda *_: None),
+    "a hook of gradients": lambda model: model[2].register_full_backward_hook(lambda *_: None),
+    "a hook of a weight": lambda model: model[0].weight.register_hook(lambda g: None),
+    "the mode of a layer": lambda model: model[1].eval(),
+}
 
 
-def test_weights_loaded_into_the_users_model_later_are_warned_of() -> None:
-    model, data = network(nn.Tanh()), batches()
-    pipeline = pipe(model)
-    model.load_state_dict({name: entry * 0.5 for name, entry in model.state_dict().items()})
-    with pytest.warns(UserWarning, match=r"has changed since .*load_state_dict\(\)"):
-        pipeline.train(data)
-
-
-def test_weights_loaded_into_it_after_a_run_are_warned_of_too() -> None:
-    model, data = network(nn.Tanh()), batches()
-    pipeline = pipe(model)
-    pipeline.train(data)
-    pipeline.load_into(model)
-    pipeline.train(data)  # on the very weights
-    with torch.no_grad():
-        model.get_parameter("2.bias").mul_(0.5)
-    with pytest.warns(UserWarning, match=r"has changed since .*2\.bias say.*load_state_dict\(\)"):
-        pipeline.train(data)
-
-
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("first", [True, False])
-def test_layers_unfrozen_in_the_users_model_later_are_warned_of(first: bool) -> None:
-    model, data = network(nn.Tanh()), batches()
-    model[0].requires_grad_(False)
+def test_changes_of_the_users_model_are_warned_of(
+    change: Callable[[Any], Any], first: bool
+) -> None:
+    model, data = network(nn.BatchNorm1d(8)), batches(1)
     pipeline = pipe(model)
     if not first:
         pipeline.train(data)
-    model[0].requires_grad_(True)
-    with pytest.warns(UserWarning, match=r"0\.weight\.requires_grad say.*build the pipeline after"):
+        pipeline.load_into(model)
+    model.eval()  # as somebody does who looks at it
+    model.train()
+    with no_word():
+        pipeline.evaluate(data)
+    change(model)
+    with pytest.warns(UserWarning, match=r"has changed since .* say.*load_state_dict\(\)"):
         pipeline.train(data)
+    with no_word():
+        pipeline.train(data)
+
+
+def test_changes_of_a_recorded_model_are_warned_of() -> None:
+    model, data = network(nn.Tanh()), batches(1)
+    pipeline = pipe(pk.stages(model, data[0][0]))
+    model[2] = nn.Linear(8, 3)
+    with pytest.warns(UserWarning, match=r"2 itself say"):
+        pipeline.train(data)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_changes_of_a_pipelined_module_act(change: Callable[[Any], Any]) -> None:
+    """Also those of the first layer, of which a later stage has a copy."""
+    (x, y), first, found = batches(1)[0], nn.Linear(8, 8), []
+    layers = nn.Sequential(first, nn.BatchNorm1d(8), nn.Linear(8, 8), first, nn.Linear(8, 3))
+    for model in pk.PipelinedModule(copy.deepcopy(layers), [2, 3], chunks=1), layers:
+        model(x)
+        change(model)
+        CE(model(x), y).backward()
+        found.append({name: weight.grad for name, weight in model.named_parameters()})
+    torch.testing.assert_close(*found)
 
 
 def test_a_pipeline_that_is_given_the_weights_trains_on_them() -> None:

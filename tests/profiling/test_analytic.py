@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from pipekit import Profile, models, profile
-from pipekit.clusters import K80, V100, Device
+from pipekit.clusters import K80, P100, V100, Device
 from pipekit.models.transformer import Block
 from pipekit.profiling import LayerProfile
 from pipekit.trees import Tree, tree_map
@@ -208,3 +209,45 @@ def test_what_cannot_be_estimated_is_refused(options: dict[str, Any], says: str)
 def test_a_layer_that_fails_is_named() -> None:
     with pytest.raises(ValueError, match="layer '1 Linear' fails in its forward"):
         Profile.analytic(nn.Sequential(nn.Linear(8, 4), nn.Linear(8, 4)), ROWS, V100)
+
+
+# --- beside speeds that others measured on the same GPUs
+
+
+MEASURED: dict[str, dict[str, float]] = {
+    "P100": {"inception-v3": 142, "resnet50": 219, "vgg16": 154, "alexnet": 2987},
+    "K80": {"inception-v3": 30.5, "resnet50": 51.9, "vgg16": 35.4, "alexnet": 656},
+}
+"""Images a second of one GPU in training on synthetic data, TensorFlow with cuDNN 5.1, May 2017
+(tensorflow.org, "Performance > Benchmarks", sections on the DGX-1's P100 and Compute Engine's K80).
+Whoever wrote the kernels of a network decides about a factor of two, so bounds are wide."""
+GPUS = {"P100": P100, "K80": K80}
+IMAGES = 8
+SLOW = {"inception-v3", "resnet50"}
+"""Their estimates take longest."""
+
+
+@cache
+def published(network: str, device: Device) -> Profile:
+    images = models.PUBLISHED[network].sample(IMAGES).to("meta")
+    return Profile.analytic(models.PUBLISHED[network].build(device="meta"), images, device)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "network"),
+    [
+        pytest.param(gpu, network, marks=[pytest.mark.long] * (network in SLOW))
+        for gpu, measured in MEASURED.items()
+        for network in measured
+    ],
+)
+def test_a_network_is_estimated_within_a_factor(gpu: str, network: str) -> None:
+    estimated = published(network, GPUS[gpu])
+    speed = IMAGES / (estimated.forward_s + estimated.backward_s)
+    assert 1 / 2.3 < speed / MEASURED[gpu][network] < 2.3
+
+
+def test_vgg16_was_trained_with_fewer_operations_than_its_layers_have() -> None:
+    """More than the P100 can do in a second, so that Winograd's algorithm must be counted in."""
+    forward = sum(layer.flops for layer in published("vgg16", P100).layers) / IMAGES
+    assert 3 * forward * MEASURED["P100"]["vgg16"] > 1.5 * P100.peak_flops["float32"]

@@ -133,6 +133,7 @@ class PipelinedModule(nn.Module):
 
     def _assemble(self) -> None:
         """Make of the layers and the arguments what is not pickled with them."""
+        self._assembled = self._held()
         run = nn.Sequential(OrderedDict(self._modules.items()))  # type: ignore[arg-type]
         if "portals" in self._without:
             run = skips.inlined(run)
@@ -162,8 +163,13 @@ class PipelinedModule(nn.Module):
         self._configs: dict[bool, list[PassConfig]] = {}  # in training, and in evaluation
         self._last: Minibatch | None = None
 
+    def _held(self) -> list[tuple[nn.Module, type]]:
+        """Return all modules in it; without itself, since threads live as long as it does."""
+        return [(each, type(each)) for each in self.modules() if each is not self]
+
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_skips", "_steps", "_stages", "_twins", "_runtime", "_configs", "_last"}
+        made = {"_assembled", "_skips", "_steps", "_stages", "_twins", "_runtime"}
+        made |= {"_configs", "_last"}
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -183,8 +189,11 @@ class PipelinedModule(nn.Module):
         """
         rows = _rows(x)
         inputs = split(tree_map(Tensor.detach, x), part_sizes(rows, min(self.chunks, rows)))
-        for copied, original in self._twins:
-            copied.training = original.training
+        if self._assembled != self._held():
+            self._assemble()  # somebody has put a module in the place of another
+        for copied, original in self._twins:  # with hooks, weights and flags as they are now
+            own = {"_modules": copied._modules, "_parameters": dict(original._parameters)}
+            vars(copied).update(vars(original) | own)
         if self.training not in self._configs:
             self._configs[self.training] = self._probe(inputs)
         given = differentiable(x)

@@ -71,6 +71,7 @@ class BatchReader:
 
     Attributes:
         changed: the first batch of a run that has another form than the one before, in words.
+        paired: whether an input for a prediction was a pair, perhaps with its target.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class BatchReader:
         self._before: Form | None = None
         self._told: set[Any] = {*self._said}
         self.changed: str | None = None
+        self.paired = False
         self._select = inputs if callable(inputs) else None
         self._names = None if callable(inputs) else inputs
         self._model_input = model[0].model_input if isinstance(model[0], RecordedStage) else None
@@ -148,6 +150,7 @@ class BatchReader:
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
         """Check a user's input for a prediction, or a dict that holds it."""
         held = isinstance(inputs, Mapping) or self._select is not None
+        self.paired = isinstance(inputs, (tuple, list)) and len(inputs) == 2
         taken = self.input(inputs) if held else self._tensors_of(inputs)
         return _batch(taken, (), _counted(taken, (), number, _rows), parts, number)
 

@@ -15,7 +15,7 @@ from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.config import Norm
 from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
-from pipekit.engine.runs.users_model import UsersAttributes, UsersWeights
+from pipekit.engine.runs.users_model import UsersModel
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
 from pipekit.layers.python_state import Attribute, is_pure, set_attributes
@@ -48,8 +48,7 @@ class ModelStages:
     ``configure`` returns the config of a stage, given its part of the model and the seed.
 
     Attributes:
-        original: the user's layers, which never run; the stages take over a copy of them.
-        attributes: of these layers; what changes is taken over, or warned of.
+        original, users: the user's layers, which never run; the stages take over a copy of them.
         balance: layers of each stage; None until it is known.
         partition: its stages, and what passes between them; None before the first batch.
         names: of the model's ``state_dict()``, in order.
@@ -67,8 +66,7 @@ class ModelStages:
         configure: Callable[..., StageConfig],
     ) -> None:
         self.original, self._model = original, model
-        self._weights, self.attributes = UsersWeights(original), UsersAttributes(original)
-        self.was_evaluating = is_evaluating(original)
+        self.users, self.was_evaluating = UsersModel(original), is_evaluating(original)
         self._count, self._configure, self._links = count, configure, links(model)
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
@@ -85,7 +83,7 @@ class ModelStages:
     @property
     def norm(self) -> Norm:
         """The norm over the gradients of all trained parameters."""
-        dtypes = [weight.dtype for weight in self._weights.trained]
+        dtypes = [weight.dtype for weight in self.users.trained]
         return Norm(len(dtypes), reduce(torch.promote_types, dtypes)) if dtypes else Norm()
 
     @property
@@ -107,9 +105,8 @@ class ModelStages:
 
         Returns what the sample has told, if the model was tried.
         """
-        if changed := self.attributes.taken():
+        if changed := self.users.taken():
             self._set_attributes(changed)
-        self._weights.compare(lambda: self._modules)
         tried = None
         if self.partition is None:
             with self._original_unused():
@@ -120,7 +117,7 @@ class ModelStages:
         elif training and not self._tried_in_training:
             self._tried_in_training = True
             tried = self._try_in_training(sample, autocast)
-        self.attributes.warn(tried)
+        self.users.warn(tried, lambda: self.modules)
         return tried
 
     def require_gradients(self, names: Iterable[str], flag: bool) -> None:
@@ -129,20 +126,20 @@ class ModelStages:
         Raises:
             ValueError: the model has no such name; nothing is changed then.
         """
-        weights = self._weights
-        weights.choose(names, flag)
+        users = self.users
+        users.choose(names, flag)
         if self.partition is None:
-            weights.mark(self._model)
+            users.mark(self._model)
             return
         assert self.balance is not None
         self.partition = self.partition.retrained(
             cut(self.original, self.balance),
-            lambda stage: [each for each in stage.parameters() if each in weights.trained],
+            lambda stage: [each for each in stage.parameters() if each in users.trained],
         )
         parts = self.partition.stages
 
         def marked(config: StageConfig) -> StageConfig:
-            weights.mark(config.module)
+            users.mark(config.module)
             part = replace(parts[config.passes.part.index], module=config.module)
             return replace(config.with_part(part), state=None)
 
@@ -173,7 +170,7 @@ class ModelStages:
 
     def probe(self, sample: Tree, autocast: torch.dtype | None, training: bool = False) -> Probe:
         """Run some rows through the layers, after the model was cut."""
-        layers = nn.Sequential(*chain.from_iterable(self._modules))
+        layers = nn.Sequential(*chain.from_iterable(self.modules))
         devices: list[torch.device] = []  # where the evaluation has left each layer
         for layer in layers:
             before = torch.empty(0, device=devices[-1]) if devices else torch.empty(0)
@@ -213,7 +210,7 @@ class ModelStages:
         Raises:
             ValueError: it is of another model or another kind of optimizer.
         """
-        point.load_into(self._modules)
+        point.load_into(self.modules)
         self._take_state(point)
         if self.balance is None and len(point.stages) == self._count:
             self.balance = point.about["balance"]
@@ -257,7 +254,7 @@ class ModelStages:
 
     def state(self) -> dict[str, Any]:
         """Return copies of the weights, buffers and extra states that are here, by name."""
-        here = chain.from_iterable(module.state_dict().items() for module in self._modules)
+        here = chain.from_iterable(module.state_dict().items() for module in self.modules)
         return {name: copied_entry(entry) for name, entry in here}
 
     def known_extra_states(self) -> dict[str, Any]:
@@ -277,7 +274,7 @@ class ModelStages:
             where = "is not in the model" if wrong[0] in state else "is missing"
             raise ValueError(f"{len(wrong)} names differ: {wrong[0]!r} {where} (strict=False)")
         replicas = [stage.config.module for stage in self._replicas.values()]
-        modules = list(dict.fromkeys([*self._modules, *replicas]))
+        modules = list(dict.fromkeys([*self.modules, *replicas]))
         extra = {name for module in modules for name, _ in owners(module)}
         own = [
             (name, tensor)
@@ -335,7 +332,7 @@ class ModelStages:
         return [stage.config for stage in self._stages.values()]
 
     @property
-    def _modules(self) -> list[nn.Sequential]:
+    def modules(self) -> list[nn.Sequential]:
         """The layers that are here, under their names in the unsplit model."""
         return [config.module for config in self.configs] or [self._model]
 

@@ -232,7 +232,7 @@ class Runs:
         self._model.take(reports)
         self._failed = False
         if on_batch:
-            self._model.attributes.warn_within()
+            self._model.users.warn_within()
         return reports
 
     def infer(
@@ -252,8 +252,16 @@ class Runs:
         reader = self._parts.reader
         start = Start(schedule, 0, self._position.microbatches)
         read = reader.read if labelled else reader.unlabelled
-        source = self._source(batches, start, iter(counted), count, read)
-        return executed(self._parts, start, source, function, Watch(observers=tuple(observers)))
+        try:
+            source = self._source(batches, start, iter(counted), count, read)
+            return executed(self._parts, start, source, function, Watch(observers=tuple(observers)))
+        except Exception as error:
+            if labelled or not reader.paired or isinstance(error, WorkerDied):
+                raise
+            raise ValueError(
+                f"the model cannot take the pairs that predict() was given ({error}): pass inputs "
+                f"without targets, (x for x, _ in batches)"
+            ) from error
 
     @cached_property
     def _inference(self) -> Schedule:

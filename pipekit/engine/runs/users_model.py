@@ -1,31 +1,42 @@
 """The user's own model and loss beside a pipeline's copies: changes are taken over, or noticed."""
 
 import warnings
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import BatchDone, OnBatch
+from pipekit.layers.edited_tensors import is_plain
+from pipekit.layers.module_state import in_evaluation, is_evaluating, named_buffers
 from pipekit.layers.python_state import Attribute, Attributes
 from pipekit.layers.user_functions import FunctionState
 from pipekit.partition.probe import Probe
 from pipekit.partition.recording.recorded_model import RecordedModel
 
+_LOOKED_AT = 2**10  # elements of a tensor: all would take longer than a batch
 _BETWEEN = "change it between calls"
 
 
-class UsersWeights:
-    """The parameters of the user's model, edits of which have no effect, and are noticed.
+class UsersModel:
+    """The user's layers, whose changes the copies that a pipeline trains do not see by themselves.
 
-    The pipeline trains copies of those that are ``trained``.
+    Attributes:
+        trained: the parameters of which the pipeline trains copies.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model, self._before = model, _looks(model)
-        self._own = dict(model.named_parameters(remove_duplicate=False))
-        self.trained = {weight for weight in model.parameters() if weight.requires_grad}
+    def __init__(self, layers: nn.Module) -> None:
+        self._layers, self._modules, self._before = layers, [*layers.modules()], _looks(layers)
+        self._own = dict(layers.named_parameters(remove_duplicate=False))
+        self.trained = {weight for weight in layers.parameters() if weight.requires_grad}
+        self._attributes = Attributes(layers.named_modules(remove_duplicate=False))
+        self._set: set[tuple[nn.Module, str]] = set()  # by forwards
+        self._left: list[Attribute] = []
 
     def choose(self, names: Iterable[str], trained: bool) -> None:
         """Let the pipeline train, or not, what has these names, or is in modules with them.
@@ -33,7 +44,7 @@ class UsersWeights:
         Raises:
             ValueError: the model has no such name; nothing is changed then.
         """
-        state, own = self._model.state_dict(keep_vars=True), {*self._own.values()}
+        state, own = self._layers.state_dict(keep_vars=True), {*self._own.values()}
         known = {n: e for n, e in state.items() if isinstance(e, nn.Parameter) and e in own}
         chosen = set[nn.Parameter]()
         for name in names:
@@ -51,88 +62,40 @@ class UsersWeights:
         for name, weight in copy.named_parameters(remove_duplicate=False):
             weight.requires_grad_(self._own[name] in self.trained)
 
-    def compare(self, copies: Callable[[], Iterable[nn.Module]]) -> None:
-        """Warn, once for each change, of what the pipeline's copies do not have."""
-        now, before, own = _looks(self._model), self._before, self._own
-        if now == before:
-            return
-        self._before = now
-        changed = [
-            f"{name}.requires_grad"
-            for name, (flag, *_) in now.items()
-            if name in before
-            and flag != before[name][0]
-            and flag != (own.get(name) in self.trained)
-        ]
-        kept = {n: weight for each in copies() for n, weight in each.named_parameters()}
-        changed += [
-            name
-            for name, weight in self._model.named_parameters()
-            if name in kept
-            and now[name][1:] != before.get(name, ())[1:]
-            and not torch.equal(weight.to(kept[name].device), kept[name])
-        ]
-        if changed:
-            warnings.warn(
-                f"the model has changed since Pipeline(model) copied it, {changed[0]} say, and the "
-                f"copy has not: build the pipeline afterwards, or tell it by its load_state_dict() "
-                f"or requires_grad_()",
-                stacklevel=7,
-            )
-
-
-def _looks(model: nn.Module) -> dict[str, tuple[bool, int, int]]:
-    """Return whether each weight is trained, and numbers that an edit or another tensor changes."""
-    return {
-        name: (each.requires_grad, id(each), 0 if each.is_inference() else each._version)
-        for name, each in model.named_parameters(remove_duplicate=False)
-    }
-
-
-class UsersAttributes:
-    """The attributes of the user's layers, whose changes the stages' copies do not see."""
-
-    def __init__(self, original: nn.Module) -> None:
-        self._original = original
-        self._attributes = Attributes(original.named_modules(remove_duplicate=False))
-        self._set: set[tuple[nn.Module, str]] = set()  # by forwards
-        self._left: list[Attribute] = []
-
     def taken(self) -> list[Attribute]:
         """Return changed numbers with a fraction, which stages can take over.
 
         Flags and whole numbers may say what a module has done to its weights, and stay.
         """
-        taken = []
-        for each in self._attributes.changed():
-            if not isinstance(each.value, float):
-                self._left.append(each)
-            elif (each.module, each.key) not in self._set:
-                taken.append(each)
-        return taken
+        changed = self._unset(self._attributes.changed())
+        self._left += [each for each in changed if not isinstance(each.value, float)]
+        return [each for each in changed if isinstance(each.value, float)]
 
-    def warn(self, tried: Probe | None) -> None:
-        """Warn of other changes; ``tried`` says what forwards change themselves."""
-        if tried is not None and tried.set_attributes:
-            modules = list(self._original.modules())
-            self._set |= {(modules[number], key) for number, key, _ in tried.set_attributes}
-        if self._left:
-            left, self._left = self._unset(self._left), []
-            _warn(
-                (each for each in left if each.is_read and not each.is_mode),
-                "of the model changed since the pipeline has copied it, and stages go on with the "
-                "value of before: only numbers with a fraction are taken over. Build another "
-                "pipeline, and load this one's state_dict() into it",
+    def warn(self, tried: Probe | None, copies: Callable[[], Iterable[nn.Module]]) -> None:
+        """Warn, once for each, of other changes, which the pipeline's ``copies`` do not have.
+
+        ``tried`` says what forwards change themselves.
+        """
+        if tried is not None:
+            self._set |= {(self._modules[number], key) for number, key, _ in tried.set_attributes}
+        left, self._left = self._unset(self._left), []
+        told = [f"{each.owner}.{each.key}" for each in left if each.is_read and not each.is_mode]
+        if told := [*told, *self._unlike(copies)]:
+            warnings.warn(
+                f"the model has changed since Pipeline(model) copied it, {told[0]} say, and the "
+                f"copy goes on as before: build the pipeline afterwards, or tell it by its "
+                f"load_state_dict() or requires_grad_(); of attributes only numbers with a "
+                f"fraction are taken over",
+                stacklevel=6,
             )
-        recorded: RecordedModel | None = getattr(self._original, "origin", None)
-        if recorded and (frozen := recorded.attributes.changed()):
-            blocks = {*self._original.modules()}
-            _warn(
-                (each for each in frozen if each.is_read and each.module not in blocks),
-                "of the model changed since pipekit.stages recorded it, and the layers go on with "
-                "the value of before: record it again, or let the forward take it as an argument, "
-                "which is then an entry of the batch",
-            )
+        recorded: RecordedModel | None = getattr(self._layers, "origin", None)
+        frozen = recorded.attributes.changed() if recorded else ()
+        _warn(
+            (each for each in frozen if each.is_read and each.module not in {*self._modules}),
+            "of the model changed since pipekit.stages recorded it, and the layers go on with the "
+            "value of before: record it again, or let the forward take it as an argument, which "
+            "is then an entry of the batch",
+        )
 
     def warn_within(self) -> None:
         """Warn of changes within a call, which stages take over at the next one."""
@@ -146,6 +109,70 @@ class UsersAttributes:
     def _unset(self, attributes: Iterable[Attribute]) -> list[Attribute]:
         """Return those that no forward sets."""
         return [each for each in attributes if (each.module, each.key) not in self._set]
+
+    def _unlike(self, copies: Callable[[], Iterable[nn.Module]]) -> list[str]:
+        """Return the names of what has changed since it was last looked at, and not in copies."""
+        before, now = self._before, _looks(self._layers, self._before)
+        changed = [name for name in {**now, **before} if now.get(name) != before.get(name)]
+        if not changed:
+            return []
+        self._before = now
+        here, there = _tensors([self._layers]), _tensors(copies())
+
+        def is_unlike(name: str) -> bool:
+            if name in here:
+                kept = there.get(name)
+                return kept is None or not torch.equal(here[name].to(kept.device), kept)
+            weight = self._own.get(name.removesuffix(".requires_grad"))
+            return weight is None or now.get(name) != (weight in self.trained)
+
+        return [*filter(is_unlike, changed)]
+
+
+_HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
+
+
+def _looks(model: nn.Module, before: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Return by name, of each tensor and module, what other contents, objects or hooks change.
+
+    Modes are those of ``before`` while the model is in evaluation mode as a whole.
+    """
+    recorded: RecordedModel | None = getattr(model, "origin", None)
+    whole, looks = recorded.model if recorded else model, dict[str, Any]()
+    for name, tensor in _tensors([model]).items():
+        looks[name] = _numbers(tensor)
+        if isinstance(tensor, nn.Parameter):
+            looks[f"{name}.requires_grad"] = tensor.requires_grad
+        hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+        looks[f"{name}'s hooks"] = [*map(tuple, filter(None, hooks))]
+    evaluated = {*in_evaluation(whole)}
+    for name, module in whole.named_modules(remove_duplicate=False):
+        looks[f"{name or 'model'} itself"] = module, vars(module).get("forward")
+        looks[f"{name}'s hooks"] = [tuple(getattr(module, kind)) for kind in _HOOKS]
+        if module in evaluated:
+            looks[f"{name}.training"] = False
+    if is_evaluating(whole):
+        looks |= {name: mode for name, mode in before.items() if name.endswith(".training")}
+    return looks
+
+
+def _tensors(models: Iterable[nn.Module]) -> dict[str, Tensor]:
+    """Return parameters and buffers of models by all their names."""
+    named = chain.from_iterable(
+        (*each.named_parameters(remove_duplicate=False), *named_buffers(each).items())
+        for each in models
+    )
+    return dict(named)
+
+
+def _numbers(tensor: Tensor) -> Any:
+    """Return what other contents change; by ``.data``, if many elements of a large one change."""
+    known = id(tensor), 0 if tensor.is_inference() else tensor._version
+    if not is_plain(tensor):
+        return known
+    some = tensor.detach().reshape(-1)[:: 1 + tensor.numel() // _LOOKED_AT]
+    some = some.float() if some.is_floating_point() else some  # NumPy has no bfloat16
+    return *known, zlib.crc32(some.numpy(force=True).tobytes())
 
 
 def _warn(attributes: Iterable[Attribute], of_them: str) -> None:

@@ -6,8 +6,10 @@ interpreter takes seconds and a plain fork may deadlock after a multi-threaded o
 
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
+import os
 import signal
 import sys
+import threading
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from multiprocessing.connection import Pipe
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedBuffer
@@ -22,6 +25,7 @@ from pipekit.engine.transports.processes.worker_process import Connections, main
 
 PRELOAD = ["pipekit.engine.transports.processes.in_forkserver"]
 UNKNOWN_CODE = 255  # multiprocessing's, of a process whose fork server has ended
+_MAIN_MODULE = threading.Lock()
 _KILLED = "if nobody did it by hand, for want of memory"
 
 
@@ -49,12 +53,24 @@ def without_main_module() -> Iterator[None]:
     What the child needs of it comes by value, through cloudpickle; so a script needs no
     ``if __name__ == "__main__"``.
     """
-    main_module = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main_module
+    with _MAIN_MODULE:  # else one of two threads would put back what the other has put there
+        main_module = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main_module
+
+
+def _forget_server() -> None:
+    """Let a fork of this process start a server of its own: it cannot wait for its parent's."""
+    server: Any = multiprocessing.forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+    server.__init__()
+
+
+os.register_at_fork(after_in_child=_forget_server)
 
 
 class WorkerDied(RuntimeError):

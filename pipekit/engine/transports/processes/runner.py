@@ -1,5 +1,6 @@
 """Runs workers in processes that are started from here: from a script or a notebook kernel."""
 
+import multiprocessing
 import os
 import sys
 import weakref
@@ -28,6 +29,7 @@ from pipekit.engine.transports.processes.worker_process import Content, ProcessT
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.host.numeric_settings import numeric_settings
 from pipekit.layers.named_values import NamedValues, Place
+from pipekit.layers.user_functions import FunctionState
 
 
 class ProcessRunner(Runner):
@@ -44,6 +46,7 @@ class ProcessRunner(Runner):
         self._kind: Any = None  # of the pool: what a run must agree with to use it again
         self._left: list[dict[int, StageLeft]] = []  # what each worker of the pool has
         self._named: dict[Place, Any] = {}  # what functions name there
+        self._loss: tuple[bytes, bytes] | None = None  # as the last training left it, and was sent
 
     def run(
         self,
@@ -63,7 +66,10 @@ class ProcessRunner(Runner):
         try:
             # Once for all: it names every sum of every update.
             rest = {name: each for name, each in vars(config).items() if name != "loss"}
-            common = dumps(partial(RunConfig, **rest)), dumps(config.loss), numeric_settings()
+            loss = dumps(config.loss)
+            if self._loss and self._loss[0] == loss:
+                loss = self._loss[1]  # with all that it counts there
+            common = dumps(partial(RunConfig, **rest)), loss, numeric_settings()
             # Through shared memory messages are taken by name, in any order.
             coming = [{}] * len(workers) if memory else incoming([w.steps for w in workers])
             store = None if memory else pool.store
@@ -88,6 +94,9 @@ class ProcessRunner(Runner):
             reports = pool.run(tasks, batches, heard, on_news, watchdog)
             if not config.training:
                 return reports
+            for report in reports:
+                FunctionState(config.loss).take(report.loss_values)
+            self._loss = dumps(config.loss), loss
             self._left = [_left(worker, pool) for worker in workers]
             pairs = zip(reports, self._left, strict=True)
             return [replace(report, stages=left) for report, left in pairs]
@@ -118,7 +127,7 @@ class ProcessRunner(Runner):
         kind = with_sums, tuple(devices), _working_folder(), tuple(sys.path)
         if self._pool is None or not self._pool.ready or self._kind != kind:
             self.close()
-            self._named = {}
+            self._named, self._loss = {}, None
             with deferred_interrupts():
                 self._pool, self._kind = WorkerPool(config.table.workers, with_sums), kind
                 # Not a method of this object, which would keep it alive.
@@ -175,5 +184,10 @@ def over_processes(devices: Sequence[torch.device]) -> Runner:
     """Return what runs each worker in a process: torchrun's, if it started this one, or its own."""
     if torchrun.launched():
         return torchrun.TorchrunRunner(devices)
+    if multiprocessing.current_process().daemon:
+        raise ValueError(
+            "this process is daemonic, as those of a multiprocessing.Pool are, and may start no "
+            "others: use transport='threads', or train in a multiprocessing.Process of your own"
+        )
     forkserver()  # it imports torch while the user's program goes on
     return ProcessRunner()

@@ -41,6 +41,7 @@ from pipekit.host.numeric_settings import apply_settings
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.parent import end_with_parent
 from pipekit.layers.named_values import NamedValues, Place
+from pipekit.layers.user_functions import FunctionState
 
 Content = tuple[nn.Sequential, dict[str, Any] | None]
 """What a run changes of a stage: its layers with their newest weights, and the state of the
@@ -195,8 +196,13 @@ class _WorkerProcess:
                 self._stages = built(assignment).stages
             assignment = replace(assignment, stages=self._stages)
         on_news = self._report_news if task.watched else None
+        own = FunctionState(config.loss)
         report = run(assignment, config, transport, feed, on_news, [states])
         report = replace(report, stages={})
+        with contextlib.suppress(TypeError):  # what cannot travel stays here
+            changed = own.changed()
+            dumps(changed)
+            report = replace(report, loss_values=changed)
         if self._sums_mailboxes:  # notes of the end for which no sum has waited
             self._sums_mailboxes.clear()
         if report.error is not None:
