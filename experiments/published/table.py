@@ -151,7 +151,7 @@ def left_out(found: CrossValidation) -> pd.DataFrame:
         }
         for column in LEFT_OUT
         for one, out in found.left_out(column)
-        if one.errors and hasattr(one.row, column)
+        if one.errors
     )
     by_set = frame.groupby(["set", "column"], sort=False)
     by_value = frame.groupby(["set", "column", "value"], sort=False)["error"].mean()

@@ -9,12 +9,11 @@ import pandas as pd
 
 from pipekit.measured.messages import Numbers, packed
 from pipekit.measured.operations import Operations, Times
-from pipekit.measured.recognition import Recognition
+from pipekit.measured.recognition import Recognition, named
 from pipekit.measured.what_if import WhatIf
 from pipekit.names import METHODS
-from pipekit.schedules import Op, Payload, Schedule, ScheduleError
+from pipekit.schedules import Op, Payload, Schedule
 from pipekit.schedules.clock import Walk, graph_needs
-from pipekit.schedules.methods.by_name import METHODS as BY_NAME
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.traces.rows import events_of
 
@@ -230,23 +229,20 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
     sent = float(moves.mean()) if len(moves) else 0.0
     own = recognition.schedule.before(count)
     recorded = _makespan(_replayed(own, passes, sent))
-    best, named = (recorded, own), ""
+    best, best_name = (recorded, own), ""
     for name in METHODS:
-        try:
-            schedule = BY_NAME[name](recognition.stages, count)
-        except ScheduleError:  # not with these counts
-            continue
-        if schedule.is_closed and schedule.stage_workers == own.stage_workers:
+        schedule = named(name, recognition.stages, count)
+        if schedule and schedule.is_closed and schedule.stage_workers == own.stage_workers:
             other = schedule.before(count)
             takes = _makespan(_replayed(other, passes, sent))
             if takes < best[0]:
-                best, named = (takes, other), name
-    if named and recorded < np.inf:
+                best, best_name = (takes, other), name
+    if best_name and recorded < np.inf:
         least, schedule = best
         frame = events_of(schedule, *_replayed(schedule, passes, sent))
         frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
-        step = Trace(frame, "simulated", named, schedule.worker_count)
-        text = f"{named} with these durations leaves workers idle for less time"
+        step = Trace(frame, "simulated", best_name, schedule.worker_count)
+        text = f"{best_name} with these durations leaves workers idle for less time"
         yield Counterfactual("method", None, recorded - least, text, step=step)
 
 

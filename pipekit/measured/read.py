@@ -10,7 +10,14 @@ import pandas as pd
 
 from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.recording import Recording, head, is_json
-from pipekit.measured.messages import RULES, WHOLE_BACKWARDS, Numbers, between_workers, packed
+from pipekit.measured.messages import (
+    RULES,
+    WHOLE_BACKWARDS,
+    Numbers,
+    among,
+    between_workers,
+    packed,
+)
 from pipekit.traces import Trace
 
 _COMPILED = 1.5
@@ -99,7 +106,7 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
         shifts = begins[place]
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
         steps = steps.assign(start_s=begins, end_s=begins + took)
-    is_pass = rows["kind"].isin(RULES).to_numpy()
+    is_pass = among(rows["kind"], RULES)
     frame, other = rows[is_pass].rename(columns={"kind": "op"}), rows[~is_pass]
     order = np.lexsort((frame["start_s"], frame["worker"]))
     return Trace(
@@ -126,7 +133,7 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     if not rows["stage"].between(-1, _MOST_STAGES).all():
         raise ValueError(f"{path} has stages beyond {_MOST_STAGES}: the file is damaged")
     rows = rows.assign(kind=rows["kind"].astype("category"))
-    passes = rows[rows["kind"].isin(RULES)]
+    passes = rows[among(rows["kind"], RULES)]
     if passes["stage"].nunique() < 2:
         raise ValueError(
             f"{path} has passes of less than two stages: it is cut off, or not of a pipeline"
@@ -159,9 +166,11 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
     if pd.Series(what).duplicated().any():
         raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
     # Of some microbatches a backward may be whole, and of others in two parts.
-    parts = pd.Series(1 + passes["kind"].isin(WHOLE_BACKWARDS).to_numpy()).groupby(whose).sum()
-    step = pd.Series(passes["step"].to_numpy()).groupby(whose).first()
-    cut = sorted(set(step[parts < parts.mode().max()]))
+    microbatch, found = pd.factorize(whose)
+    parts = np.bincount(microbatch, 1 + among(passes["kind"], WHOLE_BACKWARDS))
+    step = np.zeros(len(found), np.int64)
+    step[microbatch] = passes["step"]
+    cut = sorted(set(step[parts < pd.Series(parts).mode().max()].tolist()))
     if not cut:
         return recording
     if len(cut) == rows["step"].nunique():

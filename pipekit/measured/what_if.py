@@ -72,8 +72,9 @@ class WhatIf:
             rows = np.flatnonzero(values[place] == own)
             cases[rows, first + place[rows]] = recorded[rows]
         each = self.mean_step(cases)
-        table = pd.DataFrame({"worker": self.worker, "stage": self.stage, "replica": replica})
-        table = table.drop_duplicates()
+        first = ~pd.Series(packed(self.worker, self.stage, replica)).duplicated().to_numpy()
+        named = {"worker": self.worker, "stage": self.stage, "replica": replica}
+        table = pd.DataFrame({name: values[first] for name, values in named.items()})
         by_stage = table["stage"].map(dict(zip(stages, each, strict=False)))
         by_replica = table["replica"].map(dict(zip(replicas, each[len(stages) :], strict=True)))
         score = np.fmin(by_stage, by_replica).groupby(table["worker"]).min()

@@ -15,8 +15,9 @@ FILE = Path(__file__).with_name("constants.json")
 FOLDER = "PIPEKIT_MEASURED"
 """The environment variable that names the folder of published measurements: none is kept here."""
 
-UNKNOWN = "unknown"
-"""The class of trainings whose model or device nobody knows, so that another stands in for it."""
+UNKNOWN, NEW_DEVICE = "unknown", "new device"
+"""Classes of trainings whose model or device has a name that nobody knows, so that another stands
+in for it; and whose device is known, and no row of it was measured."""
 
 
 def measurements() -> Path | None:
@@ -81,14 +82,17 @@ class Fits:
         """Return the half width of a class of trainings on a machine.
 
         It is the median over the sets that the machine was fitted on, of that class or the widest;
-        of a machine that nobody fitted the widest in its framework's sets, or in all sets.
+        of a machine that nobody fitted that of new devices in its framework's sets, or the widest
+        in these, or in all sets.
         """
         fits = [self.machines[machine]] if machine in self.machines else self._of_framework(machine)
         names = {name for fit in fits for name in fit.fitted_on} & {*self.half_widths}
-        sets = [self.half_widths[name] for name in names or self.half_widths]
-        if machine not in self.machines:
-            return max(half for widths in sets for half in widths.values())
-        return median(widths.get(kind, max(widths.values())) for widths in sets)
+        sets = [self.half_widths[name] for name in names]
+        if machine in self.machines and sets:
+            return median(widths.get(kind, max(widths.values())) for widths in sets)
+        left_out = [widths[NEW_DEVICE] for widths in sets if NEW_DEVICE in widths]
+        every = sets or self.half_widths.values()
+        return max(left_out or (half for widths in every for half in widths.values()))
 
     def _of_framework(self, machine: str) -> list[Fit]:
         framework = machine.partition(" on ")[0]

@@ -13,9 +13,9 @@ from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import MLP, Attention, Experts, Shape, gpt
 from pipekit.performance.terms import replicas
-from pipekit.performance.terms.attention import attention
 from pipekit.performance.terms.collectives import Links
 from pipekit.performance.terms.kernels import Kernels
+from pipekit.performance.terms.mixers import attention
 from pipekit.performance.training import MEGATRON_CORE, MEGATRON_DEEPSPEED, TrainingSetup
 
 PERFECT = Constants(1.0, 0.0)
