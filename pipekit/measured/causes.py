@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.measured.messages import Numbers, packed
-from pipekit.measured.operations import Operations, Times
+from pipekit.measured.operations import MESSAGES, Operations, Times
 from pipekit.measured.recognition import Recognition, named
 from pipekit.measured.what_if import WhatIf
 from pipekit.names import METHODS
@@ -110,10 +110,11 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         ("slow last stage", by_stage[[last]], "The last stage takes"),
     ):
         stage, times = int(slow.idxmax()), slow.max()
-        usual = pd.Series(what_if.stage).map(slow).fillna(1.0).to_numpy()
         text += f" {times - 1:.0%} longer than the median stage"
         if times > 1:
-            seconds = np.where(passes, operations.seconds / usual, operations.seconds)
+            usual = np.ones(what_if.stage.max() + 3)  # of the end of a message, too: -1 or -2
+            usual[slow.index] = slow
+            seconds = operations.seconds / np.where(passes, usual[what_if.stage], 1.0)
             yield kind, {"stage": stage}, text, seconds
 
 
@@ -158,7 +159,8 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     share of the variance between microbatches says how much of a microbatch's mean to believe.
     """
     operations, passes = what_if.operations, what_if.operations.passes
-    rows, seconds = operations.table[passes], pd.Series(operations.seconds[passes])
+    rows = operations.table[["step", "replica", "stage", "worker", "microbatch"]][passes]
+    seconds = pd.Series(operations.seconds[passes])
     own = packed(operations.kind[passes], rows["stage"], rows["worker"])
     relative = seconds / seconds.groupby(own).transform("mean")
     groups = relative.groupby(packed(rows["step"], rows["replica"], rows["microbatch"]))
@@ -206,13 +208,17 @@ def _links(what_if: WhatIf) -> Iterator[Case]:
 def _link(what_if: WhatIf, workers: int) -> Numbers:
     """Return for each message the lower of its workers times their number, and the higher."""
     operations = what_if.operations
-    table, rows = operations.table[operations.messages], operations.table[operations.passes]
-    home = np.full((rows["replica"].max() + 1, rows["stage"].max() + 3), np.nan)
-    first = rows[::-1]  # the first row of each place is written last
-    home[first["replica"], first["stage"] + 1] = first["worker"]
-    made = table["stage"].to_numpy()
-    used = made + np.where(table["kind"].str.contains(Payload.ACTIVATION.value), 1, -1)
-    one, other = (home[table["replica"], stage + 1] for stage in (made, used))
+    replica, stage, worker = (
+        operations.table[name].to_numpy() for name in ("replica", "stage", "worker")
+    )
+    first = np.flatnonzero(operations.passes)[::-1]  # the first row of each place is written last
+    home = np.full((replica[first].max() + 1, stage[first].max() + 3), np.nan)
+    home[replica[first], stage[first] + 1] = worker[first]
+    activation = operations.among(*(name for name in MESSAGES if Payload.ACTIVATION.value in name))
+    here = operations.messages
+    made = stage[here]
+    used = made + np.where(activation[here], 1, -1)
+    one, other = (home[replica[here], each + 1] for each in (made, used))
     return np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
 
 

@@ -186,7 +186,8 @@ def _table(trace: Trace) -> pd.DataFrame:
     if trace.steps is not None:
         place = np.searchsorted(trace.steps["step"], table["step"])
         begins = trace.steps["start_s"].to_numpy()[place]
-        table[["start_s", "end_s"]] -= begins[:, None]
+        for name in ("start_s", "end_s"):
+            table[name] -= begins
     return table
 
 

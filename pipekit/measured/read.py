@@ -107,10 +107,11 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)
-    frame, other = rows[is_pass].rename(columns={"kind": "op"}), rows[~is_pass]
-    order = np.lexsort((frame["start_s"], frame["worker"]))
+    passes, other = np.flatnonzero(is_pass), rows[~is_pass]
+    passes = passes[np.lexsort([rows[name].to_numpy()[passes] for name in ("start_s", "worker")])]
+    frame = rows.drop(columns=["moves", "group"]).rename(columns={"kind": "op"})
     return Trace(
-        frame.take(order).drop(columns=["moves", "group"]).reset_index(drop=True),
+        frame.take(passes).reset_index(drop=True),
         "measured",
         recording.name,
         recording.workers,
@@ -133,21 +134,22 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     if not rows["stage"].between(-1, _MOST_STAGES).all():
         raise ValueError(f"{path} has stages beyond {_MOST_STAGES}: the file is damaged")
     rows = rows.assign(kind=rows["kind"].astype("category"))
-    passes = rows[among(rows["kind"], RULES)]
+    is_pass = among(rows["kind"], RULES)
+    passes = rows[is_pass]
     if passes["stage"].nunique() < 2:
         raise ValueError(
             f"{path} has passes of less than two stages: it is cut off, or not of a pipeline"
         )
     if "replica" not in rows and (replica := _pipelines(passes)).any():
         rows["replica"] = rows["worker"].map(replica).fillna(0).astype(int)
-    stages = set(range(int(passes["stage"].max()) + 1))
-    pipeline = rows.get("replica", pd.Series(0, rows.index)).reindex(passes.index)
-    for number, own in passes.groupby(pipeline)["stage"].unique().items():
-        if missing := sorted(stages - set(own)):
-            raise ValueError(
-                f"{path} has no passes of stage {missing[0]} in pipeline {number}: the records of "
-                f"its rank are missing"
-            )
+    number, pipelines = pd.factorize(rows.get("replica", pd.Series(0, rows.index))[is_pass], sort=True)
+    there = np.zeros((len(pipelines), passes["stage"].max() + 2), np.bool_)  # the last: of no stage
+    there[number, passes["stage"]] = True
+    for pipeline, stage in np.argwhere(~there[:, :-1])[:1]:
+        raise ValueError(
+            f"{path} has no passes of stage {stage} in pipeline {pipelines[pipeline]}: the records "
+            f"of its rank are missing"
+        )
     return rows.assign(moves=rows.get("moves", False), group=rows.get("group", -1))
 
 
@@ -205,8 +207,8 @@ def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[st
 
 def _bounds(recording: Recording) -> pd.DataFrame:
     """Return start_s and end_s by step."""
-    rows = recording.rows if recording.steps is None else recording.steps
-    return rows.groupby("step").agg({"start_s": "min", "end_s": "max"})
+    by_step = (recording.rows if recording.steps is None else recording.steps).groupby("step")
+    return pd.DataFrame({"start_s": by_step["start_s"].min(), "end_s": by_step["end_s"].max()})
 
 
 def _only(recording: Recording, kept: list[int]) -> Recording:

@@ -147,9 +147,8 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     """
     operations = what_if.operations
     rows = np.flatnonzero(~operations.messages)
-    lane = operations.table.take(rows)
-    step, worker = lane["step"].to_numpy(), lane["worker"].to_numpy()
-    start, end = lane["start_s"].to_numpy(), lane["end_s"].to_numpy()
+    names = ("step", "worker", "start_s", "end_s")
+    step, worker, start, end = (operations.table[name].to_numpy()[rows] for name in names)
     is_pass, own = operations.passes[rows], operations.seconds[rows]
 
     each = packed(step, worker)

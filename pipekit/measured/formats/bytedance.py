@@ -61,23 +61,22 @@ def read(path: Path) -> Recording:
         number[name].fillna(-1).to_numpy(int) if name in number else np.full(len(found), -1)
         for name in ("dp_rank", "stage", "step", "mb_id", "gmc")
     )
-    start = number["start_ts"].to_numpy(float)
-    rows = pd.DataFrame(
-        {
-            "worker": pd.factorize(found["rank"], sort=True)[0],
-            "replica": dp_rank,
-            "stage": np.where(chunk < 0, stage, chunk),
-            "step": step,
-            "kind": kind.array,
-            "microbatch": microbatch,
-            "start_s": start,
-            "end_s": start + number["duration"].to_numpy(float),
-            "moves": ~kind.isin(_COMPUTES).to_numpy(),
-        }
-    )
-    if not (rows["kind"] == "FORWARD").any():
+    if not among(kind, ["FORWARD"]).any():
         raise ValueError(f"{path} has no forward-compute: it is not the trace of a pipeline")
-    rows = rows.take(np.argsort(start, kind="stable")).reset_index(drop=True)
+    start = number["start_ts"].to_numpy(float)
+    columns = {
+        "worker": pd.factorize(found["rank"], sort=True)[0],
+        "replica": dp_rank,
+        "stage": np.where(chunk < 0, stage, chunk),
+        "step": step,
+        "kind": kind.array,
+        "microbatch": microbatch,
+        "start_s": start,
+        "end_s": start + number["duration"].to_numpy(float),
+        "moves": ~among(kind, _COMPUTES),
+    }
+    order = np.argsort(start, kind="stable")
+    rows = pd.DataFrame({name: values[order] for name, values in columns.items()})
     steps = _one_behind_the_other(rows)
     return Recording(_joined(rows), path.stem, int(rows["worker"].max()) + 1, steps)
 
