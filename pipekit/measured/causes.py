@@ -92,8 +92,8 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         kind=operations.kind[passes], seconds=operations.seconds[passes]
     )
     by_worker, by_stage = _by_worker(rows), _over_median(rows, "stage")
-    homes = rows[["stage", "worker"]].drop_duplicates()
-    one_each = homes["stage"].is_unique and homes["worker"].is_unique
+    homes = pd.Series(packed(rows["stage"], rows["worker"])).nunique()
+    one_each = homes == len(by_stage) == len(by_worker)
     worker, times = int(by_worker.idxmax()), by_worker.max()
     tells = _updates_tell(what_if, worker, times - 1)
     if times > 1 and (tells or not one_each):

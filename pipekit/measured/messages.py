@@ -1,6 +1,7 @@
 """Which pass sends to which, and the messages between them where they were not recorded."""
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,6 +35,17 @@ def packed(*columns: ArrayLike) -> Numbers:
         least = column.min(initial=0)
         key = key * (column.max(initial=0) - least + 1) + (column - least)
     return key
+
+
+def in_order(*keys: NDArray[Any]) -> Numbers:
+    """Return np.lexsort's order, the last key being of whole numbers.
+
+    It takes a third of the time where no rows are alike in the last two keys.
+    """
+    *_, start, lane = keys
+    key = lane * len(lane) + np.unique(start, return_inverse=True)[1]
+    order = np.argsort(key)
+    return order if (np.diff(key[order]) > 0).all() else np.lexsort(keys)
 
 
 def among(kind: pd.Series, names: Collection[str]) -> Mask:

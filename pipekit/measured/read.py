@@ -16,6 +16,7 @@ from pipekit.measured.messages import (
     Numbers,
     among,
     between_workers,
+    in_order,
     packed,
 )
 from pipekit.traces import Trace
@@ -108,7 +109,7 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)
     passes, other = np.flatnonzero(is_pass), rows[~is_pass]
-    passes = passes[np.lexsort([rows[name].to_numpy()[passes] for name in ("start_s", "worker")])]
+    passes = passes[in_order(*(rows[name].to_numpy()[passes] for name in ("start_s", "worker")))]
     frame = rows.drop(columns=["moves", "group"]).rename(columns={"kind": "op"})
     return Trace(
         frame.take(passes).reset_index(drop=True),
@@ -142,7 +143,9 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
         )
     if "replica" not in rows and (replica := _pipelines(passes)).any():
         rows["replica"] = rows["worker"].map(replica).fillna(0).astype(int)
-    number, pipelines = pd.factorize(rows.get("replica", pd.Series(0, rows.index))[is_pass], sort=True)
+    number, pipelines = pd.factorize(
+        rows.get("replica", pd.Series(0, rows.index))[is_pass], sort=True
+    )
     there = np.zeros((len(pipelines), passes["stage"].max() + 2), np.bool_)  # the last: of no stage
     there[number, passes["stage"]] = True
     for pipeline, stage in np.argwhere(~there[:, :-1])[:1]:
