@@ -83,6 +83,20 @@ def test_experts_messages_run_beside_another_microbatch_only_in_virtual_stages()
         assert "--overlap-moe-expert-parallel-comm" in flags.megatron(runs[0])
 
 
+def test_hybrids_have_neither_virtual_stages_nor_messages_beside_passes() -> None:
+    every = layouts(shape("nemotron-3-nano"), machine("B200"), 64, 64, 8192)
+    assert {(each.chunks, each.overlaps_experts) for each in every} == {(1, False)}
+
+
+def test_products_that_run_again_are_no_reason_to_split_less() -> None:
+    """Whole tensors fit if products run again, halves as they are; both are told."""
+    least = max(peak_bytes(made(SMALL, ParallelLayout(dp=2, zero=1, recompute="selective"))))
+    alone = 2, described(312e12, 1.01 * least / USABLE / 1e9, 2e12, 900e9, 25e9)
+    found = recommend(SMALL, alone, 2, framework=MEGATRON_CORE).candidates
+    told = {(each.layout.tp, each.layout.pp): each.layout.recompute for each in found}
+    assert (told[1, 1], told[2, 1]) == ("selective", "nothing")
+
+
 def test_everything_runs_again_only_where_nothing_fits_else() -> None:
     least = max(peak_bytes(made(SMALL, ParallelLayout(recompute="everything"))))
     for memory, expected in ((1.1 * least, {"everything"}), (5 * least, {"nothing"})):
