@@ -12,11 +12,10 @@ Regression, JASA 2018, section 2.2), on the logarithms of measured / predicted o
 
 import hashlib
 import itertools
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean, median
 
@@ -28,16 +27,7 @@ from experiments.published.published_set import (
     Unreadable,
 )
 from experiments.published.sets import SETS
-from pipekit.performance.constants import (
-    FILE,
-    FORM,
-    NEW_DEVICE,
-    UNKNOWN,
-    Constants,
-    Fit,
-    Fits,
-    measurements,
-)
+from pipekit.performance.constants import NEW_DEVICE, UNKNOWN, Constants, Fit, Fits, measurements
 from pipekit.progress import progress_bar
 
 FOLDS, COVERAGE = 10, 0.8
@@ -228,11 +218,5 @@ def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) 
     return max(half, widest) if kind == UNKNOWN else half
 
 
-def write(fits: Fits) -> None:
-    """Write the fitted constants where the toolkit reads them."""
-    record = {"format": FORM, **asdict(fits)}
-    FILE.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    write(outcome().fits)
+    outcome().fits.write()

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -55,14 +55,15 @@ def recommend(
     from pipekit.performance.recommend import recommend as ranked
 
     require_choice("framework", framework, flags.FRAMEWORKS)
-    cluster = gpus, machine(device)
-    how: dict[str, Any] = {
-        "seq_tokens": seq_tokens,
-        "dtype": dtype,
-        "graphs": graphs,
-        "trains_weights": not lora,
-    }
-    found = ranked(model, cluster, batch, **how)
+    found = ranked(
+        model,
+        (gpus, machine(device)),
+        batch,
+        seq_tokens=seq_tokens,
+        dtype=dtype,
+        graphs=graphs,
+        trains_weights=not lora,
+    )
     if rank > len(found.candidates):
         raise ValueError(f"--rank must be at most {len(found.candidates)}, the candidates")
     typer.echo(found)

@@ -1,16 +1,17 @@
 """What was fitted: at most two constants a machine, with the rows of measurements fitted on."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
 
 from pipekit.reading import read_json
 
-FORM = "pipekit constants 1"
-FILE = Path(__file__).with_name("constants.json")
+_FORM = "pipekit constants 1"
+_FILE = Path(__file__).with_name("constants.json")
 
 FOLDER = "PIPEKIT_MEASURED"
 """The environment variable that names the folder of published measurements: none is kept here."""
@@ -94,6 +95,11 @@ class Fits:
         every = sets or self.half_widths.values()
         return max(left_out or (half for widths in every for half in widths.values()))
 
+    def write(self) -> None:
+        """Write them where :func:`fitted` reads them."""
+        record = {"format": _FORM, **asdict(self)}
+        _FILE.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
     def _of_framework(self, machine: str) -> list[Fit]:
         framework = machine.partition(" on ")[0]
         return [
@@ -104,4 +110,4 @@ class Fits:
 @cache
 def fitted() -> Fits:
     """Return the committed fits."""
-    return read_json(FILE, Fits, "a file of fitted constants", FORM, ("machines", "half_widths"))
+    return read_json(_FILE, Fits, "a file of fitted constants", _FORM, ("machines", "half_widths"))
