@@ -34,13 +34,8 @@ def see(
     """Return the ranked layouts, and of one of them the timeline, memory and flags.
 
     Args:
-        model: a published model's name, or the path of a ``config.json``.
-        device: of :data:`pipekit.performance.devices.MACHINES`.
-        gpus: how many.
-        batch: samples a step.
-        seq_tokens: tokens of a sample.
-        dtype: of products.
-        graphs: whether a pass is launched as one CUDA graph.
+        model, batch, seq_tokens, dtype, graphs: as :func:`.recommend` takes them.
+        device: of :data:`pipekit.performance.devices.MACHINES`; ``gpus``: how many.
         rank: of the candidate that is drawn, from 1.
         framework: whose flags are shown.
     """

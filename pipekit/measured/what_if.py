@@ -42,8 +42,6 @@ class WhatIf:
         for payload in Payload:  # of a worker's own that receives
             self.stage[operations.among(f"recv {payload.value}")] += payload.step
 
-    # The published analysis.
-
     @cached_property
     def ideal(self) -> Times:
         """The seconds of the ideal run."""
@@ -91,8 +89,6 @@ class WhatIf:
             "m_s": (t_ori - t_last) / lost,
             "m_w": (t_ori - t_worst) / lost,
         }
-
-    # What the run would have taken.
 
     @cached_property
     def between_steps(self) -> Times:

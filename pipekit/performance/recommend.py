@@ -69,24 +69,15 @@ class RankedLayout:
         return self.made.seconds
 
     @property
-    def idle(self) -> float:
-        """Share of the step in which the slowest rank's passes do not run: bubble and messages."""
-        busy = self.layout.microbatches * max(self.made.busy_s)
-        return max(1 - busy / self.step_s - self.after, 0.0)
-
-    @property
-    def after(self) -> float:
-        """Share of the step behind the passes: replicas' gradients and the optimizer."""
-        return self.made.after_s / self.step_s
-
-    @property
     def reason(self) -> str:
-        """Where its time goes, and how full the fullest rank is."""
+        """Where the time of its slowest rank goes, and how full the fullest one is."""
+        after = self.made.after_s / self.step_s
+        idle = 1 - self.layout.microbatches * max(self.made.busy_s) / self.step_s - after
         full = max(self.peak_bytes)
         rank = self.peak_bytes.index(full)
         share = full / self.run.links.machine.device.memory_bytes
         return (
-            f"{self.idle:.0%} of the step idle in the pipeline, {self.after:.0%} for replicas' "
+            f"{max(idle, 0):.0%} of the step idle in the pipeline, {after:.0%} for replicas' "
             f"gradients and the optimizer; {units.written(full, units.BYTES)} on rank {rank}, "
             f"{share:.0%} of the device"
         )

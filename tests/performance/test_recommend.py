@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import pipekit
+from pipekit import recommend
 from pipekit.cli import app
 from pipekit.performance import flags
 from pipekit.performance.constants import fitted
@@ -16,7 +16,7 @@ from pipekit.performance.devices import described, machine
 from pipekit.performance.layout import ParallelLayout, layouts
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
-from pipekit.performance.recommend import USABLE, Recommendation, recommend
+from pipekit.performance.recommend import USABLE, Recommendation
 from pipekit.performance.shapes import Attention, Experts, Shape, llama, shape
 from pipekit.performance.training import MEGATRON_CORE, TrainingSetup, training
 
@@ -148,10 +148,6 @@ def test_tensors_are_split_further_only_for_a_gain(ranked: Recommendation) -> No
 
 def test_the_interval_is_that_of_the_framework_on_the_device(ranked: Recommendation) -> None:
     assert ranked.half_width == fitted().half_width("Megatron-Core on H100", "dense")
-
-
-def test_it_is_found_where_users_look() -> None:
-    assert pipekit.recommend is recommend
 
 
 def test_a_small_model_needs_no_pipeline() -> None:
