@@ -58,14 +58,10 @@ class Known:
         if not (self.each.overheads and step_s and self.each.anomaly(self.row) is None):
             return
         for pair in candidates:
-            out = self.each.predicted(self.row, partial(_any_machine, pair))
+            out = self.each.predicted(self.row, partial(lambda own, _: own, pair))
             if out.step_s is None:
                 return
             self.errors[pair] = abs(math.log(out.step_s / step_s))
-
-
-def _any_machine(pair: Constants, machine: str) -> Constants:
-    return pair
 
 
 def known_rows(each: PublishedSet) -> list[Known]:

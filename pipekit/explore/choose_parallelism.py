@@ -1,7 +1,7 @@
 """Model, devices and batch in; the ways to spread it, memory by rank, and the chosen timeline."""
 
 from functools import lru_cache, partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from pipekit.explore.page.controls import choice, count, entry
 from pipekit.explore.page.explorer import explore
@@ -62,8 +62,8 @@ choose_parallelism = partial(explore, see, waits_for="trying layouts")
 def _recommended(
     model: str, device: str, gpus: int, batch: int, seq_tokens: int, dtype: str, graphs: bool
 ) -> Recommendation:
-    asked: Any = {"seq_tokens": seq_tokens, "dtype": dtype, "graphs": graphs}
-    return recommend(model, (gpus, machine(device)), batch, **asked)
+    cluster = gpus, machine(device)
+    return recommend(model, cluster, batch, seq_tokens=seq_tokens, dtype=dtype, graphs=graphs)
 
 
 def _timeline(chosen: RankedLayout) -> Trace:

@@ -73,7 +73,7 @@ class Recognition:
 
 def recognise(trace: Trace) -> Recognition:
     """Return the method whose order of tasks a trace has, or which is nearest to it."""
-    lists, steps = _lists(trace)
+    lists = _lists(trace)
     sizes = [len(tasks) for tasks in lists]
     numbers = {microbatch for tasks in lists for _, _, microbatch in tasks}
     stages = 1 + max(stage for tasks in lists for _, stage, _ in tasks)
@@ -89,7 +89,7 @@ def recognise(trace: Trace) -> Recognition:
         if edits <= _NEAR * sum(sizes):
             others = 0 if moves is None else len(moves ^ _moves(_beside(finite)))
             same.setdefault((edits, others), []).append((name, schedule))
-    count = steps if trace.steps is not None else max(1, len(numbers) // max(batch, 1))
+    count = max(1, len(numbers) // max(batch, 1)) if trace.steps is None else len(trace.steps)
     shape = (stages, len(lists), batch, count)
     if not same:
         return Recognition(UNKNOWN, (), None, *shape, 0, sum(sizes))
@@ -99,13 +99,12 @@ def recognise(trace: Trace) -> Recognition:
     return Recognition(method, also, schedule, *shape, edits, sum(sizes))
 
 
-def _lists(trace: Trace) -> tuple[Lists, int]:
-    """Return the commonest order of a pipeline's step, microbatches from 0, and the steps."""
+def _lists(trace: Trace) -> Lists:
+    """Return the commonest order of a pipeline's step, microbatches from 0."""
     frame = trace.frame
-    if trace.steps is None:
-        pipeline, steps = np.zeros(len(frame), np.int64), 1
-    else:
-        pipeline, steps = packed(frame["step"], frame.get("replica", 0)), len(trace.steps)
+    pipeline = np.zeros(len(frame), np.int64)
+    if trace.steps is not None:
+        pipeline = packed(frame["step"], frame.get("replica", 0))
     chosen = np.unique(pipeline)
     here = np.isin(pipeline, chosen[:: max(1, len(chosen) // _ENOUGH)])
     here &= frame["op"].isin([op.name for op in OPS]).to_numpy()
@@ -116,8 +115,8 @@ def _lists(trace: Trace) -> tuple[Lists, int]:
     found: dict[int, list[tuple[int, str, int, int]]] = {}
     for which, *task in zip(pipeline[order].tolist(), *columns, strict=True):
         found.setdefault(which, []).append(tuple(task))
-    workers = range(trace.workers) if trace.steps is None else ()
-    return Counter(_ordered(each, workers) for each in found.values()).most_common(1)[0][0], steps
+    workers = range(trace.workers if trace.steps is None else 0)
+    return Counter(_ordered(each, workers) for each in found.values()).most_common(1)[0][0]
 
 
 def _ordered(tasks: Sequence[tuple[int, str, int, int]], workers: Iterable[int]) -> Lists:

@@ -45,12 +45,14 @@ def bare_mlp(run: TrainingSetup, layer: MLP) -> PassCosts:
 
 
 def experts(run: TrainingSetup, layer: Experts) -> PassCosts:
-    """Return the passes of a mixture, its norm and residual included."""
+    """Return the passes of a mixture whose experts have equal rows, norm and residual included."""
     tokens, hidden = run.tokens / run.layout.tp, run.shape.hidden
     inner = layer.latent or hidden
     rows, local = tokens * layer.active, layer.count / run.layout.ep
     parts = [
-        _grouped(run, layer, rows / local, inner, local),
+        run.kernels.linear(rows / local, inner, (1 + layer.gated) * layer.width, local),
+        run.kernels.linear(rows / local, layer.width, inner, local),
+        activations(run, layer),
         run.kernels.both(_PERMUTE_BYTES * rows * inner, _PERMUTE_BYTES * rows * inner),
         run.kernels.linear(tokens, hidden, layer.count, dtype="bfloat16"),
         run.kernels.both(*2 * (_ROUTER_BYTES * tokens * layer.count,)),
@@ -69,19 +71,6 @@ def experts(run: TrainingSetup, layer: Experts) -> PassCosts:
         _LAUNCHES + local * each for each in (_NARROW_LAUNCHES if narrow else _EXPERT_LAUNCHES)
     )
     return total((*parts, PassCosts(0, 0, *launches)))
-
-
-def _grouped(
-    run: TrainingSetup, layer: Experts, rows: float, inner: int, local: float
-) -> PassCosts:
-    """Return the passes of all local experts, with equal rows."""
-    return total(
-        (
-            run.kernels.linear(rows, inner, (1 + layer.gated) * layer.width, local),
-            run.kernels.linear(rows, layer.width, inner, local),
-            activations(run, layer),
-        )
-    )
 
 
 def activations(run: TrainingSetup, layer: Experts) -> PassCosts:
