@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipekit import recommend
+import pipekit
 from pipekit.cli import app
 from pipekit.performance import flags
 from pipekit.performance.constants import fitted
@@ -16,7 +16,7 @@ from pipekit.performance.devices import described, machine
 from pipekit.performance.layout import ParallelLayout, layouts
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
-from pipekit.performance.recommend import USABLE, Recommendation
+from pipekit.performance.recommend import USABLE, Recommendation, recommend
 from pipekit.performance.shapes import Attention, Experts, Shape, llama, shape
 from pipekit.performance.training import MEGATRON_CORE, TrainingSetup, training
 
@@ -26,7 +26,8 @@ MIXTURE = Shape("mixture", 1024, 32000, (((Attention(16, 8, 64), Experts(8, 2, 2
 
 @pytest.fixture(scope="module")
 def ranked() -> Recommendation:
-    return recommend("llama3-70b", "32xH100", 32, seq_tokens=8192)
+    found: Recommendation = pipekit.recommend("llama3-70b", "32xH100", 32, seq_tokens=8192)
+    return found
 
 
 def test_the_fastest_comes_first_and_each_way_to_spread_once(ranked: Recommendation) -> None:
