@@ -63,16 +63,13 @@ def row(path: Path) -> dict[str, Any]:
 def published(path: Path) -> dict[str, float]:
     """Return S, M_S and M_W of the published analysis; nothing where there is none."""
     job = path.stem.partition("-")[2]
-    answers = {}
-    for key, name, field in (
-        ("slowdown", "result", "blocking_slowdown"),
-        ("m_s", "ms", "Ms"),
-        ("m_w", "mw", "Mw"),
-    ):
-        file = path.with_name(f"{name}-{job}.json")
-        if file.exists():
-            answers[key] = json.loads(file.read_text())[field]
-    return answers
+    named = {"slowdown": ("result", "blocking_slowdown"), "m_s": ("ms", "Ms"), "m_w": ("mw", "Mw")}
+    files = {key: path.with_name(f"{name}-{job}.json") for key, (name, _) in named.items()}
+    return {
+        key: json.loads(file.read_text())[named[key][1]]
+        for key, file in files.items()
+        if file.exists()
+    }
 
 
 def halves(found: Explanation) -> float:

@@ -12,11 +12,10 @@ Regression, JASA 2018, section 2.2), on the logarithms of measured / predicted o
 
 import hashlib
 import itertools
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean, median
 
@@ -28,7 +27,7 @@ from experiments.published.published_set import (
     Unreadable,
 )
 from experiments.published.sets import SETS
-from pipekit.performance.constants import FILE, FORM, UNKNOWN, Constants, Fit, Fits, measurements
+from pipekit.performance.constants import NEW_DEVICE, UNKNOWN, Constants, Fit, Fits, measurements
 from pipekit.progress import progress_bar
 
 FOLDS, COVERAGE = 10, 0.8
@@ -59,14 +58,10 @@ class Known:
         if not (self.each.overheads and step_s and self.each.anomaly(self.row) is None):
             return
         for pair in candidates:
-            out = self.each.predicted(self.row, partial(_any_machine, pair))
+            out = self.each.predicted(self.row, partial(lambda own, _: own, pair))
             if out.step_s is None:
                 return
             self.errors[pair] = abs(math.log(out.step_s / step_s))
-
-
-def _any_machine(pair: Constants, machine: str) -> Constants:
-    return pair
 
 
 def known_rows(each: PublishedSet) -> list[Known]:
@@ -132,8 +127,22 @@ class CrossValidation:
 
     def left_out(self, column: str) -> Iterator[tuple[Known, RowPrediction]]:
         """Yield rows with predictions by constants of rows that have another value in a column."""
-        found = _predicted(self.rows, lambda one: getattr(one.row, column, None))
-        return zip(self.rows, found, strict=True)
+        rows = [one for one in self.rows if hasattr(one.row, column)]
+        return zip(rows, _predicted(rows, lambda one: getattr(one.row, column)), strict=True)
+
+    def new_devices(self) -> Iterator[tuple[str, float]]:
+        """Yield by set the half width of steps on a device of which no row was fitted.
+
+        Each device is left out whole, and the rule chooses among the half widths of devices as it
+        does among the rows of one.
+        """
+        by_set: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for one, out in self.left_out("device"):
+            if out.step_s and one.measured.step_s:
+                error = abs(math.log(one.measured.step_s / out.step_s))
+                by_set[one.each.name][one.row.device].append(error)
+        for name, devices in by_set.items():
+            yield name, _covering(map(_covering, devices.values()))
 
 
 def outcome() -> CrossValidation:
@@ -151,6 +160,8 @@ def outcome() -> CrossValidation:
     predicted = _predicted(rows, lambda one: one.fold)
     found = CrossValidation(rows, predicted, Fits(fit(rows), {}))
     widths = half_widths([*found.residuals(), *found.unfamiliar()])
+    for name, half in found.new_devices():
+        widths.setdefault(name, {})[NEW_DEVICE] = half
     return replace(found, fits=replace(found.fits, half_widths=widths))
 
 
@@ -178,10 +189,14 @@ def half_widths(residuals: Iterable[Residual]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for (name, kind), own in by_kind.items():
         alone = kind == UNKNOWN or len(own) >= _FEWEST
-        sizes = sorted(own if alone else by_set[name])
-        # The size that the next one is below with the wanted probability, at least.
-        found[name][kind] = sizes[min(math.ceil(COVERAGE * (len(sizes) + 1)), len(sizes)) - 1]
+        found[name][kind] = _covering(own if alone else by_set[name])
     return dict(found)
+
+
+def _covering(sizes: Iterable[float]) -> float:
+    """Return the size that the next one is below with the wanted probability, at least."""
+    known = sorted(sizes)
+    return known[min(math.ceil(COVERAGE * (len(known) + 1)), len(known)) - 1]
 
 
 def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) -> float:
@@ -189,7 +204,7 @@ def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) 
     rows have at least, and of a set without rows the median of all.
     """
     known = {
-        each: [half for kind, half in own.items() if kind != UNKNOWN]
+        each: [half for kind, half in own.items() if kind not in (UNKNOWN, NEW_DEVICE)]
         for each, own in widths.items()
     }
     if name not in widths:
@@ -199,11 +214,5 @@ def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) 
     return max(half, widest) if kind == UNKNOWN else half
 
 
-def write(fits: Fits) -> None:
-    """Write the fitted constants where the toolkit reads them."""
-    record = {"format": FORM, **asdict(fits)}
-    FILE.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    write(outcome().fits)
+    outcome().fits.write()

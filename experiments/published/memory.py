@@ -18,11 +18,6 @@ from pipekit.performance.training import MEGATRON_DEEPSPEED, TORCHTITAN, Trainin
 from pipekit.reading import read_table
 
 _UNUSED = Constants(1.0, 0.0)  # of seconds alone
-_LLAMA = {
-    "Llama-3.1-8B": "llama3-8b",
-    "Llama-3.1-70B": "llama3-70b",
-    "Llama-3.1-405B": "llama3.1-405b",
-}
 _RULES: dict[str, Recompute] = {"full": "everything", "selective": "selective"}
 
 
@@ -70,7 +65,7 @@ def _torchtitan(table: pd.DataFrame) -> Pairs:
         pieces = int(run.local_batch_samples) if run.pp > 1 else 1
         loops = "interleaved" in str(run.schedule)
         training = TrainingSetup(
-            shape(_LLAMA[run.model]),
+            shape(run.model.lower().replace("llama-", "llama")),
             ParallelLayout(
                 tp=int(run.tp),
                 cp=int(run.cp),

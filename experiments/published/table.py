@@ -13,14 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import mannwhitneyu
 
-from experiments.published.fit import (
-    FOLDS,
-    CrossValidation,
-    half_width,
-    half_widths,
-    outcome,
-    write,
-)
+from experiments.published.fit import FOLDS, CrossValidation, half_width, half_widths, outcome
 from experiments.published.memory import memory
 from experiments.published.sets import SETS
 from pipekit import plots
@@ -151,7 +144,7 @@ def left_out(found: CrossValidation) -> pd.DataFrame:
         }
         for column in LEFT_OUT
         for one, out in found.left_out(column)
-        if one.errors and hasattr(one.row, column)
+        if one.errors
     )
     by_set = frame.groupby(["set", "column"], sort=False)
     by_value = frame.groupby(["set", "column", "value"], sort=False)["error"].mean()
@@ -199,7 +192,7 @@ def main() -> None:
     """Fit, predict what was not fitted, and write all tables and the constants."""
     commit = provenance("simulated")["commit"]  # before files change
     found = outcome()
-    write(found.fits)
+    found.fits.write()
     rows = judged(found)
     FOLDER.mkdir(parents=True, exist_ok=True)
     draw(rows)

@@ -4,7 +4,7 @@
 """
 
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import typer
@@ -13,32 +13,25 @@ from experiments.published.fit import known_rows
 from experiments.published.sets.megatron_core import BRIDGE, BridgeRow, bridge_shape, dtype, graphs
 from experiments.published.table import FOLDER
 from pipekit.performance.recommend import recommend
-from pipekit.performance.shapes import Shape
 from pipekit.progress import progress_bar
 
 FIRST = 5
 Degrees = tuple[int, int, int, int]
 """tp, cp, ep, pp."""
-
-
-class Question(NamedTuple):
-    """What is asked for a row."""
-
-    model: Shape
-    cluster: str
-    batch: int
-    seq_tokens: int
-    dtype: str
-    graphs: bool
-    trains_weights: bool
+Question = tuple[Any, ...]
+"""Model, cluster and batch, and names and values of what else :func:`recommend` takes."""
 
 
 def question(row: BridgeRow) -> Question:
     """Return what is asked for a row."""
-    number, graphed = dtype(row.precision), graphs(row)
-    cluster, batch = f"{row.gpus}x{row.device}", row.global_batch_samples
-    trained = row.task != "lora"
-    return Question(bridge_shape(row), cluster, batch, row.seq_tokens, number, graphed, trained)
+    how = {
+        "seq_tokens": row.seq_tokens,
+        "dtype": dtype(row.precision),
+        "graphs": graphs(row),
+        "trains_weights": row.task != "lora",
+    }
+    cluster = f"{row.gpus}x{row.device}"
+    return bridge_shape(row), cluster, row.global_batch_samples, tuple(how.items())
 
 
 def chosen(row: BridgeRow) -> Degrees:
@@ -49,10 +42,9 @@ def chosen(row: BridgeRow) -> Degrees:
 
 def first(asked: Question) -> list[Degrees]:
     """Return the degrees of the first layouts that are recommended; none fits: none."""
-    model, cluster, batch, *options = asked
-    how: dict[str, Any] = dict(zip(Question._fields[3:], options, strict=True))
+    *what, how = asked
     try:
-        found = recommend(model, cluster, batch, **how).candidates[:FIRST]
+        found = recommend(*what, **dict(how)).candidates[:FIRST]
     except ValueError:
         return []
     return [(each.tp, each.cp, each.ep, each.pp) for each in (one.layout for one in found)]

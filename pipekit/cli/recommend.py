@@ -55,14 +55,8 @@ def recommend(
     from pipekit.performance.recommend import recommend as ranked
 
     require_choice("framework", framework, flags.FRAMEWORKS)
-    cluster = gpus, machine(device)
-    how: dict[str, Any] = {
-        "seq_tokens": seq_tokens,
-        "dtype": dtype,
-        "graphs": graphs,
-        "trains_weights": not lora,
-    }
-    found = ranked(model, cluster, batch, **how)
+    how: dict[str, Any] = {"graphs": graphs, "trains_weights": not lora, "dtype": dtype}
+    found = ranked(model, (gpus, machine(device)), batch, seq_tokens=seq_tokens, **how)
     if rank > len(found.candidates):
         raise ValueError(f"--rank must be at most {len(found.candidates)}, the candidates")
     typer.echo(found)

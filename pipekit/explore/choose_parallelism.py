@@ -1,7 +1,7 @@
 """Model, devices and batch in; the ways to spread it, memory by rank, and the chosen timeline."""
 
 from functools import lru_cache, partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from pipekit.explore.page.controls import choice, count, entry
 from pipekit.explore.page.explorer import explore
@@ -34,13 +34,8 @@ def see(
     """Return the ranked layouts, and of one of them the timeline, memory and flags.
 
     Args:
-        model: a published model's name, or the path of a ``config.json``.
-        device: of :data:`pipekit.performance.devices.MACHINES`.
-        gpus: how many.
-        batch: samples a step.
-        seq_tokens: tokens of a sample.
-        dtype: of products.
-        graphs: whether a pass is launched as one CUDA graph.
+        model, batch, seq_tokens, dtype, graphs: as :func:`.recommend` takes them.
+        device: of :data:`pipekit.performance.devices.MACHINES`; ``gpus``: how many.
         rank: of the candidate that is drawn, from 1.
         framework: whose flags are shown.
     """
@@ -67,8 +62,8 @@ choose_parallelism = partial(explore, see, waits_for="trying layouts")
 def _recommended(
     model: str, device: str, gpus: int, batch: int, seq_tokens: int, dtype: str, graphs: bool
 ) -> Recommendation:
-    asked: Any = {"seq_tokens": seq_tokens, "dtype": dtype, "graphs": graphs}
-    return recommend(model, (gpus, machine(device)), batch, **asked)
+    cluster = gpus, machine(device)
+    return recommend(model, cluster, batch, seq_tokens=seq_tokens, dtype=dtype, graphs=graphs)
 
 
 def _timeline(chosen: RankedLayout) -> Trace:

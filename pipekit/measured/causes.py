@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 
 from pipekit.measured.messages import Numbers, packed
-from pipekit.measured.operations import Operations, Times
-from pipekit.measured.recognition import Recognition
+from pipekit.measured.operations import MESSAGES, Operations, Times
+from pipekit.measured.recognition import Recognition, named
 from pipekit.measured.what_if import WhatIf
 from pipekit.names import METHODS
-from pipekit.schedules import Op, Payload, Schedule, ScheduleError
+from pipekit.schedules import Op, Payload, Schedule
 from pipekit.schedules.clock import Walk, graph_needs
-from pipekit.schedules.methods.by_name import METHODS as BY_NAME
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.traces.rows import events_of
 
@@ -93,8 +92,8 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         kind=operations.kind[passes], seconds=operations.seconds[passes]
     )
     by_worker, by_stage = _by_worker(rows), _over_median(rows, "stage")
-    homes = rows[["stage", "worker"]].drop_duplicates()
-    one_each = homes["stage"].is_unique and homes["worker"].is_unique
+    homes = pd.Series(packed(rows["stage"], rows["worker"])).nunique()
+    one_each = homes == len(by_stage) == len(by_worker)
     worker, times = int(by_worker.idxmax()), by_worker.max()
     tells = _updates_tell(what_if, worker, times - 1)
     if times > 1 and (tells or not one_each):
@@ -111,10 +110,11 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         ("slow last stage", by_stage[[last]], "The last stage takes"),
     ):
         stage, times = int(slow.idxmax()), slow.max()
-        usual = pd.Series(what_if.stage).map(slow).fillna(1.0).to_numpy()
         text += f" {times - 1:.0%} longer than the median stage"
         if times > 1:
-            seconds = np.where(passes, operations.seconds / usual, operations.seconds)
+            usual = np.ones(what_if.stage.max() + 3)  # of the end of a message, too: -1 or -2
+            usual[slow.index] = slow
+            seconds = operations.seconds / np.where(passes, usual[what_if.stage], 1.0)
             yield kind, {"stage": stage}, text, seconds
 
 
@@ -159,7 +159,8 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     share of the variance between microbatches says how much of a microbatch's mean to believe.
     """
     operations, passes = what_if.operations, what_if.operations.passes
-    rows, seconds = operations.table[passes], pd.Series(operations.seconds[passes])
+    rows = operations.table[["step", "replica", "stage", "worker", "microbatch"]][passes]
+    seconds = pd.Series(operations.seconds[passes])
     own = packed(operations.kind[passes], rows["stage"], rows["worker"])
     relative = seconds / seconds.groupby(own).transform("mean")
     groups = relative.groupby(packed(rows["step"], rows["replica"], rows["microbatch"]))
@@ -207,13 +208,17 @@ def _links(what_if: WhatIf) -> Iterator[Case]:
 def _link(what_if: WhatIf, workers: int) -> Numbers:
     """Return for each message the lower of its workers times their number, and the higher."""
     operations = what_if.operations
-    table, rows = operations.table[operations.messages], operations.table[operations.passes]
-    home = np.full((rows["replica"].max() + 1, rows["stage"].max() + 3), np.nan)
-    first = rows[::-1]  # the first row of each place is written last
-    home[first["replica"], first["stage"] + 1] = first["worker"]
-    made = table["stage"].to_numpy()
-    used = made + np.where(table["kind"].str.contains(Payload.ACTIVATION.value), 1, -1)
-    one, other = (home[table["replica"], stage + 1] for stage in (made, used))
+    replica, stage, worker = (
+        operations.table[name].to_numpy() for name in ("replica", "stage", "worker")
+    )
+    first = np.flatnonzero(operations.passes)[::-1]  # the first row of each place is written last
+    home = np.full((replica[first].max() + 1, stage[first].max() + 3), np.nan)
+    home[replica[first], stage[first] + 1] = worker[first]
+    activation = operations.among(*(name for name in MESSAGES if Payload.ACTIVATION.value in name))
+    here = operations.messages
+    made = stage[here]
+    used = made + np.where(activation[here], 1, -1)
+    one, other = (home[replica[here], each + 1] for each in (made, used))
     return np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
 
 
@@ -230,23 +235,20 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
     sent = float(moves.mean()) if len(moves) else 0.0
     own = recognition.schedule.before(count)
     recorded = _makespan(_replayed(own, passes, sent))
-    best, named = (recorded, own), ""
+    best, best_name = (recorded, own), ""
     for name in METHODS:
-        try:
-            schedule = BY_NAME[name](recognition.stages, count)
-        except ScheduleError:  # not with these counts
-            continue
-        if schedule.is_closed and schedule.stage_workers == own.stage_workers:
+        schedule = named(name, recognition.stages, count)
+        if schedule and schedule.is_closed and schedule.stage_workers == own.stage_workers:
             other = schedule.before(count)
             takes = _makespan(_replayed(other, passes, sent))
             if takes < best[0]:
-                best, named = (takes, other), name
-    if named and recorded < np.inf:
+                best, best_name = (takes, other), name
+    if best_name and recorded < np.inf:
         least, schedule = best
         frame = events_of(schedule, *_replayed(schedule, passes, sent))
         frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
-        step = Trace(frame, "simulated", named, schedule.worker_count)
-        text = f"{named} with these durations leaves workers idle for less time"
+        step = Trace(frame, "simulated", best_name, schedule.worker_count)
+        text = f"{best_name} with these durations leaves workers idle for less time"
         yield Counterfactual("method", None, recorded - least, text, step=step)
 
 

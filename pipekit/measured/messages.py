@@ -1,6 +1,7 @@
 """Which pass sends to which, and the messages between them where they were not recorded."""
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,6 +37,23 @@ def packed(*columns: ArrayLike) -> Numbers:
     return key
 
 
+def in_order(*keys: NDArray[Any]) -> Numbers:
+    """Return np.lexsort's order, the last key being of whole numbers.
+
+    It takes a third of the time where no rows are alike in the last two keys.
+    """
+    *_, start, lane = keys
+    key = lane * len(lane) + np.unique(start, return_inverse=True)[1]
+    order = np.argsort(key)
+    return order if (np.diff(key[order]) > 0).all() else np.lexsort(keys)
+
+
+def among(kind: pd.Series, names: Collection[str]) -> Mask:
+    """Return which of some categories are one of these names."""
+    found: Mask = np.append(np.isin(kind.cat.categories, list(names)), False)[kind.cat.codes]
+    return found
+
+
 class Places:
     """Finds the rows of a table with columns step, replica, stage, microbatch and kind."""
 
@@ -43,7 +61,9 @@ class Places:
         self.kind, self.names = pd.factorize(table["kind"])
         self._stage = table["stage"].to_numpy(np.int64)
         self._stages = int(self._stage.max(initial=0)) + 1
-        self._code = packed(*(table[name] for name in ("step", "replica", "microbatch")))
+        code = packed(*(table[name] for name in ("step", "replica", "microbatch")))
+        self._code = pd.factorize(code)[0] * self._stages
+        self._size = int(self._code.max(initial=0)) + self._stages
 
     def among(self, kinds: Collection[str]) -> Mask:
         """Return which rows are of some kinds."""
@@ -52,18 +72,12 @@ class Places:
 
     def of(self, kinds: Collection[str], here: Mask, step: int = 0) -> Numbers:
         """Return for the rows ``here`` those of some kinds, so many stages on; else their count."""
-        none = len(self.kind)
-        found = np.full(np.count_nonzero(here), none)
-        rows = np.flatnonzero(self.among(kinds) & (self._stage >= 0))
-        if len(rows):
-            keys = self._code[rows] * self._stages + self._stage[rows]
-            order = np.argsort(keys, kind="stable")
-            stage = self._stage[here] + step
-            wanted = self._code[here] * self._stages + stage
-            at = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(rows) - 1)]
-            is_there = (keys[at] == wanted) & (stage >= 0) & (stage < self._stages)
-            found = np.where(is_there, rows[at], none)
-        return found
+        none, stage = len(self.kind), self._stage[here] + step
+        rows = np.flatnonzero(self.among(kinds) & (self._stage >= 0))[::-1]  # the first counts
+        place = np.full(self._size, none)
+        place[self._code[rows] + self._stage[rows]] = rows
+        inside = (stage >= 0) & (stage < self._stages)
+        return np.where(inside, place[self._code[here] + np.where(inside, stage, 0)], none)
 
 
 def between_workers(passes: pd.DataFrame) -> Iterator[tuple[Payload, Numbers, Numbers]]:

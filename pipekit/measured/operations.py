@@ -8,7 +8,7 @@ needs have ended; partners of a communication end together, the transfer after t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from pipekit.measured.messages import (
     Numbers,
     Places,
     before_in_stream,
+    in_order,
     packed,
     with_messages,
 )
@@ -104,8 +105,8 @@ class Operations:
             if delays is not None:
                 ready += delays[begin:stop, None]
             if size > 1:
-                together = ready.reshape(-1, size, cases.shape[1])
-                together[:] = together.max(axis=1, keepdims=True)
+                each = ready.reshape(-1, size, cases.shape[1]).swapaxes(0, 1)
+                each[:] = reduce(np.maximum, each)  # over few at once, max(axis=0) is slow
             np.add(ready, cases[begin:stop], out=ends[begin:stop])
         return ends[:-1]
 
@@ -181,12 +182,13 @@ def _table(trace: Trace) -> pd.DataFrame:
     streams = np.array([MESSAGES.index(n) + 1 if n in MESSAGES else 0 for n in kind.categories])
     stream = np.where(table["moves"], streams[kind.codes], 0)
     lane = packed(table["step"], table["worker"], stream)
-    order = np.lexsort((table["end_s"], table["start_s"], lane))
+    order = in_order(table["end_s"].to_numpy(), table["start_s"].to_numpy(), lane)
     table = table.assign(lane=lane).take(order).reset_index(drop=True)
     if trace.steps is not None:
         place = np.searchsorted(trace.steps["step"], table["step"])
         begins = trace.steps["start_s"].to_numpy()[place]
-        table[["start_s", "end_s"]] -= begins[:, None]
+        for name in ("start_s", "end_s"):
+            table[name] -= begins
     return table
 
 
@@ -240,15 +242,16 @@ def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
     waits, size = np.append(np.ones(none, np.bool_), False), np.bincount(group)
     order: list[Numbers] = []
     blocks: Blocks = []
-    begin = 0
+    begin, there = 0, np.zeros(len(size), np.int64)
     heads = np.flatnonzero(in_front[:-1] == none)  # the next of each stream
     while len(heads):
         late = waits[before[heads, 1]]
         for column in before.T[2:]:
             late |= waits[column[heads]]
         here = group[heads[~late]]
-        whole = np.bincount(here, minlength=len(size)) == size
-        late |= ~whole[group[heads]]
+        np.add.at(there, here, 1)
+        late |= there[group[heads]] < size[group[heads]]
+        there[here] = 0
         ready = heads[~late]
         if not len(ready):
             raise ValueError("operations of the recording wait for one another in a circle")

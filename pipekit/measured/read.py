@@ -10,7 +10,15 @@ import pandas as pd
 
 from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.recording import Recording, head, is_json
-from pipekit.measured.messages import RULES, WHOLE_BACKWARDS, Numbers, between_workers, packed
+from pipekit.measured.messages import (
+    RULES,
+    WHOLE_BACKWARDS,
+    Numbers,
+    among,
+    between_workers,
+    in_order,
+    packed,
+)
 from pipekit.traces import Trace
 
 _COMPILED = 1.5
@@ -99,11 +107,12 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
         shifts = begins[place]
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
         steps = steps.assign(start_s=begins, end_s=begins + took)
-    is_pass = rows["kind"].isin(RULES).to_numpy()
-    frame, other = rows[is_pass].rename(columns={"kind": "op"}), rows[~is_pass]
-    order = np.lexsort((frame["start_s"], frame["worker"]))
+    is_pass = among(rows["kind"], RULES)
+    passes, other = np.flatnonzero(is_pass), rows[~is_pass]
+    passes = passes[in_order(*(rows[name].to_numpy()[passes] for name in ("start_s", "worker")))]
+    frame = rows.drop(columns=["moves", "group"]).rename(columns={"kind": "op"})
     return Trace(
-        frame.take(order).drop(columns=["moves", "group"]).reset_index(drop=True),
+        frame.take(passes).reset_index(drop=True),
         "measured",
         recording.name,
         recording.workers,
@@ -126,21 +135,24 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     if not rows["stage"].between(-1, _MOST_STAGES).all():
         raise ValueError(f"{path} has stages beyond {_MOST_STAGES}: the file is damaged")
     rows = rows.assign(kind=rows["kind"].astype("category"))
-    passes = rows[rows["kind"].isin(RULES)]
+    is_pass = among(rows["kind"], RULES)
+    passes = rows[is_pass]
     if passes["stage"].nunique() < 2:
         raise ValueError(
             f"{path} has passes of less than two stages: it is cut off, or not of a pipeline"
         )
     if "replica" not in rows and (replica := _pipelines(passes)).any():
         rows["replica"] = rows["worker"].map(replica).fillna(0).astype(int)
-    stages = set(range(int(passes["stage"].max()) + 1))
-    pipeline = rows.get("replica", pd.Series(0, rows.index)).reindex(passes.index)
-    for number, own in passes.groupby(pipeline)["stage"].unique().items():
-        if missing := sorted(stages - set(own)):
-            raise ValueError(
-                f"{path} has no passes of stage {missing[0]} in pipeline {number}: the records of "
-                f"its rank are missing"
-            )
+    number, pipelines = pd.factorize(
+        rows.get("replica", pd.Series(0, rows.index))[is_pass], sort=True
+    )
+    there = np.zeros((len(pipelines), passes["stage"].max() + 2), np.bool_)  # the last: of no stage
+    there[number, passes["stage"]] = True
+    for pipeline, stage in np.argwhere(~there[:, :-1])[:1]:
+        raise ValueError(
+            f"{path} has no passes of stage {stage} in pipeline {pipelines[pipeline]}: the records "
+            f"of its rank are missing"
+        )
     return rows.assign(moves=rows.get("moves", False), group=rows.get("group", -1))
 
 
@@ -159,9 +171,11 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
     if pd.Series(what).duplicated().any():
         raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
     # Of some microbatches a backward may be whole, and of others in two parts.
-    parts = pd.Series(1 + passes["kind"].isin(WHOLE_BACKWARDS).to_numpy()).groupby(whose).sum()
-    step = pd.Series(passes["step"].to_numpy()).groupby(whose).first()
-    cut = sorted(set(step[parts < parts.mode().max()]))
+    microbatch, found = pd.factorize(whose)
+    parts = np.bincount(microbatch, 1 + among(passes["kind"], WHOLE_BACKWARDS))
+    step = np.zeros(len(found), np.int64)
+    step[microbatch] = passes["step"]
+    cut = sorted(set(step[parts < pd.Series(parts).mode().max()].tolist()))
     if not cut:
         return recording
     if len(cut) == rows["step"].nunique():
@@ -196,8 +210,8 @@ def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[st
 
 def _bounds(recording: Recording) -> pd.DataFrame:
     """Return start_s and end_s by step."""
-    rows = recording.rows if recording.steps is None else recording.steps
-    return rows.groupby("step").agg({"start_s": "min", "end_s": "max"})
+    by_step = (recording.rows if recording.steps is None else recording.steps).groupby("step")
+    return pd.DataFrame({"start_s": by_step["start_s"].min(), "end_s": by_step["end_s"].max()})
 
 
 def _only(recording: Recording, kept: list[int]) -> Recording:

@@ -5,9 +5,9 @@ Transfers that were recorded tell apart the methods that have the same passes in
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,8 @@ _ENOUGH = 16
 
 Lists = tuple[tuple[tuple[str, int, int], ...], ...]
 """For each worker (op, stage, microbatch) in order."""
+Counts = tuple[int | tuple[int, ...], int]
+"""Stages, or on how many workers each of them is, and microbatches."""
 Move = tuple[str, int, int, int, int]
 """What a transfer is for, from which worker to which, its stage and microbatch."""
 
@@ -71,7 +73,7 @@ class Recognition:
 
 def recognise(trace: Trace) -> Recognition:
     """Return the method whose order of tasks a trace has, or which is nearest to it."""
-    lists, steps = _lists(trace)
+    lists = _lists(trace)
     sizes = [len(tasks) for tasks in lists]
     numbers = {microbatch for tasks in lists for _, _, microbatch in tasks}
     stages = 1 + max(stage for tasks in lists for _, stage, _ in tasks)
@@ -87,7 +89,7 @@ def recognise(trace: Trace) -> Recognition:
         if edits <= _NEAR * sum(sizes):
             others = 0 if moves is None else len(moves ^ _moves(_beside(finite)))
             same.setdefault((edits, others), []).append((name, schedule))
-    count = steps if trace.steps is not None else max(1, len(numbers) // max(batch, 1))
+    count = max(1, len(numbers) // max(batch, 1)) if trace.steps is None else len(trace.steps)
     shape = (stages, len(lists), batch, count)
     if not same:
         return Recognition(UNKNOWN, (), None, *shape, 0, sum(sizes))
@@ -97,29 +99,32 @@ def recognise(trace: Trace) -> Recognition:
     return Recognition(method, also, schedule, *shape, edits, sum(sizes))
 
 
-def _lists(trace: Trace) -> tuple[Lists, int]:
-    """Return the commonest order of a pipeline's step, microbatches from 0, and the steps."""
-    frame, names = trace.frame, [op.name for op in OPS]
-    if trace.steps is None:
-        return _ordered(frame[frame["op"].isin(names)], range(trace.workers)), 1
-    keys = packed(frame["step"], frame.get("replica", 0))
-    pipelines = np.unique(keys)
-    here = np.isin(keys, pipelines[:: max(1, len(pipelines) // _ENOUGH)])
-    here &= frame["op"].isin(names).to_numpy()
-    found = Counter(_ordered(each) for _, each in frame[here].groupby(keys[here]))
-    return found.most_common(1)[0][0], len(trace.steps)
-
-
-def _ordered(frame: pd.DataFrame, workers: Sequence[int] | None = None) -> Lists:
-    numbers = {old: new for new, old in enumerate(sorted(set(frame["microbatch"].tolist())))}
-    order = np.lexsort([frame[name] for name in ("end_s", "start_s", "worker")])
+def _lists(trace: Trace) -> Lists:
+    """Return the commonest order of a pipeline's step, microbatches from 0."""
+    frame = trace.frame
+    pipeline = np.zeros(len(frame), np.int64)
+    if trace.steps is not None:
+        pipeline = packed(frame["step"], frame.get("replica", 0))
+    chosen = np.unique(pipeline)
+    here = np.isin(pipeline, chosen[:: max(1, len(chosen) // _ENOUGH)])
+    here &= frame["op"].isin([op.name for op in OPS]).to_numpy()
+    frame, pipeline = frame[here], pipeline[here]
+    order = np.lexsort((frame["end_s"], frame["start_s"], frame["worker"], pipeline))
     names = ("worker", "op", "stage", "microbatch")
     columns = (frame[name].to_numpy()[order].tolist() for name in names)
-    lists: dict[int, list[tuple[str, int, int]]] = {
-        worker: [] for worker in (workers if workers is not None else sorted(set(frame["worker"])))
-    }
-    for worker, op, stage, microbatch in zip(*columns, strict=True):
-        lists[worker].append((op, stage, numbers[microbatch]))
+    found: dict[int, list[tuple[int, str, int, int]]] = {}
+    for which, *task in zip(pipeline[order].tolist(), *columns, strict=True):
+        found.setdefault(which, []).append(tuple(task))
+    workers = range(trace.workers if trace.steps is None else 0)
+    return Counter(_ordered(each, workers) for each in found.values()).most_common(1)[0][0]
+
+
+def _ordered(tasks: Sequence[tuple[int, str, int, int]], workers: Iterable[int]) -> Lists:
+    """Return the tasks of a pipeline by worker, and of some workers even if there are none."""
+    numbers = {old: new for new, old in enumerate(sorted({task[3] for task in tasks}))}
+    lists: dict[int, list[tuple[str, int, int]]] = {worker: [] for worker in workers}
+    for worker, op, stage, microbatch in tasks:
+        lists.setdefault(worker, []).append((op, stage, numbers[microbatch]))
     return tuple(map(tuple, lists.values()))
 
 
@@ -145,8 +150,8 @@ def _candidates(
             homes[stage].add(worker)
     replicas = [len(homes[stage]) for stage in range(stages)]
     copies = max(replicas)
-    counts: list[tuple[int | Sequence[int], int]] = [(stages, batch)]
-    counts += [(replicas, max(1, batch // copies))] if copies > 1 else []
+    counts: list[Counts] = [(stages, batch)]
+    counts += [(tuple(replicas), max(1, batch // copies))] if copies > 1 else []
     ops = {op for tasks in lists for op, _, _ in tasks}
     for name, entry in TABLES.items():
         if batch == 1 if entry.microbatches else batch > replicas[0]:
@@ -155,23 +160,34 @@ def _candidates(
             continue
         if "chunks" in entry.options:
             parts = range(2, 1 + MOST_CHUNKS) if trace.chunks == 1 else [trace.chunks]
-            ways = [
-                partial(entry.load(), stages, batch // chunks, chunks=chunks)
+            ways: list[tuple[Counts, dict[str, int]]] = [
+                ((stages, batch // chunks), {"chunks": chunks})
                 for chunks in parts
                 if copies == 1 and batch % chunks == 0 and batch > chunks
             ]
         elif entry.takes_workers and stages > len(lists):
-            ways = [partial(BY_NAME[name], stages, batch, workers=len(lists))]
+            ways = [((stages, batch), {"workers": len(lists)})]
         else:
-            ways = [partial(BY_NAME[name], *each) for each in counts]
-        for way in ways:
-            try:
-                schedule = way()
-            except ScheduleError:  # not with these counts
+            ways = [(each, {}) for each in counts]
+        for each, options in ways:
+            schedule = named(name, *each, **options)
+            if schedule is None or schedule.worker_count != len(lists):
                 continue
-            fits = schedule.worker_count == len(lists)
-            if fits and (schedule.is_closed or trace.steps is None):
+            if schedule.is_closed or trace.steps is None:
                 yield name, schedule
+
+
+@lru_cache(maxsize=64)
+def named(
+    name: str, stages: int | tuple[int, ...], microbatches: int, **options: int
+) -> Schedule | None:
+    """Return a method's schedule; None: it has none with these counts."""
+    make = TABLES[name].load() if "chunks" in options else BY_NAME[name]
+    try:
+        schedule: Schedule = make(stages, microbatches, **options)
+    except ScheduleError:
+        return None
+    return schedule
 
 
 def _of(schedule: Schedule, updates: bool) -> Lists:

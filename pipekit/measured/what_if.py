@@ -42,8 +42,6 @@ class WhatIf:
         for payload in Payload:  # of a worker's own that receives
             self.stage[operations.among(f"recv {payload.value}")] += payload.step
 
-    # The published analysis.
-
     @cached_property
     def ideal(self) -> Times:
         """The seconds of the ideal run."""
@@ -72,8 +70,9 @@ class WhatIf:
             rows = np.flatnonzero(values[place] == own)
             cases[rows, first + place[rows]] = recorded[rows]
         each = self.mean_step(cases)
-        table = pd.DataFrame({"worker": self.worker, "stage": self.stage, "replica": replica})
-        table = table.drop_duplicates()
+        first = ~pd.Series(packed(self.worker, self.stage, replica)).duplicated().to_numpy()
+        named = {"worker": self.worker, "stage": self.stage, "replica": replica}
+        table = pd.DataFrame({name: values[first] for name, values in named.items()})
         by_stage = table["stage"].map(dict(zip(stages, each, strict=False)))
         by_replica = table["replica"].map(dict(zip(replicas, each[len(stages) :], strict=True)))
         score = np.fmin(by_stage, by_replica).groupby(table["worker"]).min()
@@ -90,8 +89,6 @@ class WhatIf:
             "m_s": (t_ori - t_last) / lost,
             "m_w": (t_ori - t_worst) / lost,
         }
-
-    # What the run would have taken.
 
     @cached_property
     def between_steps(self) -> Times:
@@ -146,9 +143,8 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     """
     operations = what_if.operations
     rows = np.flatnonzero(~operations.messages)
-    lane = operations.table.take(rows)
-    step, worker = lane["step"].to_numpy(), lane["worker"].to_numpy()
-    start, end = lane["start_s"].to_numpy(), lane["end_s"].to_numpy()
+    names = ("step", "worker", "start_s", "end_s")
+    step, worker, start, end = (operations.table[name].to_numpy()[rows] for name in names)
     is_pass, own = operations.passes[rows], operations.seconds[rows]
 
     each = packed(step, worker)

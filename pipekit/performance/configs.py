@@ -6,15 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipekit.performance.shapes import (
-    MLP,
-    Attention,
-    Experts,
-    LatentAttention,
-    Layer,
-    Mamba,
-    Shape,
-)
+from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, Layer, Mamba, Shape
 from pipekit.reading import read_json
 
 _NAMES: Mapping[str, Sequence[str]] = {
@@ -26,7 +18,10 @@ _NAMES: Mapping[str, Sequence[str]] = {
     "vocabulary": ("vocab_size",),
     "active": ("num_experts_per_tok", "experts_per_token", "moe_topk"),
     "experts": ("num_experts", "num_local_experts", "n_routed_experts"),
-    "shared": ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
+    "shared": (
+        *("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
+        "shared_intermediate_size",
+    ),
     "mamba_heads": ("mamba_num_heads", "mamba_n_heads"),
     "mamba_head_dim": ("mamba_head_dim", "mamba_d_head"),
     "mamba_groups": ("mamba_n_groups", "n_groups"),
@@ -39,6 +34,8 @@ _PLAIN = {
     *("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert"),
 }
 """Families whose MLPs have no gate."""
+_PLACES = "layer_types", "hybrid_override_pattern"
+"""Where a hybrid says which of its layers are Mamba's."""
 _WINDOWED = "sliding_attention", "chunked_attention"
 _DESCRIBE = "of which there is no shape here: describe it as a pipekit.performance.shapes.Shape"
 
@@ -65,6 +62,9 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
 
     if config.get("is_encoder_decoder"):
         raise ValueError(f"{path} has an encoder and a decoder, {_DESCRIBE}")
+    if any("mamba" in name for name in config) and not any(map(config.get, _PLACES)):
+        places = " or ".join(_PLACES)
+        raise ValueError(f"{path} has Mamba layers, and no {places} that places them, {_DESCRIBE}")
     kind = str(config.get("model_type", "own"))
     gated = kind not in _PLAIN
     known, blocks = _layers(config, number, gated), _blocks(config, number)

@@ -1,22 +1,24 @@
 """What was fitted: at most two constants a machine, with the rows of measurements fitted on."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
 
 from pipekit.reading import read_json
 
-FORM = "pipekit constants 1"
-FILE = Path(__file__).with_name("constants.json")
+_FORM = "pipekit constants 1"
+_FILE = Path(__file__).with_name("constants.json")
 
 FOLDER = "PIPEKIT_MEASURED"
 """The environment variable that names the folder of published measurements: none is kept here."""
 
-UNKNOWN = "unknown"
-"""The class of trainings whose model or device nobody knows, so that another stands in for it."""
+UNKNOWN, NEW_DEVICE = "unknown", "new device"
+"""Classes of trainings whose model or device has a name that nobody knows, so that another stands
+in for it; and whose device is known, and no row of it was measured."""
 
 
 def measurements() -> Path | None:
@@ -81,14 +83,22 @@ class Fits:
         """Return the half width of a class of trainings on a machine.
 
         It is the median over the sets that the machine was fitted on, of that class or the widest;
-        of a machine that nobody fitted the widest in its framework's sets, or in all sets.
+        of a machine that nobody fitted that of new devices in its framework's sets, or the widest
+        in these, or in all sets.
         """
         fits = [self.machines[machine]] if machine in self.machines else self._of_framework(machine)
         names = {name for fit in fits for name in fit.fitted_on} & {*self.half_widths}
-        sets = [self.half_widths[name] for name in names or self.half_widths]
-        if machine not in self.machines:
-            return max(half for widths in sets for half in widths.values())
-        return median(widths.get(kind, max(widths.values())) for widths in sets)
+        sets = [self.half_widths[name] for name in names]
+        if machine in self.machines and sets:
+            return median(widths.get(kind, max(widths.values())) for widths in sets)
+        left_out = [widths[NEW_DEVICE] for widths in sets if NEW_DEVICE in widths]
+        every = sets or self.half_widths.values()
+        return max(left_out or (half for widths in every for half in widths.values()))
+
+    def write(self) -> None:
+        """Write them where :func:`fitted` reads them."""
+        record = {"format": _FORM, **asdict(self)}
+        _FILE.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
     def _of_framework(self, machine: str) -> list[Fit]:
         framework = machine.partition(" on ")[0]
@@ -100,4 +110,4 @@ class Fits:
 @cache
 def fitted() -> Fits:
     """Return the committed fits."""
-    return read_json(FILE, Fits, "a file of fitted constants", FORM, ("machines", "half_widths"))
+    return read_json(_FILE, Fits, "a file of fitted constants", _FORM, ("machines", "half_widths"))

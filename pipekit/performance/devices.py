@@ -1,8 +1,9 @@
 """Machines of today by their data sheets: an accelerator, its peers in a node, the network.
 
-Rates are dense (no structured sparsity), bandwidths of one direction a GPU, memory as the sheet
-prints it.  Sources: the makers' data sheets of the names below; the network is 400 Gb/s a GPU where
-a sheet has none, and ``dataclasses.replace`` puts in that of a site.
+Rates are dense (no structured sparsity), bandwidths of one direction a GPU.  Sources: the makers'
+data sheets of the names below; the network is 400 Gb/s a GPU where a sheet has none, and
+``dataclasses.replace`` puts in that of a site.  Memory is what the driver reports in GiB, as
+nvidia-smi prints it: 183,359 MiB of a B200, whose sheet says 180 GB.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pipekit.choices import require_choice
 from pipekit.clusters import P100, V100, Device
 
-GB, TERA = 1e9, 1e12
+GB, GIB, TERA = 1e9, 2**30, 1e12
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def machine(name: str) -> Machine:
 
 def _sheet(
     name: str,
-    memory_gb: float,
+    memory_gib: float,
     bandwidth: float,
     multiprocessors: int,
     node: tuple[int, float],
@@ -95,7 +96,7 @@ def _sheet(
     **tera_flops: float,
 ) -> Machine:
     peaks = {dtype: flops * TERA for dtype, flops in tera_flops.items()}
-    device = Device(name, memory_gb * GB, peaks, bandwidth * TERA)
+    device = Device(name, memory_gib * GIB, peaks, bandwidth * TERA)
     return Machine(device, multiprocessors, node[0], node[1] * GB, network * GB)
 
 
@@ -115,17 +116,17 @@ MACHINES = {
         _sheet("V100 32GB", 32, 0.9, 80, _NVLINK_2, 12.5, float32=15.7, float16=125),
         _sheet("A100 40GB", 40, 1.555, 108, _NVLINK_3, 25, **_AMPERE),
         _sheet("A100 80GB", 80, 2.039, 108, _NVLINK_3, 25, **_AMPERE),
-        _sheet("H100", 80, 3.35, 132, _NVLINK_4, 50, **_HOPPER),
-        _sheet("H200", 141, 4.8, 132, _NVLINK_4, 50, **_HOPPER),
-        _sheet("GH200", 96, 4.0, 132, (4, 450), 25, **_HOPPER),
-        _sheet("B200", 180, 8.0, 148, _NVLINK_5, 50, float4=9000, **_HGX),
-        _sheet("B300", 288, 8.0, 148, _NVLINK_5, 100, float4=13500, **_HGX),
-        _sheet("GB200", 186, 8.0, 148, _NVLINK_5_RACK, 50, float4=10000, **_NVL72),
-        _sheet("GB300", 288, 8.0, 148, _NVLINK_5_RACK, 100, float4=15000, **_NVL72),
+        _sheet("H100", 79.6, 3.35, 132, _NVLINK_4, 50, **_HOPPER),
+        _sheet("H200", 140.4, 4.8, 132, _NVLINK_4, 50, **_HOPPER),
+        _sheet("GH200", 95.6, 4.0, 132, (4, 450), 25, **_HOPPER),
+        _sheet("B200", 179.1, 8.0, 148, _NVLINK_5, 50, float4=9000, **_HGX),
+        _sheet("B300", 268.6, 8.0, 148, _NVLINK_5, 100, float4=13500, **_HGX),
+        _sheet("GB200", 185.0, 8.0, 148, _NVLINK_5_RACK, 50, float4=10000, **_NVL72),
+        _sheet("GB300", 277.5, 8.0, 148, _NVLINK_5_RACK, 100, float4=15000, **_NVL72),
         _sheet("MI250X", 128, 3.277, 220, (8, 50), 25, float32=47.9, bfloat16=383, float16=383),
         _sheet("MI300X", 192, 5.3, 304, (8, 448), 50, float32=163, bfloat16=1307, float8=2615),
         _sheet("Gaudi2", 96, 2.46, 24, (8, 262), 37.5, bfloat16=432, float8=865),
-        _sheet("TPU-v5p", 95, 2.765, 8, (8960, 300), 25, bfloat16=459),
+        _sheet("TPU-v5p", 95.7, 2.765, 8, (8960, 300), 25, bfloat16=459),
         _sheet("RTX 2080", 8, 0.448, 46, _PCIE_3, 1.25, float32=10.1, float16=40.3),
         _sheet("RTX 3090", 24, 0.936, 82, _PCIE_3, 1.25, float32=35.6, bfloat16=71, float16=71),
         _sheet("Titan RTX", 24, 0.672, 72, _PCIE_3, 1.25, float32=16.3, float16=130),

@@ -9,7 +9,7 @@ from typing import Literal
 from pipekit.choices import require_choice
 from pipekit.names import METHODS
 from pipekit.performance.devices import Machine
-from pipekit.performance.shapes import MLP, Experts, Shape
+from pipekit.performance.shapes import MLP, Experts, Mamba, Shape
 
 Recompute = Literal["nothing", "activations", "selective", "experts", "everything"]
 """What runs again before a backward: norms, experts' activations and latent attention's projections
@@ -148,8 +148,13 @@ def _layers_beside(head: float, most: int) -> int:
 def layouts(
     known: Shape, kind: Machine, gpus: int, batch: int, seq_tokens: int
 ) -> Iterator[ParallelLayout]:
-    """Yield the layouts of so many GPUs and samples a step, without recomputation."""
-    layers = [layer for block, _ in known.blocks for layer in block]
+    """Yield the layouts of so many GPUs and samples a step, without recomputation.
+
+    Megatron-Core's hybrids of Mamba have no virtual stages, nor messages between experts beside
+    passes (megatron/core/models/mamba/mamba_model.py).
+    """
+    layers = [layer for layer, _ in known.each_layer()]
+    hybrid = any(isinstance(layer, Mamba) for layer in layers)
     heads = math.gcd(*(layer.heads for layer in layers if not isinstance(layer, MLP | Experts)))
     experts = math.gcd(*(layer.count for layer in layers if isinstance(layer, Experts))) or 1
     most_ep = experts if kind.node_gpus <= _SERVER_GPUS else kind.node_gpus
@@ -162,10 +167,10 @@ def layouts(
                     if over or not count:
                         continue
                     for (chunks, method), ep, zero, overlaps in product(
-                        _stages(known.layers, pp, rounds=count % pp == 0),
+                        _stages(known.layers, pp, loops=count % pp == 0 and not hybrid),
                         _divisors(math.gcd(stage_gpus, experts), most_ep),
                         _sharding(pp, dp * cp),
-                        (False, True),
+                        (False,) if hybrid else (False, True),
                     ):
                         # Megatron-Core takes virtual stages for it, or one stage.
                         if overlaps and (ep <= kind.node_gpus or (pp > 1 and chunks == 1)):
@@ -177,12 +182,12 @@ def layouts(
                         )
 
 
-def _stages(layers: int, pp: int, *, rounds: bool) -> list[tuple[int, str]]:
+def _stages(layers: int, pp: int, *, loops: bool) -> list[tuple[int, str]]:
     """Return how many virtual stages a rank can have, and the method.
 
     Megatron-LM interleaves whole rounds of microbatches, one for each rank.
     """
-    most = (layers + 2) // pp if pp > 1 and rounds else 1
+    most = (layers + 2) // pp if pp > 1 and loops else 1
     return [(1, "flush"), *((chunks, "interleaved") for chunks in _CHUNKS if chunks <= most)]
 
 

@@ -10,11 +10,9 @@ from pipekit.performance.layout import ParallelLayout, beside_head
 from pipekit.performance.shapes import MLP, Attention, Block, Experts, LatentAttention, Layer, Mamba
 from pipekit.performance.step import TrainingStep, homes
 from pipekit.performance.terms import replicas
-from pipekit.performance.terms.attention import attention, latent_attention, up_projections
-from pipekit.performance.terms.experts import activations, experts
 from pipekit.performance.terms.kernels import PassCosts, total
-from pipekit.performance.terms.mamba import mamba
-from pipekit.performance.terms.mlp import mlp
+from pipekit.performance.terms.mixers import attention, latent_attention, mamba, up_projections
+from pipekit.performance.terms.mlp import activations, experts, mlp
 from pipekit.performance.terms.vocabulary import embedding, head
 from pipekit.performance.training import TrainingSetup
 

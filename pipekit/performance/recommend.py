@@ -40,6 +40,8 @@ USABLE = 0.9
 that NVIDIA published fill no more by :func:`.memory.peak_bytes` with cheap recomputation."""
 _RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "everything")
 """From what costs no time to what costs most; the first that fits is taken."""
+_CHEAP = _RECOMPUTE.index("activations")
+"""The last of which no product runs again."""
 
 
 @dataclass(frozen=True)
@@ -67,24 +69,15 @@ class RankedLayout:
         return self.made.seconds
 
     @property
-    def idle(self) -> float:
-        """Share of the step in which the slowest rank's passes do not run: bubble and messages."""
-        busy = self.layout.microbatches * max(self.made.busy_s)
-        return max(1 - busy / self.step_s - self.after, 0.0)
-
-    @property
-    def after(self) -> float:
-        """Share of the step behind the passes: replicas' gradients and the optimizer."""
-        return self.made.after_s / self.step_s
-
-    @property
     def reason(self) -> str:
-        """Where its time goes, and how full the fullest rank is."""
+        """Where the time of its slowest rank goes, and how full the fullest one is."""
+        after = self.made.after_s / self.step_s
+        idle = 1 - self.layout.microbatches * max(self.made.busy_s) / self.step_s - after
         full = max(self.peak_bytes)
         rank = self.peak_bytes.index(full)
         share = full / self.run.links.machine.device.memory_bytes
         return (
-            f"{self.idle:.0%} of the step idle in the pipeline, {self.after:.0%} for replicas' "
+            f"{max(idle, 0):.0%} of the step idle in the pipeline, {after:.0%} for replicas' "
             f"gradients and the optimizer; {units.written(full, units.BYTES)} on rank {rank}, "
             f"{share:.0%} of the device"
         )
@@ -235,14 +228,20 @@ def _worth_it(found: Iterable[RankedLayout], apart: float) -> tuple[RankedLayout
 
     A large part of a tensor keeps a GPU busy (Megatron-Bridge's performance guide, Lowering
     Host Overhead and Jitters, 2: no per-tensor sharding, TP or CP, that is not necessary).  A gain
-    is a factor of more than exp(``apart``): others cannot be told apart.
+    is a factor of more than exp(``apart``): others cannot be told apart.  Products that run again
+    for want of memory are work whatever the error; there tensors are split (Parallel Mapping
+    Strategies, 2).
     """
     kept: dict[tuple[int, int, bool], list[RankedLayout]] = defaultdict(list)
     for each in sorted(found, key=lambda each: (each.layout.tp * each.layout.cp, each.step_s)):
         own, limit = each.layout, each.step_s * math.exp(apart)
         alike = kept[own.ep, own.pp, own.zero == 3]
-        splits_less = (o for o in alike if o.layout.tp <= own.tp and o.layout.cp <= own.cp)
-        if not any(other.step_s <= limit for other in splits_less):
+        again = max(_RECOMPUTE.index(own.recompute), _CHEAP)
+        if not any(
+            other.step_s <= limit and _RECOMPUTE.index(layout.recompute) <= again
+            for other in alike
+            if (layout := other.layout).tp <= own.tp and layout.cp <= own.cp
+        ):
             alike.append(each)
     return tuple(sorted(chain.from_iterable(kept.values()), key=lambda each: each.step_s))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipekit.performance.constants import Constants, Fit, Fits, fitted
+from pipekit.performance.constants import NEW_DEVICE, Constants, Fit, Fits, fitted
 from pipekit.performance.devices import machine
 from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.shapes import shape
@@ -11,7 +11,11 @@ from pipekit.performance.training import MEGATRON_CORE, training
 ONE, OTHER = (Fit(Constants(0.5, 1e-6), {each: ["row"]}) for each in ("plain", "mixed"))
 FITS = Fits(
     {"Made on one": ONE, "Made on other": OTHER},
-    {"plain": {"all": 0.2}, "mixed": {"dense": 0.1, "experts": 0.3}, "away": {"all": 0.9}},
+    {
+        "plain": {"all": 0.2},
+        "mixed": {"dense": 0.1, "experts": 0.3, NEW_DEVICE: 0.25},
+        "away": {"all": 0.9},
+    },
 )
 
 
@@ -37,8 +41,8 @@ def test_a_machine_without_rows_has_its_frameworks_median() -> None:
         ("Made on one", "dense", 0.2),
         ("Made on other", "dense", 0.1),
         ("Made on other", "experts", 0.3),
-        ("Made on third", "dense", 0.3),  # nobody fitted it: the widest of its framework
-        ("Alone on one", "dense", 0.9),
+        ("Made on third", "dense", 0.25),  # nobody fitted it: its framework's new devices
+        ("Alone on one", "dense", 0.9),  # of a framework without any: the widest
     ],
 )
 def test_an_interval_is_that_of_the_sets_of_its_machine(

@@ -141,6 +141,7 @@ def test_the_layers_of_each_family(
     [
         ({"layer_types": ["linear_attention"] * 32}, "has layers of 'linear_attention'"),
         ({"is_encoder_decoder": True}, "an encoder and a decoder"),
+        (MIXTURE | {"attn_layer_period": 8, "mamba_d_state": 16}, "has Mamba layers, and no"),
         ({"num_attention_heads": [12, 12]}, "num_attention_heads is .*: give one whole number"),
     ],
 )

@@ -78,12 +78,6 @@ class PlaybookRow:
         return _SHAPES[self.model]
 
     @property
-    def width(self) -> int:
-        """Of the MLP."""
-        ((block, _),) = self.shape.blocks
-        return next(layer.width for layer in block if isinstance(layer, MLP))
-
-    @property
     def tokens(self) -> int:
         """Of a microbatch."""
         return self.micro_batch_samples * self.seq_tokens
@@ -201,7 +195,8 @@ def _memory(row: PlaybookRow) -> float:
     """Return the bytes of the fullest rank."""
     flying = in_flight("flush", row.pp, row.grad_accumulation)
     hidden, wide = _ACTIVATION_BYTES
-    layer = hidden * row.shape.hidden + wide * row.width
+    (width,) = (each.width for each, _ in row.shape.each_layer() if isinstance(each, MLP))
+    layer = hidden * row.shape.hidden + wide * width
     shards = row.dp if row.zero_stage else 1
     per_weight = _WEIGHT_BYTES + _STATE_BYTES / shards
     return _RUNTIME_BYTES + max(

@@ -89,10 +89,6 @@ class InstanceNetwork:
         """Return the seconds of a message of so many bytes, at the line's rate."""
         return self.latency_s + size / (_PAYLOAD * _V100.network_bandwidth)
 
-    def all_reduce_s(self, size: float, replicas: int) -> float:
-        """Return the seconds of a ring's all-reduce (Patarasuk and Yuan, JPDC 2009)."""
-        return 2 * (replicas - 1) / replicas * size / self.collective_bandwidth
-
 
 def _network() -> InstanceNetwork:
     return _timed(given("parcae/p2p_10gbps.csv"))
@@ -146,7 +142,8 @@ def _step_s(
     row: ParcaeRow, stages: Sequence[float], transfers: Sequence[float], weights: float
 ) -> float:
     """Return the seconds of a step: of each stage's passes together, and of the largest stage's
-    update, in which gradients of 2 bytes are summed, and Adam goes on."""
+    update, in which gradients of 2 bytes are summed around a ring (Patarasuk and Yuan, JPDC 2009),
+    and Adam goes on."""
     update = _UPDATE_BYTES * weights / _V100.device.memory_bandwidth
     return TrainingStep(
         forward_s=tuple(each / 3 for each in stages),
@@ -154,7 +151,7 @@ def _step_s(
         microbatches=row.microbatches_per_replica,
         transfer_s=tuple(transfers),
         blocking=True,
-        after_s=_network().all_reduce_s(2 * weights, row.dp) + update,
+        after_s=2 * (row.dp - 1) / row.dp * 2 * weights / _network().collective_bandwidth + update,
     ).seconds
 
 

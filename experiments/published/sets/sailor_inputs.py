@@ -55,26 +55,21 @@ def _read(folder: Path) -> Inputs:
     The planner's profiles count only where Sailor's own validation has none: one of them is a copy
     of another model's.  Networks of mixed GPUs count before those of equal ones.
     """
-    found = Inputs(defaultdict(list), defaultdict(lambda: defaultdict(dict)), {})
-    for row in read_table(folder / "layer_sizes.csv").itertuples():
-        layer = Layer(row.params_floats, row.act_output_bytes, row.act_mem_bytes)
-        found.layers[row.model, row.tp].append(layer)
+    sizes = read_table(folder / "layer_sizes.csv").groupby(["model", "tp"])
+    columns = ["params_floats", "act_output_bytes", "act_mem_bytes"]
+    layers = {key: [Layer(*each) for each in own[columns].to_numpy()] for key, own in sizes}
     table = read_table(folder / "layer_profiles.csv")
     best = table.groupby(["model", "gpu"])["source"].transform("max")  # "planner", "validation"
-    for row in table[table["source"] == best].itertuples():
-        passes = found.passes[row.model, row.gpu, row.tp][row.micro_batch_samples]
-        passes[row.layer] = row.forward_s, row.backward_s
+    passes: dict[tuple[str, str, int], dict[int, PassCosts]] = defaultdict(dict)
+    keys = ["model", "gpu", "tp", "micro_batch_samples"]
+    for (*key, samples), own in table[table["source"] == best].groupby(keys):
+        seconds = zip(own["forward_s"], own["backward_s"], strict=True)
+        passes[tuple(key)][samples] = dict(zip(own["layer"], seconds, strict=True))
     table = read_table(folder / "network_fits.csv").query("where == 'inter_node'")
-    networks = {
-        (row.sender_gpu, row.sender_gpus, row.receiver_gpu, row.receiver_gpus): (
-            row.c2,
-            row.c1,
-            row.c0,
-            row.peak_bytes_per_s,
-        )
-        for row in table.sort_values("file", ascending=False).itertuples()
-    }
-    return found._replace(networks=networks)
+    ends = ["sender_gpu", "sender_gpus", "receiver_gpu", "receiver_gpus"]
+    fits = table.sort_values("file", ascending=False).set_index(ends)
+    fits = fits[["c2", "c1", "c0", "peak_bytes_per_s"]]
+    return Inputs(layers, passes, dict(zip(fits.index, fits.to_numpy(), strict=True)))
 
 
 def layers(model: str, tp: int) -> list[Layer]:

@@ -95,7 +95,7 @@ def _timed(run: TrainingSetup, timed: System, constants: Constants) -> float:
     edges = [stage * len(blocks) // layout.pp for stage in range(layout.pp + 1)]
     dealt = [blocks[a:b] for a, b in pairwise(edges)]
     stages = [[rank.layer(layer) for block in own for layer in block] for own in dealt]
-    stages[0].append(rank.embedding())
+    stages[0].append(timed.moved(2 * rank.hidden_bytes, 3 * rank.hidden_bytes))  # the embedding
     stages[-1].append(rank.head())
     seconds = [total(passes) for passes in stages]
     late = [constants.overhead_s * _kernels(own, layout.ep) / 2 for own in dealt]

@@ -161,10 +161,6 @@ class Rank:
         around = PassCosts(gather + scatter, 2 * gather + scatter)
         return total([self._timed.moved(moved, moved), around, *inside])
 
-    def embedding(self) -> PassCosts:
-        """Return the passes that gather and scatter rows."""
-        return self._timed.moved(2 * self.hidden_bytes, 3 * self.hidden_bytes)
-
     def head(self) -> PassCosts:
         """Return the passes of logits and fused cross entropy."""
         vocabulary = self._shape.vocabulary // self._tp

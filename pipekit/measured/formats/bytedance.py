@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.measured.formats.recording import Recording
-from pipekit.measured.messages import Numbers, packed
+from pipekit.measured.messages import Numbers, among, in_order, packed
 
 SIGN = "begins with PAR1; columns optype, stage, dp_rank, start_ts"
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "mb_id")
@@ -61,23 +61,22 @@ def read(path: Path) -> Recording:
         number[name].fillna(-1).to_numpy(int) if name in number else np.full(len(found), -1)
         for name in ("dp_rank", "stage", "step", "mb_id", "gmc")
     )
-    start = number["start_ts"].to_numpy(float)
-    rows = pd.DataFrame(
-        {
-            "worker": pd.factorize(found["rank"], sort=True)[0],
-            "replica": dp_rank,
-            "stage": np.where(chunk < 0, stage, chunk),
-            "step": step,
-            "kind": kind.array,
-            "microbatch": microbatch,
-            "start_s": start,
-            "end_s": start + number["duration"].to_numpy(float),
-            "moves": ~kind.isin(_COMPUTES).to_numpy(),
-        }
-    )
-    if not (rows["kind"] == "FORWARD").any():
+    if not among(kind, ["FORWARD"]).any():
         raise ValueError(f"{path} has no forward-compute: it is not the trace of a pipeline")
-    rows = rows.take(np.argsort(start, kind="stable")).reset_index(drop=True)
+    start = number["start_ts"].to_numpy(float)
+    columns = {
+        "worker": pd.factorize(found["rank"], sort=True)[0],
+        "replica": dp_rank,
+        "stage": np.where(chunk < 0, stage, chunk),
+        "step": step,
+        "kind": kind.array,
+        "microbatch": microbatch,
+        "start_s": start,
+        "end_s": start + number["duration"].to_numpy(float),
+        "moves": ~among(kind, _COMPUTES),
+    }
+    order = in_order(start, np.zeros(len(start), np.int64))
+    rows = pd.DataFrame({name: values[order] for name, values in columns.items()})
     steps = _one_behind_the_other(rows)
     return Recording(_joined(rows), path.stem, int(rows["worker"].max()) + 1, steps)
 
@@ -88,15 +87,16 @@ def _one_behind_the_other(rows: pd.DataFrame) -> pd.DataFrame:
     Each counts the seconds as published; on a clock that began long before, from its first
     operation.
     """
-    by_step = rows.groupby("step")
-    first, last = by_step["start_s"].min(), by_step["end_s"].max()
+    place, steps = pd.factorize(rows["step"], sort=True)
+    by_step = rows.groupby(place)
+    first, last = (by_step[name].agg(end) for name, end in (("start_s", "min"), ("end_s", "max")))
     since = first.where(first > last - first, 0.0)
     end = (last - since).cumsum()
     begin = end - (last - since)
-    shift = (begin - since).to_numpy()[np.searchsorted(begin.index, rows["step"])]
+    shift = (begin - since).to_numpy()[place]
     rows["start_s"] += shift
     rows["end_s"] += shift
-    return pd.DataFrame({"start_s": begin, "end_s": end}).reset_index()
+    return pd.DataFrame({"step": steps, "start_s": begin, "end_s": end})
 
 
 def _joined(rows: pd.DataFrame) -> pd.DataFrame:
@@ -105,23 +105,23 @@ def _joined(rows: pd.DataFrame) -> pd.DataFrame:
     A worker sends and receives messages in the order of its passes, and takes part in its other
     communications in one order, too.
     """
-    kind, stage = rows["kind"].cat, rows["stage"].to_numpy(copy=True)
-    microbatch, meets = rows["microbatch"].to_numpy(copy=True), kind.codes.to_numpy(int)
+    kind, stage = rows["kind"], rows["stage"].to_numpy(copy=True)
+    microbatch, meets = rows["microbatch"].to_numpy(copy=True), kind.cat.codes.to_numpy(int)
     lane = pd.factorize(packed(rows["step"], rows["worker"]))[0]
-    number = _counted(packed(lane, meets))
-    last = int(stage[(rows["kind"] == "FORWARD").to_numpy()].max())
+    number, own = _counted(packed(lane, meets)), stage.copy()
+    last = int(stage[among(kind, ["FORWARD"])].max())
     for name, (op, step) in _MADE.items():
-        sent = np.flatnonzero(rows["kind"] == name)
+        sent = np.flatnonzero(among(kind, [name]))
         edge = 0 if name in ("recv activation", "send gradient") else last  # no neighbour there
-        passes = np.flatnonzero((rows["kind"] == op) & (rows["stage"] != edge))
+        passes = np.flatnonzero(among(kind, [op]) & (own != edge))
         place = np.full((lane.max() + 1, number.max() + 1), -1)
         place[lane[passes], _counted(lane[passes])] = passes
         at = place[lane[sent], number[sent]]
         stage[sent] = np.where(at < 0, -1, stage[at] + step)
         number[sent] = microbatch[sent] = np.where(at < 0, -1, microbatch[at])
         meets[sent] = -1 - ("gradient" in name)  # both ends of a message
-    replica = np.where(rows["kind"].isin(_OF_REPLICAS), -1, rows["replica"])
-    home = np.where(rows["kind"].isin(_OF_STAGES), -1, stage)
+    replica = np.where(among(kind, _OF_REPLICAS), -1, rows["replica"])
+    home = np.where(among(kind, _OF_STAGES), -1, stage)
     group = pd.factorize(packed(rows["step"], meets, home, replica, number))[0]
     rows = rows.assign(stage=stage, microbatch=microbatch)
     return rows.assign(group=np.where(rows["moves"], group, -1))
@@ -129,5 +129,5 @@ def _joined(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _counted(keys: Numbers) -> Numbers:
     """Return how many of the same key stand before each."""
-    found: Numbers = pd.Series(keys).groupby(keys).cumcount().to_numpy(copy=True)
+    found: Numbers = pd.Series(keys).groupby(keys, sort=False).cumcount().to_numpy(copy=True)
     return found

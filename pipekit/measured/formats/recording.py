@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipekit.measured.messages import RULES
+from pipekit.measured.messages import RULES, among
 from pipekit.reading import GZIP, read_bytes
 
 
@@ -39,7 +39,7 @@ class Recording:
     @cached_property
     def passes(self) -> pd.DataFrame:
         """The rows that are ops of a schedule."""
-        return self.rows[self.rows["kind"].isin(RULES)]
+        return self.rows[among(self.rows["kind"], RULES)]
 
 
 def is_json(path: Path) -> bool:

@@ -14,7 +14,7 @@ from experiments.published import fit, table
 from experiments.published.fit import half_width, half_widths
 from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction
 from experiments.published.table import choices, errors, judged
-from pipekit.performance.constants import UNKNOWN, Constants
+from pipekit.performance.constants import NEW_DEVICE, UNKNOWN, Constants
 
 TRUE = Constants(0.5, 3e-6)
 
@@ -24,6 +24,10 @@ class Row:
     row_id: str
     flops: float
     launches: float
+
+    @property
+    def device(self) -> str:
+        return "even" if self.flops % 2 else "odd"
 
 
 def seconds(row: Row, constants: Constants) -> float:
@@ -96,6 +100,17 @@ def test_a_value_is_left_out_whole(
     assert 0.02 < row["flops_mean"] < row["flops_worst"]
     assert 0.02 < row["launches_mean"] < row["launches_worst"]
     assert not any("unheard" in name for name in row)
+
+
+def test_a_new_device_has_the_widest_interval_of_those_that_are_left_out(
+    outcome: fit.CrossValidation,
+) -> None:
+    errors: dict[str, list[float]] = {"even": [], "odd": []}
+    for one in outcome.rows:
+        step_s = one.measured.step_s or math.nan
+        errors[one.row.device].append(abs(math.log(step_s / seconds(one.row, TRUE))))
+    widths = [sorted(own)[math.ceil(0.8 * (len(own) + 1)) - 1] for own in errors.values()]
+    assert outcome.fits.half_widths["made"][NEW_DEVICE] == pytest.approx(max(widths))
 
 
 @given(st.lists(st.floats(-1, 1), min_size=20, max_size=200))

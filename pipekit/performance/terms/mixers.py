@@ -1,6 +1,7 @@
-"""Passes of attention: projections, scores, and what tensor and context parallelism add."""
+"""Passes of what mixes tokens: attention, with what tensor and context parallelism add, latent
+attention (DeepSeek-V2, section 2.1), and a Mamba-2 mixer (Dao and Gu, arXiv 2405.21060)."""
 
-from pipekit.performance.shapes import Attention, LatentAttention
+from pipekit.performance.shapes import Attention, LatentAttention, Mamba
 from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.training import TrainingSetup
 
@@ -11,6 +12,12 @@ _SCORE_BYTES = 4.5, 5.5
 """Moved for each score that is written out: scale and mask, softmax, dropout and its mask."""
 _LATENT_LAUNCHES = 1.6
 """Latent attention's kernels, as a multiple: two more projections and norms."""
+_CHUNK = 128
+_SCAN_EFFICIENCY = 0.2
+"""Of the 2-byte peak: chunks of 128 tokens are small products (section 9.3 of the paper)."""
+_SCAN_BYTES = 48
+"""Moved for each channel: convolution, chunk states, their passing and output, a kernel each."""
+_SCAN_LAUNCHES = 25, 35
 
 
 def attention(run: TrainingSetup, layer: Attention) -> PassCosts:
@@ -36,7 +43,7 @@ def attention(run: TrainingSetup, layer: Attention) -> PassCosts:
 
 
 def latent_attention(run: TrainingSetup, layer: LatentAttention) -> PassCosts:
-    """Return the passes of latent attention on a rank (DeepSeek-V2, section 2.1)."""
+    """Return the passes of latent attention on a rank, its norm and residual included."""
     tp, tokens, hidden = run.layout.tp, run.tokens, run.shape.hidden
     heads, width = layer.heads / tp, layer.head_dim + layer.rope_dim
     ranks = layer.query_rank + layer.kv_rank
@@ -96,3 +103,22 @@ def _context_parallel(run: TrainingSetup, width: float) -> PassCosts:
     rate = run.links.rate(ranks, run.layout.tp)
     seconds = 2 * run.tokens * width * (ranks - 1) / rate
     return PassCosts(seconds / 2, seconds)
+
+
+def mamba(run: TrainingSetup, layer: Mamba) -> PassCosts:
+    """Return the passes of a mixer, its norm and residual included."""
+    tp, tokens = run.layout.tp, run.tokens
+    inner, states = layer.heads * layer.head_dim / tp, layer.groups * layer.state / tp
+    flops = tokens * inner * (2 * _CHUNK + 6 * layer.state)
+    scan = run.kernels.traffic(_SCAN_BYTES * tokens * (inner + 2 * states))
+    scan += flops / (_SCAN_EFFICIENCY * run.links.machine.peak("bfloat16"))
+    return total(
+        (
+            run.kernels.linear(tokens, run.shape.hidden, 2 * inner + 2 * states + layer.heads / tp),
+            run.kernels.linear(tokens, inner, run.shape.hidden),
+            PassCosts(scan, 2.5 * scan),
+            run.tensor_parallel(),
+            run.residual(),
+            PassCosts(0, 0, *_SCAN_LAUNCHES),
+        )
+    )
