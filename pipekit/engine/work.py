@@ -78,7 +78,7 @@ def run(
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
     runtimes: Mapping[int, StageRuntime] = stages
     movable: dict[int, OffloadingStage] = {}
-    if config.table.moves:
+    if config.table.moves and any(step.task.op.moves for step in steps.distinct):
         mover = Mover(device)
         movable = {number: OffloadingStage(stage, mover) for number, stage in stages.items()}
         runtimes = movable

@@ -49,8 +49,29 @@ def end(folder: Path) -> Path:
 
 
 def saved_after(folder: Path) -> int:
-    """How many batches the newest checkpoint has been trained on."""
-    return int(end(folder).name.split("-")[1])
+    """How many batches the newest checkpoint, if there is one, has been trained on."""
+    home = checkpoints.newest(folder)
+    return int(home.name.split("-")[1]) if home else 0
+
+
+def taken_up(
+    build: Callable[..., pk.Pipeline],
+    folder: Path,
+    batches: Any,
+    at: int,
+    every: int,
+    anew: Callable[[], pk.Pipeline] | None = None,
+) -> tuple[pk.Pipeline, list[float], int]:
+    """Interrupt a training at a loss, and take it up in a pipeline that is built anew.
+
+    Returns this one, its losses, and the batches before the checkpoint.
+    """
+    saves = pk.Checkpoints(folder, every=every)
+    with pytest.raises(Interruption):
+        build(loss=Interrupting(at)).train(batches, checkpoints=saves)
+    done, again = saved_after(folder), (anew or build)()
+    assert again.resume(folder) == 0
+    return again, again.train(batches, checkpoints=saves).losses, done
 
 
 def parallel(method: str, replicas: int) -> schedules.Schedule:
@@ -105,26 +126,10 @@ def test_any_method_any_model_interrupted_anywhere(
         return pipeline(model(), method, balance, loss=loss, lr_scheduler=scheduler, **options)
 
     folder, batches = tmp_path_factory.mktemp("resume"), data(6)
-    whole = build().train(
-        batches,
-        watch=pk.Watch(trace=False),
-        checkpoints=pk.Checkpoints(folder / "whole", every=every),
-    )
+    whole = build().train(batches, checkpoints=pk.Checkpoints(folder / "whole", every=every))
     passes = len(whole.schedule.batches[0]) * len(batches)
-    with pytest.raises(Interruption):
-        build(Interrupting(at % passes)).train(
-            batches,
-            watch=pk.Watch(trace=False),
-            checkpoints=pk.Checkpoints(folder / "mine", every=every),
-        )
-    again = build()
-    assert again.resume(folder / "mine") == 0
-    run = again.train(
-        batches,
-        watch=pk.Watch(trace=False),
-        checkpoints=pk.Checkpoints(folder / "mine", every=every),
-    )
-    assert run.losses == whole.losses
+    _, losses, _ = taken_up(build, folder / "mine", batches, at % passes, every)
+    assert losses == whole.losses
     assert differences(end(folder / "whole"), end(folder / "mine")) == []
 
 
@@ -147,15 +152,9 @@ def test_replicas_go_on_each_with_its_own_statistics(method: str, tmp_path: Path
     batches = data(9)
     whole = build().train(batches, checkpoints=pk.Checkpoints(tmp_path / "whole", every=2))
     for at in (9, 13):
-        folder = tmp_path / f"{at}"
-        interrupted = build(Interrupting(at if method.startswith("2 x") else at - 6))
-        with pytest.raises(Interruption):
-            interrupted.train(batches, checkpoints=pk.Checkpoints(folder, every=2))
-        again = build()
-        again.resume(folder)
-        assert (
-            again.train(batches, checkpoints=pk.Checkpoints(folder, every=2)).losses == whole.losses
-        )
+        folder, when = tmp_path / f"{at}", at if method.startswith("2 x") else at - 6
+        _, losses, _ = taken_up(build, folder, batches, when, every=2)
+        assert losses == whole.losses
         assert differences(end(tmp_path / "whole"), end(folder)) == []
 
 
@@ -281,19 +280,13 @@ def test_a_method_that_flushes_is_exact_also_on_other_stages(
             options["stages"] = len(balance)
         return pipeline(mixed(), method, balance, loss=loss, **options)
 
-    whole = build([2, 6], "flush")
+    before, after = partial(build, [2, 6], "flush"), partial(build, balance, method)
+    whole = before()
     losses = whole.train(data(7)).losses
-    with pytest.raises(Interruption):
-        build([2, 6], "flush", Interrupting(22)).train(
-            data(7), checkpoints=pk.Checkpoints(tmp_path, every=2)
-        )
-    done = saved_after(tmp_path)
+    again, resumed, done = taken_up(before, tmp_path, data(7), 22, 2, after)
     assert done >= 2
-    again = build(balance, method)
-    again.resume(tmp_path)
-    run = again.train(data(7), checkpoints=pk.Checkpoints(tmp_path, every=2))
     same_table = method == "flush" and balance == "auto"  # which takes the saved borders
-    assert run.losses == losses[0 if same_table else done :]
+    assert resumed == losses[0 if same_table else done :]
     assert different(again.state_dict(), whole.state_dict()) == []
 
 
@@ -310,14 +303,8 @@ def test_shared_weights_go_on_in_other_stages(
 
     whole = build(before)
     losses = whole.train(data(5)).losses
-    with pytest.raises(Interruption):
-        build(before, Interrupting(18)).train(
-            data(5), checkpoints=pk.Checkpoints(tmp_path, every=1)
-        )
-    done = saved_after(tmp_path)
-    again = build(after)
-    again.resume(tmp_path)
-    resumed = again.train(data(5), checkpoints=tmp_path).losses
+    ways = partial(build, before), partial(build, after)
+    again, resumed, done = taken_up(ways[0], tmp_path, data(5), 18, 1, ways[1])
     assert resumed == pytest.approx(losses[done:], rel=1e-5)
     torch.testing.assert_close(dict(again.state_dict()), dict(whole.state_dict()))
 
