@@ -17,7 +17,7 @@ from pipekit.layers.user_functions import Attribute, Attributes, FunctionState
 from pipekit.partition.probe import Probe
 from pipekit.partition.recording.recorded_model import RecordedModel
 
-_LOOKED_AT = 2**16  # elements of a tensor: more would take longer than a batch
+_LOOKED_AT = 2**10  # elements of a tensor: all would take longer than a batch
 _BETWEEN = "change it between calls"
 
 
