@@ -4,7 +4,6 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ class UsersModel:
     """
 
     def __init__(self, layers: nn.Module) -> None:
-        self._layers, self._modules, self._before = layers, [*layers.modules()], _looks(layers)
+        self._layers, self._modules, self._before = layers, [*layers.modules()], _looks(layers, {})
         self._own = dict(layers.named_parameters(remove_duplicate=False))
         self.trained = {weight for weight in layers.parameters() if weight.requires_grad}
         self._attributes = Attributes(layers.named_modules(remove_duplicate=False))
@@ -130,7 +129,7 @@ class UsersModel:
 _HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 
 
-def _looks(model: nn.Module, before: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+def _looks(model: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return by name, of each tensor and module, what other contents, objects or hooks change.
 
     Modes are those of ``before`` while the model is in evaluation mode as a whole.
