@@ -152,12 +152,19 @@ def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
         )
     if sorted(order) != list(range(len(layers))):
         raise ValueError(f"an order of {len(layers)} layers names each of them once")
+    place = {layer: number for number, layer in enumerate(order)}
+    for value in layers.passed:
+        first = min(value.users, key=place.__getitem__)
+        if value.source is not None and place[first] < place[value.source]:
+            raise ValueError(
+                f"layer {first} reads what layer {value.source} makes: let that be first"
+            )
     recorded = layers.origin.in_order(order)
     try:
         return RecordedSequence.of(recorded, verify(recorded))
     except NotRecordable as error:
         raise ValueError(f"in the order of the plan, {error}; or {_KEEP_ORDER}") from error
-    except KeyError as error:  # of a value that a later layer makes, or a size of the batch
+    except KeyError as error:  # of a value, or a size of the batch
         raise ValueError(
             f"a layer has not all that it needs in this order: {_KEEP_ORDER}"
         ) from error
