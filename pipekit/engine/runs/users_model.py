@@ -79,8 +79,8 @@ class UsersModel:
         told = [f"{each.owner}.{each.key}" for each in left if each.is_read and not each.is_mode]
         if told := [*told, *self._unlike(copies)]:
             warnings.warn(
-                f"the model has changed since Pipeline(model) copied it, {told[0]} say, and the "
-                f"copy goes on as before: build the pipeline afterwards, or tell it by its "
+                f"the model has changed since Pipeline(model) copied it, {told[0].lstrip('.')} "
+                f"say, and the copy goes on as before: build the pipeline afterwards, or tell it by its "
                 f"load_state_dict() or requires_grad_(); of attributes only numbers with a "
                 f"fraction are taken over",
                 stacklevel=6,
@@ -145,7 +145,7 @@ def _looks(model: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
     evaluated = {*in_evaluation(whole)}
     for name, module in whole.named_modules(remove_duplicate=False):
         looks[f"{name or 'model'} itself"] = module, vars(module).get("forward")
-        looks[f"{name}'s hooks"] = [tuple(getattr(module, kind)) for kind in _HOOKS]
+        looks[f"{name or 'model'}'s hooks"] = [tuple(getattr(module, kind)) for kind in _HOOKS]
         if module in evaluated:
             looks[f"{name}.training"] = False
     if is_evaluating(whole):
