@@ -80,8 +80,8 @@ class UsersModel:
         if told := [*told, *self._unlike(copies)]:
             warnings.warn(
                 f"the model has changed since Pipeline(model) copied it, {told[0].lstrip('.')} "
-                f"say, and the copy goes on as before: build the pipeline afterwards, or tell it by its "
-                f"load_state_dict() or requires_grad_(); of attributes only numbers with a "
+                f"say, and the copy goes on as before: build the pipeline afterwards, or tell it "
+                f"by its load_state_dict() or requires_grad_(); of attributes only numbers with a "
                 f"fraction are taken over",
                 stacklevel=6,
             )
