@@ -101,35 +101,28 @@ def run_forward(
     return y
 
 
-def run_backward(name: str, y: Tree, gradients: Sequence[Tensor | None]) -> None:
-    """Run the backward of a layer with output ``y``, if it has a graph and a gradient."""
-    reached, seeds = _reached(y, gradients)
-    if reached:
-        with _naming(name, "backward"):
-            torch.autograd.backward(reached, seeds)
-
-
-def run_backward_input(
-    name: str, y: Tree, gradients: Sequence[Tensor | None], entered: Input
+def run_backward(
+    name: str, y: Tree, gradients: Sequence[Tensor | None], entered: Input | None = None
 ) -> WeightBackward | None:
-    """Run the part of a layer's backward for its input; return the part for its weights."""
-    reached, seeds = _reached(y, gradients)
+    """Run the backward of a layer with output ``y``, if it has a graph and a gradient.
+
+    Given what ``entered`` it, run the part for that alone, and return the part for the weights.
+    """
+    pairs = zip(differentiable(y), gradients, strict=True)
+    reached = [(t, g) for t, g in pairs if t.requires_grad and g is not None]
     if not reached:
         return None
+    ends = [t for t, _ in reached], [g for _, g in reached]
     with _naming(name, "backward"):
-        return backward_input(reached, seeds, entered.differentiated)
+        if entered is not None:
+            return backward_input(*ends, entered.differentiated)
+        torch.autograd.backward(*ends)
+    return None
 
 
 def layer_name(layer: nn.Module, number: int) -> str:
     """Return what a profile calls a layer, say "3 Conv2d": as ``print(layer)`` calls it."""
     return f"{number} {layer._get_name()}"
-
-
-def _reached(y: Tree, gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return where a backward begins, and with which gradients."""
-    pairs = zip(differentiable(y), gradients, strict=True)
-    reached = [(t, g) for t, g in pairs if t.requires_grad and g is not None]
-    return [t for t, _ in reached], [g for _, g in reached]
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from pipekit.profiling.layer_passes import (
     cut_forwards,
     layer_name,
     run_backward,
-    run_backward_input,
     run_forward,
 )
 from pipekit.trees import Tree, differentiable, tree_map
@@ -99,7 +98,7 @@ class TimedLayers:
         for _ in range(rounds):
             for number, entered, passed, gradients in _backwards(self._forwards(nullcontext)):
                 with self._watch.time(("backward_input", number)):
-                    rest = run_backward_input(self._names[number], passed, gradients, entered)
+                    rest = run_backward(self._names[number], passed, gradients, entered)
                 if rest and number not in by_branches:
                     by_branches[number] = rest.is_exact()
                 with self._watch.time(("backward_weight", number)):

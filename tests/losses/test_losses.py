@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipekit import LossScale, MeanOver, Pipeline, Schedule, schedules
-from pipekit.losses.checks import require_loss, require_no_weights
+from pipekit.losses.checks import nodes, require_loss, require_no_weights, weights_in_graph
 from tests.engine.examples import by_equations, data, different, mlp, pipeline
 from tests.people.plain import plain_loop
 
@@ -248,3 +248,19 @@ def test_what_is_no_scale(value: Any) -> None:
 def test_what_is_no_rule(numbers: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="LossScale"):
         LossScale(**numbers)
+
+
+def test_every_node_comes_once() -> None:
+    x = torch.ones(2, requires_grad=True)
+    twice = x * 2
+    found = [type(node).__name__ for node in nodes([twice + twice, twice])]
+    assert sorted(found) == ["AccumulateGrad", "AddBackward0", "MulBackward0"]
+
+
+def test_weights_are_parameters_that_get_a_gradient() -> None:
+    trained, frozen, detached = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+    frozen.requires_grad_(False)
+    x = torch.ones(1, 2, requires_grad=True)
+    y = frozen(trained(x)) + detached(x).detach()
+    assert set(weights_in_graph([y])) == set(trained.parameters())
+    assert list(weights_in_graph([y.detach()])) == []

@@ -73,7 +73,7 @@ def in_turn(model: Any, x: Any) -> Any:
 
 
 Factory = Callable[[], Network]
-FAST = {"gpt2", "lstm", "twice", "tied", "unet", "in place"}
+FAST = {"vit", "gpt2", "lstm", "twice", "tied", "unet", "in place"}
 
 
 def without_dropout(model: nn.Module) -> None:

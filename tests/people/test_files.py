@@ -5,8 +5,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,38 +18,33 @@ from pipekit import schedules
 from pipekit.cli import app
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, ScheduleError, check, parse, read_csv
-from tests.people.plain import plain_loop
+from tests.engine.examples import different
+from tests.people.plain import CE, batches, network, pipe, plain_loop
 
-Batches = list[tuple[Tensor, Tensor]]
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
-def net(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+def net(dtype: torch.dtype) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
+    return network(nn.Tanh()).to(dtype)
 
 
-def batches(dtype: torch.dtype = torch.float32) -> Batches:
-    generator = torch.Generator().manual_seed(1)
-    draw = [torch.randn(8, 4, generator=generator).to(dtype) for _ in range(4)]
-    return [(x, torch.randint(3, (8,), generator=generator)) for x in draw]
+def data(dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(1)
+    return [(x.to(dtype), y) for x, y in batches(4)]
 
 
-def pipeline(model: nn.Sequential) -> Any:
-    method = schedules.flush(2, 2)
-    return pk.Pipeline(model, method, optimizer=sgd, loss=nn.CrossEntropyLoss(), balance=[2, 1])
+def pipeline(dtype: torch.dtype) -> pk.Pipeline:
+    return pipe(net(dtype), optimizer=SGD)
 
 
 def interrupted(folder: Path, dtype: torch.dtype) -> None:
-    def data() -> Iterator[tuple[Tensor, Tensor]]:
-        yield from batches(dtype)[:2]
+    def broken() -> Iterator[tuple[Tensor, Tensor]]:
+        yield from data(dtype)[:2]
         raise KeyError("the disk is gone")
 
     with pytest.raises(KeyError):
-        pipeline(net(dtype)).train(data(), steps=4, checkpoints=pk.Checkpoints(folder, every=1))
+        pipeline(dtype).train(broken(), steps=4, checkpoints=pk.Checkpoints(folder, every=1))
 
 
 # --- Checkpoints ---------------------------------------------------------------------------------
@@ -58,10 +53,10 @@ def interrupted(folder: Path, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_checkpoint_goes_on_as_the_plain_loop_does(tmp_path: Path, dtype: torch.dtype) -> None:
     interrupted(tmp_path, dtype)
-    again = pipeline(net(dtype))
+    again = pipeline(dtype)
     again.resume(tmp_path)
-    losses = again.train(batches(dtype), checkpoints=tmp_path).losses
-    plain = plain_loop(net(dtype), sgd, nn.CrossEntropyLoss(), batches(dtype), microbatches=2)
+    losses = again.train(data(dtype), checkpoints=tmp_path).losses
+    plain = plain_loop(net(dtype), SGD, CE, data(dtype), microbatches=4)
     assert losses == pytest.approx(plain, rel=1e-6)
 
 
@@ -77,11 +72,10 @@ def test_a_checkpoint_of_another_precision_is_refused(
     tmp_path: Path, saved: torch.dtype, here: torch.dtype
 ) -> None:
     interrupted(tmp_path, saved)
-    model = net(here)
-    before = [p.clone() for p in model.parameters()]
+    made = pipeline(here)
     with pytest.raises(ValueError, match=rf"in {saved}, and this model in {here}: build the model"):
-        pipeline(model).resume(tmp_path)
-    assert all(map(torch.equal, before, model.parameters()))
+        made.resume(tmp_path)
+    assert different(made.state_dict(), net(here).state_dict()) == []
 
 
 # --- Tables --------------------------------------------------------------------------------------

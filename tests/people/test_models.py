@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import pipekit as pk
 from pipekit import schedules
 from pipekit.partition.recording.refusal import NotRecordable
+from tests.partition.networks import Net, in_turn
 from tests.people.plain import plain_loop
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -191,20 +192,13 @@ def lora() -> nn.Sequential:
     return nn.Sequential(*(nn.Sequential(Lora(4), nn.Tanh()) for _ in range(3)))
 
 
-class Wrapped(nn.Module):
-    def __init__(self, blocks: nn.Sequential) -> None:
-        super().__init__()
-        self.blocks = blocks
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x
+def wrapped(*blocks: nn.Module) -> Net:
+    return Net(in_turn, blocks)
 
 
 @pytest.mark.parametrize("mode", [True, False])
 def test_recording_leaves_merged_weights_and_flags_as_they_are(mode: bool) -> None:
-    model = Wrapped(lora()).train(mode)
+    model = wrapped(*lora()).train(mode)
     before = copy.deepcopy(model)
     pk.stages(model, X)
     assert all(map(torch.equal, model.state_dict().values(), before.state_dict().values()))
@@ -214,7 +208,7 @@ def test_recording_leaves_merged_weights_and_flags_as_they_are(mode: bool) -> No
 
 
 def test_what_merges_trains_as_in_a_plain_loop() -> None:
-    model = Wrapped(lora())
+    model = wrapped(*lora())
     layers = pk.stages(model, X)
     require_as_plain(model, layers, [(X, Y)] * 2)
     loss(model(X), Y).backward()  # the user's own loop goes on
@@ -236,17 +230,12 @@ def test_evaluation_leaves_no_merged_weights() -> None:
 
 
 def test_a_module_that_stages_share_stays_in_evaluation_until_all_have_ended() -> None:
-    class Shares(Wrapped):
-        def __init__(self) -> None:
-            super().__init__(nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))))
-            self.drop = nn.Dropout(0.5)
+    def forward(model: Any, x: Tensor) -> Tensor:
+        for block in model.blocks:
+            x = model.drop(block(x))
+        return x
 
-        def forward(self, x: Tensor) -> Tensor:
-            for block in self.blocks:
-                x = self.drop(block(x))
-            return x
-
-    model = Shares()
+    model = Net(forward, drop=nn.Dropout(0.5))
     pipeline = pk.Pipeline(pk.stages(model, X), schedules.flush(3, 2), optimizer=SGD, loss=loss)
     pipeline.train([(X, Y)])
     pipeline.load_into(model).eval()
@@ -266,7 +255,7 @@ def test_a_cache_that_train_fills_or_drops_is_left() -> None:
                 self.kept = self.weight.detach() * 2
             return self
 
-    model = Wrapped(nn.Sequential(*(Caches(4, 4) for _ in range(3)))).eval()
+    model = wrapped(*(Caches(4, 4) for _ in range(3))).eval()
     kept = [block.kept for block in model.blocks]
     pk.stages(model, X)
     assert all(block.kept is each for block, each in zip(model.blocks, kept, strict=True))
@@ -377,7 +366,7 @@ class Force(nn.Module):
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_layer_that_computes_a_gradient_trains(recorded: bool) -> None:
     layers = nn.Sequential(nn.Linear(4, 4), Force(), nn.Linear(4, 4))
-    model = Wrapped(layers)
+    model = wrapped(*layers)
     if recorded:
         require_as_plain(model, pk.stages(model, X), [(X, Y)] * 2)
     else:
@@ -385,14 +374,13 @@ def test_a_layer_that_computes_a_gradient_trains(recorded: bool) -> None:
 
 
 def test_an_input_that_is_let_require_gradients_trains() -> None:
-    class Speech(Wrapped):
-        def forward(self, x: Tensor) -> Tensor:
-            x = x[:, None]
-            if self.training:
-                x.requires_grad = True
-            return super().forward(x)[:, 0]
+    def forward(model: Any, x: Tensor) -> Any:
+        x = x[:, None]
+        if model.training:
+            x.requires_grad = True
+        return in_turn(model, x)[:, 0]
 
-    model = Speech(nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))))
+    model = Net(forward)
     require_as_plain(model, pk.stages(model, X), [(X, Y)] * 2)
 
 
@@ -410,7 +398,7 @@ def test_tied_weights_with_unequal_replicas_are_refused_with_a_remedy(replicas: 
 def test_recording_copies_no_weights_and_keeps_one_set_of_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = Wrapped(nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))))
+    model = wrapped(*(nn.Linear(64, 64) for _ in range(4)))
     cloned, clone = [], Tensor.clone
 
     def counted(tensor: Tensor, *args: Any, **options: Any) -> Tensor:

@@ -254,7 +254,6 @@ IMAGES = torch.rand(2, 3, 8, 8)
 ROWS = torch.rand(4, 8)
 TOKENS = torch.rand(2, 6, 8)
 CHAINS: dict[str, tuple[nn.Sequential, Tree]] = {
-    "linear, ReLU": (linear_relu_linear(), ROWS),
     "in-place ReLU": (
         nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8)),
         ROWS,
@@ -274,7 +273,6 @@ CHAINS: dict[str, tuple[nn.Sequential, Tree]] = {
         IMAGES,
     ),
     "residual block": (nn.Sequential(nn.Conv2d(3, 4, 1), Residual(4), Residual(4)), IMAGES),
-    "layer norm": (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU()), ROWS),
     "attention": (
         nn.Sequential(
             nn.Linear(8, 8),
@@ -285,7 +283,6 @@ CHAINS: dict[str, tuple[nn.Sequential, Tree]] = {
     ),
     "skips": (skipping(), ROWS),
     "U-Net": (models.unet(1, 2), torch.rand(1, 3, 64, 64)),
-    "convnet": (models.convnet(width=4), torch.rand(2, 1, 28, 28)),
     "GPT": (models.gpt(2, 8, 2, vocabulary=32, sequence=6), torch.randint(32, (2, 6))),
     "S2VT": (
         models.s2vt(vocabulary=20, features=8, embedding=4, hidden=6),

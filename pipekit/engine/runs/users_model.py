@@ -4,7 +4,6 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ class UsersModel:
     """
 
     def __init__(self, layers: nn.Module) -> None:
-        self._layers, self._modules, self._before = layers, [*layers.modules()], _looks(layers)
+        self._layers, self._modules, self._before = layers, [*layers.modules()], _looks(layers, {})
         self._own = dict(layers.named_parameters(remove_duplicate=False))
         self.trained = {weight for weight in layers.parameters() if weight.requires_grad}
         self._attributes = Attributes(layers.named_modules(remove_duplicate=False))
@@ -82,9 +81,9 @@ class UsersModel:
         told = [f"{each.owner}.{each.key}" for each in left if each.is_read and not each.is_mode]
         if told := [*told, *self._unlike(copies)]:
             warnings.warn(
-                f"the model has changed since Pipeline(model) copied it, {told[0]} say, and the "
-                f"copy goes on as before: build the pipeline afterwards, or tell it by its "
-                f"load_state_dict() or requires_grad_(); of attributes only numbers with a "
+                f"the model has changed since Pipeline(model) copied it, {told[0].lstrip('.')} "
+                f"say, and the copy goes on as before: build the pipeline afterwards, or tell it "
+                f"by its load_state_dict() or requires_grad_(); of attributes only numbers with a "
                 f"fraction are taken over",
                 stacklevel=6,
             )
@@ -132,7 +131,7 @@ class UsersModel:
 _HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 
 
-def _looks(model: nn.Module, before: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+def _looks(model: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return by name, of each tensor and module, what other contents, objects or hooks change.
 
     Modes are those of ``before`` while the model is in evaluation mode as a whole.
@@ -148,7 +147,7 @@ def _looks(model: nn.Module, before: Mapping[str, Any] = MappingProxyType({})) -
     evaluated = {*in_evaluation(whole)}
     for name, module in whole.named_modules(remove_duplicate=False):
         looks[f"{name or 'model'} itself"] = module, vars(module).get("forward")
-        looks[f"{name}'s hooks"] = [tuple(getattr(module, kind)) for kind in _HOOKS]
+        looks[f"{name or 'model'}'s hooks"] = [tuple(getattr(module, kind)) for kind in _HOOKS]
         if module in evaluated:
             looks[f"{name}.training"] = False
     if is_evaluating(whole):
