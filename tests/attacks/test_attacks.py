@@ -260,9 +260,7 @@ def resumed(folder: Path) -> str:
 @pytest.mark.parametrize("make", [odd_values, odd_bytes])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_made_up_part_trains_or_is_named(
-    seed: int,
-    make: Callable[[files.PartFile, random.Random], bytes],
-    part: files.PartFile,
+    seed: int, make: Callable[[files.PartFile, random.Random], bytes], part: files.PartFile
 ) -> None:
     name = replaced(part, make(part, random.Random(seed)))
     home = part.path.parent

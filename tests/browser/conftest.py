@@ -103,10 +103,7 @@ def opened(browser: "Browser", served: str) -> Iterator[Open]:
             failed.append(url)
 
     def open_page(
-        name: str,
-        width: int = 1440,
-        theme: Literal["light", "dark"] = "light",
-        touch: bool = False,
+        name: str, width: int = 1440, theme: Literal["light", "dark"] = "light", touch: bool = False
     ) -> "Page":
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=theme, has_touch=touch

@@ -12,13 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipekit.clusters.namespaces import (
-    available,
-    burst_bytes,
-    bytes_per_second,
-    call,
-    run,
-)
+from pipekit.clusters.namespaces import available, burst_bytes, bytes_per_second, call, run
 
 LIMIT_S = 100
 REASON = available()

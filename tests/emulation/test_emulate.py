@@ -22,16 +22,7 @@ from pipekit.emulation import stage
 from pipekit.emulation.stage import Waiter
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
-from pipekit.schedules import (
-    Op,
-    Schedule,
-    check,
-    flush,
-    gpipe,
-    pipedream,
-    two_bw,
-    zb_h2,
-)
+from pipekit.schedules import Op, Schedule, check, flush, gpipe, pipedream, two_bw, zb_h2
 from pipekit.simulation import Costs
 from pipekit.traces import Trace
 from tests.emulation.own_time import own_time
@@ -163,11 +154,7 @@ def test_skips_cross_the_same_links_simulated_emulated_and_for_real() -> None:
     profile = Profile.analytic(model, images, V100).scaled(1)
     plan, schedule = Plan.by_hand([2, 8, 7, 5]), flush(4, 2).take(1)
     real = Pipeline(
-        model,
-        schedule,
-        balance=plan,
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        loss=nn.MSELoss(),
+        model, schedule, balance=plan, optimizer=partial(torch.optim.SGD, lr=0.1), loss=nn.MSELoss()
     ).train([(images, torch.rand(2, 1, 64, 64))])
     emulated, simulated = emulate(schedule, profile, plan), simulate(schedule, profile, plan)
     assert simulated.transfers is not None

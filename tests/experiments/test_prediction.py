@@ -7,14 +7,7 @@ import torch
 from torch import nn
 
 from experiments import prediction
-from experiments.prediction import (
-    MethodCase,
-    TrainedModel,
-    as_it_ran,
-    cases,
-    compared,
-    predicted,
-)
+from experiments.prediction import MethodCase, TrainedModel, as_it_ran, cases, compared, predicted
 from experiments.study import memory_of
 from pipekit import Profile, schedules, simulate
 from pipekit.models import convnet

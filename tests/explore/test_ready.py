@@ -32,8 +32,7 @@ def test_neither_torch_nor_matplotlib_is_loaded_before_a_timelines_first_picture
 
 
 @pytest.mark.parametrize(
-    "explorer",
-    [choose_parallelism, planner, search, timeline, why_slow, own_schedule],
+    "explorer", [choose_parallelism, planner, search, timeline, why_slow, own_schedule]
 )
 def test_every_argument_has_a_control(explorer: Any) -> None:
     controls = {name: make() for name, make in declared(explorer.see).items()}

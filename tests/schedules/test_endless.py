@@ -282,10 +282,7 @@ def endless(head: str, period: str, size: int, made: int = 1, **options: object)
             "worker 0 waits in B1 of stage 0 for F1 of stage 0, which comes later in its own list",
         ),
         (pipedream(2, in_flight=[1, 2]), "the schedule can never finish"),
-        (
-            endless("worker 0 | F0 B0^", "worker 0 | F0 B0^", size=2),
-            "no worker has F1 of stage 0",
-        ),
+        (endless("worker 0 | F0 B0^", "worker 0 | F0 B0^", size=2), "no worker has F1 of stage 0"),
         (
             Schedule(
                 ((),), "mine", period=((Task(Op.FORWARD, 0, 0, 0), Task(Op.UPDATE, 0, 0, 1)),)

@@ -87,10 +87,7 @@ def test_an_update_may_sum_microbatches_of_several_batches() -> None:
     """Two workers share stage 0: an update of it sums two batches, one of stage 1 a single one."""
     schedule = pipedream([2, 1]).take(3)
     assert schedule.batches == (range(1), range(1, 2), range(2, 3))
-    assert schedule.updates == (
-        (range(2), range(2, 3)),
-        (range(1), range(1, 2), range(2, 3)),
-    )
+    assert schedule.updates == ((range(2), range(2, 3)), (range(1), range(1, 2), range(2, 3)))
     assert schedule.update_of == ((1, 1, 2), (1, 2, 3))
     assert schedule.batch_of == (0, 1, 2)
     assert schedule.stage_workers == ((0, 1), (2,))

@@ -5,15 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import (
-    Op,
-    ScheduleError,
-    Task,
-    check,
-    draw,
-    lower,
-    parse,
-)
+from pipekit.schedules import Op, ScheduleError, Task, check, draw, lower, parse
 from pipekit.simulation import simulate
 from tests.schedules.examples import SPLIT
 

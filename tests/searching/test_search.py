@@ -52,9 +52,7 @@ def test_it_is_never_longer_than_a_named_method_that_fits(
     better = 0
     for method in named_schedules(stages, workers, m):
         other = pk.simulate(
-            method,
-            profile,
-            plan.with_replicas([len(homes) for homes in method.stage_workers]),
+            method, profile, plan.with_replicas([len(homes) for homes in method.stage_workers])
         )
         assert other.memory is not None
         if max(other.memory.peak_bytes) <= cap:

@@ -58,8 +58,7 @@ def test_it_is_what_the_events_give_to_the_bit(schedule: Schedule, data: st.Data
     )
     skips = data.draw(st.lists(ends, max_size=3)) if schedule.stages > 1 else []
     profile = Profile(
-        layers,
-        skips=tuple(SkipProfile(str(n), a, b, 10.0) for n, (a, b) in enumerate(skips)),
+        layers, skips=tuple(SkipProfile(str(n), a, b, 10.0) for n, (a, b) in enumerate(skips))
     )
     recompute = data.draw(st.sampled_from(get_args(Recompute)))
     plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)

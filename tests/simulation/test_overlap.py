@@ -10,12 +10,7 @@ from pipekit.schedules import Schedule, dualpipe, dualpipe_v, parse
 from pipekit.simulation import simulate
 
 LAYER = LayerProfile(
-    "layer",
-    forward_s=3,
-    backward_s=5,
-    backward_input_s=3,
-    backward_weight_s=2,
-    output_bytes=8,
+    "layer", forward_s=3, backward_s=5, backward_input_s=3, backward_weight_s=2, output_bytes=8
 )
 
 

@@ -134,10 +134,7 @@ def costs(unet: nn.Sequential) -> Profile:
 
 @pytest.mark.parametrize(
     ("balance", "method", "recompute"),
-    [
-        ([3, 12, 7], "1f1b", "never"),
-        ([2, 8, 7, 5], "1f1b", "always"),
-    ],
+    [([3, 12, 7], "1f1b", "never"), ([2, 8, 7, 5], "1f1b", "always")],
 )
 def test_the_simulation_predicts_a_u_nets_peaks_within_5_percent(
     unet: nn.Sequential, costs: Profile, balance: list[int], method: str, recompute: Recompute

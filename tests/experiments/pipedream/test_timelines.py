@@ -51,11 +51,7 @@ def test_every_message_is_counted_by_its_purpose() -> None:
     # Two replicas swap a shard and its sum in each of three rounds.
     counter = timelines.MessageCounter()
     pipeline.train(data, watch=Watch(observers=[counter]))
-    assert counter.seen == {
-        "activation": 6,
-        "gradient": 6,
-        "weights": 12,
-    }
+    assert counter.seen == {"activation": 6, "gradient": 6, "weights": 12}
 
 
 def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.study.claims import (
-    AGAIN,
-    KNOWN_ERROR,
-    Found,
-    emulated,
-    settled,
-    unless_parted,
-)
+from experiments.study.claims import AGAIN, KNOWN_ERROR, Found, emulated, settled, unless_parted
 from pipekit.ledger.claims import load
 from pipekit.ledger.outcomes import Record, Status, judge
 

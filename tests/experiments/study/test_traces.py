@@ -6,13 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.study.traces import (
-    EQUAL_SLOTS,
-    busy_s,
-    memory_of,
-    own_activities,
-    own_seconds,
-)
+from experiments.study.traces import EQUAL_SLOTS, busy_s, memory_of, own_activities, own_seconds
 from experiments.torchgpipe.cells import as_drawn
 from pipekit import schedules, simulate
 from pipekit.engine import Execution, Pipeline

@@ -171,10 +171,7 @@ def test_an_unknown_name_is_refused_before_anything_runs(
 
 
 def test_two_at_a_time_but_those_that_measure_times_alone(
-    tmp_path: Path,
-    notebook: Notebook,
-    called: dict[str, Call],
-    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path, notebook: Notebook, called: dict[str, Call], capfd: pytest.CaptureFixture[str]
 ) -> None:
     both, together = threading.Barrier(2, timeout=60), threading.Semaphore(2)
 

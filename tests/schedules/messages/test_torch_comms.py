@@ -4,11 +4,7 @@ import pytest
 
 from pipekit import schedules
 from pipekit.schedules import Schedule, ScheduleError
-from pipekit.schedules.messages import (
-    read_torch_comms,
-    with_messages,
-    write_torch_comms,
-)
+from pipekit.schedules.messages import read_torch_comms, with_messages, write_torch_comms
 
 theirs = pytest.importorskip("torch.distributed.pipelining.schedules")
 

@@ -30,9 +30,7 @@ from tests.schedules.reference import in_flight
 
 vectors = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 counts = st.integers(1, 24)
-variants = st.sampled_from(
-    [{}, {"vertical_sync": True}, {"stashing": False}],
-)
+variants = st.sampled_from([{}, {"vertical_sync": True}, {"stashing": False}])
 
 
 def replicas_of(schedule: Schedule, replicas: list[int]) -> list[list[Sequence[Task]]]:
