@@ -170,10 +170,7 @@ def test_a_training_that_is_stuck_ends_by_its_timeout(
     ("options", "says"),
     [
         ("--timeout 0", "timeout must be more than 0 s"),
-        (
-            "--model resnet",
-            "model must be one of convnet, mlp, gpt, package.module:factory, not 'resnet'",
-        ),
+        ("--model resnet", "model must be one of convnet, mlp, gpt, package.module:factory, not"),
         ("--method gpip", "method must be one of gpipe, flush"),
         ("--method pipefisher", "CURVATURE), which Pipeline cannot run"),
         ("--stages 40", "40 stages"),

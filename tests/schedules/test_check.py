@@ -75,10 +75,7 @@ def test_the_report_over_time() -> None:
         ("worker 0 | F0 B0^\nworker 1 | F0", "no worker has B0 of stage 1"),
         ("worker 0 stage 1 | F0 B0^", "no worker has F0 of stage 0"),
         # no waiting for ever
-        (
-            "worker 0 | B0 F0^0",
-            "worker 0 waits in B0 of stage 0 for F0 of stage 0, which comes later in its own list",
-        ),
+        ("worker 0 | B0 F0^0", "worker 0 waits in B0 of stage 0 for F0 of stage 0, which comes"),
         (
             "worker 0 | F0 B0^ F1 B1^\nworker 1 | F1 F0 B0^ B1^",
             "worker 0 waits in B0 of stage 0 for B0 of stage 1, which worker 1 has; "
@@ -89,10 +86,7 @@ def test_the_report_over_time() -> None:
         ("worker 0 | F0 B0", "worker 0 has no U1 of stage 0"),
         ("worker 0 | F0 B0^ F1 B1", "worker 0 has no U2 of stage 0"),
         ("worker 0 | F0 B0^^", "worker 0: U2 of stage 0 sums up to microbatch 0"),
-        (
-            "worker 0 | F2 B2^2\nworker 1 stage 0 | F0 F1 B0 B1^",
-            "worker 0: U1 of stage 0 sums up to microbatch 2, where U2 of that stage ends on this ",
-        ),
+        ("worker 0 | F2 B2^2\nworker 1 stage 0 | F0 F1 B0 B1^", "worker 0: U1 of stage 0 sums up"),
         # versions
         ("worker 0 | F0:1 B0^", "F0 of stage 0 reads version 1 before U1 of stage 0 has produced"),
         (
@@ -105,14 +99,8 @@ def test_the_report_over_time() -> None:
             "worker 0 | F0 B0^\nworker 1 | F0 ^0\nworker 2 stage 1 | . B0^",
             "worker 2 has B0 of stage 1 and another worker its forward",
         ),
-        (
-            "worker 0 | F0 B0^\nworker 1 | F0 B0^ ^0@0",
-            "worker 1 has U1 of stage 0 and no forward or backward of that stage",
-        ),
-        (
-            "worker 0 | F0 B0^\nworker 1 | K0@0 F0 B0^",
-            "worker 1 has K0 of stage 0 and no forward or backward of that stage: updates and other",
-        ),
+        ("worker 0 | F0 B0^\nworker 1 | F0 B0^ ^0@0", "worker 1 has U1 of stage 0 and no forward"),
+        ("worker 0 | F0 B0^\nworker 1 | K0@0 F0 B0^", "worker 1 has K0 of stage 0 and no forward"),
     ],
 )
 def test_a_broken_schedule_is_refused_with_the_tasks_at_fault(picture: str, message: str) -> None:

@@ -1,11 +1,14 @@
-"""What an accelerator holds, by hand (GPipe, sections 3.2, 3.3 and 4.1)."""
+"""What an accelerator holds, by hand (GPipe, sections 3.2, 3.3 and 4.1), and AmoebaNets of any size."""
 
 import pandas as pd
 import pytest
 
-from experiments.gpipe import memory
+from experiments.gpipe import amoebanet, memory
 from experiments.gpipe.memory import GB, held, plan_of
 from experiments.gpipe.speed import named
+from experiments.study.costs import estimated, images
+from pipekit.clusters import V100
+from pipekit.models import amoebanet_d
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.traces.memory import Memory
 
@@ -52,3 +55,16 @@ def test_trained_networks_hold_what_the_model_predicts() -> None:
     how = named("pipeline-2", minibatch=8, microbatches=4), (1, 16, 32)
     ours, found = (find(*how).peak_bytes for find in (memory.predicted, memory.trained))
     assert list(found) == pytest.approx(ours, rel=0.05)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("layers", "filters"), [(1, 8), (4, 40)])
+def test_bytes_are_those_of_the_network_profiled_by_itself(layers: int, filters: int) -> None:
+    def build(device: str) -> object:
+        return amoebanet_d(3 * layers, filters, 10, device=device)
+
+    whole = estimated(build, images(2, 32), V100)  # type: ignore[arg-type]
+    ours = amoebanet.profile(layers, filters, rows=2, pixels=32, classes=10)
+    for expected, found in zip(whole.layers, ours.layers, strict=True):
+        for name in amoebanet.NUMBERS:
+            assert getattr(found, name) == getattr(expected, name), (expected.name, name)
