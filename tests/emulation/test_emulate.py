@@ -3,7 +3,7 @@
 What a machine adds to it in real time, no test decides.
 """
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +15,16 @@ import torch
 from hypothesis import given
 from torch import nn
 
-from pipekit import Pipeline, emulate, models, simulate
+from pipekit import Pipeline, emulate, models, schedules, simulate
 from pipekit.clusters import flat
 from pipekit.clusters.papers import V100
 from pipekit.emulation import stage
+from pipekit.emulation.measured_host import gaps, host_from, longer
 from pipekit.emulation.stage import Waiter
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.schedules import Op, Schedule, check, flush, gpipe, pipedream, two_bw, zb_h2
-from pipekit.simulation import Costs
+from pipekit.simulation import Costs, Host
 from pipekit.traces import Trace
 from tests.emulation.own_time import own_time
 from tests.schedules.strategies import training_methods
@@ -174,3 +175,38 @@ def test_an_update_that_needs_all_workers_waits_for_them() -> None:
     with own_time():
         trace = emulate(schedule, profile, validate="first").trace
     assert_the_same(trace, simulate(schedule, profile, validate="first"))
+
+
+def costs(message: float) -> Profile:
+    return Profile(
+        (
+            LayerProfile("first", 1, 2, output_bytes=message, update_s=0.5),
+            LayerProfile("last", 3, 6, update_s=0.5),
+        )
+    )
+
+
+def test_a_host_is_found_again_from_the_gaps_of_its_own_runs() -> None:
+    host = Host(
+        pass_s=0.25,
+        task_s=0.03,
+        batch_s=0.05,
+        send_s=0.02,
+        send_byte_s=0.001,
+        receive_s=0.04,
+        receive_byte_s=0.002,
+        wake_s=0.07,
+    )
+    sizes, split = (10.0, 80.0), Plan.by_hand([1, 1])
+    found = []
+    for size in sizes:
+        frame = simulate(schedules.gpipe(2, 4).take(8), costs(size), host=host).frame
+        found.append(gaps(frame) | {"pass": longer(frame, costs(size), split)})
+    again = host_from(sizes, found)
+    assert asdict(again) == pytest.approx(asdict(host))
+
+
+def test_what_comes_out_below_nothing_counts_as_nothing() -> None:
+    found = {"task": 1.0, "batch": 0.5, "send": 2.0, "receive": 0.5, "answer": 1.0, "pass": -1.0}
+    larger = found | {"send": 1.5}
+    assert host_from([1.0, 2.0], [found, larger]) == Host(task_s=1.0, send_s=1.0)

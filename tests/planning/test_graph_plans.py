@@ -17,8 +17,8 @@ from pipekit.planning.objectives import Cost, Links
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, ValueProfile
 from pipekit.schedules import pipedream as pipedream_schedule
+from tests.planning.enumeration import profiles
 from tests.planning.graphs import Possible, bytes_of, every_plan, fullest, graphs, stages_of
-from tests.planning.profiles import profiles
 
 bandwidths = st.sampled_from([0.5, 1.0, 4.0, 20.0, math.inf])
 costs = st.sampled_from(["paper", "released"])
