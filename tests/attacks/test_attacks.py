@@ -73,16 +73,7 @@ def test_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.scripts
 def test_the_outcomes_are_counted_and_kept(repository: Path, tmp_path: Path) -> None:
-    line = [
-        sys.executable,
-        "-m",
-        "experiments.attacks",
-        "interrupts",
-        "--tries",
-        "2",
-        "--seed",
-        "7",
-    ]
+    line = f"{sys.executable} -m experiments.attacks interrupts --tries 2 --seed 7".split()
     done = subprocess.run(
         [*line, "--output", str(tmp_path)],
         cwd=repository,

@@ -10,14 +10,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
-pytest.importorskip("playwright", reason="playwright is not installed: pip install -e '.[dev]'")
-
 from playwright.sync_api import Locator, expect
 
 from tests.browser.jupyterlab import CELLS_S, FRAMES, WIDTHS, Lab
-
-pytestmark = pytest.mark.browser
 
 TOLD = ".pipekit-title, .pipekit-chart .g-gtitle, .pipekit-explorer .jp-RenderedHTMLCommon"
 INK = "e => getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']"

@@ -54,16 +54,9 @@ def test_a_warning_is_one_line_beside_the_table(
 ) -> None:
     def warned(*_: Any, **__: Any) -> Profile:
         warnings.warn("busy", stacklevel=2)
-        return replace(
-            Profile.uniform(2),
-            provenance={
-                "label": "simulated",
-                "device": "x",
-                "dtype": "float32",
-                "efficiency": 1,
-                "memory_efficiency": 1,
-            },
-        )
+        how = {"label": "simulated", "device": "x", "dtype": "float32"}
+        rates = {"efficiency": 1, "memory_efficiency": 1}
+        return replace(Profile.uniform(2), provenance=how | rates)
 
     monkeypatch.setattr("pipekit.profiling.measured.profile", warned)
     result = pipekit("profile mlp")

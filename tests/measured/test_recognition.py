@@ -106,15 +106,10 @@ def test_backwards_may_begin_with_the_last_microbatch(name: str) -> None:
 def test_model_chunks_and_replicas_are_counted() -> None:
     looped = schedules.interleaved(12, 8, workers=4).take(1)
     found = recognise(recordings.simulated(looped))
-    assert (found.method, found.stages, found.workers, found.microbatches) == (
-        "interleaved",
-        12,
-        4,
-        8,
-    )
-    assert recognise(Trace.from_schedule(schedules.pipedream([2, 1, 1]).take(6))).method == (
-        "pipedream"
-    )
+    assert (found.method, found.microbatches) == ("interleaved", 8)
+    assert (found.stages, found.workers) == (12, 4)
+    replicated = Trace.from_schedule(schedules.pipedream([2, 1, 1]).take(6))
+    assert recognise(replicated).method == "pipedream"
 
 
 @pytest.mark.parametrize("chunks", [2, 4])

@@ -1,7 +1,6 @@
 """PipeDream-2BW's planner against the equations, written out for one configuration at a time."""
 
 import math
-from itertools import accumulate
 
 import pytest
 
@@ -23,32 +22,6 @@ def gpt(blocks: int) -> Profile:
     norm = LayerProfile("norm", 1e-5, 1e-5, 2e6, 1e4, 2e6, True)
     head = LayerProfile("head", 1e-3, 2e-3, 50e6, 200e6, 50e6, True)
     return Profile((embedding, *[block] * blocks, norm, head), input_bytes=4e3)
-
-
-def by_hand(
-    profile: Profile, balance: list[int], w: int, m: int, recompute: bool, bandwidth: float
-) -> tuple[float, float]:
-    """Return seconds a microbatch and bytes of the fullest worker, over equal links."""
-    edges = [0, *accumulate(balance)]
-    d = len(balance)
-    seconds, memory = [], []
-    for i in range(d):
-        stage = profile.stage(edges[i], edges[i + 1])
-        comes_in = profile.boundary_bytes(edges[i])
-        compute = stage.forward_s * (1 + recompute) + stage.backward_s + stage.update_s / m
-        transfers = (comes_in if i else 0) + (stage.output_bytes if i < d - 1 else 0)
-        reduced = 2 * (w - 1) / w * stage.parameter_bytes
-        seconds.append(max(compute + transfers / bandwidth, reduced / bandwidth / m))
-        made = stage.saved_bytes + (0 if stage.saves_output else stage.output_bytes)
-        in_flight = d - i
-        memory.append(
-            # versions, gradients, Adam; gradients that wait, but for a version on the last stage
-            stage.parameter_bytes * (2 + 1 + 2 + (w > 1 and i < d - 1))
-            + stage.buffer_bytes
-            + in_flight * comes_in
-            + (1 if recompute else in_flight) * made
-        )
-    return max(seconds), max(memory)
 
 
 def test_blocks_are_shared_out_equally() -> None:

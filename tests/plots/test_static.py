@@ -1,7 +1,9 @@
 """Static pictures have what the live figures have, and files what was drawn."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -126,11 +128,14 @@ def test_no_series_has_the_colour_of_an_op_or_part() -> None:
     assert not set(style.SERIES_COLORS) & {look.color for look in looks}
 
 
-def test_seven_lines_have_seven_colours_and_neighbours_differ_also_in_greyscale() -> None:
-    lines = [style.line(i) for i in range(36)]
-    assert len({line["color"] for line in lines[:7]}) == 7
-    assert len({(line["color"], line["dash"]) for line in lines[:35]}) == 35
-    assert all(a["dash"] != b["dash"] for a, b in pairwise(lines))
+@pytest.mark.parametrize(("look", "second"), [(style.line, "dash"), (style.marker, "symbol")])
+def test_seven_series_have_seven_colours_and_neighbours_differ_also_in_greyscale(
+    look: Callable[[int], dict[str, Any]], second: str
+) -> None:
+    looks = [look(i) for i in range(36)]
+    assert len({each["color"] for each in looks[:7]}) == 7
+    assert len({(each["color"], each[second]) for each in looks[:35]}) == 35
+    assert all(a[second] != b[second] for a, b in pairwise(looks))
 
 
 def test_a_phone_shows_a_title_in_lines_and_a_static_picture_in_one() -> None:
@@ -144,10 +149,3 @@ def test_a_phone_shows_a_title_in_lines_and_a_static_picture_in_one() -> None:
     height = [draw(each).get_figheight() for each in (figure, short)]
     assert height[0] == height[1]
     assert " ".join(lines) in svg(figure)
-
-
-def test_seven_markers_have_seven_colours_and_neighbours_differ_also_in_greyscale() -> None:
-    markers = [style.marker(i) for i in range(36)]
-    assert len({marker["color"] for marker in markers[:7]}) == 7
-    assert len({(marker["color"], marker["symbol"]) for marker in markers[:35]}) == 35
-    assert all(a["symbol"] != b["symbol"] for a, b in pairwise(markers))

@@ -137,15 +137,8 @@ def test_hovering_tells_worker_stage_microbatch_version_and_times() -> None:
     trace = Trace.from_schedule(schedules.two_bw(2, 2).take(3))
     by_name = {bar.name: bar for bar in drawn_bars(trace, 1, "slots", versions=False)}
     forward, update = by_name["forward"], by_name["update"]
-    assert forward.customdata[4].tolist() == [
-        0,
-        0,
-        4,
-        1,
-        *trace.frame.query("worker == 0 and op == 'FORWARD' and microbatch == 4")[
-            ["start_s", "end_s"]
-        ].iloc[0],
-    ]
+    (event,) = trace.frame.query("worker == 0 and op == 'FORWARD' and microbatch == 4").itertuples()
+    assert forward.customdata[4].tolist() == [0, 0, 4, 1, event.start_s, event.end_s]
     assert "reads version" in forward.hovertemplate
     assert "makes version" in update.hovertemplate
 
