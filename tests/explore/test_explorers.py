@@ -27,7 +27,8 @@ from pipekit.explore.page.controls import declared
 from pipekit.explore.page.view import View
 from pipekit.explore.search import CAPS
 from pipekit.explore.timeline import CUTS, DEVICES, NOTHING, PRESETS
-from pipekit.planning import parallel_pipelines, sweep
+from pipekit.planning import parallel_pipelines
+from pipekit.planning import sweep as every_plan
 from pipekit.plots import style
 from pipekit.schedules.methods.by_name import METHODS
 
@@ -172,7 +173,7 @@ def test_the_plan_is_the_planners_and_leads_the_table(view: View) -> None:
 
 def test_the_map_has_the_best_that_fits_of_every_width_and_depth(view: View) -> None:
     cluster = named("2bw-v100", 8)
-    every = sweep(estimated("gpt-355M", cluster.device), cluster, max_batch=64)
+    every = every_plan(estimated("gpt-355M", cluster.device), cluster, max_batch=64)
     best = every[every["fits"]].groupby(["width", "depth"])["throughput"].max()
     shown = view.plots["throughput"].data.set_index(["width", "depth"])
     assert {*shown.index} == {*every.set_index(["width", "depth"]).index}
