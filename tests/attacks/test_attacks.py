@@ -13,9 +13,10 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -117,44 +118,19 @@ def process(_: Path) -> Iterator[None]:
         child.kill()
 
 
-@contextmanager
-def open_socket(_: Path) -> Iterator[None]:
-    with socket.socket():
-        yield
-
-
-@contextmanager
-def shared_memory(_: Path) -> Iterator[None]:
-    buffer = SharedBuffer()
-    yield
-    buffer.close()
-
-
-@contextmanager
-def temporary(folder: Path) -> Iterator[None]:
-    with tempfile.NamedTemporaryFile(dir=folder, prefix="pipekit-"):
-        yield
-
-
-@contextmanager
-def setting(_: Path) -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
 @pytest.mark.parametrize(
     ("leave", "says"),
     [
         (thread, "thread pipekit worker 0"),
         (process, "process "),
-        (open_socket, "1 open socket"),
-        (shared_memory, "memfd:pipekit"),
-        (temporary, "temporary pipekit-"),
-        (setting, "settings"),
+        (lambda _: socket.socket(), "1 open socket"),
+        (lambda _: closing(SharedBuffer()), "memfd:pipekit"),
+        (lambda folder: TemporaryDirectory(dir=folder, prefix="pipekit-"), "temporary pipekit-"),
+        (lambda _: torch.no_grad(), "settings"),
     ],
 )
 def test_it_is_seen(
-    leave: Callable[[Path], AbstractContextManager[None]],
+    leave: Callable[[Path], AbstractContextManager[object]],
     says: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

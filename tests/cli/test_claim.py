@@ -3,7 +3,6 @@
 import csv
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ import pytest
 from pipekit.cli.claim import places
 from pipekit.ledger import claims
 from pipekit.ledger.outcomes import Cause
+from tests.cli.conftest import Printed
 
 MISSED = "2bw-fig7-memory"
-Printed = Callable[[str], str]
 
 
 @pytest.fixture
@@ -86,9 +85,6 @@ def test_it_loads_no_torch_and_no_notebook(run: Path) -> None:
         "assert not {'torch', 'pandas', 'IPython', 'experiments'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
-Printed = Callable[[str], str]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ from typer.main import get_command
 
 from pipekit.cli import app
 from pipekit.schedules.methods.by_name import METHODS
+from tests.cli.conftest import Printed
 
-Printed = Callable[[str], str]
 COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 
 

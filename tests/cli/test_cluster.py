@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipekit.clusters.namespaces import available
+from tests.cli.conftest import Printed
 
 REASON = available()
 needs_namespaces = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -32,7 +33,7 @@ def test_the_exit_code_is_the_failed_workers(pipekit: Callable[[str], Any]) -> N
     ("link", "says"), [("1gbps", "written as tc writes them"), ("1gbit", "need root")]
 )
 def test_wrong_input_gets_one_sentence(
-    link: str, says: str, refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    link: str, says: str, refused: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,7 @@ from pipekit.cli.common.options import PUBLISHED, TRAINED
 from pipekit.losses.losses import default_loss, made_up_target
 from pipekit.models import PUBLISHED as NETWORKS
 from pipekit.workloads import WORKLOADS
-
-Printed = Callable[[str], str]
+from tests.cli.conftest import Printed
 
 NETS = """
 import torch

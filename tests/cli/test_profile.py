@@ -11,15 +11,7 @@ import pytest
 from click import unstyle
 
 from pipekit import Profile
-from pipekit.models import PUBLISHED
-from pipekit.workloads import WORKLOADS
-
-Printed = Callable[[str], str]
-
-
-def test_help_names_every_network(printed: Printed) -> None:
-    text = " ".join(re.sub("[│\n]", " ", printed("profile --help")).split())
-    assert [name for name in [*WORKLOADS, *PUBLISHED] if name not in text] == []
+from tests.cli.conftest import Printed
 
 
 def test_it_prints_what_was_measured_and_writes_it(printed: Printed, elsewhere: Path) -> None:

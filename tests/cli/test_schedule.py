@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from pipekit import schedules
-
-Printed = Callable[[str], str]
+from tests.cli.conftest import Printed
 
 
 def test_prints_the_picture_and_a_line_of_facts(printed: Printed) -> None:

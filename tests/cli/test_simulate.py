@@ -11,8 +11,7 @@ from pipekit import Plan, Profile
 from pipekit.plans import StagePlan
 from pipekit.schedules import chimera
 from pipekit.traces import Trace
-
-Printed = Callable[[str], str]
+from tests.cli.conftest import Printed
 
 
 @pytest.fixture
@@ -118,7 +117,7 @@ def test_it_writes_for_perfetto(printed: Printed, profile: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"{}", b"9" * 5000])
 def test_files_that_are_none_are_named_in_one_line(
-    refused: Callable[[str], str], profile: str, tmp_path: Path, content: bytes
+    refused: Printed, profile: str, tmp_path: Path, content: bytes
 ) -> None:
     other = tmp_path / "other.json"
     other.write_bytes(content)
@@ -141,7 +140,7 @@ def test_other_files_are_refused(pipekit: Callable[[str], Any], profile: str) ->
 )
 def test_what_transfers_need_is_named(
     printed: Printed,
-    refused: Callable[[str], str],
+    refused: Printed,
     profile: str,
     method: str,
     missing: str,

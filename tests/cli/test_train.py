@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 
 from pipekit import Pipeline, Stalled
+from tests.cli.conftest import Printed
 from tests.engine.checkpoints.killing import kill
-
-Printed = Callable[[str], str]
 
 
 @pytest.fixture
@@ -209,7 +208,7 @@ def test_an_option_out_of_range_gets_typers_own_message(
 
 
 @pytest.mark.long
-def test_two_methods_learn_and_are_drawn(printed: Callable[[str], str], tmp_path: Path) -> None:
+def test_two_methods_learn_and_are_drawn(printed: Printed, tmp_path: Path) -> None:
     text = printed(f"demo --output {tmp_path}")
     accuracies = [float(each) for each in re.findall(r"accuracy ([\d.]+)%", text)]
     assert len(accuracies) == 2

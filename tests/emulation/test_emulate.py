@@ -22,7 +22,7 @@ from pipekit.emulation import stage
 from pipekit.emulation.measured_host import gaps, host_from, longer
 from pipekit.emulation.stage import Waiter
 from pipekit.plans import Plan
-from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
+from pipekit.profiling import LayerProfile, Profile, TieProfile
 from pipekit.schedules import Op, Schedule, check, flush, gpipe, pipedream, two_bw, zb_h2
 from pipekit.simulation import Costs, Host
 from pipekit.traces import Trace
@@ -138,16 +138,6 @@ def test_the_gradients_of_replicas_take_their_time_on_the_links() -> None:
     assert run.traffic["bytes"].tolist() == [4e6, 4e6]
     assert run.trace.makespan_s == pytest.approx(4 * (2 + 20) * MS)
     assert_the_same(run.trace, simulate(schedule, profile, cluster=cluster))
-
-
-def test_skips_take_the_time_of_the_link_between_their_ends() -> None:
-    """A skip of 40 ms and main tensors of 5 ms: the skip is what stage 2 waits for."""
-    layers = Profile.uniform(3, MS, MS, output_bytes=1000).layers
-    profile = Profile(layers, skips=(SkipProfile("a", 0, 2, 8000),))
-    frame = emulate(gpipe(3, 1).take(1), profile, cluster=flat(3, 200e3)).trace.frame
-    start = frame.set_index(["stage", "op"])["start_s"]
-    assert start[2, "FORWARD"] >= 40 * MS
-    assert start[0, "BACKWARD"] - start[2, "BACKWARD"] >= 40 * MS
 
 
 def test_skips_cross_the_same_links_simulated_emulated_and_for_real() -> None:

@@ -1,6 +1,5 @@
 """All explorers are there at once, with a control for each argument; and what each shows."""
 
-import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,14 +58,6 @@ def test_every_argument_has_a_control(explorer: Any) -> None:
     controls = {name: make() for name, make in declared(explorer.see).items()}
     assert all(isinstance(each, ValueWidget) for each in controls.values())
     assert [*controls] == [*signature(explorer.see).parameters]
-
-
-@pytest.mark.parametrize("microbatches", [1, 4, 16])
-def test_gpipes_bubble_is_that_of_the_paper_where_links_cost_nothing(microbatches: int) -> None:
-    (gpipe,) = timeline.see(
-        "gpipe", NOTHING, stages=5, microbatches=microbatches, batches=1, gbit=math.inf
-    ).timelines
-    assert gpipe.trace.bubble == pytest.approx(4 / (microbatches + 4))  # (K-1)/(T+K-1), section 3.2
 
 
 def test_two_methods_are_seen_and_one_beside_itself_is_one() -> None:

@@ -40,15 +40,6 @@ def test_of_equal_throughput_the_largest_microbatch_that_fits() -> None:
     assert free.stages[0].recompute == "never"
 
 
-def test_profiles_of_several_sizes_are_taken_as_they_are() -> None:
-    """Twice the rows in the same time: the larger microbatch is twice as fast."""
-    small, large = Profile.uniform(2), Profile((*Profile.uniform(2).layers,), rows=2)
-    plan = parallel_pipelines({1: small, 2: large}, flat(2, math.inf), max_batch=8)
-    assert plan.microbatch_rows == 2
-    table = sweep({1: small, 2: large}, flat(2, math.inf), max_batch=8)
-    assert set(table["microbatch_rows"]) == {1, 2}
-
-
 @pytest.mark.parametrize(("width", "depth"), [(1, 4), (2, 2), (3, 1)])
 @pytest.mark.parametrize("recompute", ["never", "always"])
 def test_a_plan_takes_in_simulation_what_was_predicted(

@@ -2,13 +2,11 @@
 
 import math
 import re
-from pathlib import Path
 
 import pytest
 
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import pipedream
-from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 
 GB = 1e9
@@ -74,12 +72,6 @@ def test_replicas_stay_inside_a_server() -> None:
     assert plan.predicted_s == pytest.approx(8 * 0.3 / 8)
     slow = pipedream(profile, flat(8, 1 * GB))
     assert plan.predicted_s < slow.predicted_s
-
-
-def test_a_plan_is_saved_and_read_back(tmp_path: Path) -> None:
-    plan = pipedream(CONVOLUTIONS, flat(4, 1 * GB))
-    plan.save(tmp_path / "plan.json")
-    assert Plan.load(tmp_path / "plan.json") == plan
 
 
 def test_the_memory_that_the_error_asks_for_is_enough_and_no_less_is() -> None:

@@ -1,16 +1,18 @@
-"""Timelines: events and idle time, how they look, where they are drawn, what hovering says."""
+"""Timelines, still and playing: events and idle time, where they are drawn, what hovering says."""
 
 from dataclasses import replace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from pipekit import schedules, simulate
+from pipekit import plots, schedules, simulate
 from pipekit.clusters import flat
 from pipekit.plots import compare, style, timeline
 from pipekit.plots.events import drawn_bars, event_styles, idle
+from pipekit.plots.moving import EDGE_PX, LEFT_PX, PLAY_S, REST_S, WIDTH_PX
 from pipekit.plots.timeline import MOST_EVENTS
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule
@@ -165,3 +167,55 @@ def test_later_stages_of_a_worker_are_lighter_and_updates_come_last() -> None:
     for op, stage, color in events:
         part = 0 if op == "UPDATE" else [0, 0.325, 0.65][stage // 2]
         assert color == style.whiter(style.OPS[op].color, part)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_each_pass_grows_from_its_start_to_its_end() -> None:
+    schedule = schedules.gpipe(2, 2).take(1)
+    trace = Trace.from_schedule(schedule)
+    root = ElementTree.fromstring(plots.moving(schedule))
+    grown = [rect for rect in root.iter(f"{SVG}rect") if rect.find(f"{SVG}animate") is not None]
+    assert len(grown) == len(trace.frame)
+    slot = (WIDTH_PX - EDGE_PX - LEFT_PX) / trace.makespan_s
+    playing = PLAY_S / (PLAY_S + REST_S)
+    for rect, event in zip(grown, trace.frame.itertuples(), strict=True):
+        assert float(rect.attrib["x"]) == pytest.approx(LEFT_PX + event.start_s * slot, abs=0.1)
+        (animation,) = rect.iter(f"{SVG}animate")
+        key_times = [float(time) for time in animation.attrib["keyTimes"].split(";")]
+        assert key_times[0] == 0
+        assert key_times[-1] == 1
+        assert key_times[1:3] == pytest.approx(
+            [event.start_s / trace.makespan_s * playing, event.end_s / trace.makespan_s * playing],
+            abs=1e-3,
+        )
+
+
+def key_times(element: ElementTree.Element) -> list[float]:
+    """Return the two inner key key_times of an element's animation."""
+    (animation,) = element.iter(f"{SVG}animate")
+    return [float(time) for time in animation.attrib["keyTimes"].split(";")][1:3]
+
+
+def test_methods_share_one_clock_and_end_when_they_end() -> None:
+    short, long = schedules.gpipe(2, 2).take(1), schedules.gpipe(2, 4).take(1)
+    text = plots.moving(short, long, titles=["short", "long"])
+    root = ElementTree.fromstring(text)
+    idle = [
+        float(rect.attrib["width"])
+        for rect in root.iter(f"{SVG}rect")
+        if rect.find(f"{SVG}animate") is None
+    ]
+    whole = WIDTH_PX - EDGE_PX - LEFT_PX
+    assert idle == pytest.approx([whole * 9 / 15] * 2 + [whole] * 2, abs=0.1)
+    assert "short: bubble" in text
+
+
+def test_the_last_update_is_within_the_view() -> None:
+    root = ElementTree.fromstring(plots.moving(schedules.flush(4, 8).take(2)))
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    for rect in root.iter(f"{SVG}rect"):
+        line = float(rect.get("stroke-width", 0)) / 2
+        assert float(rect.attrib["x"]) + float(rect.attrib["width"]) + line <= width
+        assert float(rect.attrib["y"]) + float(rect.attrib["height"]) <= height

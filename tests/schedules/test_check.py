@@ -33,7 +33,6 @@ from tests.schedules.strategies import (
     methods,
     slipped,
     stashing_methods,
-    training_methods,
 )
 
 F, B, U = Op.FORWARD, Op.BACKWARD, Op.UPDATE
@@ -50,14 +49,6 @@ def test_what_the_report_counts_is_what_brute_force_counts(schedule: Schedule) -
         assert report.versions[worker].tolist() == [len(v) for v in versions_alive(tasks)]
         if schedule.trains:
             assert report.in_flight[worker].tolist() == in_flight(tasks)
-
-
-def test_the_report_over_time() -> None:
-    report = check(parse("worker 0 | F0 F1 B0^ B1^ F2 B2^"))
-    assert report.versions[0].tolist() == [1, 1, 1, 2, 1, 1, 1, 1, 1]
-    assert report.in_flight[0].tolist() == [1, 2, 1, 1, 0, 0, 1, 0, 0]
-    assert report.peak_versions == (2,)
-    assert report.peak_in_flight == (2,)
 
 
 # --- What does not: each rule, and the tasks its error names --------------------------------------
@@ -166,11 +157,6 @@ def test_without_stashing_a_backward_reads_what_lies_where_its_forward_read() ->
 
 
 # --- Updates that wait for one another: gradients clipped by their norm over the whole model -------
-
-
-@given(training_methods)
-def test_every_method_can_update_jointly(schedule: Schedule) -> None:
-    check(schedule, joint_updates=True)
 
 
 def test_a_joint_update_waits_for_the_backwards_of_all_stages() -> None:

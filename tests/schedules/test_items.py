@@ -211,15 +211,8 @@ def test_an_op_of_ones_own_is_a_row() -> None:
     assert pickle.loads(pickle.dumps(probe)) is probe
 
 
-def test_the_chunks_of_a_microbatch_go_forward_in_order_and_back_in_reverse() -> None:
+def test_an_update_sums_whole_microbatches() -> None:
     title = "# Seq1F1B; 2 chunks a microbatch\n"
-    table = parse(title + "worker 0 | F0.0 F0.1 B0.1 - B0.0 -^")
-    assert table.chunks == 2
-    check(table)
-    assert (parse(str(table)), read_csv(table.to_csv())) == (table, table)
-    for cells in ("F0.1 F0.0 B0.1 - B0.0 -^", "F0.0 F0.1 B0.0 - B0.1 -^"):
-        with pytest.raises(ScheduleError, match="comes later in its own list"):
-            check(parse(f"{title}worker 0 | {cells}"))
     with pytest.raises(ScheduleError, match="in the middle of a microbatch of 2"):
         check(parse(title + "worker 0 | F0.0 F0.1 F1.0 B0.1 - B0.0 - B1.0 -^"))
 

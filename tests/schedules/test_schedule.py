@@ -19,56 +19,16 @@ from pipekit.schedules import (
     parse,
     pipedream,
     read_csv,
-    two_bw,
 )
 from tests.schedules.strategies import methods
 
 HEADER = "worker,op,stage,microbatch,version\n"
 
 
-def reversed_gpipe(stages: int, microbatches: int) -> Schedule:
-    """GPipe as its own Figure 2c draws it: the last microbatch goes back first."""
-    order = range(microbatches)
-    return Schedule(
-        tuple(
-            (
-                *(Task(Op.FORWARD, stage, k, 0) for k in order),
-                *(Task(Op.BACKWARD, stage, k, 0) for k in reversed(order)),
-                Task(Op.UPDATE, stage, microbatches - 1, 1),
-            )
-            for stage in range(stages)
-        ),
-        "reversed GPipe",
-    )
-
-
 # --- A method is data ----------------------------------------------------------------------------
 
 
-def test_a_users_own_function_is_a_first_class_method() -> None:
-    schedule = reversed_gpipe(4, 4)
-    assert schedule == parse(
-        """
-        worker 0 | F0 F1 F2 F3 .  .  .  .  .  .  .  .  .  B3 -  B2 -  B1 -  B0 -^
-        worker 1 | .  F0 F1 F2 F3 .  .  .  .  .  .  B3 -  B2 -  B1 -  B0 -^
-        worker 2 | .  .  F0 F1 F2 F3 .  .  .  B3 -  B2 -  B1 -  B0 -^
-        worker 3 | .  .  .  F0 F1 F2 F3 B3 -  B2 -  B1 -  B0 -^
-        """
-    )
-    assert check(schedule) is not None
-    assert read_csv(schedule.to_csv()) == schedule
-
-
 # --- What it knows about itself ------------------------------------------------------------------
-
-
-def test_its_counts() -> None:
-    schedule = two_bw(stages=3, microbatches=4).take(2)
-    assert schedule.stages == 3
-    assert schedule.microbatches == 8
-    assert schedule.batches == (range(4), range(4, 8))
-    assert schedule.trains
-    assert [tasks[0].stage for tasks in schedule.workers] == [0, 1, 2]
 
 
 def test_batches_may_differ_in_size() -> None:
