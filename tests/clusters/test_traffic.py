@@ -68,9 +68,6 @@ def test_what_is_to_follow_is_called_once_when_it_ends() -> None:
     assert len(called) == 2
 
 
-# --- Sums ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("members", "seconds"), [(2, 1.0), (4, 1.5)])
 @pytest.mark.parametrize("way", ["ring", "sharded parameter server"])
 def test_each_sends_twice_all_but_one_share(way: str, members: int, seconds: float) -> None:
@@ -118,8 +115,6 @@ def test_a_servers_many_connections_leave_a_message_less(way: str, end: float) -
     traffic.all_reduce([0, 1, 2, 3], 1e6, 0.0)
     assert traffic.send(0, 2, 100, 0.0).end == pytest.approx(end)
 
-
-# --- Against the judge ------------------------------------------------------------------------------
 
 uses = st.dictionaries(st.integers(0, 3), st.sampled_from([0.5, 1.0, 2.0]), min_size=1)
 

@@ -15,7 +15,6 @@ from pipekit.schedules import (
     Op,
     Schedule,
     ScheduleError,
-    Task,
     asp,
     check,
     flush,
@@ -250,17 +249,14 @@ def test_after_a_slip_it_is_refused_or_holds_for_every_number_of_batches(
         assert [*part.batches] == [other.batch(n) for n in range(count)]
 
 
-def endless(head: str, period: str, size: int, made: int = 1, **options: object) -> Schedule:
+def endless(head: str, period: str, size: int = 0, made: int = 0) -> Schedule:
     """Return a schedule of two pictures; the period's microbatches and versions come later."""
     first, again = parse(head), parse(period)
     later = tuple(
-        tuple(
-            task._replace(microbatch=task.microbatch + size, version=task.version + made)
-            for task in tasks
-        )
+        tuple(t._replace(microbatch=t.microbatch + size, version=t.version + made) for t in tasks)
         for tasks in again.workers
     )
-    return Schedule(first.workers, "mine", period=later, **options)  # type: ignore[arg-type]
+    return Schedule(first.workers, "mine", period=later)
 
 
 @pytest.mark.parametrize(
@@ -274,39 +270,22 @@ def endless(head: str, period: str, size: int, made: int = 1, **options: object)
             endless(
                 "worker 0 | F0 B0^\nworker 1 | F0 B0^",
                 "worker 0 | B0 F0^0\nworker 1 | F0 B0^",
-                size=1,
+                1,
+                1,
             ),
             "worker 0 waits in B1 of stage 0 for F1 of stage 0, which comes later in its own list",
         ),
         (pipedream(2, in_flight=[1, 2]), "the schedule can never finish"),
-        (endless("worker 0 | F0 B0^", "worker 0 | F0 B0^", size=2), "no worker has F1 of stage 0"),
+        (endless("worker 0 | F0 B0^", "worker 0 | F0 B0^", 2, 1), "no worker has F1 of stage 0"),
+        (endless("worker 0 |", "worker 0 | F0 ^0"), "for B0 of stage 0, which no worker has"),
         (
-            Schedule(
-                ((),), "mine", period=((Task(Op.FORWARD, 0, 0, 0), Task(Op.UPDATE, 0, 0, 1)),)
-            ),
-            "worker 0 waits in U1 of stage 0 for B0 of stage 0, which no worker has",
-        ),
-        (
-            Schedule(
-                ((), ()),
-                "mine",
-                period=(
-                    (Task(Op.FORWARD, 0, 0, 0), Task(Op.FORWARD, 0, 1, 0)),
-                    (Task(Op.FORWARD, 1, 0, 0),),
-                ),
-            ),
+            endless("worker 0 |\nworker 1 |", "worker 0 | F0 F1\nworker 1 | F0"),
             "the period has forwards of stage 1 for 1 microbatches, and of other stages for 2",
         ),
+        (endless("worker 0 |", "worker 0 | B0"), "forwards of stage 0 for 0 microbatches"),
+        (endless("worker 0 | F0 B0^", "worker 0 | F0 B0^", 1, 2), "reads version 2 before U2 of"),
         (
-            Schedule(((),), "mine", period=((Task(Op.BACKWARD, 0, 0, 0),),)),
-            "the period has forwards of stage 0 for 0 microbatches",
-        ),
-        (
-            endless("worker 0 | F0 B0^", "worker 0 | F0 B0^", size=1, made=2),
-            "reads version 2 before U2 of stage 0 has produced it",
-        ),
-        (
-            endless("worker 0 | F0 B0^ F1 B1^", "worker 0 | F0 F1 B0 B1^", size=2, made=2),
+            endless("worker 0 | F0 B0^ F1 B1^", "worker 0 | F0 F1 B0 B1^", 2, 2),
             "batch 0 has 1 microbatches by the updates of the head, and 2 by those of the period",
         ),
         (replace(flush(1, 4), batch_size=3), "batches of 3"),

@@ -25,12 +25,6 @@ from tests.schedules.strategies import methods
 HEADER = "worker,op,stage,microbatch,version\n"
 
 
-# --- A method is data ----------------------------------------------------------------------------
-
-
-# --- What it knows about itself ------------------------------------------------------------------
-
-
 def test_batches_may_differ_in_size() -> None:
     schedule = parse("worker 0 | F0 F1 F2 B0 B1 B2^ F3 B3^")
     assert schedule.batches == (range(3), range(3, 4))
@@ -75,9 +69,6 @@ def test_the_size_of_batches_may_be_declared(size: int) -> None:
         assert (again.batch_size, again.name) == (size, schedule.name)
 
 
-# --- Immutable and comparable --------------------------------------------------------------------
-
-
 def test_equal_tables_are_equal_and_hash_alike_whatever_their_name() -> None:
     one, other = gpipe(2, 1).take(3), model_parallel(2).take(3)
     assert one.name != other.name
@@ -87,9 +78,6 @@ def test_equal_tables_are_equal_and_hash_alike_whatever_their_name() -> None:
     lists = [[*tasks] for tasks in one.head]
     assert Schedule(lists) == one  # type: ignore[arg-type]
     assert hash(Schedule(iter(lists))) == hash(one)  # type: ignore[arg-type]
-
-
-# --- CSV -----------------------------------------------------------------------------------------
 
 
 def test_csv_is_one_row_a_task() -> None:

@@ -54,9 +54,6 @@ def test_recomputing_2bw_keeps_d_inputs_and_one_microbatch_whole(d: int, more: i
     assert without_gradients(found)[0] == 2 * W + (A - I) + d * I
 
 
-# --- Every schedule -------------------------------------------------------------------------------
-
-
 @given(training_methods)
 def test_peaks_are_those_that_the_check_counts(schedule: Schedule) -> None:
     report, found = check(schedule), memory(schedule)
@@ -71,9 +68,6 @@ def test_what_is_kept_is_let_go_of(schedule: Schedule, recompute: Recompute) -> 
     assert last["recompute"].eq(0).all()
     assert last["gradients"].eq(0).all()
     assert last["optimizer"].eq(2 * W).all()
-
-
-# --- The parts ------------------------------------------------------------------------------------
 
 
 def test_gradients_are_there_from_the_first_backward_to_the_update() -> None:

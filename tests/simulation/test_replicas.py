@@ -32,9 +32,6 @@ def ends(trace: Trace, op: str, worker: int = 0) -> list[float]:
     return [float(end) for end in found]
 
 
-# --- An update's time ----------------------------------------------------------------------------
-
-
 def wait_free(layers: tuple[LayerProfile, ...], workers: int, bandwidth: float) -> float:
     """When the gradients of a backward that begins at 0 are summed, layer by layer.
 
@@ -83,9 +80,6 @@ def test_bytes_are_those_of_all_reduce(workers: int, stages: int, minibatches: i
         assert weights.groupby(way).size().tolist() == [minibatches] * workers * stages
 
 
-# --- Parallel pipelines --------------------------------------------------------------------------
-
-
 @given(st.integers(2, 4), st.integers(1, 4), seconds, seconds, st.integers(0, 99).map(float))
 def test_one_stage_of_2bw_hides_its_sums_behind_the_next_batch(
     width: int, microbatches: int, forward: float, backward: float, sum_s: float
@@ -119,9 +113,6 @@ def test_a_first_stage_has_fewer_microbatches_to_hide_its_sums(
     assert last[4] - last[2] == pytest.approx(2 * period)
 
 
-# --- One link for gradients of weights and of activations ----------------------------------------
-
-
 def test_a_message_that_is_ready_before_a_sum_need_not_wait_for_it() -> None:
     """Worker 1's backward ends 1 s before that of worker 2, with which its sum begins."""
     layers = (
@@ -137,9 +128,6 @@ def test_a_message_that_is_ready_before_a_sum_need_not_wait_for_it() -> None:
     assert gradient == done < weights
 
 
-# --- ASP -----------------------------------------------------------------------------------------
-
-
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 5))
 def test_asp_never_waits(workers: int, rounds: int, more: int) -> None:
     schedule = asp(workers, delay=workers - 1 + more).take(workers * rounds)
@@ -147,9 +135,6 @@ def test_asp_never_waits(workers: int, rounds: int, more: int) -> None:
     for worker in range(workers):
         assert ends(trace, "BACKWARD", worker) == [3 * (r + 1) for r in range(rounds)]
     assert trace.makespan_s == 3 * rounds
-
-
-# --- Bytes in memory -----------------------------------------------------------------------------
 
 
 @given(vectors, st.integers(0, 8))

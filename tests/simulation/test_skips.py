@@ -30,9 +30,6 @@ def starts(trace: Trace, stage: int, op: str) -> list[float]:
     return [float(start) for start in frame["start_s"]]
 
 
-# --- Messages -------------------------------------------------------------------------------------
-
-
 def test_a_skip_goes_straight_and_its_gradient_comes_straight_back() -> None:
     trace = simulate(
         gpipe(4, 2).take(1), chain(4, SkipProfile("a", 0, 2, SKIP)), cluster=flat(4, 1.0)
@@ -76,9 +73,6 @@ def test_a_skip_within_a_stage_or_a_worker_is_not_sent() -> None:
     assert sent(inside) == {(0, 1, "activation"): MAIN, (1, 0, "gradient"): MAIN}
     schedule = parse("worker 0 | F0 F0@1 B0@1^@1 B0^")
     assert simulate(schedule, chain(2, skip), cluster=flat(1, 1.0)).makespan_s == 6
-
-
-# --- Memory ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("saved", "at_source"), [(True, 0.0), (False, SKIP)])

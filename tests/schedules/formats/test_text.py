@@ -26,9 +26,6 @@ F, B, U = Op.FORWARD, Op.BACKWARD, Op.UPDATE
 F01 = Task(F, 0, 0, 0), Task(F, 0, 1, 0)
 
 
-# --- Reading: each mark ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("row", "tasks"),
     [
@@ -88,9 +85,6 @@ def test_a_row_may_say_its_stage() -> None:
     check(schedule)
 
 
-# --- Drawing --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("workers", [(), ((),), ((), ())])
 def test_an_empty_table_has_an_empty_picture(workers: tuple[tuple[Task, ...], ...]) -> None:
     assert parse(str(Schedule(workers))) == Schedule(workers)
@@ -99,9 +93,6 @@ def test_an_empty_table_has_an_empty_picture(workers: tuple[tuple[Task, ...], ..
 def test_what_can_never_finish_cannot_be_drawn() -> None:
     with pytest.raises(ScheduleError, match="can never finish"):
         str(parse("worker 0 | B0 F0"))
-
-
-# --- Back and forth -------------------------------------------------------------------------------
 
 
 @given(methods, st.integers(1, 3), st.integers(1, 3))
@@ -138,9 +129,6 @@ def test_any_name_leaves_the_rest_of_both_texts_intact(name: str, stashing: bool
         assert again.name == name
     broken = replace(schedule, name="mine\nworker 7 | F0")
     assert parse(str(broken)) == read_csv(broken.to_csv()) == schedule
-
-
-# --- What cannot be read --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,6 @@ def versions_seen(schedule: Schedule, op: Op, k: int) -> list[int]:
     ]
 
 
-# --- Figure 8: start-up and steady state on four machines ----------------------------------------
-
-
 def test_figure_8() -> None:
     assert draw(pipedream(4).take(8), EQUAL_SLOTS) == cleandoc("""
         # PipeDream

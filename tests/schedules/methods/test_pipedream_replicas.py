@@ -44,9 +44,6 @@ def seen(replicas: list[int], minibatches: int, stage: int, version: int) -> int
     return min(version * replicas[stage], minibatches)
 
 
-# --- Pictures ------------------------------------------------------------------------------------
-
-
 def test_two_workers_share_the_first_of_three_stages() -> None:
     assert str(pipedream([2, 1, 1]).take(6)) == cleandoc("""
         # PipeDream 2-1-1; batches of 1
@@ -133,9 +130,6 @@ def test_each_update_sums_a_round(replicas: list[int], minibatches: int) -> None
             assert made == (list(range(1, len(starts) + 1)) if tasks else [])
 
 
-# --- It can be executed --------------------------------------------------------------------------
-
-
 @given(vectors, counts, variants)
 def test_it_passes_the_check_and_reads_back(
     replicas: list[int], minibatches: int, variant: dict[str, Any]
@@ -192,9 +186,6 @@ def test_vertical_sync_reads_what_has_seen_no_more_than_the_input_stage(
         limit = seen(replicas, minibatches, 0, forwards[0, k])
         assert seen(replicas, minibatches, stage, version) <= limit
         assert (version + 1) * replicas[stage] > limit
-
-
-# --- What is refused -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("replicas", [[], [0], [2, 0, 1], [-1, 2]])
