@@ -1,5 +1,6 @@
 import ast
 import re
+from contextlib import suppress
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,21 @@ def test_all_that_it_imports_of_ours_is_there(notebook: NotebookNode) -> None:
     imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
     ours = [ast.unparse(node) for node in imports if OURS.search(ast.unparse(node))]
     exec("\n".join(ours), {})
+
+
+def test_every_test_that_proves_a_claim_is_there(notebook: NotebookNode) -> None:
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    known: dict[str, object] = {}
+    for statement in ast.parse(code).body:
+        if isinstance(statement, ast.Assign):
+            with suppress(NameError):  # what is imported or computed: no name of a test
+                exec(ast.unparse(statement), known)
+        for node in ast.walk(statement):
+            if isinstance(node, ast.JoinedStr) and "_" in (text := ast.unparse(node)):
+                with suppress(NameError):
+                    for named in str(eval(text, known)).split():
+                        path, _, test = named.partition("::")
+                        assert not test or f"def {test}" in (ROOT / path).read_text(), named
 
 
 def test_it_says_at_its_beginning_how_long_it_takes(notebook: NotebookNode) -> None:
