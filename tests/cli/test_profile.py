@@ -27,9 +27,7 @@ def test_it_prints_what_was_measured_and_writes_it(printed: Printed, elsewhere: 
 
 
 @pytest.mark.parametrize(("option", "shown"), [("", True), ("--quiet", False)])
-def test_a_bar_unless_it_is_to_be_quiet(
-    pipekit: Callable[[str], Any], option: str, shown: bool
-) -> None:
+def test_a_bar_unless_it_is_quiet(pipekit: Callable[[str], Any], option: str, shown: bool) -> None:
     result = pipekit(f"profile mlp --rows 2 --repeats 1 {option}")
     assert ("profiling: " in result.stderr) == shown
 

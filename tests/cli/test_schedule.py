@@ -91,9 +91,7 @@ def test_a_broken_file_is_named_in_one_line(
     assert not Path("never.svg").exists()
 
 
-def test_too_little_memory_is_said_in_one_line(
-    refused: Printed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_memory_is_one_line(refused: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(*_: object) -> None:
         raise MemoryError
 

@@ -23,9 +23,7 @@ def gpt(elsewhere: Path) -> str:
 
 
 @pytest.mark.slow
-def test_it_prints_a_measured_table_and_writes_what_happened(
-    printed: Printed, elsewhere: Path
-) -> None:
+def test_it_prints_a_measured_table_and_writes_events(printed: Printed, elsewhere: Path) -> None:
     options = "--method 2bw --stages 2 --batch-rows 200 --epochs 2 --microbatches 2"
     text = printed(f"train --model mlp {options} --output mine")
     assert "PipeDream-2BW, 2 stages" in text
@@ -81,9 +79,7 @@ def test_mixed_precision_tells_how_many_updates_were_skipped(printed: Printed) -
 
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["mlp", "gpt"])
-def test_a_seed_gives_the_same_losses_over_both_transports(
-    model: str, printed: Printed, gpt: str
-) -> None:
+def test_both_transports_give_the_same_losses(model: str, printed: Printed, gpt: str) -> None:
     line = {"mlp": "train --model mlp --stages 2 --batch-rows 400", "gpt": gpt}[model]
     texts = [printed(f"{line} --seed 3 --transport {t}") for t in ("threads", "distributed")]
     losses = [re.findall(r"│ +1 │ +(\S+) │ +(\S+) │", text) for text in texts]

@@ -189,9 +189,7 @@ def test_the_gallery_shows_the_first_figure_of_each_notebook_that_has_run(
     assert "[Speed](b.ipynb) (not run here)" in front
 
 
-def test_an_explorer_that_has_not_run_has_the_figure_of_its_first_setting(
-    build: ModuleType,
-) -> None:
+def test_an_explorer_that_has_not_run_shows_its_first_setting(build: ModuleType) -> None:
     assert "PipeDream: bubble" in build.gallery.explored("timeline")
     assert build.gallery.explored("sweep") is None
 

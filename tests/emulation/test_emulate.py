@@ -112,9 +112,7 @@ def test_updates_wait_for_the_gradients_that_stages_share(schedule: Schedule) ->
     assert alone.frame.query("op == 'UPDATE' and version == 1")["start_s"].nunique() == 3
 
 
-def test_a_late_wait_shortens_the_next_so_that_the_mean_is_right(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_late_wait_shortens_the_next_for_a_right_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sleep that is 0.2 ms too long is so once, and not a hundred times."""
     now = [0.0]
 

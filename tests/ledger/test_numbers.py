@@ -25,9 +25,7 @@ def test_every_number_of_the_pages_is_the_tables(repository: Path) -> None:
         assert rendered(text, repository / REFERENCE) == text, f"{page}: run make numbers"
 
 
-def test_no_line_begins_with_a_mark_since_markdown_would_end_the_paragraph_there(
-    repository: Path,
-) -> None:
+def test_no_line_begins_with_a_mark_which_would_end_its_paragraph(repository: Path) -> None:
     for page in pages(repository):
         cut = re.findall(r"^ *<!-- number:.{30}", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert not cut, f"{page}: put a word before {cut[0]}"

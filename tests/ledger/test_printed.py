@@ -66,9 +66,7 @@ def test_conditions_of_all_rows_are_said_once(tmp_path: Path) -> None:
     assert ours(found.rows[3].cells["parameter count"]) == "1.06B"
 
 
-def test_what_stands_beside_a_table_and_tables_without_a_judged_cell_are_left_out(
-    run: Path,
-) -> None:
+def test_what_stands_beside_a_table_and_unjudged_tables_are_left_out(run: Path) -> None:
     tables = printed_tables(claims.outcomes(run))
     assert [each.name for each in tables] == ["Table 1"]
     assert "pipedream-table1-ratio-consistency" not in tables[0].claims

@@ -276,9 +276,7 @@ TIMERS = """\
         ("a.json", '{"schemaVersion": 1, "traceEvents": []}', "has no actions of a pipeline"),
     ],
 )
-def test_what_is_no_trace_gets_one_sentence(
-    name: str, text: str, sentence: str, tmp_path: Path
-) -> None:
+def test_no_trace_gets_one_sentence(name: str, text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     require_refusal(tmp_path / name, sentence)
 

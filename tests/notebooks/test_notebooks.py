@@ -1,7 +1,7 @@
 import ast
 import re
-from contextlib import suppress
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 

@@ -39,9 +39,7 @@ PUBLISHED: list[tuple[type[Small], str, str]] = [
 
 
 @pytest.mark.parametrize(("adapter", "model", "fault"), PUBLISHED)
-def test_a_published_fault_made_again_is_found(
-    adapter: type[Small], model: str, fault: str
-) -> None:
+def test_a_published_fault_is_found(adapter: type[Small], model: str, fault: str) -> None:
     for each in (adapter, unstated(adapter)):
         verdict = verdict_on(each, model)
         assert not verdict.ok

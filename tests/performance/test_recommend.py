@@ -106,9 +106,7 @@ def made(model: Shape, layout: ParallelLayout) -> TrainingSetup:
         ("deepseek-v3", {"pp": 2, "ep": 8, "dp": 8}, "--mtp-num-layers 1 --pipeline-model"),
     ],
 )
-def test_megatrons_flags_are_those_that_it_takes(
-    model: str, layout: dict[str, Any], says: str
-) -> None:
+def test_megatrons_flags_are_what_it_takes(model: str, layout: dict[str, Any], says: str) -> None:
     assert says in flags.megatron(made(shape(model), ParallelLayout(microbatches=8, **layout)))
 
 
@@ -218,7 +216,5 @@ def test_a_machine_without_rows_has_its_frameworks_median() -> None:
         ("Alone on one", "dense", 0.9),
     ],
 )
-def test_an_interval_is_that_of_the_sets_of_its_machine(
-    machine: str, kind: str, half: float
-) -> None:
+def test_an_interval_is_that_of_its_machines_sets(machine: str, kind: str, half: float) -> None:
     assert FITS.half_width(machine, kind) == half

@@ -37,9 +37,7 @@ def test_gpt_has_the_parameters_of_its_paper() -> None:
         ("gpt-oss-120b", 116.8, 5.1),
     ],
 )
-def test_published_models_have_the_published_parameters(
-    name: str, billions: float, active: float
-) -> None:
+def test_models_have_the_published_parameters(name: str, billions: float, active: float) -> None:
     known = shape(name)
     tables = (1 if known.tied else 2) * known.vocabulary * known.hidden
     every = known.dense_parameters + known.expert_parameters + tables
@@ -125,9 +123,7 @@ HYBRID = {"mamba_num_heads": 8, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_
         ({"text_config": {"num_hidden_layers": 3}}, {"Attention, MLP": 3}),
     ],
 )  # fmt: skip
-def test_the_layers_of_each_family(
-    tmp_path: Path, more: dict[str, Any], kinds: dict[str, int]
-) -> None:
+def test_layers_of_each_family(tmp_path: Path, more: dict[str, Any], kinds: dict[str, int]) -> None:
     def told(layer: Any) -> str:
         window = getattr(layer, "window", None)
         return f"{type(layer).__name__} {window}" if window else type(layer).__name__
@@ -144,9 +140,7 @@ def test_the_layers_of_each_family(
         ({"num_attention_heads": [12, 12]}, "num_attention_heads is .*: give one whole number"),
     ],
 )
-def test_what_no_shape_describes_is_refused(
-    tmp_path: Path, more: dict[str, Any], says: str
-) -> None:
+def test_what_has_no_shape_is_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         from_config(written(tmp_path, LLAMA | more))
 

@@ -97,9 +97,7 @@ def test_the_static_picture_has_the_same_points_ranges_and_names() -> None:
         ([3.0, 4.0], ["3", "3.25", "3.5", "3.75", "4"]),
     ],
 )
-def test_a_logarithmic_axis_has_ticks_however_short_it_is(
-    values: list[float], ticks: list[str]
-) -> None:
+def test_a_logarithmic_axis_has_ticks_however_short(values: list[float], ticks: list[str]) -> None:
     frame = pd.DataFrame({"method": "a", "x": values, "y": values})
     figure = points(frame, "x", "y", "method", log=True, **WORDS)
     assert [*figure.layout.xaxis.ticktext] == ticks

@@ -27,13 +27,7 @@ from pipekit.schedules import (
     pipedream,
 )
 from tests.schedules.reference import executable, in_flight, refusal, versions_alive
-from tests.schedules.strategies import (
-    SLIPS,
-    Slip,
-    methods,
-    slipped,
-    stashing_methods,
-)
+from tests.schedules.strategies import SLIPS, Slip, methods, slipped, stashing_methods
 
 F, B, U = Op.FORWARD, Op.BACKWARD, Op.UPDATE
 A_TASK = r"[FBIWU]\d+ of stage \d+|Task\("

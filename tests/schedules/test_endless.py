@@ -292,9 +292,7 @@ def endless(head: str, period: str, size: int = 0, made: int = 0) -> Schedule:
         (replace(flush(1, 4), batch_size=8), "batches of 8"),
     ],
 )
-def test_what_cannot_go_on_for_ever_is_refused_with_a_sentence(
-    schedule: Schedule, message: str
-) -> None:
+def test_what_cannot_go_on_for_ever_is_refused(schedule: Schedule, message: str) -> None:
     with pytest.raises(ScheduleError, match=re.escape(message)):
         check(schedule)
 

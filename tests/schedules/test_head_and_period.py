@@ -7,16 +7,7 @@ from inspect import cleandoc
 
 import pytest
 
-from pipekit.schedules import (
-    Op,
-    Schedule,
-    Task,
-    asp,
-    paci,
-    pipedream,
-    replicate,
-    two_bw,
-)
+from pipekit.schedules import Op, Schedule, Task, asp, paci, pipedream, replicate, two_bw
 
 PICTURES: list[tuple[Schedule, str]] = [
     (

@@ -84,9 +84,7 @@ def test_gradients_are_there_from_the_first_backward_to_the_update() -> None:
 
 
 @pytest.mark.parametrize(("saves_output", "kept"), [(True, 5 + 80), (False, 5 + 80 + 7)])
-def test_the_output_is_kept_whether_or_not_a_layer_needs_it(
-    saves_output: bool, kept: float
-) -> None:
+def test_the_output_is_kept_if_a_layer_needs_it_or_not(saves_output: bool, kept: float) -> None:
     layer = LayerProfile("layer", 1, 1, 7, 0, saved_bytes=80, saves_output=saves_output)
     trace = simulate(flush(1, 1).take(1), Profile((layer,), input_bytes=5))
     assert trace.memory is not None

@@ -97,9 +97,7 @@ def test_one_stage_of_2bw_hides_its_sums_behind_the_next_batch(
 
 
 @pytest.mark.parametrize(("microbatches", "sum_s"), [(4, 3.0), (4, 60.0), (6, 9.0), (6, 20.0)])
-def test_a_first_stage_has_fewer_microbatches_to_hide_its_sums(
-    microbatches: int, sum_s: float
-) -> None:
+def test_a_first_stage_has_fewer_microbatches_to_hide_sums(microbatches: int, sum_s: float) -> None:
     """It admits d - 1 microbatches of the batch that needs the sum before the last one's end."""
     depth = 4
     layer = LayerProfile("layer", 1, 2, parameter_bytes=sum_s)  # on 2 workers, at 1 byte/s

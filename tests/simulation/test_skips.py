@@ -76,9 +76,7 @@ def test_a_skip_within_a_stage_or_a_worker_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(("saved", "at_source"), [(True, 0.0), (False, SKIP)])
-def test_a_skip_takes_memory_at_both_ends_and_nowhere_between(
-    saved: bool, at_source: float
-) -> None:
+def test_a_skip_takes_memory_at_both_ends_and_not_between(saved: bool, at_source: float) -> None:
     """What the source's backward needs anyway is counted there already."""
     profile = chain(3, SkipProfile("a", 0, 2, SKIP, saved))
     memory = simulate(gpipe(3, 2).take(1), profile).memory

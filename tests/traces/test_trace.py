@@ -11,16 +11,7 @@ from pandas.testing import assert_frame_equal
 from pipekit import schedules, simulate
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import (
-    Schedule,
-    flush,
-    gpipe,
-    inference,
-    pipedream,
-    two_bw,
-    zb_h1,
-    zb_h2,
-)
+from pipekit.schedules import Schedule, flush, gpipe, inference, pipedream, two_bw, zb_h1, zb_h2
 from pipekit.traces import COLUMNS, Trace, describe_bubbles
 
 
@@ -44,8 +35,7 @@ def test_a_schedule_is_exact_and_in_slots() -> None:
 
 
 @pytest.mark.parametrize(
-    ("k", "t", "bubble"),
-    [(2, 4, 0.200), (4, 4, 0.4286), (4, 16, 0.1579), (8, 32, 0.1795)],
+    ("k", "t", "bubble"), [(2, 4, 0.200), (4, 4, 0.4286), (4, 16, 0.1579), (8, 32, 0.1795)]
 )
 def test_gpipes_and_flushs_bubble(k: int, t: int, bubble: float) -> None:
     """(K-1)/(T+K-1), for GPipe's forwards and backwards (GPipe, section 3.2) and for Flush."""

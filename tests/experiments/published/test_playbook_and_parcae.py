@@ -20,9 +20,7 @@ CONSTANTS = Constants(0.41, 5e-3)
 @pytest.mark.parametrize(
     ("model", "billions"), [("1B", 1.9), ("3B", 4.7), ("8B", 9.9), ("80B", 85)]
 )
-def test_models_have_about_the_parameters_that_their_mfu_implies(
-    model: str, billions: float
-) -> None:
+def test_models_have_about_the_parameters_that_mfu_implies(model: str, billions: float) -> None:
     # The counts are those that the set's README derives, attention's products among them.
     shape = replace(ROW, model=model).shape
     tables = 2 * shape.vocabulary * shape.hidden

@@ -146,9 +146,7 @@ def test_a_method_without_a_meaning_for_the_optimizer_is_left_out(
     assert {case.method for case in trained} == {"flush", "2bw"}
 
 
-def test_real_trainings_are_kept_and_not_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_trainings_are_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = "experiments.study.trainings.side_by_side"  # and in no process of their own
     monkeypatch.setattr(here, lambda trainings: [each() for each in trainings])
     tiny = replace(PROXIES["images-small"], width=2, length=8, updates=10)

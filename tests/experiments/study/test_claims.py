@@ -117,9 +117,7 @@ def test_beginning_writes_where_the_numbers_come_from(nb: Notebook) -> None:
     assert [origin[key] for key in wanted] == ["exact", 3, "mine", "quick", {"rows": 2}]
 
 
-def test_threads_are_set_for_the_workers_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_are_set_for_workers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # so that it is put back, though nobody has set it
     monkeypatch.delenv("OMP_NUM_THREADS")
     given, before = GIVEN | {"results_dir": str(tmp_path)}, torch.get_num_threads()

@@ -34,9 +34,7 @@ def recipe() -> Recipe:
 @pytest.mark.parametrize(
     "schedule", [schedules.gpipe(2, 3), schedules.flush(2, 3)], ids=["gpipe", "flush"]
 )
-def test_a_flushing_pipeline_equals_the_plain_loop_to_the_bit(
-    recipe: Recipe, schedule: Schedule
-) -> None:
+def test_a_flushing_pipeline_equals_the_plain_loop(recipe: Recipe, schedule: Schedule) -> None:
     piped = train_pipeline(recipe, "piped", schedule)
     plain = train_plain(recipe, piped.microbatches, piped.threads)
     assert piped.losses == plain.losses

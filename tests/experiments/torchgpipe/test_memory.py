@@ -53,9 +53,7 @@ def layers() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
-def test_without_order_every_recomputation_comes_before_every_other_backward(
-    layers: nn.Sequential,
-) -> None:
+def test_without_order_recomputations_come_before_other_backwards(layers: nn.Sequential) -> None:
     order = one_device(layers, [(torch.rand(2, 4), {})] * 4, in_order=False).order
     assert [what for what in order if what != "B3"] == ["F'2", "F'1", "F'0", "B2", "B1", "B0"]
 

@@ -161,9 +161,7 @@ def test_a_cell_that_never_ends_is_stopped(
     assert capfd.readouterr().out == ""
 
 
-def test_an_unknown_name_is_refused_before_anything_runs(
-    tmp_path: Path, notebook: Notebook
-) -> None:
+def test_an_unknown_name_is_refused_before_any_run(tmp_path: Path, notebook: Notebook) -> None:
     notebook("good", WORKS)
     with pytest.raises(ValueError, match="trial has no notebook 'godo', only good"):
         run(experiment(tmp_path, "good"), only=["godo"], results=tmp_path / "runs")

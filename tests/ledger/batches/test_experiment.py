@@ -123,9 +123,7 @@ def test_several_files_are_one_experiment(tmp_path: Path, notebook: Notebook) ->
     assert [job.name for job in both.only(["y"]).jobs] == ["y"]
 
 
-def test_a_notebooks_name_in_two_files_is_refused_naming_both(
-    tmp_path: Path, notebook: Notebook
-) -> None:
+def test_a_name_in_two_files_is_refused_naming_both(tmp_path: Path, notebook: Notebook) -> None:
     notebook("a")
     with pytest.raises(
         ValueError, match=r"one\.yaml and .*two\.yaml both have a notebook called x"

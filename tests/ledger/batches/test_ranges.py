@@ -28,9 +28,7 @@ odd: int | None = None  # [1, 2]
         ("words", ["", "anything"], []),
     ],
 )
-def test_a_range_allows_what_it_says(
-    name: str, inside: list[object], outside: list[object]
-) -> None:
+def test_a_range_is_what_it_says(name: str, inside: list[object], outside: list[object]) -> None:
     parameter = read(CELL)[name]
     for value in inside:
         parameter.check(value)

@@ -96,9 +96,7 @@ def test_what_can_never_finish_cannot_be_drawn() -> None:
 
 
 @given(methods, st.integers(1, 3), st.integers(1, 3))
-def test_a_picture_reads_back_whatever_the_durations(
-    schedule: Schedule, forward: int, backward: int
-) -> None:
+def test_a_picture_reads_back_at_any_pace(schedule: Schedule, forward: int, backward: int) -> None:
     assert parse(draw(schedule, {Op.FORWARD: forward, Op.BACKWARD: backward})) == schedule
 
 
@@ -113,9 +111,7 @@ def test_whatever_is_executable_reads_back_from_both_texts(
 
 
 @given(training_methods, st.sampled_from(SLIPS), st.data())
-def test_whatever_is_not_is_drawn_or_refused(
-    schedule: Schedule, slip: Slip, data: st.DataObject
-) -> None:
+def test_others_are_drawn_or_refused(schedule: Schedule, slip: Slip, data: st.DataObject) -> None:
     other = slipped(data, schedule, slip)
     assert refusal(lambda: str(other)) != ""
 

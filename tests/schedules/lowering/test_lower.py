@@ -75,9 +75,7 @@ def test_a_stage_after_the_next_may_be_at_home() -> None:
 
 
 @given(methods)
-def test_steps_are_the_tasks_in_their_order_with_peak_versions_many_slots(
-    schedule: Schedule,
-) -> None:
+def test_steps_are_the_tasks_in_order_with_peak_versions_many_slots(schedule: Schedule) -> None:
     lowered = lower(schedule)
     assert tuple(tuple(step.task for step in steps.head) for steps in lowered) == schedule.workers
     counts = tuple(slot_counts(steps)[stage] for stage, steps in enumerate(lowered))

@@ -9,16 +9,7 @@ from hypothesis import strategies as st
 
 from pipekit import schedules
 from pipekit.names import TABLES as ENTRIES
-from pipekit.schedules import (
-    Op,
-    Schedule,
-    ScheduleError,
-    check,
-    parse,
-    read_csv,
-    replicate,
-    slots,
-)
+from pipekit.schedules import Op, Schedule, ScheduleError, check, parse, read_csv, replicate, slots
 from pipekit.schedules.methods import by_name
 from pipekit.schedules.methods.by_name import PER_MINIBATCH, TABLES
 from tests.schedules.reference import finishes, in_flight, ticking
@@ -79,9 +70,7 @@ def test_times_are_those_of_a_ticking_clock(name: str, p: int, m: int, n: int) -
 
 
 @drawn
-def test_each_worker_sums_gradients_in_the_order_of_the_microbatches(
-    name: str, p: int, m: int, n: int
-) -> None:
+def test_gradients_are_summed_in_microbatch_order(name: str, p: int, m: int, n: int) -> None:
     """So that its sum is, to the bit, that of training its microbatches one after the other."""
     for tasks in METHODS[name](p, m).take(n).workers:
         for stage in {task.stage for task in tasks}:

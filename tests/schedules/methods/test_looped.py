@@ -140,9 +140,7 @@ def test_gis_is_as_long_as_interleaved_with_fewer_in_flight(p: int, v: int) -> N
 
 @pytest.mark.parametrize("p", [2, 4, 6, 8])
 @pytest.mark.parametrize("v", [2, 4])
-def test_gis_h_tends_to_half_of_it_and_its_bubble_does_not_grow_with_the_batch(
-    p: int, v: int
-) -> None:
+def test_gis_h_tends_to_half_of_it_and_its_bubble_does_not_grow(p: int, v: int) -> None:
     bubbles = set()
     for rounds in (4, 6):
         schedule = gis_h(p * v, p * rounds // 2, workers=p).take(1)

@@ -58,9 +58,7 @@ def test_figure_1b_of_2bw_where_a_backward_takes_two_slots() -> None:
 
 
 @given(stages, st.integers(1, 20), st.integers(1, 3), st.integers(1, 4))
-def test_no_worker_idles_in_the_steady_state(
-    d: int, more: int, forward: int, backward: int
-) -> None:
+def test_no_worker_idles_in_steady_state(d: int, more: int, forward: int, backward: int) -> None:
     """From a worker's first backward to the one that follows its last forward."""
     schedule = pipedream(d).take(d + more)
     times = slots(schedule, {Op.FORWARD: forward, Op.BACKWARD: backward, Op.UPDATE: 0})
@@ -170,9 +168,7 @@ def test_minibatch_k_reads_what_k_minus_the_delay_updates_made(
 
 
 @given(workers, counts, later)
-def test_every_worker_makes_every_update_once_and_in_order(
-    n: int, minibatches: int, more: int
-) -> None:
+def test_every_worker_makes_every_update_once_in_order(n: int, minibatches: int, more: int) -> None:
     schedule = asp(n, delay=n - 1 + more).take(minibatches)
     assert schedule.updates == (tuple(range(k, k + 1) for k in range(minibatches)),)
     for tasks in schedule.workers[:minibatches]:

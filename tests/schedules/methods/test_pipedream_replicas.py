@@ -104,9 +104,7 @@ def test_round_robin_and_home_again(
 
 
 @given(vectors, counts)
-def test_after_start_up_forwards_and_backwards_alternate(
-    replicas: list[int], minibatches: int
-) -> None:
+def test_after_start_up_both_passes_alternate(replicas: list[int], minibatches: int) -> None:
     """From a worker's first backward to its last forward."""
     for tasks in pipedream(replicas).take(minibatches).workers:
         order = "".join(task.op.letter for task in tasks if task.op is not Op.UPDATE)
@@ -161,9 +159,7 @@ def test_with_stashing_both_passes_read_what_was_newest_at_the_forward(
 
 
 @given(vectors, counts)
-def test_without_stashing_both_passes_read_the_newest(
-    replicas: list[int], minibatches: int
-) -> None:
+def test_without_stashing_passes_read_the_newest(replicas: list[int], minibatches: int) -> None:
     schedule = pipedream(replicas, stashing=False).take(minibatches)
     assert not schedule.stashing
     for tasks in schedule.workers:

@@ -150,9 +150,7 @@ def sums_at_once(schedule: Schedule, tasks: Sequence[Task]) -> list[int]:
 
 
 @given(training_methods, st.integers(1, 3))
-def test_pipelines_that_clip_gradients_together_do_not_wait_for_ever(
-    schedule: Schedule, width: int
-) -> None:
+def test_pipelines_that_clip_together_do_not_wait_for_ever(schedule: Schedule, width: int) -> None:
     """Updates of all stages come at one moment, though they stand in different places."""
     check(schedule, joint_updates=True)
     check(replicate(schedule, width), joint_updates=True)

@@ -184,9 +184,7 @@ def test_spans_in_equal_slots(p: int) -> None:
 
 @pytest.mark.parametrize("p", range(1, 6))
 @pytest.mark.parametrize("method", V_SHAPED)
-def test_fewer_microbatches_than_fill_the_pipeline(
-    method: Callable[[int, int], Schedule], p: int
-) -> None:
+def test_fewer_microbatches_than_fill_it(method: Callable[[int, int], Schedule], p: int) -> None:
     for m in range(1, 2 * p):
         schedule = method(2 * p, m).take(1)
         assert max(peaks(schedule)) <= 2 * min(m, p)

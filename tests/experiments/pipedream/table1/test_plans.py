@@ -54,9 +54,7 @@ UNEQUAL = Profile(
 
 
 @pytest.mark.parametrize(("bandwidth", "cost"), [*product([1e7, 1e8, 1e12], ["paper", "released"])])
-def test_the_best_cut_for_the_planners_replicas_is_the_planners(
-    bandwidth: float, cost: str
-) -> None:
+def test_the_best_cut_for_a_plans_replicas_is_the_planners(bandwidth: float, cost: str) -> None:
     cluster = flat(4, bandwidth)
     plan = pk.plan(UNEQUAL, cluster, cost=cost)
     ours = best_cut(UNEQUAL, cluster, plan.replicas, cost)  # type: ignore[arg-type]
