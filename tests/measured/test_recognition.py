@@ -1,11 +1,15 @@
-"""The order of tasks names the method, whatever the times; no other method is ever named."""
+"""The order of tasks names the method, whatever the times, in torch's profiles too; no other is named."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import pipekit as pk
 from pipekit import schedules
 from pipekit.measured import recognise
 from pipekit.names import TABLES
@@ -125,3 +129,26 @@ def test_transfers_of_other_microbatches_than_a_method_moves_name_the_nearest() 
     assert trace.transfers is not None
     assert recognise(replace(trace, transfers=trace.transfers[2:])).method == "bpipe"
     assert recognise(replace(trace, transfers=trace.transfers[:2])).method == "flush"
+
+
+SCRIPT = Path(__file__).with_name("torch_run.py")
+NAMED = {
+    "GPipe": "gpipe",
+    "1F1B": "flush",
+    "LoopedBFS": "looped-bfs",
+    "Interleaved1F1B": "interleaved",
+    "InterleavedZeroBubble": "interleaved-zero-bubble",
+    "ZBVZeroBubble": "zb-v",
+}
+
+
+@pytest.mark.long
+def test_every_pass_is_found_and_the_method_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", str(SCRIPT), str(tmp_path), *NAMED]
+    subprocess.run(command, check=True, capture_output=True, timeout=500)
+    for schedule, method in NAMED.items():
+        found = pk.explain(pk.read_trace(tmp_path / schedule))
+        assert found.recognition.method == method
+        assert (found.recognition.edits, found.recognition.microbatches) == (0, 8)
+        assert sum(found.record()["shares"].values()) == pytest.approx(1.0)
