@@ -111,10 +111,6 @@ def test_distances_are_those_of_all_weights_together() -> None:
     assert not bit_equal(a, {"x": a["x"]})
 
 
-"""worker 0 | F0 F1 .  B0 -  .  B1 -^ ...: a batch takes 9 slots, the last backward of its 2
-microbatches ends with it."""
-
-
 def test_backwards_as_drawn_are_the_forwards_reversed_and_can_be_executed() -> None:
     picture = """
     worker 0 | F0 F1 .  .  B1 B0^ F2 F3 .  .  B3 B2^
