@@ -58,9 +58,6 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
         ("schedule gpipe flush --output a.csv", "name one method"),
         ("schedule gpipe --output /dev/null/a.svg", "/dev/null"),
         ("check flsh", "neither a file, nor a package.module:function, nor one of"),
-        ("check flush --messages eagre", "no channel: write rendezvous, eager, or eager:2"),
-        ("check flush --messages eager --order torhc", "did you mean 'torch'?"),
-        ("check flush --messages eager --communicators pairs", "did you mean 'pair'?"),
         ("check flush --repair out.csv", "--repair is of messages"),
     ],
 )
@@ -141,3 +138,19 @@ def test_the_repaired_file_is_sound_and_read_back(printed: Printed, elsewhere: P
 
 def test_without_a_channel_only_the_tasks_are_proved(printed: Printed) -> None:
     assert "never hangs" not in printed("check gpipe")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("eagre", "no channel: write rendezvous, eager, or eager:2"),
+        ("eager --order torhc", "did you mean 'torch'?"),
+        ("eager --communicators pairs", "did you mean 'pair'?"),
+    ],
+)
+def test_wrong_messages_get_a_sentence(
+    options: str, says: str, pipekit: Callable[[str], Any]
+) -> None:
+    done = pipekit(f"check flush --messages {options}")
+    assert done.exit_code == 2
+    assert says in done.stderr

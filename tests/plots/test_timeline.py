@@ -11,7 +11,7 @@ import pytest
 from pipekit import plots, schedules, simulate
 from pipekit.clusters import flat
 from pipekit.plots import compare, style, timeline
-from pipekit.plots.events import drawn_bars, event_styles, idle
+from pipekit.plots.events import bars, event_styles, idle
 from pipekit.plots.moving import EDGE_PX, LEFT_PX, PLAY_S, REST_S, WIDTH_PX
 from pipekit.plots.timeline import MOST_EVENTS
 from pipekit.profiling import LayerProfile, Profile
@@ -137,7 +137,7 @@ def test_hovering_says_who_waits_for_whom() -> None:
 
 def test_hovering_tells_worker_stage_microbatch_version_and_times() -> None:
     trace = Trace.from_schedule(schedules.two_bw(2, 2).take(3))
-    by_name = {bar.name: bar for bar in drawn_bars(trace, 1, "slots", versions=False)}
+    by_name = {bar.name: bar for bar in bars(trace, 1, "slots", versions=False)}
     forward, update = by_name["forward"], by_name["update"]
     (event,) = trace.frame.query("worker == 0 and op == 'FORWARD' and microbatch == 4").itertuples()
     assert forward.customdata[4].tolist() == [0, 0, 4, 1, event.start_s, event.end_s]

@@ -104,7 +104,9 @@ def test_round_robin_and_home_again(
 
 
 @given(vectors, counts)
-def test_after_start_up_both_passes_alternate(replicas: list[int], minibatches: int) -> None:
+def test_after_start_up_forwards_and_backwards_alternate(
+    replicas: list[int], minibatches: int
+) -> None:
     """From a worker's first backward to its last forward."""
     for tasks in pipedream(replicas).take(minibatches).workers:
         order = "".join(task.op.letter for task in tasks if task.op is not Op.UPDATE)
