@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import cleandoc
+from operator import attrgetter
 
 import pytest
 from hypothesis import given, settings
@@ -163,14 +164,7 @@ def test_of_a_finite_one_all_is_shown_unless_fewer_are_asked_for() -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [
-        len,
-        lambda schedule: schedule.microbatches,
-        lambda schedule: schedule.workers,
-        lambda schedule: schedule.batches,
-        lambda schedule: schedule.updates,
-        lambda schedule: schedule.dependencies,
-    ],
+    [len, *map(attrgetter, ("microbatches", "workers", "batches", "updates", "dependencies"))],
 )
 def test_what_only_a_finite_one_has_names_take(asked: Callable[[Schedule], object]) -> None:
     with pytest.raises(
@@ -209,11 +203,8 @@ def test_what_is_proved_holds_for_every_number_of_batches(
     if refusal(lambda: check(schedule, joint_updates=joint_updates)) is None:
         part = check(schedule.take(count), joint_updates=joint_updates)
         most = check(schedule, joint_updates=joint_updates)
-        for ours, theirs in (
-            (part.peak_in_flight, most.peak_in_flight),
-            (part.peak_versions, most.peak_versions),
-        ):
-            assert all(one <= other for one, other in zip(ours, theirs, strict=True))
+        for peak in map(attrgetter, ("peak_in_flight", "peak_versions")):
+            assert all(one <= other for one, other in zip(peak(part), peak(most), strict=True))
     else:
         assert joint_updates, "every method can be executed"
 
@@ -231,11 +222,8 @@ def test_after_a_slip_it_is_refused_or_holds_for_every_number_of_batches(
     schedule: Schedule, slip: Slip, in_period: bool, data: st.DataObject
 ) -> None:
     lists = [[*tasks] for tasks in (schedule.period if in_period else schedule.head)]
-    if not any(lists) or (slip.__name__ == "move_update" and not schedule.trains):
-        return
-    if slip.__name__ == "move_update" and not all(
-        any(task.op is Op.UPDATE for task in tasks) for tasks in lists
-    ):
+    updates = [any(task.op is Op.UPDATE for task in tasks) for tasks in lists]
+    if not any(lists) or (slip.__name__ == "move_update" and not all(updates)):
         return
     slip(data, lists)
     made = tuple(map(tuple, lists))
@@ -247,6 +235,9 @@ def test_after_a_slip_it_is_refused_or_holds_for_every_number_of_batches(
         part = other.take(count)
         check(part)
         assert [*part.batches] == [other.batch(n) for n in range(count)]
+
+
+TWO = "worker 0 | F0 B0^\nworker 1 | F0 B0^"
 
 
 def endless(head: str, period: str, size: int = 0, made: int = 0) -> Schedule:
@@ -267,12 +258,7 @@ def endless(head: str, period: str, size: int = 0, made: int = 0) -> Schedule:
             "the schedule can never finish: worker 0 waits in B0 of stage 0 for B0 of stage 1",
         ),
         (
-            endless(
-                "worker 0 | F0 B0^\nworker 1 | F0 B0^",
-                "worker 0 | B0 F0^0\nworker 1 | F0 B0^",
-                1,
-                1,
-            ),
+            endless(TWO, "worker 0 | B0 F0^0\nworker 1 | F0 B0^", 1, 1),
             "worker 0 waits in B1 of stage 0 for F1 of stage 0, which comes later in its own list",
         ),
         (pipedream(2, in_flight=[1, 2]), "the schedule can never finish"),
