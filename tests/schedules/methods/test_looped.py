@@ -1,6 +1,6 @@
 """Several stages a worker: Megatron-LM's order (SC '21, Figure 4), split backwards, breadth first, waves."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import cleandoc
 from itertools import pairwise
 
@@ -23,7 +23,6 @@ from pipekit.schedules import (
     looped_bfs,
     parse,
     replicate,
-    slots,
 )
 from tests.schedules.strategies import microbatches, small
 from tests.schedules.timing import Costs, every_costs, makespan, peaks
@@ -75,16 +74,10 @@ def accumulated(tasks: Sequence[Task]) -> list[int]:
 @given(workers, chunks, microbatches, st.integers(1, 3), st.integers(1, 4))
 def test_the_bubble_is_a_vth_of_flushs(p: int, v: int, more: int, f: int, b: int) -> None:
     m = p + more - 1
-    durations = {Op.FORWARD: f, Op.BACKWARD: b, Op.UPDATE: 0}
-    whole = {Op.FORWARD: v * f, Op.BACKWARD: v * b, Op.UPDATE: 0}
     work = m * v * (f + b)
-    bubble = slots_in_all(interleaved(p * v, m, workers=p).take(1), durations) - work
+    bubble = makespan(interleaved(p * v, m, workers=p).take(1), Costs(f, b, 0)) - work
     assert bubble == (p - 1) * (f + b)
-    assert slots_in_all(flush(p, m).take(1), whole) - work == v * bubble
-
-
-def slots_in_all(schedule: Schedule, durations: Mapping[Op, float]) -> float:
-    return max(float(worker[:, 1].max()) for worker in slots(schedule, durations))
+    assert makespan(flush(p, m).take(1), Costs(v * f, v * b, 0)) - work == v * bubble
 
 
 @given(workers, chunks, microbatches, small, st.integers(2, 3))
