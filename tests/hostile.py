@@ -40,16 +40,12 @@ def damaged_text(good: str) -> st.SearchStrategy[bytes]:
 def read_or_refuse(read: Callable[[Path], object], content: bytes, path: Path) -> None:
     """Read a file: what it raises, if anything, is an error of ours that names the file."""
     path.write_bytes(content)
-    if message := _refusal(lambda: read(path)):
-        assert path.name in message
-
-
-def _refusal(call: Callable[[], object]) -> str | None:
     try:
-        call()
+        read(path)
+        said = path.name
     except ValueError as error:
-        return f"{error}"
-    return None
+        said = f"{error}"
+    assert path.name in said
 
 
 _MISSING = object()

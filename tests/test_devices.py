@@ -24,15 +24,17 @@ def test_a_device_that_is_not_there(kind: str) -> None:
             devices.resolve(f"{kind}:1")
 
 
-@pytest.mark.parametrize("kind", ["meta", "vulkan"])
-def test_what_nothing_can_be_computed_on(kind: str) -> None:
-    with pytest.raises(ValueError, match=f"{kind} does not exist"):
-        devices.resolve(kind)
-
-
-def test_what_is_no_device() -> None:
-    with pytest.raises(ValueError, match="'gpu' is not a device: say 'cpu', or 'cuda:0'"):
-        devices.resolve("gpu")
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("meta", "meta does not exist"),
+        ("vulkan", "vulkan does not exist"),
+        ("gpu", "'gpu' is not a device: say 'cpu', or 'cuda:0'"),
+    ],
+)
+def test_what_nothing_can_be_computed_on(named: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        devices.resolve(named)
 
 
 def test_a_device_for_each_worker() -> None:

@@ -13,9 +13,10 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -73,16 +74,7 @@ def test_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.scripts
 def test_the_outcomes_are_counted_and_kept(repository: Path, tmp_path: Path) -> None:
-    line = [
-        sys.executable,
-        "-m",
-        "experiments.attacks",
-        "interrupts",
-        "--tries",
-        "2",
-        "--seed",
-        "7",
-    ]
+    line = f"{sys.executable} -m experiments.attacks interrupts --tries 2 --seed 7".split()
     done = subprocess.run(
         [*line, "--output", str(tmp_path)],
         cwd=repository,
@@ -126,44 +118,19 @@ def process(_: Path) -> Iterator[None]:
         child.kill()
 
 
-@contextmanager
-def open_socket(_: Path) -> Iterator[None]:
-    with socket.socket():
-        yield
-
-
-@contextmanager
-def shared_memory(_: Path) -> Iterator[None]:
-    buffer = SharedBuffer()
-    yield
-    buffer.close()
-
-
-@contextmanager
-def temporary(folder: Path) -> Iterator[None]:
-    with tempfile.NamedTemporaryFile(dir=folder, prefix="pipekit-"):
-        yield
-
-
-@contextmanager
-def setting(_: Path) -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
 @pytest.mark.parametrize(
     ("leave", "says"),
     [
         (thread, "thread pipekit worker 0"),
         (process, "process "),
-        (open_socket, "1 open socket"),
-        (shared_memory, "memfd:pipekit"),
-        (temporary, "temporary pipekit-"),
-        (setting, "settings"),
+        (lambda _: socket.socket(), "1 open socket"),
+        (lambda _: closing(SharedBuffer()), "memfd:pipekit"),
+        (lambda folder: TemporaryDirectory(dir=folder, prefix="pipekit-"), "temporary pipekit-"),
+        (lambda _: torch.no_grad(), "settings"),
     ],
 )
 def test_it_is_seen(
-    leave: Callable[[Path], AbstractContextManager[None]],
+    leave: Callable[[Path], AbstractContextManager[object]],
     says: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -260,9 +227,7 @@ def resumed(folder: Path) -> str:
 @pytest.mark.parametrize("make", [odd_values, odd_bytes])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_made_up_part_trains_or_is_named(
-    seed: int,
-    make: Callable[[files.PartFile, random.Random], bytes],
-    part: files.PartFile,
+    seed: int, make: Callable[[files.PartFile, random.Random], bytes], part: files.PartFile
 ) -> None:
     name = replaced(part, make(part, random.Random(seed)))
     home = part.path.parent

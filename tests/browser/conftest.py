@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,11 +25,17 @@ Open = Callable[..., "Page"]
 Hurts = Callable[["Page"], list[list[str]]]
 
 
+collect_ignore_glob = [] if find_spec("playwright") else ["test_*.py"]
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests of the browser where there is none."""
+    """Mark the tests of the browser, and skip them where there is none."""
     for item in items:
-        if CHROMIUM is None and Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.skip("chromium is not installed: make chromium"))
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+            if CHROMIUM is None:
+                item.add_marker(pytest.mark.skip("chromium is not installed: make chromium"))
 
 
 @pytest.fixture(scope="session")
@@ -103,10 +110,7 @@ def opened(browser: "Browser", served: str) -> Iterator[Open]:
             failed.append(url)
 
     def open_page(
-        name: str,
-        width: int = 1440,
-        theme: Literal["light", "dark"] = "light",
-        touch: bool = False,
+        name: str, width: int = 1440, theme: Literal["light", "dark"] = "light", touch: bool = False
     ) -> "Page":
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=theme, has_touch=touch

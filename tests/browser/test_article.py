@@ -4,15 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("playwright", reason="playwright is not installed: pip install -e '.[dev]'")
-
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Open
 from tests.browser.jupyterlab import SCREENS
-
-pytestmark = pytest.mark.browser
 
 USUAL_MS = """() => performance.getEntriesByName('pipekit article').at(-1).duration"""
 
@@ -71,12 +66,10 @@ def test_hovering_a_pass_dims_all_other_microbatches(opened: Open) -> None:
 @pytest.mark.parametrize(("width", "theme"), SCREENS)
 @pytest.mark.parametrize("name", ["article", "slides"])
 def test_timelines_fit_their_page(
-    name: str, theme: str, width: int, opened: Open, repository: Path
+    name: str, theme: str, width: int, opened: Open, screenshots: Path
 ) -> None:
     page = opened(f"{name}.html", width, theme)
-    folder = repository / "results" / "runs" / "browser"
-    folder.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=folder / f"{name}_{theme}_{width}.png")
+    page.screenshot(path=screenshots / f"{name}_{theme}_{width}.png")
     canvas = page.locator("canvas[data-painted]").first
     expect(canvas).to_be_visible()
     assert canvas.evaluate("e => e.getBoundingClientRect().right") <= width

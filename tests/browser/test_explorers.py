@@ -10,14 +10,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
-pytest.importorskip("playwright", reason="playwright is not installed: pip install -e '.[dev]'")
-
 from playwright.sync_api import Locator, expect
 
 from tests.browser.jupyterlab import CELLS_S, FRAMES, WIDTHS, Lab
-
-pytestmark = pytest.mark.browser
 
 TOLD = ".pipekit-title, .pipekit-chart .g-gtitle, .pipekit-explorer .jp-RenderedHTMLCommon"
 INK = "e => getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']"
@@ -124,9 +119,7 @@ def test_both_timelines_change_together_and_back_again(
     lab.until(lambda: pixels(canvases) == whole)
 
 
-def test_a_click_on_a_gap_says_all_that_was_waited_for_until_escape(
-    lab: Lab, screenshots: Path
-) -> None:
+def test_a_click_on_a_gap_says_all_that_is_waited_for(lab: Lab, screenshots: Path) -> None:
     notebook = at_its_beginning(lab)
     canvases = notebook.locator(".pipekit-timeline > canvas")
     canvases.first.click(position={"x": 180, "y": 20})  # worker 0, before its first backward

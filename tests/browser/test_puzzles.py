@@ -4,17 +4,12 @@ import time
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("playwright", reason="playwright is not installed: pip install -e '.[dev]'")
-
 from playwright.sync_api import expect
 
 from pipekit.explore.puzzles.data import levels
 from pipekit.explore.puzzles.page import html
 from tests.browser.conftest import Open
 from tests.browser.jupyterlab import SCREENS
-
-pytestmark = pytest.mark.browser
 
 LEVELS = levels()
 SMALL = """() => [...document.querySelectorAll('.tray button, .actions button, .levels button')]
@@ -77,15 +72,8 @@ def test_a_circle_is_told_worker_by_worker(opened: Open) -> None:
 
 def test_a_move_that_costs_slots_says_how_many_and_why(opened: Open) -> None:
     page = opened("puzzles.html#level=2")
-    for label in (
-        "F0 of stage 0",
-        "F0 of stage 1",
-        "F0 of stage 2",
-        "B0 of stage 2",
-        "B0 of stage 1",
-    ):
-        page.get_by_label(f"place {label}").click()
-    page.get_by_label("place B0 of stage 0").click()
+    for task, stage in zip(("F0",) * 3 + ("B0",) * 3, (0, 1, 2, 2, 1, 0), strict=True):
+        page.get_by_label(f"place {task} of stage {stage}").click()
     expect(page.get_by_role("status")).to_contain_text("no order takes fewer than")
 
 
@@ -122,16 +110,14 @@ def test_the_trace_is_diagnosed_and_wrong_answers_have_reasons(opened: Open) -> 
 
 @pytest.mark.parametrize(("width", "theme"), SCREENS)
 def test_all_fits_and_has_room_for_fingers(
-    theme: str, width: int, opened: Open, repository: Path
+    theme: str, width: int, opened: Open, screenshots: Path
 ) -> None:
-    folder = repository / "results" / "runs" / "browser"
-    folder.mkdir(parents=True, exist_ok=True)
     for number in (1, 7, 12, 15, 18, 19):
         page = opened(f"puzzles.html#level={number}", width, theme, touch=width < 600)
         page.keyboard.press("h")
         assert page.evaluate("document.documentElement.scrollWidth") == width
         assert page.evaluate(SMALL) == []
-        page.screenshot(path=folder / f"puzzle_{number}_{theme}_{width}.png")
+        page.screenshot(path=screenshots / f"puzzle_{number}_{theme}_{width}.png")
 
 
 def test_a_finger_places_a_task(opened: Open) -> None:

@@ -4,15 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("playwright", reason="playwright is not installed: pip install -e '.[dev]'")
-
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Open
 from tests.browser.jupyterlab import WIDTHS
-
-pytestmark = pytest.mark.browser
 
 FIRST_PX = 900
 SEEN = """height => {

@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 
 from pipekit.cli import app
 
+Printed = Callable[[str], str]
+"""Runs what stands after ``pipekit``, and returns what is said."""
+
 
 @pytest.fixture
 def pipekit() -> Callable[[str], Any]:
@@ -28,7 +31,7 @@ def pipekit() -> Callable[[str], Any]:
 
 
 @pytest.fixture
-def printed(pipekit: Callable[[str], Any]) -> Callable[[str], str]:
+def printed(pipekit: Callable[[str], Any]) -> Printed:
     """Run a command that must succeed, and return what it prints."""
 
     def run(line: str) -> str:
@@ -40,7 +43,7 @@ def printed(pipekit: Callable[[str], Any]) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def refused(pipekit: Callable[[str], Any]) -> Callable[[str], str]:
+def refused(pipekit: Callable[[str], Any]) -> Printed:
     """Run a command with wrong input, and return the one line said about it."""
 
     def run(line: str) -> str:

@@ -1,18 +1,21 @@
-"""The command line as a whole, as a user types it."""
+"""The command line as a whole, and ``pipekit cluster``, as a user types them."""
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
 from pipekit.cli import app
+from pipekit.clusters.namespaces import available
 from pipekit.schedules.methods.by_name import METHODS
+from tests.cli.conftest import Printed
 
-Printed = Callable[[str], str]
 COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 
 
@@ -67,3 +70,33 @@ def test_a_wrong_name_is_refused_before_torch_is_loaded(repository: Path) -> Non
     assert done.stdout.splitlines() == ["2 False"] * len(lines)
     said = re.findall("must be one of|one of the methods|no module is named", done.stderr)
     assert len(said) == len(lines)
+
+
+REASON = available()
+needs_namespaces = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+
+@needs_namespaces
+def test_a_commands_own_options_are_its_own(pipekit: Callable[[str], Any]) -> None:
+    result = pipekit("cluster --workers 2 --link 1gbit -- echo --workers '$RANK'")
+    assert result.exit_code == 0, result.output
+    assert sorted(result.stdout.splitlines()) == ["[0] --workers $RANK", "[1] --workers $RANK"]
+
+
+@needs_namespaces
+def test_the_exit_code_is_the_failed_workers(pipekit: Callable[[str], Any]) -> None:
+    result = pipekit("cluster --workers 2 -- sh -c 'echo out; echo err >&2; exit $((RANK * 7))'")
+    assert result.exit_code == 7
+    assert "[1] out" in result.stdout
+    assert "[1] err" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("link", "says"), [("1gbps", "written as tc writes them"), ("1gbit", "need root")]
+)
+def test_wrong_input_of_a_cluster_gets_one_sentence(
+    link: str, says: str, refused: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert says in refused(f"cluster --workers 2 --link {link} -- true")

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,7 @@ from pipekit.cli.common.options import PUBLISHED, TRAINED
 from pipekit.losses.losses import default_loss, made_up_target
 from pipekit.models import PUBLISHED as NETWORKS
 from pipekit.workloads import WORKLOADS
-
-Printed = Callable[[str], str]
+from tests.cli.conftest import Printed
 
 NETS = """
 import torch
@@ -93,8 +91,8 @@ def squares(output, target):
 def nets(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a module of networks, where the command runs."""
     monkeypatch.syspath_prepend(str(elsewhere))
-    monkeypatch.delitem(sys.modules, "own_nets", raising=False)
-    Path("own_nets.py").write_text(NETS)
+    monkeypatch.delitem(sys.modules, "nets", raising=False)
+    Path("nets.py").write_text(NETS)
     return elsewhere
 
 
@@ -105,18 +103,18 @@ def test_the_names_that_stand_without_torch_are_the_real_ones() -> None:
 
 def test_a_model_of_ones_own_is_trained_on_ones_own_data(printed: Printed, nets: Path) -> None:
     text = printed(
-        "train --model own_nets:alone --data own_nets:batches --test-data own_nets:batches "
+        "train --model nets:alone --data nets:batches --test-data nets:batches "
         "--stages 2 --microbatches 2 --epochs 2 --lr 0.05"
     )
     rows = re.findall(r"│ +(\d) │ +(\d\.\d{4}) │ +(\d\.\d{4}) │", text)
     assert [epoch for epoch, _, _ in rows] == ["1", "2"]
     assert float(rows[1][2]) < float(rows[0][1]) < 1  # it learns; at first about ln 2
-    assert "data: own_nets:batches" in " ".join(text.split())
+    assert "data: nets:batches" in " ".join(text.split())
 
 
 def test_a_loss_of_ones_own_and_fewer_steps(printed: Printed, nets: Path) -> None:
-    line = "train --model own_nets:with_example --data own_nets:batches --stages 2 --microbatches 2"
-    text = printed(f"{line} --loss own_nets:squares --steps 1 --output out")
+    line = "train --model nets:with_example --data nets:batches --stages 2 --microbatches 2"
+    text = printed(f"{line} --loss nets:squares --steps 1 --output out")
     assert re.search(r"│ +1 │ +0\.\d{4} │ +\d", text)  # no column of a test
     assert "test" not in text.splitlines()[2]
     events = Path("out/trace.csv").read_text().splitlines()
@@ -127,8 +125,8 @@ def test_a_loss_of_ones_own_and_fewer_steps(printed: Printed, nets: Path) -> Non
 def test_batches_may_be_dicts_of_arguments(data: str, printed: Printed, nets: Path) -> None:
     """The loss is of the one entry that the model does not take, or of that with labels."""
     options = "--stages 2 --microbatches 2 --epochs 2 --lr 0.05"
-    text = printed(f"train --model own_nets:named --data own_nets:{data} {options}")
-    pairs = printed(f"train --model own_nets:alone --data own_nets:batches {options}")
+    text = printed(f"train --model nets:named --data nets:{data} {options}")
+    pairs = printed(f"train --model nets:alone --data nets:batches {options}")
     losses = re.compile(r"│ +\d │ +(\d\.\d{4}) │")
     assert len(losses.findall(text)) == 2
     assert losses.findall(text) == losses.findall(pairs)
@@ -136,71 +134,50 @@ def test_batches_may_be_dicts_of_arguments(data: str, printed: Printed, nets: Pa
 
 @pytest.mark.parametrize("model", ["named", "with_loss"])
 def test_a_loss_of_ones_own_gets_the_whole_dict(model: str, printed: Printed, nets: Path) -> None:
-    line = f"train --model own_nets:{model} --data own_nets:dicts --test-data own_nets:dicts"
-    printed(f"{line} --loss own_nets:entry_squares --stages 2 --microbatches 2 --output out")
+    line = f"train --model nets:{model} --data nets:dicts --test-data nets:dicts"
+    printed(f"{line} --loss nets:entry_squares --stages 2 --microbatches 2 --output out")
     assert Path("out/trace.csv").exists()
 
 
 def test_a_profile_takes_dicts(printed: Printed, nets: Path) -> None:
-    printed("profile own_nets:named --data own_nets:labelled --repeats 1 --output p.json")
+    printed("profile nets:named --data nets:labelled --repeats 1 --output p.json")
     assert Profile.load("p.json").rows == 8
-    line = "profile own_nets:with_loss --data own_nets:dicts --loss own_nets:entry_squares"
+    line = "profile nets:with_loss --data nets:dicts --loss nets:entry_squares"
     printed(f"{line} --repeats 1 --output q.json")
     assert Profile.load("q.json").rows == 8
 
 
 def test_a_model_of_ones_own_is_profiled(printed: Printed, nets: Path) -> None:
-    printed("profile own_nets:with_example --repeats 1 --output p.json")
+    printed("profile nets:with_example --repeats 1 --output p.json")
     made = Profile.load("p.json")
     assert made.rows == 4
     assert made.parameter_bytes == 4 * (5 * 8 + 3 * 9 * 8 + 9 * 2)
-    printed("profile own_nets:alone --data own_nets:batches --repeats 1 --output q.json")
+    printed("profile nets:alone --data nets:batches --repeats 1 --output q.json")
     assert Profile.load("q.json").rows == 8
-    printed("profile own_nets:with_example --rows 6 --analytic 'V100 16GB' --output r.json")
+    printed("profile nets:with_example --rows 6 --analytic 'V100 16GB' --output r.json")
     assert Profile.load("r.json").rows == 6
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (
-            "train --model own_nets:nothing --data own_nets:batches",
-            "own_nets has no 'nothing', only",
-        ),
+        ("train --model nets:nothing --data nets:batches", "nets has no 'nothing', only"),
         ("train --model missing:make", "no module is named 'missing', installed or in "),
         ("train --model nowhere.py:alone", "there is no file nowhere.py"),
-        ("train --model own_nets:", "is not a package.module:name"),
-        ("train --model own_nets:alone", "what does own_nets:alone learn? Name --data"),
-        ("train --data own_nets:batches", "are for a model of yours: convnet has its own"),
-        ("train --model own_nets:number --data own_nets:batches", "must return a torch.nn.Module"),
-        (
-            "train --model own_nets:alone --data own_nets:no_pairs",
-            "must give pairs (input, target)",
-        ),
-        (
-            "train --model own_nets:with_loss --data own_nets:labelled",
-            "has a loss of its own for 'labels', .*name --loss package.module:function",
-        ),
-        (
-            "train --model own_nets:with_example --data own_nets:dicts",
-            "takes no dict: name the entries as its arguments",
-        ),
-        ("train --model own_nets:alone --data own_nets:dicts", "it takes ['x']; name --loss"),
-        (
-            "train --model own_nets:sequence --data own_nets:dicts",
-            "is an nn.Sequential, .* let own_nets:dicts give pairs (input, target)",
-        ),
-        (
-            "train --model own_nets:of_width --data own_nets:dicts",
-            "own_nets:of_width is called without arguments, and takes (width) (missing",
-        ),
-        (
-            "train --model own_nets:alone --data own_nets:of_width",
-            "or functools.partial(of_width, ...), and name that",
-        ),
-        ("profile own_nets:alone", "let it return (model, example)"),
-        ("profile own_nets:with_example --loss own_nets:squares", "--loss needs --data"),
-        ("profile mlp --data own_nets:batches", "mlp has its own"),
+        ("train --model nets:", "is not a package.module:name"),
+        ("train --model nets:alone", "what does nets:alone learn? Name --data"),
+        ("train --data nets:batches", "are for a model of yours: convnet has its own"),
+        ("train --model nets:number --data nets:batches", "must return a torch.nn.Module"),
+        ("train --model nets:alone --data nets:no_pairs", "must give pairs (input, target)"),
+        ("train --model nets:with_loss --data nets:labelled", "a loss of its own .*name --loss"),
+        ("train --model nets:with_example --data nets:dicts", "takes no dict: name the entries"),
+        ("train --model nets:alone --data nets:dicts", "it takes ['x']; name --loss"),
+        ("train --model nets:sequence --data nets:dicts", "an nn.Sequential, .* give pairs"),
+        ("train --model nets:of_width --data nets:dicts", "nets:of_width is called without"),
+        ("train --model nets:alone --data nets:of_width", "or functools.partial(of_width, ...)"),
+        ("profile nets:alone", "let it return (model, example)"),
+        ("profile nets:with_example --loss nets:squares", "--loss needs --data"),
+        ("profile mlp --data nets:batches", "mlp has its own"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_do(

@@ -9,6 +9,8 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_notebook
 
+from tests.cli.conftest import Printed
+
 
 @pytest.fixture(autouse=True)
 def experiments(elsewhere: Path) -> None:
@@ -50,6 +52,6 @@ def test_two_files_share_a_folder_and_are_continued(pipekit: Callable[[str], Any
         ("good.yaml --resume", "has no unfinished run of good (quick)"),
     ],
 )
-def test_wrong_input_gets_one_sentence(line: str, says: str, refused: Callable[[str], str]) -> None:
+def test_wrong_input_gets_one_sentence(line: str, says: str, refused: Printed) -> None:
     assert says in refused(f"run {line}")
     assert not Path("results").exists()

@@ -1,14 +1,14 @@
-"""``pipekit schedule``, as a user types it."""
+"""``pipekit schedule``, and ``pipekit check`` of tables and orders of messages, as a user types them."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from pipekit import schedules
-
-Printed = Callable[[str], str]
+from tests.cli.conftest import Printed
 
 
 def test_prints_the_picture_and_a_line_of_facts(printed: Printed) -> None:
@@ -39,24 +39,32 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("line", "says"),
     [
-        ("gpip", "'gpip' is neither a file, nor a package.module:function, nor one of"),
-        ("gpip", "did you mean 'gpipe'?"),
-        ("pipekit.schedules:OPS", "is no function: name one that is called with (stages, micro"),
-        ("pipekit.schedules:interleaved", "interleaved is called with (stages, microbatches), and"),
-        ("2bw --stages 6", "use microbatches >= 6"),
-        ("interleaved --stages 3", "use an even number of stages, not 3"),
-        ("gpipe --stages 0", "stages must be a whole number of at least 1"),
-        ("gpipe --output a.png", "--output must end in .svg, .html, .csv, .txt"),
-        ("gpipe flush --output a.csv", "name one method"),
-        ("gpipe --output /dev/null/a.svg", "/dev/null"),
+        ("schedule gpip", "'gpip' is neither a file, nor a package.module:function, nor one of"),
+        ("schedule gpip", "did you mean 'gpipe'?"),
+        (
+            "schedule pipekit.schedules:OPS",
+            "is no function: name one that is called with (stages, micro",
+        ),
+        (
+            "schedule pipekit.schedules:interleaved",
+            "interleaved is called with (stages, microbatches), and",
+        ),
+        ("schedule 2bw --stages 6", "use microbatches >= 6"),
+        ("schedule interleaved --stages 3", "use an even number of stages, not 3"),
+        ("schedule gpipe --stages 0", "stages must be a whole number of at least 1"),
+        ("schedule gpipe --output a.png", "--output must end in .svg, .html, .csv, .txt"),
+        ("schedule gpipe flush --output a.csv", "name one method"),
+        ("schedule gpipe --output /dev/null/a.svg", "/dev/null"),
+        ("check flsh", "neither a file, nor a package.module:function, nor one of"),
+        ("check flush --repair out.csv", "--repair is of messages"),
     ],
 )
 def test_wrong_input_gets_one_sentence(
-    arguments: str, says: str, refused: Printed, elsewhere: Path
+    line: str, says: str, refused: Printed, elsewhere: Path
 ) -> None:
-    assert says in refused(f"schedule {arguments}")
+    assert says in refused(line)
     assert list(elsewhere.iterdir()) == []
 
 
@@ -80,9 +88,7 @@ def test_a_broken_file_is_named_in_one_line(
     assert not Path("never.svg").exists()
 
 
-def test_too_little_memory_is_said_in_one_line(
-    refused: Printed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_memory_is_one_line(refused: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(*_: object) -> None:
         raise MemoryError
 
@@ -115,3 +121,36 @@ def test_what_it_returns_must_be_a_schedule(refused: Printed, elsewhere: Path) -
     assert "own_methods_too:none must return a pipekit Schedule, not str" in refused(
         "schedule own_methods_too:none"
     )
+
+
+def test_an_order_that_hangs_is_named_with_exit_code_1(pipekit: Callable[[str], Any]) -> None:
+    done = pipekit("check flush --messages rendezvous --order in_order")
+    assert done.exit_code == 1
+    assert "the tasks can never wait for one another" in done.output
+    assert "the order 'in_order' hangs (rendezvous" in done.output
+
+
+def test_the_repaired_file_is_sound_and_read_back(printed: Printed, elsewhere: Path) -> None:
+    repaired = elsewhere / "new" / "repaired.csv"
+    printed(f"check flush --messages rendezvous --order in_order --repair {repaired}")
+    assert "never hangs" in printed(f"check {repaired} --messages rendezvous")
+
+
+def test_without_a_channel_only_the_tasks_are_proved(printed: Printed) -> None:
+    assert "never hangs" not in printed("check gpipe")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("eagre", "no channel: write rendezvous, eager, or eager:2"),
+        ("eager --order torhc", "did you mean 'torch'?"),
+        ("eager --communicators pairs", "did you mean 'pair'?"),
+    ],
+)
+def test_wrong_messages_get_a_sentence(
+    options: str, says: str, pipekit: Callable[[str], Any]
+) -> None:
+    done = pipekit(f"check flush --messages {options}")
+    assert done.exit_code == 2
+    assert says in done.stderr

@@ -11,8 +11,7 @@ from pipekit import Plan, Profile
 from pipekit.plans import StagePlan
 from pipekit.schedules import chimera
 from pipekit.traces import Trace
-
-Printed = Callable[[str], str]
+from tests.cli.conftest import Printed
 
 
 @pytest.fixture
@@ -57,9 +56,7 @@ def test_predicted_weights_take_memory(printed: Printed, profile: str) -> None:
     assert [more - less for less, more in zip(*peaks, strict=True)] == [2.0] * 4
 
 
-def test_a_file_of_two_directions_needs_no_plan(
-    printed: Printed, profile: str, tmp_path: Path
-) -> None:
+def test_a_file_of_two_ways_needs_no_plan(printed: Printed, profile: str, tmp_path: Path) -> None:
     chimera(4, 4).take(1).to_csv(tmp_path / "mine.csv")
     named = printed(f"simulate chimera {profile} --microbatches 4 --batches 1")
     assert printed(f"simulate {tmp_path}/mine.csv {profile} --stages 2") in named
@@ -118,7 +115,7 @@ def test_it_writes_for_perfetto(printed: Printed, profile: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"{}", b"9" * 5000])
 def test_files_that_are_none_are_named_in_one_line(
-    refused: Callable[[str], str], profile: str, tmp_path: Path, content: bytes
+    refused: Printed, profile: str, tmp_path: Path, content: bytes
 ) -> None:
     other = tmp_path / "other.json"
     other.write_bytes(content)
@@ -140,12 +137,7 @@ def test_other_files_are_refused(pipekit: Callable[[str], Any], profile: str) ->
     ],
 )
 def test_what_transfers_need_is_named(
-    printed: Printed,
-    refused: Callable[[str], str],
-    profile: str,
-    method: str,
-    missing: str,
-    options: str,
+    printed: Printed, refused: Printed, profile: str, method: str, missing: str, options: str
 ) -> None:
     command = f"simulate {method} {profile} --stages 4 --microbatches 4 --batches 1"
     assert missing in refused(command)

@@ -1,4 +1,4 @@
-"""``pipekit train``, as a user types it."""
+"""``pipekit train`` and ``pipekit demo``, as a user types them."""
 
 import json
 import re
@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 
 from pipekit import Pipeline, Stalled
+from tests.cli.conftest import Printed
 from tests.engine.checkpoints.killing import kill
-
-Printed = Callable[[str], str]
 
 
 @pytest.fixture
@@ -24,9 +23,7 @@ def gpt(elsewhere: Path) -> str:
 
 
 @pytest.mark.slow
-def test_it_prints_a_measured_table_and_writes_what_happened(
-    printed: Printed, elsewhere: Path
-) -> None:
+def test_it_prints_a_measured_table_and_writes_events(printed: Printed, elsewhere: Path) -> None:
     options = "--method 2bw --stages 2 --batch-rows 200 --epochs 2 --microbatches 2"
     text = printed(f"train --model mlp {options} --output mine")
     assert "PipeDream-2BW, 2 stages" in text
@@ -82,9 +79,7 @@ def test_mixed_precision_tells_how_many_updates_were_skipped(printed: Printed) -
 
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["mlp", "gpt"])
-def test_a_seed_gives_the_same_losses_over_both_transports(
-    model: str, printed: Printed, gpt: str
-) -> None:
+def test_both_transports_give_the_same_losses(model: str, printed: Printed, gpt: str) -> None:
     line = {"mlp": "train --model mlp --stages 2 --batch-rows 400", "gpt": gpt}[model]
     texts = [printed(f"{line} --seed 3 --transport {t}") for t in ("threads", "distributed")]
     losses = [re.findall(r"│ +1 │ +(\S+) │ +(\S+) │", text) for text in texts]
@@ -170,10 +165,7 @@ def test_a_training_that_is_stuck_ends_by_its_timeout(
     ("options", "says"),
     [
         ("--timeout 0", "timeout must be more than 0 s"),
-        (
-            "--model resnet",
-            "model must be one of convnet, mlp, gpt, package.module:factory, not 'resnet'",
-        ),
+        ("--model resnet", "model must be one of convnet, mlp, gpt, package.module:factory, not"),
         ("--method gpip", "method must be one of gpipe, flush"),
         ("--method pipefisher", "CURVATURE), which Pipeline cannot run"),
         ("--stages 40", "40 stages"),
@@ -209,3 +201,18 @@ def test_an_option_out_of_range_gets_typers_own_message(
     result = pipekit(f"train {options}")
     assert result.exit_code == 2
     assert says in result.stderr
+
+
+@pytest.mark.long
+def test_two_methods_learn_and_are_drawn(printed: Printed, tmp_path: Path) -> None:
+    text = printed(f"demo --output {tmp_path}")
+    accuracies = [float(each) for each in re.findall(r"accuracy ([\d.]+)%", text)]
+    assert len(accuracies) == 2
+    assert min(accuracies) > 80
+    assert text.index("Model parallelism has") < text.index("kept by each worker: 1 and 1")
+    assert text.index("PipeDream has one") < text.index("kept by each worker: 2 and 1")
+    (shares,) = re.findall(r"for (\d+)% of the time without a pipeline and for (\d+)%", text)
+    alone, pipelined = map(int, shares)
+    assert alone > pipelined
+    assert "50% and 0%" in text  # two workers that take turns; a pipeline that is never empty
+    assert (tmp_path / "timelines.svg").exists()

@@ -1,8 +1,14 @@
+"""Clusters: described, the papers' and this machine's."""
+
 import math
+from collections.abc import Callable
 
 import pytest
+import torch
 
-from pipekit.clusters import Calibrated, Cluster, Device, Level, flat
+from pipekit import clusters
+from pipekit.clusters import Calibrated, Cluster, Device, Level, flat, local, named
+from pipekit.names import CLUSTERS
 
 DEVICE = Device("chip", 2**30, {"float32": 1e12}, 1e11)
 INSIDE = Level("NVLink", 4, 100e9)
@@ -60,41 +66,106 @@ def test_no_bandwidth_is_refused(bandwidth: float) -> None:
         Calibrated(bandwidth, "a run")
 
 
-def test_bad_levels_are_refused() -> None:
-    with pytest.raises(ValueError, match="joins 0 members: its width must be at least 1"):
-        Level("bus", 0, 1e9)
-    with pytest.raises(ValueError, match="latency_s must be 0 or a time in seconds, not -1"):
-        Level("bus", 2, 1e9, latency_s=-1)
-    with pytest.raises(ValueError, match="needs its origin"):
-        Calibrated(1e9, "")
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: Level("bus", 0, 1e9), "joins 0 members: its width must be at least 1"),
+        (lambda: Level("bus", 2, 1e9, latency_s=-1), "latency_s must be 0 or a time in seconds"),
+        (lambda: Calibrated(1e9, ""), "needs its origin"),
+        (lambda: Device("chip", 0, {}, 1), "chip's memory_bytes must be above zero, not 0"),
+        (lambda: Device("chip", 1, {}, 0), "chip's memory_bandwidth must be above zero, not 0"),
+        (lambda: Device("chip", 1, {"float32": 0}, 1), r"chip's peak_flops\['float32'\] must be"),
+        (lambda: Device("chip", 1, {}, 1, "MKL"), "library must .* not 'MKL'"),  # type: ignore[arg-type]
+        (lambda: Cluster("nothing", DEVICE, ()), "has no level: give one, of width 1"),
+        (lambda: Cluster("twins", DEVICE, (INSIDE, INSIDE)), "need different names"),
+        (lambda: EIGHT.bandwidth(0, 8), "no worker 8: its 8 workers are numbered from 0"),
+        (lambda: EIGHT.member(-1, INSIDE), "no worker -1"),
+        (lambda: EIGHT.level_between(3, 3), "worker 3 needs no link to itself"),
+        (lambda: EIGHT.member(0, Level("PCIe", 4, 1e9)), "no level 'PCIe'"),
+        (lambda: EIGHT.calibrated("PCIe", 1e9, "a run"), "no level 'PCIe': name one of .'NVLink'"),
+        (lambda: clusters.pipedream_figure1("H100"), "gpu must be one of K80, .*, not 'H100'"),
+        (lambda: named("cloud"), "cluster must be one of pipedream-a, .*, not 'cloud'"),
+        (lambda: named("2bw-v100", 12), "ask for 16 workers in place of 12"),  # half a server
+    ],
+)
+def test_what_cannot_be_is_refused(call: Callable[[], object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        call()
 
 
-def test_bad_devices_are_refused() -> None:
-    with pytest.raises(ValueError, match="chip's memory_bytes must be above zero, not 0"):
-        Device("chip", 0, {}, 1)
-    with pytest.raises(ValueError, match="chip's memory_bandwidth must be above zero, not 0"):
-        Device("chip", 1, {}, 0)
-    with pytest.raises(ValueError, match=r"chip's peak_flops\['float32'\] must be above zero"):
-        Device("chip", 1, {"float32": 0}, 1)
-    with pytest.raises(ValueError, match=r"chip's library must be one of .* not 'MKL'"):
-        Device("chip", 1, {}, 1, "MKL")  # type: ignore[arg-type]
+GBPS = 1e9 / 8
 
 
-def test_bad_clusters_are_refused() -> None:
-    with pytest.raises(ValueError, match="has no level: give one, of width 1"):
-        Cluster("nothing", DEVICE, ())
-    with pytest.raises(ValueError, match="need different names"):
-        Cluster("twins", DEVICE, (INSIDE, INSIDE))
+@pytest.mark.parametrize(
+    ("cluster", "workers", "gib", "outermost_gbps"),
+    [
+        (clusters.pipedream_a(4), 4, 12, 25),
+        (clusters.pipedream_b(), 8, 16, 10),
+        (clusters.pipedream_figure1("K80"), 8, 12, 10),
+        (clusters.pipedream_figure1("Titan X", 2), 2, 12, 10),
+        (clusters.pipedream_figure1("V100", 32), 32, 16, 10),
+        (clusters.gpipe_tpu_v2(), 8, 8, 496),
+        (clusters.torchgpipe_p40(4), 4, 22, 126.03),
+        (clusters.two_bw_v100(), 64, 16, 25),
+        (clusters.two_bw_v100(1), 8, 16, 25),
+    ],
+    ids=lambda value: value.name if isinstance(value, Cluster) else None,
+)
+def test_presets_have_what_the_papers_print(
+    cluster: Cluster, workers: int, gib: int, outermost_gbps: float
+) -> None:
+    assert cluster.workers == workers
+    assert cluster.device.memory_bytes == gib * 2**30
+    assert cluster.levels[-1].bandwidth == pytest.approx(outermost_gbps * GBPS, rel=1e-4)
+    assert cluster.levels[-1].effective is None, "nothing is fitted"
 
 
-def test_what_a_cluster_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match="no worker 8: its 8 workers are numbered from 0"):
-        EIGHT.bandwidth(0, 8)
-    with pytest.raises(ValueError, match="no worker -1"):
-        EIGHT.member(-1, INSIDE)
-    with pytest.raises(ValueError, match="worker 3 needs no link to itself"):
-        EIGHT.level_between(3, 3)
-    with pytest.raises(ValueError, match="no level 'PCIe'"):
-        EIGHT.member(0, Level("PCIe", 4, 1e9))
-    with pytest.raises(ValueError, match=r"no level 'PCIe': name one of \['NVLink', 'network'\]"):
-        EIGHT.calibrated("PCIe", 1e9, "a run")
+def test_2bw_servers_have_nvlink_inside_and_a_slower_network_between() -> None:
+    cluster = clusters.two_bw_v100()
+    assert cluster.level_between(0, 7).name == "NVLink"
+    assert cluster.level_between(7, 8).name == "network"
+    assert cluster.bandwidth(0, 7) == 6 * 20e9, "what collectives attain of 25 GB/s a link"
+    assert cluster.levels[0].bandwidth == 6 * 25e9
+    assert cluster.bandwidth(7, 8) == 25e9 / 8
+
+
+@pytest.mark.parametrize("name", [name for name in CLUSTERS if name != "local"])
+def test_every_name_is_a_cluster_of_as_many_workers_as_asked(name: str) -> None:
+    assert named(name, 16).workers == 16
+    assert named(name).workers >= 8
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_cpu_is_shared_out_among_workers() -> None:
+    cluster = local(2)
+    (link,) = cluster.levels
+    assert cluster.workers == 2
+    assert list(cluster.device.peak_flops) == ["float32"]
+    assert 1e9 < cluster.device.peak_flops["float32"] < 1e14
+    assert 1e8 < link.used_bandwidth < 1e13
+    assert link.shared
+    assert link.effective is not None
+    assert 0 < link.latency_s < 0.1
+    assert "measured here" in str(cluster)
+    assert "nominal" not in str(cluster)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_measuring_leaves_the_number_of_threads_alone() -> None:
+    before = torch.get_num_threads()
+    local(1)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_measured_in_every_dtype_and_shared_out() -> None:
+    gpus = torch.cuda.device_count()
+    cluster, halves = local(), local(2 * gpus)
+    assert (cluster.workers, halves.workers) == (gpus, 2 * gpus)
+    assert set(cluster.device.peak_flops) == {"float32", "float16", "bfloat16"}
+    assert halves.device.memory_bytes == cluster.device.memory_bytes / 2

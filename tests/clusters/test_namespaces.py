@@ -12,13 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipekit.clusters.namespaces import (
-    available,
-    burst_bytes,
-    bytes_per_second,
-    call,
-    run,
-)
+from pipekit.clusters.namespaces import available, burst_bytes, bytes_per_second, call, run
 
 LIMIT_S = 100
 REASON = available()
@@ -156,9 +150,7 @@ def test_a_failure_ends_the_others(
 
 
 @needs_namespaces
-def test_what_a_worker_leaves_running_is_ended(
-    sleep: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_worker_leaves_is_ended(sleep: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["sh", "-c", f"{sleep} & printf done"], 2) == 0
     assert sorted(capfd.readouterr().out.splitlines()) == ["[0] done", "[1] done"]
 
@@ -166,9 +158,7 @@ def test_what_a_worker_leaves_running_is_ended(
 @needs_namespaces
 @pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_when_we_are_ended(
-    sleep: str, by: signal.Signals, repository: Path
-) -> None:
+def test_nothing_is_left_when_we_end(sleep: str, by: signal.Signals, repository: Path) -> None:
     command = ["sh", "-c", f"echo started; {sleep}"]
     program = f"from pipekit.clusters.namespaces import run; run({command}, 2, '1gbit')"
     with subprocess.Popen(

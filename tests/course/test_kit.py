@@ -84,9 +84,7 @@ def test_a_common_error_fails_its_part(
     assert (part or "part_2") in graded(source)
 
 
-def test_a_backward_at_the_newest_weights_fails_part_4(
-    graded: Callable[[str], list[str]],
-) -> None:
+def test_a_backward_at_the_newest_weights_fails_part_4(graded: Callable[[str], list[str]]) -> None:
     newest = """
         x = self.stash.pop(microbatch)[1]
         weights = {name: each.detach().requires_grad_() for name, each in self.weights.items()}

@@ -118,11 +118,8 @@ def test_costs_are_the_papers_closed_forms(build: ModuleType, costs: pd.DataFram
     assert [kept[name] for name in ("gpipe", "flush", "pipedream")] == [m, p, p]
     behind = costs[table.OLD]
     assert [behind[name] for name in ("pipedream", "2bw", "flush")] == [p - 1, 1, 0]
-    assert [costs.loc[name, table.WEIGHTS] for name in ("pipedream", "2bw", "dualpipe")] == [
-        p,
-        2,
-        2,
-    ]
+    weights = costs[table.WEIGHTS]
+    assert [weights[name] for name in ("pipedream", "2bw", "dualpipe")] == [p, 2, 2]
 
 
 def test_the_course_is_the_puzzles_page(build: ModuleType, tmp_path: Path) -> None:
@@ -192,9 +189,7 @@ def test_the_gallery_shows_the_first_figure_of_each_notebook_that_has_run(
     assert "[Speed](b.ipynb) (not run here)" in front
 
 
-def test_an_explorer_that_has_not_run_has_the_figure_of_its_first_setting(
-    build: ModuleType,
-) -> None:
+def test_an_explorer_that_has_not_run_shows_its_first_setting(build: ModuleType) -> None:
     assert "PipeDream: bubble" in build.gallery.explored("timeline")
     assert build.gallery.explored("sweep") is None
 

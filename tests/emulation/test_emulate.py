@@ -3,7 +3,7 @@
 What a machine adds to it in real time, no test decides.
 """
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,24 +15,16 @@ import torch
 from hypothesis import given
 from torch import nn
 
-from pipekit import Pipeline, emulate, models, simulate
+from pipekit import Pipeline, emulate, models, schedules, simulate
 from pipekit.clusters import flat
 from pipekit.clusters.papers import V100
 from pipekit.emulation import stage
+from pipekit.emulation.measured_host import gaps, host_from, longer
 from pipekit.emulation.stage import Waiter
 from pipekit.plans import Plan
-from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
-from pipekit.schedules import (
-    Op,
-    Schedule,
-    check,
-    flush,
-    gpipe,
-    pipedream,
-    two_bw,
-    zb_h2,
-)
-from pipekit.simulation import Costs
+from pipekit.profiling import LayerProfile, Profile, TieProfile
+from pipekit.schedules import Op, Schedule, check, flush, gpipe, pipedream, two_bw, zb_h2
+from pipekit.simulation import Costs, Host
 from pipekit.traces import Trace
 from tests.emulation.own_time import own_time
 from tests.schedules.strategies import training_methods
@@ -120,9 +112,7 @@ def test_updates_wait_for_the_gradients_that_stages_share(schedule: Schedule) ->
     assert alone.frame.query("op == 'UPDATE' and version == 1")["start_s"].nunique() == 3
 
 
-def test_a_late_wait_shortens_the_next_so_that_the_mean_is_right(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_late_wait_shortens_the_next_for_a_right_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sleep that is 0.2 ms too long is so once, and not a hundred times."""
     now = [0.0]
 
@@ -148,26 +138,12 @@ def test_the_gradients_of_replicas_take_their_time_on_the_links() -> None:
     assert_the_same(run.trace, simulate(schedule, profile, cluster=cluster))
 
 
-def test_skips_take_the_time_of_the_link_between_their_ends() -> None:
-    """A skip of 40 ms and main tensors of 5 ms: the skip is what stage 2 waits for."""
-    layers = Profile.uniform(3, MS, MS, output_bytes=1000).layers
-    profile = Profile(layers, skips=(SkipProfile("a", 0, 2, 8000),))
-    frame = emulate(gpipe(3, 1).take(1), profile, cluster=flat(3, 200e3)).trace.frame
-    start = frame.set_index(["stage", "op"])["start_s"]
-    assert start[2, "FORWARD"] >= 40 * MS
-    assert start[0, "BACKWARD"] - start[2, "BACKWARD"] >= 40 * MS
-
-
 def test_skips_cross_the_same_links_simulated_emulated_and_for_real() -> None:
     model, images = models.unet(1, 2), torch.rand(2, 3, 64, 64)
     profile = Profile.analytic(model, images, V100).scaled(1)
     plan, schedule = Plan.by_hand([2, 8, 7, 5]), flush(4, 2).take(1)
     real = Pipeline(
-        model,
-        schedule,
-        balance=plan,
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        loss=nn.MSELoss(),
+        model, schedule, balance=plan, optimizer=partial(torch.optim.SGD, lr=0.1), loss=nn.MSELoss()
     ).train([(images, torch.rand(2, 1, 64, 64))])
     emulated, simulated = emulate(schedule, profile, plan), simulate(schedule, profile, plan)
     assert simulated.transfers is not None
@@ -187,3 +163,38 @@ def test_an_update_that_needs_all_workers_waits_for_them() -> None:
     with own_time():
         trace = emulate(schedule, profile, validate="first").trace
     assert_the_same(trace, simulate(schedule, profile, validate="first"))
+
+
+def costs(message: float) -> Profile:
+    return Profile(
+        (
+            LayerProfile("first", 1, 2, output_bytes=message, update_s=0.5),
+            LayerProfile("last", 3, 6, update_s=0.5),
+        )
+    )
+
+
+def test_a_host_is_found_again_from_the_gaps_of_its_own_runs() -> None:
+    host = Host(
+        pass_s=0.25,
+        task_s=0.03,
+        batch_s=0.05,
+        send_s=0.02,
+        send_byte_s=0.001,
+        receive_s=0.04,
+        receive_byte_s=0.002,
+        wake_s=0.07,
+    )
+    sizes, split = (10.0, 80.0), Plan.by_hand([1, 1])
+    found = []
+    for size in sizes:
+        frame = simulate(schedules.gpipe(2, 4).take(8), costs(size), host=host).frame
+        found.append(gaps(frame) | {"pass": longer(frame, costs(size), split)})
+    again = host_from(sizes, found)
+    assert asdict(again) == pytest.approx(asdict(host))
+
+
+def test_what_comes_out_below_nothing_counts_as_nothing() -> None:
+    found = {"task": 1.0, "batch": 0.5, "send": 2.0, "receive": 0.5, "answer": 1.0, "pass": -1.0}
+    larger = found | {"send": 1.5}
+    assert host_from([1.0, 2.0], [found, larger]) == Host(task_s=1.0, send_s=1.0)

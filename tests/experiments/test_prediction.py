@@ -7,14 +7,7 @@ import torch
 from torch import nn
 
 from experiments import prediction
-from experiments.prediction import (
-    MethodCase,
-    TrainedModel,
-    as_it_ran,
-    cases,
-    compared,
-    predicted,
-)
+from experiments.prediction import MethodCase, TrainedModel, as_it_ran, cases, compared, predicted
 from experiments.study import memory_of
 from pipekit import Profile, schedules, simulate
 from pipekit.models import convnet
@@ -101,9 +94,7 @@ def test_the_two_parts_make_up_the_error(
     assert row["counts agree"]
 
 
-def test_what_was_predicted_before_counts(
-    small: TrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predictions_of_before_count(small: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Profiles that are taken beside the runs, or loops beside them, change no prediction."""
     costs = Profile(tuple(LayerProfile(str(n), 0.01, 0.02) for n in range(3)))
     monkeypatch.setattr(TrainedModel, "profiled", lambda *_: costs)

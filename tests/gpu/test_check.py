@@ -52,7 +52,7 @@ def test_everybody_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "BATCHES", 1)
     found = check.speed(["cpu"] * STAGES, WIDTH, ROWS).set_index("who")
     assert {who.partition(",")[0] for who in found.index} == {
-        *("unsplit", "GPipe", "1F1B", "PipeDream-2BW", "torch.distributed.pipelining"),
+        *("unsplit", "GPipe", "1F1B", "PipeDream-2BW", "torch.distributed.pipelining")
     }
     assert (found["ms"] > 0).all()
     assert found.loc[check.UNSPLIT, "rate"] == 1

@@ -52,11 +52,7 @@ def simulated(
     profile = Profile((layer,) * schedule.stages, rows=1)
     other = {op: seconds for op, seconds in SECONDS.items() if op not in (*PASSES, Op.UPDATE)}
     costs = Costs(
-        profile,
-        tasks=tasks,
-        ops=other,
-        host_bytes_per_s=bandwidth,
-        shards=Shards(2, bandwidth),
+        profile, tasks=tasks, ops=other, host_bytes_per_s=bandwidth, shards=Shards(2, bandwidth)
     )
     return pk.simulate(schedule, costs, cluster=clusters.flat(schedule.worker_count, bandwidth))
 

@@ -126,14 +126,11 @@ def slow_link(chance: np.random.Generator, schedule: Schedule) -> Fault:
 
 def late_optimizer(chance: np.random.Generator, schedule: Schedule) -> Fault:
     times = chance.uniform(10, 40)
-    said = f"updates x {times:.0f}"
-    return Fault(
-        "between steps",
-        [None],
-        said,
-        lambda _, op, *__: times if op is Op.UPDATE else 1.0,
-        update_s=0.0,
-    )
+
+    def late(_: int, op: Op, *__: int) -> float:
+        return times if op is Op.UPDATE else 1.0
+
+    return Fault("between steps", [None], f"updates x {times:.0f}", late, update_s=0.0)
 
 
 def pause(chance: np.random.Generator, schedule: Schedule) -> Fault:
@@ -141,12 +138,8 @@ def pause(chance: np.random.Generator, schedule: Schedule) -> Fault:
     tasks = [task for task in schedule.workers[worker] if task.op is not Op.UPDATE]
     paused, times = tasks[chance.integers(len(tasks))], chance.uniform(5, 20)
     said = f"{paused} of worker {worker} x {times:.0f}"
-    return Fault(
-        "noise",
-        [None],
-        said,
-        lambda w, *task: times if (w, *task) == (worker, *paused[:3]) else 1.0,
-    )
+    place = worker, *paused[:3]
+    return Fault("noise", [None], said, lambda *task: times if task == place else 1.0)
 
 
 FAULTS = (

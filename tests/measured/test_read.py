@@ -64,7 +64,7 @@ def _a_folder_a_rank(folder: Path) -> Path:
 
 def _beside_other_files(folder: Path) -> Path:
     found = recordings.kineto(RUN, folder / "ranks")
-    _written(found / "arguments.json", '{"lr": 0.1}')
+    (found / "arguments.json").write_text('{"lr": 0.1}')
     return found
 
 
@@ -247,120 +247,92 @@ def test_a_first_step_that_compiled_is_left_out_by_name(tmp_path: Path) -> None:
     assert sorted(set(chosen.frame["step"])) == [2, 3]
 
 
-def _cut(path: Path) -> Path:
+def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
-    return path
 
 
-def _no_rank(folder: Path, rank: int) -> Path:
-    next(folder.glob(f"*{rank}.json")).unlink()
-    return folder
+def _without_rank_1(folder: Path) -> None:
+    next(folder.glob("*1.json")).unlink()
 
 
-BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "missing": (lambda folder: folder / "none.json", "there is no .*none.json"),
-    "empty file": (lambda folder: _written(folder / "a.json", ""), "a.json is empty"),
-    "empty folder": (lambda folder: folder, "is an empty folder"),
-    "not a trace": (lambda folder: _written(folder / "a.md", "# hello"), "known format: Byte"),
-    "another JSON": (lambda folder: _written(folder / "a.json", "{}"), "known format: Byte"),
-    "Megatron's timers": (
-        lambda folder: _written(
-            folder / "log.txt",
-            " iteration 5/20 | elapsed time per iteration (ms): 2000.0 |\n"
-            "(min, max) time across ranks (ms):\n"
-            "    forward-compute ................................: (1201.43, 1399.04)\n",
-        ),
-        "has Megatron's timers, which sum up all passes",
-    ),
-    "cut JSON": (
-        lambda folder: _cut(recordings.megatron_app(RUN, folder / "a.json")),
-        "a.json cannot be read as JSON.*cut off",
-    ),
-    "cut Parquet": (
-        lambda folder: _cut(recordings.bytedance([RUN], folder / "a.parquet")),
-        "a.parquet cannot be read as Parquet",
-    ),
-    "a rank of Primus": (
-        lambda folder: _no_rank(recordings.primus(RUN, folder / "pp"), 1),
-        "has no pp_rank_1.json: its config.json has 3 ranks",
-    ),
-    "a rank of torch": (
-        lambda folder: _no_rank(recordings.kineto(RUN, folder / "ranks"), 1),
-        "has 2 of 3 ranks: add the files of the others",
-    ),
-    "two files of one rank": (
-        lambda folder: _twice(recordings.kineto(RUN, folder / "ranks")),
-        "are both of rank 0",
-    ),
-    "a profile without a pipeline": (
-        lambda folder: _written(folder / "a.json", '{"schemaVersion": 1, "traceEvents": []}'),
-        "has no actions of a pipeline",
-    ),
-    "one stage": (
-        lambda folder: recordings.kineto(
-            recordings.simulated(schedules.gpipe(1, 4).take(1)), folder / "ranks"
-        ),
-        "has passes of less than two stages: it is cut off, or not of a pipeline",
-    ),
-    "negative duration": (
-        lambda folder: _negative(recordings.bytedance([RUN], folder / "a.parquet")),
-        "begins at .* and ends at .*: the file is damaged",
-    ),
-    "a worker's rows": (
-        lambda folder: _without_worker(recordings.bytedance([RUN, RUN], folder / "a.parquet")),
-        "has no passes of stage 1 in pipeline 1: the records of its rank are missing",
-    ),
-    "no column": (
-        lambda folder: _no_column(recordings.bytedance([RUN], folder / "a.parquet")),
-        "lacks the columns duration",
-    ),
-}
-
-
-def _written(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
-
-
-def _twice(folder: Path) -> Path:
+def _twice(folder: Path) -> None:
     (folder / "copy.json").write_text((folder / "rank0.json").read_text())
-    return folder
 
 
-def _without_worker(path: Path) -> Path:
-    pd.read_parquet(path).query("rank != 4").to_parquet(path)
-    return path
+def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], None]:
+    return lambda path: change(pd.read_parquet(path)).to_parquet(path)
 
 
-def _negative(path: Path) -> Path:
-    rows = pd.read_parquet(path)
-    rows.loc[3, "duration"] = -1.0
-    rows.to_parquet(path)
-    return path
+@pytest.mark.parametrize(
+    ("form", "damage", "sentence"),
+    [
+        ("megatron-app", _cut, "events.json cannot be read as JSON.*cut off"),
+        ("bytedance", _cut, "trace.parquet cannot be read as Parquet"),
+        ("primus", _without_rank_1, "has no pp_rank_1.json: its config.json has 3 ranks"),
+        ("kineto", _without_rank_1, "has 2 of 3 ranks: add the files of the others"),
+        ("kineto", _twice, "are both of rank 0"),
+        (
+            "bytedance",
+            _rows(lambda rows: rows.assign(duration=rows["duration"].where(rows.index != 3, -1.0))),
+            "begins at .* and ends at .*: the file is damaged",
+        ),
+        ("bytedance", _rows(lambda rows: rows.drop(columns="duration")), "lacks the columns dur"),
+    ],
+)
+def test_a_damaged_file_gets_one_sentence_that_names_it(
+    form: str, damage: Callable[[Path], None], sentence: str, tmp_path: Path
+) -> None:
+    path = WRITERS[form](tmp_path)
+    damage(path)
+    require_refusal(path, sentence)
 
 
-def _no_column(path: Path) -> Path:
-    pd.read_parquet(path).drop(columns="duration").to_parquet(path)
-    return path
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_gets_one_sentence_that_names_it(name: str, tmp_path: Path) -> None:
-    make, sentence = BAD[name]
+def require_refusal(path: Path, sentence: str) -> None:
     with pytest.raises((ValueError, OSError), match=sentence) as caught:
-        pk.read_trace(make(tmp_path))
+        pk.read_trace(path)
     assert "\n" not in str(caught.value)
 
 
+TIMERS = """\
+ iteration 5/20 | elapsed time per iteration (ms): 2000.0 |
+(min, max) time across ranks (ms):
+    forward-compute ................................: (1201.43, 1399.04)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("a.json", "", "a.json is empty"),
+        ("a.md", "# hello", "known format: Byte"),
+        ("a.json", "{}", "known format: Byte"),
+        ("log.txt", TIMERS, "has Megatron's timers, which sum up all passes"),
+        ("a.json", '{"schemaVersion": 1, "traceEvents": []}', "has no actions of a pipeline"),
+    ],
+)
+def test_no_trace_gets_one_sentence(name: str, text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    require_refusal(tmp_path / name, sentence)
+
+
+def test_what_lacks_a_pipeline_gets_one_sentence(tmp_path: Path) -> None:
+    require_refusal(tmp_path / "none.json", "there is no .*none.json")
+    require_refusal(tmp_path, "is an empty folder")
+    one_stage = recordings.simulated(schedules.gpipe(1, 4).take(1))
+    found = recordings.kineto(one_stage, tmp_path / "ranks")
+    require_refusal(found, "has passes of less than two stages: it is cut off, or not of a pipel")
+    path = recordings.bytedance([RUN, RUN], tmp_path / "a.parquet")
+    _rows(lambda rows: rows.query("rank != 4"))(path)
+    require_refusal(path, "has no passes of stage 1 in pipeline 1: the records of its rank are mis")
+
+
 def test_a_step_that_lacks_passes_is_left_out(tmp_path: Path) -> None:
-    folder = recordings.kineto(RUN, tmp_path / "ranks")
-    for rank in range(3):
-        path = folder / f"rank{rank}.json"
-        written = json.loads(path.read_text())
-        once = written["traceEvents"]
-        later = [event | {"ts": event["ts"] + 1e6} for event in once]
-        written["traceEvents"] = once + (later[:-2] if rank == 2 else later)
-        path.write_text(json.dumps(written))
-    read = pk.read_trace(folder)
+    lacks = iter([False, False, True])
+
+    def twice(events: list[dict[str, Any]]) -> list[Any]:
+        later = [event | {"ts": event["ts"] + 1e6} for event in events]
+        return events + (later[:-2] if next(lacks) else later)
+
+    read = pk.read_trace(_rewritten(tmp_path, twice))
     assert sorted(set(read.frame["step"])) == [0]
     assert "steps 1 lack passes: left out" in read.notes

@@ -101,10 +101,7 @@ def test_published_slowdowns_are_found_again(job: str) -> None:
     ("path", "method"),
     [
         ("primus_traces/pp8", "flush"),
-        (
-            "megatronapp_traces/data-1-pipeline-4-tensor-1-pp-aggregated.json",
-            "interleaved",
-        ),
+        ("megatronapp_traces/data-1-pipeline-4-tensor-1-pp-aggregated.json", "interleaved"),
     ],
 )
 def test_published_steps_are_replayed_from_durations(path: str, method: str) -> None:

@@ -1,6 +1,9 @@
 import ast
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -8,6 +11,7 @@ from nbformat import NotebookNode
 
 from experiments.study.notebook import Notebook
 from experiments.study.notebook import parameters as given_to
+from pipekit.datasets import mnist, python_source
 from pipekit.ledger.batches.experiment import GIVEN, SCALES, load_all
 from pipekit.ledger.batches.ranges import Parameter, read
 
@@ -49,6 +53,23 @@ def test_all_that_it_imports_of_ours_is_there(notebook: NotebookNode) -> None:
     imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
     ours = [ast.unparse(node) for node in imports if OURS.search(ast.unparse(node))]
     exec("\n".join(ours), {})
+
+
+def test_every_test_that_proves_a_claim_is_there(notebook: NotebookNode) -> None:
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    known: dict[str, object] = {}
+    for statement in ast.parse(code).body:
+        if isinstance(statement, ast.Assign):
+            with suppress(Exception):  # what is imported or computed: no name of a test
+                exec(ast.unparse(statement), known)
+        for node in ast.walk(statement):
+            if isinstance(node, ast.JoinedStr) and "_" in (text := ast.unparse(node)):
+                value: object = ""
+                with suppress(Exception):  # made of what is computed, as above
+                    value = eval(text, known)
+                for named in str(value).split():
+                    path, _, test = named.partition("::")
+                    assert not test or f"def {test}" in (ROOT / path).read_text(), named
 
 
 def test_it_says_at_its_beginning_how_long_it_takes(notebook: NotebookNode) -> None:
@@ -153,3 +174,37 @@ def test_the_template_of_ones_own_has_thirty_lines() -> None:
 def test_no_cell_has_more_than_30_lines(notebook: NotebookNode) -> None:
     cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     assert max(len(source.splitlines()) for source in cells) <= 30
+
+
+@pytest.fixture
+def cell(repository: Path, name: str) -> str:
+    notebook = nbformat.read(repository / f"notebooks/{name}.ipynb", as_version=4)
+    return str(next(c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])).source)
+
+
+@pytest.fixture
+def most(cell: str) -> Callable[[str], int]:
+    """A parameter's greatest value."""
+
+    def of(name: str) -> int:
+        allowed = read(cell)[name].range
+        assert allowed is not None
+        assert allowed.ends is not None
+        return int(allowed.ends[1])
+
+    return of
+
+
+@pytest.mark.parametrize("name", ["pipedream_2bw/convergence"])
+def test_there_is_as_much_text_as_is_allowed(cell: str, most: Callable[[str], int]) -> None:
+    given: dict[str, Any] = {}
+    exec(cell, given)
+    rows, tests = most("rows"), most("test_rows")
+    learnt = python_source(given["sequence"], rows + tests, tests).train_inputs
+    assert len(learnt) == rows
+
+
+@pytest.mark.parametrize("name", ["gpipe/timelines"])
+def test_there_are_as_many_images_as_is_allowed(most: Callable[[str], int]) -> None:
+    images = 256 * most("steps")
+    assert len(mnist(rows=images + 250, test_rows=250).train_inputs) == images

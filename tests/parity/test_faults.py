@@ -1,6 +1,5 @@
 """Every fault is found and its class named: published ones, and all that the judge knows."""
 
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from pipekit.parity.adapter import train
 from pipekit.parity.judge import judged
 from pipekit.parity.verdict import Fault
-from tests.parity import unlisted
+from tests.parity import published, unlisted
 from tests.parity.small import Small, verdict_on
 from tests.sampled import sampled
 
@@ -27,24 +26,22 @@ def unstated(adapter: type[Small]) -> type:
     return Alone
 
 
-PUBLISHED = {
-    "torchtitan_2972": ("tokens", Fault.SUMMED),
-    "torchtitan_1732": ("dense", Fault.AVERAGED_TWICE),
-    "torchtitan_963": ("dense", Fault.MISSING),
-    "torchtitan_771": ("dense", Fault.NEVER),
-    "deepspeed_7773": ("dense", Fault.SUMMED),
-    "deepspeed_8154": ("dense", Fault.ONCE_A_STAGE),
-    "nemo_automodel_3530": ("dense", Fault.ONLY_LAST),
-    "transformer_engine_3437": ("tied", Fault.TIED_ONCE),
-}
+PUBLISHED: list[tuple[type[Small], str, str]] = [
+    (published.Torchtitan2972, "tokens", Fault.SUMMED),
+    (published.Torchtitan1732, "dense", Fault.AVERAGED_TWICE),
+    (published.Torchtitan963, "dense", Fault.MISSING),
+    (published.Torchtitan771, "dense", Fault.NEVER),
+    (published.DeepSpeed7773, "dense", Fault.SUMMED),
+    (published.DeepSpeed8154, "dense", Fault.ONCE_A_STAGE),
+    (published.NemoAutomodel3530, "dense", Fault.ONLY_LAST),
+    (published.TransformerEngine3437, "tied", Fault.TIED_ONCE),
+]
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_fault_made_again_is_found(name: str) -> None:
-    model, fault = PUBLISHED[name]
-    fault_class = import_module(f"tests.parity.faults.{name}").Fault
-    for adapter in (fault_class, unstated(fault_class)):
-        verdict = verdict_on(adapter, model)
+@pytest.mark.parametrize(("adapter", "model", "fault"), PUBLISHED)
+def test_a_published_fault_is_found(adapter: type[Small], model: str, fault: str) -> None:
+    for each in (adapter, unstated(adapter)):
+        verdict = verdict_on(each, model)
         assert not verdict.ok
         assert fault in verdict.findings[0].classes, verdict.text
 

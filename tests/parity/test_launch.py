@@ -109,7 +109,7 @@ REFUSED = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_trainer_that_cannot_be_judged_is_one_sentence(
+def test_a_trainer_without_verdict_is_one_sentence(
     name: str, trainer: Callable[[str], str]
 ) -> None:
     with pytest.raises(ValueError, match=r"\w") as refused:

@@ -11,7 +11,7 @@ from pipekit.parity.suite import SUITE, loss
 from pipekit.parity.verdict import TOLERANCE, Fault
 from tests.parity.adapters.hugging_face import HuggingFace
 from tests.parity.adapters.own import STALE, Module, engine_adapter
-from tests.parity.faults import deepspeed_7773
+from tests.parity.published import DeepSpeed7773
 from tests.parity.small import Small, verdict_on
 from tests.sampled import sampled
 
@@ -101,7 +101,7 @@ def test_with_other_masks_only_the_mean_is_compared() -> None:
 
 
 def test_with_the_loops_own_masks_a_factor_is_found_exactly() -> None:
-    assert verdict_on(deepspeed_7773.Fault, "dropout").classes == (Fault.SUMMED,)
+    assert verdict_on(DeepSpeed7773, "dropout").classes == (Fault.SUMMED,)
 
 
 def test_no_dropout_at_all_is_a_fault() -> None:

@@ -1,4 +1,4 @@
-"""Layouts ranked for a model, a cluster and a batch; and what other programs are told."""
+"""Layouts ranked for a model, a cluster and a batch; what other programs are told; fitted constants."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import pipekit
 from pipekit.cli import app
 from pipekit.performance import flags
-from pipekit.performance.constants import fitted
+from pipekit.performance.constants import NEW_DEVICE, Constants, Fit, Fits, fitted
 from pipekit.performance.devices import described, machine
 from pipekit.performance.layout import ParallelLayout, layouts
 from pipekit.performance.memory import peak_bytes
@@ -121,9 +121,7 @@ def made(model: Shape, layout: ParallelLayout) -> TrainingSetup:
         ("deepseek-v3", {"pp": 2, "ep": 8, "dp": 8}, "--mtp-num-layers 1 --pipeline-model"),
     ],
 )
-def test_megatrons_flags_are_those_that_it_takes(
-    model: str, layout: dict[str, Any], says: str
-) -> None:
+def test_megatrons_flags_are_what_it_takes(model: str, layout: dict[str, Any], says: str) -> None:
     assert says in flags.megatron(made(shape(model), ParallelLayout(microbatches=8, **layout)))
 
 
@@ -194,3 +192,44 @@ def test_the_command_prints_flags_and_writes_the_candidates(tmp_path: Path) -> N
     assert done.exit_code == 0, done.output
     assert "--tensor-model-parallel-size" in done.output
     assert file.read_text().startswith("tp,cp,ep,pp,chunks,dp")
+
+
+ONE, OTHER = (Fit(Constants(0.5, 1e-6), {each: ["row"]}) for each in ("plain", "mixed"))
+FITS = Fits(
+    {"Made on one": ONE, "Made on other": OTHER},
+    {
+        "plain": {"all": 0.2},
+        "mixed": {"dense": 0.1, "experts": 0.3, NEW_DEVICE: 0.25},
+        "away": {"all": 0.9},
+    },
+)
+
+
+def test_a_training_has_the_constants_of_its_machine() -> None:
+    layout = ParallelLayout(tp=2, pp=4, dp=8, microbatches=16, zero=1)
+    run = training(shape("llama3-8b"), layout, machine("H100"), MEGATRON_CORE, seq_tokens=8192)
+    assert run.constants == fitted().constants("Megatron-Core on H100")
+
+
+def test_a_machine_without_rows_has_its_frameworks_median() -> None:
+    fits = fitted()
+    unseen = fits.constants("Megatron-Core on MI300X")
+    known = [fit.constants for name, fit in fits.machines.items() if "Megatron-Core" in name]
+    assert min(each.efficiency for each in known) <= unseen.efficiency
+    assert unseen.efficiency <= max(each.efficiency for each in known)
+    with pytest.raises(ValueError, match="nothing was fitted for 'alone on H100'"):
+        fits.constants("alone on H100")
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind", "half"),
+    [
+        ("Made on one", "dense", 0.2),
+        ("Made on other", "dense", 0.1),
+        ("Made on other", "experts", 0.3),
+        ("Made on third", "dense", 0.25),  # nobody fitted it: its framework's new devices
+        ("Alone on one", "dense", 0.9),  # of a framework without any: the widest
+    ],
+)
+def test_an_interval_is_that_of_its_machines_sets(machine: str, kind: str, half: float) -> None:
+    assert FITS.half_width(machine, kind) == half

@@ -37,9 +37,7 @@ def test_gpt_has_the_parameters_of_its_paper() -> None:
         ("gpt-oss-120b", 116.8, 5.1),
     ],
 )
-def test_published_models_have_the_published_parameters(
-    name: str, billions: float, active: float
-) -> None:
+def test_models_have_the_published_parameters(name: str, billions: float, active: float) -> None:
     known = shape(name)
     tables = (1 if known.tied else 2) * known.vocabulary * known.hidden
     every = known.dense_parameters + known.expert_parameters + tables
@@ -47,16 +45,10 @@ def test_published_models_have_the_published_parameters(
     assert known.active_parameters / 1e9 == pytest.approx(active, rel=0.07)
 
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "tie_word_embeddings": False,
-}
+HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8}
+HEADLESS = {"model_type": "llama", "num_hidden_layers": 32, "tie_word_embeddings": False}
+HEADLESS |= {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256}
+LLAMA = HEADLESS | HEADS
 
 
 def written(folder: Path, config: dict[str, object]) -> Path:
@@ -80,25 +72,12 @@ def test_gpt2_has_names_of_its_own_and_no_gate(tmp_path: Path) -> None:
 
 def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
     """DeepSeek-V3's config.json has these names and numbers."""
-    config = {
-        "model_type": "deepseek_v3",
-        "hidden_size": 7168,
-        "num_hidden_layers": 61,
-        "num_attention_heads": 128,
-        "intermediate_size": 18432,
-        "vocab_size": 129280,
-        "q_lora_rank": 1536,
-        "kv_lora_rank": 512,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-        "n_routed_experts": 256,
-        "num_experts_per_tok": 8,
-        "moe_intermediate_size": 2048,
-        "n_shared_experts": 1,
-        "first_k_dense_replace": 3,
-        "num_nextn_predict_layers": 1,
-        "tie_word_embeddings": False,
-    }
+    config = {"model_type": "deepseek_v3", "num_hidden_layers": 61, "tie_word_embeddings": False}
+    config |= {"hidden_size": 7168, "intermediate_size": 18432, "vocab_size": 129280}
+    config |= {"num_attention_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512}
+    config |= {"qk_rope_head_dim": 64, "v_head_dim": 128, "num_nextn_predict_layers": 1}
+    config |= {"n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1}
+    config |= {"moe_intermediate_size": 2048, "first_k_dense_replace": 3}
     known = shape("deepseek-v3")
     found = from_config(written(tmp_path, config))
     assert found.blocks == known.blocks
@@ -125,9 +104,7 @@ HYBRID = {"mamba_num_heads": 8, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_
         ({"text_config": {"num_hidden_layers": 3}}, {"Attention, MLP": 3}),
     ],
 )  # fmt: skip
-def test_the_layers_of_each_family(
-    tmp_path: Path, more: dict[str, Any], kinds: dict[str, int]
-) -> None:
+def test_layers_of_each_family(tmp_path: Path, more: dict[str, Any], kinds: dict[str, int]) -> None:
     def told(layer: Any) -> str:
         window = getattr(layer, "window", None)
         return f"{type(layer).__name__} {window}" if window else type(layer).__name__
@@ -145,17 +122,14 @@ def test_the_layers_of_each_family(
         ({"num_attention_heads": [12, 12]}, "num_attention_heads is .*: give one whole number"),
     ],
 )
-def test_what_no_shape_describes_is_refused(
-    tmp_path: Path, more: dict[str, Any], says: str
-) -> None:
+def test_what_has_no_shape_is_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         from_config(written(tmp_path, LLAMA | more))
 
 
 def test_a_config_that_lacks_a_number_is_refused_with_its_names(tmp_path: Path) -> None:
-    heads = {name: value for name, value in LLAMA.items() if "heads" not in name}
     with pytest.raises(ValueError, match="has none of num_attention_heads, n_head"):
-        from_config(written(tmp_path, heads))
+        from_config(written(tmp_path, HEADLESS))
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ValueError, match="is not a model's config"):
         from_config(tmp_path / "broken.json")

@@ -13,8 +13,8 @@ from pipekit.clusters import Level
 from pipekit.planning.objectives import Cost
 from pipekit.plans import Plan
 from pipekit.profiling import Profile, ValueProfile
+from tests.planning.enumeration import layers as any_layer
 from tests.planning.enumeration import splits
-from tests.planning.profiles import layers as any_layer
 
 State = frozenset[int]
 _number = st.integers(0, 20).map(float)

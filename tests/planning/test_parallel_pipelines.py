@@ -1,14 +1,19 @@
 """PipeDream-2BW's planner against the equations, written out for one configuration at a time."""
 
 import math
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipekit import simulate
-from pipekit.clusters import flat
+from pipekit.clusters import Cluster, Device, Level, flat
+from pipekit.clusters.cluster import AllReduce
+from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.planning import parallel_pipelines, sweep
-from pipekit.planning.sweep import block_balance
+from pipekit.planning.sweep import Placement, block_balance
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import replicate, two_bw
@@ -25,32 +30,6 @@ def gpt(blocks: int) -> Profile:
     return Profile((embedding, *[block] * blocks, norm, head), input_bytes=4e3)
 
 
-def by_hand(
-    profile: Profile, balance: list[int], w: int, m: int, recompute: bool, bandwidth: float
-) -> tuple[float, float]:
-    """Return seconds a microbatch and bytes of the fullest worker, over equal links."""
-    edges = [0, *accumulate(balance)]
-    d = len(balance)
-    seconds, memory = [], []
-    for i in range(d):
-        stage = profile.stage(edges[i], edges[i + 1])
-        comes_in = profile.boundary_bytes(edges[i])
-        compute = stage.forward_s * (1 + recompute) + stage.backward_s + stage.update_s / m
-        transfers = (comes_in if i else 0) + (stage.output_bytes if i < d - 1 else 0)
-        reduced = 2 * (w - 1) / w * stage.parameter_bytes
-        seconds.append(max(compute + transfers / bandwidth, reduced / bandwidth / m))
-        made = stage.saved_bytes + (0 if stage.saves_output else stage.output_bytes)
-        in_flight = d - i
-        memory.append(
-            # versions, gradients, Adam; gradients that wait, but for a version on the last stage
-            stage.parameter_bytes * (2 + 1 + 2 + (w > 1 and i < d - 1))
-            + stage.buffer_bytes
-            + in_flight * comes_in
-            + (1 if recompute else in_flight) * made
-        )
-    return max(seconds), max(memory)
-
-
 def test_blocks_are_shared_out_equally() -> None:
     profile = gpt(24)
     assert block_balance(profile, 4) == [1 + 6, 6, 6, 6 + 2]
@@ -65,15 +44,6 @@ def test_of_equal_throughput_the_largest_microbatch_that_fits() -> None:
     assert (free.microbatch_rows, free.microbatches) == (16, 1)
     assert (tight.microbatch_rows, tight.microbatches) == (4, 5)
     assert free.stages[0].recompute == "never"
-
-
-def test_profiles_of_several_sizes_are_taken_as_they_are() -> None:
-    """Twice the rows in the same time: the larger microbatch is twice as fast."""
-    small, large = Profile.uniform(2), Profile((*Profile.uniform(2).layers,), rows=2)
-    plan = parallel_pipelines({1: small, 2: large}, flat(2, math.inf), max_batch=8)
-    assert plan.microbatch_rows == 2
-    table = sweep({1: small, 2: large}, flat(2, math.inf), max_batch=8)
-    assert set(table["microbatch_rows"]) == {1, 2}
 
 
 @pytest.mark.parametrize(("width", "depth"), [(1, 4), (2, 2), (3, 1)])
@@ -119,3 +89,73 @@ def test_a_batch_smaller_than_every_microbatch() -> None:
         parallel_pipelines({4: Profile.uniform(2).scaled(4)}, flat(2, GB), max_batch=2)
     with pytest.raises(ValueError, match="use at least 1"):
         parallel_pipelines(Profile.uniform(2), flat(2, GB), max_batch=0)
+
+
+NVLINK = Level("NVLink", 4, 100.0)
+NETWORK = Level("network", 2, 2.0)
+SERVERS = Cluster("two servers", Device("any", math.inf, {}, math.inf), (NVLINK, NETWORK))
+
+
+def test_replicas_on_two_servers_use_the_network() -> None:
+    assert Placement(SERVERS, 8, 1).reducing.tolist() == [2 * 7 / 8 / 2.0]
+    # Replicas 0-2, 3-5: only the second stage's are on both servers.
+    assert Placement(SERVERS, 3, 2).reducing.tolist() == pytest.approx([4 / 3 / 100, 4 / 3 / 2])
+
+
+def test_pipelines_that_leave_a_server_together_share_its_link() -> None:
+    assert Placement(SERVERS, 4, 2).passing.tolist() == [4 / 2]
+    assert Placement(SERVERS, 2, 4).passing.tolist() == [1 / 100, 2 / 2, 1 / 100]
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """Draw clusters of one or two levels, of every kind of link and every way of summing."""
+    levels = tuple(
+        Level(
+            f"level {number}",
+            draw(st.integers(2, 4)),
+            draw(st.sampled_from([1.0, 3.0, 50.0])),
+            shared=draw(st.booleans()),
+            duplex=draw(st.booleans()),
+        )
+        for number in range(draw(st.integers(1, 2)))
+    )
+    ways = st.sampled_from(get_args(AllReduce))
+    return Cluster("drawn", SERVERS.device, levels, all_reduce=draw(ways))
+
+
+@given(clusters(), st.data())
+def test_it_says_what_the_simulator_finds(cluster: Cluster, data: st.DataObject) -> None:
+    depth = data.draw(st.integers(1, cluster.workers))
+    width = data.draw(st.integers(1, cluster.workers // depth))
+    placement, size = Placement(cluster, width, depth), 6.0
+    for stage in range(depth):
+        replicas = range(stage * width, (stage + 1) * width)
+        if width > 1:
+            took = ended(cluster, lambda traffic, of: [traffic.all_reduce(of, size, 0.0)], replicas)
+            assert placement.reducing[stage] * size == pytest.approx(took)
+        if stage + 1 < depth:
+            took = ended(
+                cluster,
+                lambda traffic, of: [traffic.send(one, one + width, size, 0.0) for one in of],
+                replicas,
+            )
+            assert placement.passing[stage] * size == pytest.approx(took)
+
+
+def ended(
+    cluster: Cluster, begin: Callable[[Traffic, Sequence[int]], list[Flow]], workers: Sequence[int]
+) -> float:
+    """Return when the last of some flows that set out together has ended (simulated)."""
+    traffic = Traffic(cluster)
+    flows = begin(traffic, workers)
+    while not all(flow.done for flow in flows):
+        traffic.finish_next()
+    return max(flow.end for flow in flows)
+
+
+def test_the_other_orientation_would_be_slower() -> None:
+    """PipeDream-2BW, section 3.3: an all-reduce between servers costs 50 times as much here."""
+    inside = Placement(SERVERS, 4, 2).reducing[0]
+    across = 2 * 3 / 4 / NETWORK.bandwidth
+    assert across / inside == pytest.approx(50)

@@ -1,14 +1,14 @@
-"""PipeDream's planner on profiles whose plan is known by hand; test_graph_plans.py tries all."""
+"""PipeDream's planner on profiles whose plan is known by hand, and one function for all planners."""
 
 import math
 import re
-from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipekit import progress
 from pipekit.clusters import Cluster, Device, Level, flat
-from pipekit.planning import pipedream
-from pipekit.plans import Plan
+from pipekit.planning import balanced, parallel_pipelines, pipedream, plan
 from pipekit.profiling import LayerProfile, Profile
 
 GB = 1e9
@@ -76,12 +76,6 @@ def test_replicas_stay_inside_a_server() -> None:
     assert plan.predicted_s < slow.predicted_s
 
 
-def test_a_plan_is_saved_and_read_back(tmp_path: Path) -> None:
-    plan = pipedream(CONVOLUTIONS, flat(4, 1 * GB))
-    plan.save(tmp_path / "plan.json")
-    assert Plan.load(tmp_path / "plan.json") == plan
-
-
 def test_the_memory_that_the_error_asks_for_is_enough_and_no_less_is() -> None:
     with pytest.raises(ValueError, match="no plan fits") as caught:
         pipedream(CONVOLUTIONS, flat(4, 1 * GB, memory=1 * GB))
@@ -95,3 +89,40 @@ def test_the_memory_that_the_error_asks_for_is_enough_and_no_less_is() -> None:
 def test_an_unknown_cost() -> None:
     with pytest.raises(ValueError, match="cost must be one of paper, released, not 'cheap'"):
         pipedream(CONVOLUTIONS, flat(4, 1 * GB), cost="cheap")  # type: ignore[arg-type]
+
+
+PROFILE = Profile.uniform(4, output_bytes=1.0, parameter_bytes=1.0)
+CLUSTER = flat(3, 10.0)
+METHODS: dict[str, Any] = {"pipedream": {}, "parallel_pipelines": {"max_batch": 8}, "balance": {}}
+
+
+def test_methods_are_planners_and_options_theirs() -> None:
+    assert plan(PROFILE, CLUSTER) == pipedream(PROFILE, CLUSTER)
+    assert plan(PROFILE, CLUSTER, cost="released") == pipedream(PROFILE, CLUSTER, cost="released")
+    parallel = parallel_pipelines(PROFILE, CLUSTER, max_batch=9)
+    assert plan(PROFILE, CLUSTER, "parallel_pipelines", max_batch=9) == parallel
+    by_variance = balanced(PROFILE, CLUSTER, by="variance")
+    assert plan(PROFILE, CLUSTER, "balance", by="variance") == by_variance
+
+
+def test_impossible_calls() -> None:
+    with pytest.raises(ValueError, match="method must be one of pipedream, parallel_pipelines"):
+        plan(PROFILE, CLUSTER, "luck")
+    with pytest.raises(ValueError, match="balance has no option 'cost', only stages, by"):
+        plan(PROFILE, CLUSTER, "balance", cost="paper")
+    with pytest.raises(ValueError, match="parallel_pipelines needs the option 'max_batch'"):
+        plan(PROFILE, CLUSTER, "parallel_pipelines")
+    with pytest.raises(ValueError, match="pipedream plans for one microbatch size"):
+        plan({1: PROFILE}, CLUSTER)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_bar_changes_no_plan_and_shows_only_when_it_takes_long(
+    method: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = plan(PROFILE, CLUSTER, method, **METHODS[method])
+    assert plan(PROFILE, CLUSTER, method, progress=True, **METHODS[method]) == plain
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    assert plan(PROFILE, CLUSTER, method, progress=True, **METHODS[method]) == plain
+    assert ("planning" in capfd.readouterr().err) == (method != "balance")

@@ -18,7 +18,7 @@ from pipekit import Plan, Profile, schedules
 from pipekit.planning import layers_to_recompute
 from pipekit.profiling import LayerProfile
 from pipekit.schedules import Op
-from tests.planning.profiles import profiles
+from tests.planning.enumeration import profiles
 
 BLOCK = LayerProfile(
     "block", 1.0, 2.0, output_bytes=1, saved_bytes=10, saves_output=True, parameter_bytes=3

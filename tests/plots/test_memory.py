@@ -49,11 +49,8 @@ def test_capacity_is_a_dashed_line_that_the_axes_reach() -> None:
     lines = named(figure, "capacity, 16 GB")
     assert [(*line.x, *line.y, line.line.dash) for line in lines] == [(0, 40, 16, 16, "dash")] * 2
     assert figure.layout.yaxis.range[1] > 16
-    assert [note.text for note in figure.layout.annotations][2:] == [
-        "peak 90 MB",
-        "peak 60 MB",
-        "GB",
-    ]
+    told = [note.text for note in figure.layout.annotations]
+    assert told[2:] == ["peak 90 MB", "peak 60 MB", "GB"]
 
 
 def test_the_total_of_another_memory_is_a_line_in_a_time_stretched_to_the_first_ones() -> None:

@@ -1,4 +1,4 @@
-"""Charts of one panel: curves, bands, points and intervals."""
+"""Charts of numbers: curves, bands, points and intervals; shares; grids."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipekit.plots import bands, curves, intervals, points, static, style
+from pipekit import schedules
+from pipekit.plots import bands, breakdown, curves, intervals, points, static, style
+from pipekit.plots.grid import SHADES, grid
+from pipekit.traces import Trace
+from pipekit.traces.breakdown import CATEGORIES
 
 FRAME = pd.DataFrame(
     {
@@ -93,9 +97,7 @@ def test_the_static_picture_has_the_same_points_ranges_and_names() -> None:
         ([3.0, 4.0], ["3", "3.25", "3.5", "3.75", "4"]),
     ],
 )
-def test_a_logarithmic_axis_has_ticks_however_short_it_is(
-    values: list[float], ticks: list[str]
-) -> None:
+def test_a_logarithmic_axis_has_ticks_however_short(values: list[float], ticks: list[str]) -> None:
     frame = pd.DataFrame({"method": "a", "x": values, "y": values})
     figure = points(frame, "x", "y", "method", log=True, **WORDS)
     assert [*figure.layout.xaxis.ticktext] == ticks
@@ -122,3 +124,81 @@ def test_each_mean_has_its_line_and_series_share_a_row() -> None:
     low, high = figure.layout.xaxis.range
     assert low < -2 < 2 < high < 9, "a wide interval does not press the means together"
     assert figure.layout.yaxis.ticktext == ("x", "y")
+
+
+SHARES = Trace.from_schedule(schedules.gpipe(2, 3).take(1)).breakdown()
+
+
+def test_a_bar_for_each_row_stacked_from_0_to_100() -> None:
+    figure = breakdown(SHARES, title="GPipe", label="exact")
+    ends = [0.0] * len(SHARES)
+    for trace in figure.data:
+        assert trace.base.tolist() == pytest.approx(ends)
+        ends = (trace.base + trace.x).tolist()
+    assert ends == pytest.approx([100.0] * len(SHARES))
+    assert list(figure.layout.yaxis.ticktext) == ["0", "1", "all"]
+
+
+def test_parts_bear_their_percent_unless_they_are_thin() -> None:
+    figure = breakdown(SHARES, title="GPipe", label="exact")
+    texts = {trace.name: trace.text for trace in figure.data}
+    assert texts["bubble"] == ("25.0", "25.0", "25.0")
+    assert texts["imbalance"] is None
+
+
+def test_title_carries_the_label_and_what_a_timeline_has_keeps_its_colour() -> None:
+    figure = breakdown(SHARES, title="GPipe", label="exact")
+    assert figure.layout.title.text == "GPipe (exact)"
+    colors = {trace.name: trace.marker.color for trace in figure.data}
+    assert colors["recompute"] == style.OPS["RECOMPUTE"].color
+    assert len(set(colors.values())) == len(CATEGORIES)
+
+
+def test_what_is_no_breakdown_is_refused() -> None:
+    with pytest.raises(ValueError, match="lacks the column 'computation'"):
+        breakdown(pd.DataFrame({"bubble": [1.0]}), title="GPipe", label="exact")
+
+
+def speeds() -> pd.DataFrame:
+    return pd.DataFrame(
+        {"depth": [1, 2, 4, 1, 2], "width": [1, 1, 1, 2, 2], "speed": [1, 2, 3, np.nan, 6]}
+    )
+
+
+def drawn_grid(table: pd.DataFrame, **more: Any) -> Any:
+    how = {"best": (2, 2), "title": "2 by 2 wins", "label": "simulated", "unit": "rows/s"}
+    return grid(table, "depth", "width", "speed", missing="does not fit", **{**how, **more})
+
+
+def centres(trace: Any) -> list[tuple[float, float]]:
+    return [(round(x + w / 2, 6), y) for x, w, y in zip(trace.base, trace.x, trace.y, strict=True)]
+
+
+def test_each_cell_stands_at_its_steps_in_the_shade_of_its_number() -> None:
+    cells = {
+        (*centre, trace.marker.color): text
+        for trace in drawn_grid(speeds()).data
+        if trace.text
+        for centre, text in zip(centres(trace), trace.text, strict=True)
+    }
+    assert cells == {
+        (0, 0, SHADES[0]): "1",
+        (1, 0, SHADES[1]): "2",
+        (2, 0, SHADES[2]): "3",
+        (1, 1, SHADES[4]): "6",
+    }
+
+
+def test_a_cell_without_number_is_hatched_and_the_best_is_framed() -> None:
+    *_, missing, best = drawn_grid(speeds()).data
+    assert (missing.name, missing.marker.pattern.shape, centres(missing)) == (
+        "does not fit",
+        "x",
+        [(0, 1)],
+    )
+    assert (best.marker.color, centres(best)) == (style.TRANSPARENT, [(1, 1)])
+
+
+def test_no_number_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="no cell of the column 'speed' has a number"):
+        drawn_grid(speeds().assign(speed=np.nan))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pipekit.schedules import Op, Schedule, Task, parse
+from pipekit.schedules import Schedule, Task, parse
 from pipekit.schedules.replay import Replay
 
 SPLIT_PICTURE = """\
@@ -17,25 +17,7 @@ a batch's 14 slots each worker is idle for 2, where whole backwards leave 6 of 1
 
 SPLIT = parse(SPLIT_PICTURE)
 
-LATE_UPDATE = Schedule(
-    (
-        (
-            Task(Op.FORWARD, 0, 0, 0),
-            Task(Op.FORWARD, 1, 0, 0),
-            Task(Op.BACKWARD, 1, 0, 0),
-            Task(Op.BACKWARD, 0, 0, 0),
-            Task(Op.UPDATE, 0, 0, 1),
-            Task(Op.FORWARD, 0, 1, 1),
-            Task(Op.FORWARD, 1, 1, 0),
-            Task(Op.UPDATE, 1, 0, 1),
-            Task(Op.BACKWARD, 1, 1, 0),
-            Task(Op.BACKWARD, 0, 1, 1),
-            Task(Op.UPDATE, 0, 1, 2),
-            Task(Op.UPDATE, 1, 1, 2),
-        ),
-    ),
-    "late update",
-)
+LATE_UPDATE = parse("worker 0 | F0 F0@1 B0@1 B0^ F1 F1@1 ^0@1 B1@1:0 B1^ ^1@1")
 """Two stages on a worker, of which the second makes its update after the next forward."""
 
 

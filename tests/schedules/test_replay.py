@@ -125,11 +125,6 @@ def test_one_array_of_starts_and_ends_a_worker() -> None:
     assert slots(Schedule(())) == []
 
 
-def test_what_can_never_finish_has_no_slots() -> None:
-    with pytest.raises(ScheduleError, match="can never finish"):
-        slots(parse("worker 0 | B0 F0"))
-
-
 ALONE = "worker 0 | F0 F1& B0 - B1 -^"
 
 

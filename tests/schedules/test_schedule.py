@@ -1,6 +1,6 @@
 """The table itself: immutable, comparable, readable from CSV, and anyone's to write."""
 
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,56 +19,10 @@ from pipekit.schedules import (
     parse,
     pipedream,
     read_csv,
-    two_bw,
 )
 from tests.schedules.strategies import methods
 
 HEADER = "worker,op,stage,microbatch,version\n"
-
-
-def reversed_gpipe(stages: int, microbatches: int) -> Schedule:
-    """GPipe as its own Figure 2c draws it: the last microbatch goes back first."""
-    order = range(microbatches)
-    return Schedule(
-        tuple(
-            (
-                *(Task(Op.FORWARD, stage, k, 0) for k in order),
-                *(Task(Op.BACKWARD, stage, k, 0) for k in reversed(order)),
-                Task(Op.UPDATE, stage, microbatches - 1, 1),
-            )
-            for stage in range(stages)
-        ),
-        "reversed GPipe",
-    )
-
-
-# --- A method is data ----------------------------------------------------------------------------
-
-
-def test_a_users_own_function_is_a_first_class_method() -> None:
-    schedule = reversed_gpipe(4, 4)
-    assert schedule == parse(
-        """
-        worker 0 | F0 F1 F2 F3 .  .  .  .  .  .  .  .  .  B3 -  B2 -  B1 -  B0 -^
-        worker 1 | .  F0 F1 F2 F3 .  .  .  .  .  .  B3 -  B2 -  B1 -  B0 -^
-        worker 2 | .  .  F0 F1 F2 F3 .  .  .  B3 -  B2 -  B1 -  B0 -^
-        worker 3 | .  .  .  F0 F1 F2 F3 B3 -  B2 -  B1 -  B0 -^
-        """
-    )
-    assert check(schedule) is not None
-    assert read_csv(schedule.to_csv()) == schedule
-
-
-# --- What it knows about itself ------------------------------------------------------------------
-
-
-def test_its_counts() -> None:
-    schedule = two_bw(stages=3, microbatches=4).take(2)
-    assert schedule.stages == 3
-    assert schedule.microbatches == 8
-    assert schedule.batches == (range(4), range(4, 8))
-    assert schedule.trains
-    assert [tasks[0].stage for tasks in schedule.workers] == [0, 1, 2]
 
 
 def test_batches_may_differ_in_size() -> None:
@@ -87,10 +41,7 @@ def test_an_update_may_sum_microbatches_of_several_batches() -> None:
     """Two workers share stage 0: an update of it sums two batches, one of stage 1 a single one."""
     schedule = pipedream([2, 1]).take(3)
     assert schedule.batches == (range(1), range(1, 2), range(2, 3))
-    assert schedule.updates == (
-        (range(2), range(2, 3)),
-        (range(1), range(1, 2), range(2, 3)),
-    )
+    assert schedule.updates == ((range(2), range(2, 3)), (range(1), range(1, 2), range(2, 3)))
     assert schedule.update_of == ((1, 1, 2), (1, 2, 3))
     assert schedule.batch_of == (0, 1, 2)
     assert schedule.stage_workers == ((0, 1), (2,))
@@ -118,19 +69,6 @@ def test_the_size_of_batches_may_be_declared(size: int) -> None:
         assert (again.batch_size, again.name) == (size, schedule.name)
 
 
-# --- Immutable and comparable --------------------------------------------------------------------
-
-
-def test_it_cannot_be_changed() -> None:
-    schedule = gpipe(2, 2).take(1)
-    with pytest.raises(FrozenInstanceError):
-        schedule.name = "mine"  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        schedule.workers[0][0] = Task(Op.FORWARD, 0, 0, 0)  # type: ignore[index]
-    with pytest.raises(AttributeError):
-        schedule.workers[0][0].version = 3  # type: ignore[misc]
-
-
 def test_equal_tables_are_equal_and_hash_alike_whatever_their_name() -> None:
     one, other = gpipe(2, 1).take(3), model_parallel(2).take(3)
     assert one.name != other.name
@@ -140,9 +78,6 @@ def test_equal_tables_are_equal_and_hash_alike_whatever_their_name() -> None:
     lists = [[*tasks] for tasks in one.head]
     assert Schedule(lists) == one  # type: ignore[arg-type]
     assert hash(Schedule(iter(lists))) == hash(one)  # type: ignore[arg-type]
-
-
-# --- CSV -----------------------------------------------------------------------------------------
 
 
 def test_csv_is_one_row_a_task() -> None:
@@ -176,10 +111,7 @@ def test_csv_needs_no_header_line_and_no_order_of_columns() -> None:
     ("text", "message"),
     [
         ("op,stage,microbatch,version\nFORWARD,0,0,0\n", "lacks the column 'worker'"),
-        (
-            HEADER + "0,FORWARD,0,0,0\n0,SIDEWAYS,0,1,0\n",
-            "row 2 .* is not a task: 0,SIDEWAYS,0,1,0",
-        ),
+        (HEADER + "0,FORWARD,0,0,0\n0,SIDEWAYS,0,1,0\n", "row 2 .* is not a task"),
         (HEADER + "0,FORWARD,0,0,1.5\n", "row 1 .* is not a task"),
         (HEADER + "0,FORWARD\n", "row 1 .* is not a task"),
         (HEADER + "0,FORWARD,0,0," + "9" * 5000 + "\n", "row 1 .* is not a task"),
@@ -233,23 +165,7 @@ def test_a_file_that_is_no_csv_is_refused(tmp_path: Path, content: bytes) -> Non
 
 
 pieces = st.sampled_from(
-    [
-        *HEADER.split(","),
-        HEADER,
-        "0",
-        "1",
-        "-1",
-        "FORWARD",
-        "UPDATE",
-        ",",
-        "\n",
-        "\r",
-        '"',
-        "#",
-        "; 1 workers; stashing off",
-        "\0",
-        "1e9",
-    ]
+    [*HEADER.split(","), HEADER, *'01,\n\r"#\0', "-1", "1e9", "FORWARD", "UPDATE", "; 1 workers"]
 )
 
 

@@ -5,15 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import (
-    Op,
-    ScheduleError,
-    Task,
-    check,
-    draw,
-    lower,
-    parse,
-)
+from pipekit.schedules import OPS, Op, ScheduleError, Task, check, draw, lower, parse
+from pipekit.schedules.ops import PASSES
 from pipekit.simulation import simulate
 from tests.schedules.examples import SPLIT
 
@@ -86,18 +79,9 @@ def test_both_parts_read_the_version_of_the_forward() -> None:
         ("worker 0 | F0 W0^", "no worker has I0 of stage 0"),
         ("worker 0 | F0 W0 I0^0", "waits in W0 of stage 0 for I0 of stage 0, which comes later"),
         ("worker 0 | F0 I0^0 W0", "waits in U1 of stage 0 for W0 of stage 0, which comes later"),
-        (
-            "worker 0 | F0 W0^\nworker 1 stage 0 | F1 I0 B1^",
-            "worker 0 has W0 of stage 0 and another worker its I0",
-        ),
-        (
-            "worker 0 | F0 I0 B1^\nworker 1 stage 0 | F1 W0^1",
-            "worker 0 has B1 of stage 0 and another worker its forward",
-        ),
-        (
-            "worker 0 | F0 I0^1\nworker 1 stage 0 | F1 B1 W0^",
-            "worker 1 has W0 of stage 0 and another worker its I0",
-        ),
+        ("worker 0 | F0 W0^\nworker 1 stage 0 | F1 I0 B1^", "worker 0 has W0 of stage 0 and"),
+        ("worker 0 | F0 I0 B1^\nworker 1 stage 0 | F1 W0^1", "worker 0 has B1 of stage 0 and"),
+        ("worker 0 | F0 I0^1\nworker 1 stage 0 | F1 B1 W0^", "worker 1 has W0 of stage 0 and"),
     ],
 )
 def test_what_is_wrong_with_the_parts_is_said(picture: str, message: str) -> None:
@@ -112,3 +96,31 @@ def test_a_worker_may_begin_with_an_update_of_others_gradients() -> None:
         """)
     check(schedule)
     assert parse(draw(schedule)) == schedule
+
+
+F, B, BI, BW, U = *PASSES, Op.UPDATE
+
+
+def test_the_letters_are_those_of_torchs_csv() -> None:
+    assert [op.letter for op in (*PASSES, U)] == ["F", "B", "I", "W", "U"]
+    assert OPS[:5] == [*PASSES, U]
+
+
+@pytest.mark.parametrize("part", [0, 4, 10])
+def test_a_split_backward_frees_what_a_whole_one_does(part: float) -> None:
+    change = {op: op.activation_bytes(10, part) for op in (*PASSES, U)}
+    assert change == {F: 10, B: -10, BI: -part, BW: part - 10, U: 0}
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        (Task(Op.FORWARD, 2, 5, 1), "F5 of stage 2"),
+        (Task(Op.BACKWARD, 0, 5, 1), "B5 of stage 0"),
+        (Task(Op.BACKWARD_INPUT, 0, 5, 1), "I5 of stage 0"),
+        (Task(Op.BACKWARD_WEIGHT, 0, 5, 1), "W5 of stage 0"),
+        (Task(Op.UPDATE, 1, 7, 2), "U2 of stage 1"),  # an update is known by what it produces
+    ],
+)
+def test_a_task_says_its_name(task: Task, name: str) -> None:
+    assert str(task) == name

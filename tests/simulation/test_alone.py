@@ -1,20 +1,22 @@
-"""Where no messages meet on a link, the longest path gives what following every event gives."""
+"""Where no messages meet, the longest path gives what the events give; and workers of one host."""
 
 import math
 from itertools import combinations
 from typing import get_args
 
 import pandas as pd
+import pytest
 from hypothesis import event, given, reject
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from pandas.testing import assert_frame_equal
 
+from pipekit import schedules, simulate
 from pipekit.clusters import Cluster, Device, Level
 from pipekit.plans import Plan, Recompute
-from pipekit.profiling import LayerProfile, Profile, SkipProfile
+from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.schedules import OPS, Schedule
-from pipekit.simulation import Costs, alone, events
+from pipekit.simulation import Costs, Host, alone, events
 from pipekit.simulation.costs import stage_costs
 from pipekit.simulation.loads import loads
 from pipekit.traces import TRANSFERS
@@ -58,8 +60,7 @@ def test_it_is_what_the_events_give_to_the_bit(schedule: Schedule, data: st.Data
     )
     skips = data.draw(st.lists(ends, max_size=3)) if schedule.stages > 1 else []
     profile = Profile(
-        layers,
-        skips=tuple(SkipProfile(str(n), a, b, 10.0) for n, (a, b) in enumerate(skips)),
+        layers, skips=tuple(SkipProfile(str(n), a, b, 10.0) for n, (a, b) in enumerate(skips))
     )
     recompute = data.draw(st.sampled_from(get_args(Recompute)))
     plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
@@ -90,3 +91,81 @@ def meet(transfers: pd.DataFrame) -> bool:
         and other.start_s <= one.end_s
         for one, other in combinations(sent, 2)
     )
+
+
+some_seconds = st.floats(0.125, 9, allow_subnormal=False)
+
+
+@given(training_methods, st.sampled_from(["never", "always"]), st.data())
+def test_a_host_that_takes_nothing_changes_nothing(
+    schedule: Schedule, recompute: Recompute, data: st.DataObject
+) -> None:
+    if any(len(workers) > 1 for workers in schedule.stage_workers):
+        reject()
+    layers = tuple(
+        LayerProfile(
+            f"{n}",
+            data.draw(some_seconds),
+            data.draw(some_seconds),
+            update_s=data.draw(some_seconds),
+        )
+        for n in range(schedule.stages)
+    )
+    plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
+    costs = stage_costs(schedule, Profile(layers), plan)
+    load = loads(schedule, costs, Costs(Profile(layers)))
+    found = alone.run_on_host(schedule, costs, load, Host())
+    judge = alone.run(schedule, costs, load)
+    assert judge is not None
+    for ours, theirs in zip(found[:3], judge[:3], strict=True):
+        assert ours == pytest.approx(theirs, nan_ok=True)
+    assert len(found.transfers) == len(judge.transfers)
+
+
+def test_one_microbatch_takes_all_parts_one_after_the_other() -> None:
+    """F0 -> F1 -> B1 -> B0, two messages, of 10 bytes each; each worker then updates."""
+    costs = Profile(tuple(LayerProfile(n, 1, 2, output_bytes=10, update_s=4) for n in "ab"))
+    host = Host(
+        task_s=0.5,
+        batch_s=0.25,
+        send_s=0.125,
+        send_byte_s=0.1,
+        receive_s=0.0625,
+        receive_byte_s=0.2,
+        wake_s=8,
+        pass_s=16,
+    )
+    message = 0.125 + 1 + 8 + 0.0625 + 2
+    trace = simulate(schedules.gpipe(2, 1).take(1), costs, host=host)
+    forward, backward, update = 1 + 16 + 0.5 + 0.25, 2 + 16 + 0.5, 4 + 0.5
+    before_first_pass = 0.5 + 0.25
+    end = 2 * forward + 2 * backward + update + 2 * message - before_first_pass
+    assert trace.makespan_s == pytest.approx(end)
+    assert trace.transfers is not None
+    assert (trace.transfers["end_s"] - trace.transfers["start_s"]).tolist() == [1.125, 1.125]
+
+
+def test_nobody_is_waked_for_what_is_there() -> None:
+    """The second stage takes ten times as long: it waits for the first microbatch alone."""
+    costs = Profile((LayerProfile("a", 1, 1), LayerProfile("b", 10, 10)))
+    trace = simulate(schedules.gpipe(2, 3).take(1), costs, host=Host(wake_s=0.5))
+    last = trace.frame[trace.frame["stage"] == 1]
+    assert last["start_s"].tolist() == [1.5, 11.5, 21.5, 31.5, 41.5, 51.5, 61.5]
+
+
+def test_what_was_not_measured_is_refused() -> None:
+    costs = Profile.uniform(2)
+    replicated = schedules.pipedream([2, 1]).take(4)
+    plan = Plan.by_hand([1, 1], replicas=[2, 1])
+    with_weights = Profile.uniform(2, parameter_bytes=4)
+    with pytest.raises(ValueError, match="without replicas and ties"):
+        simulate(replicated, with_weights, plan, host=Host())
+    tied = Profile(costs.layers, ties=(TieProfile((0, 1), 4),))
+    with pytest.raises(ValueError, match="without replicas and ties"):
+        simulate(schedules.gpipe(2, 2).take(1), tied, host=Host())
+    with pytest.raises(ValueError, match="leave cluster, overlap and validate out"):
+        simulate(schedules.gpipe(2, 2).take(1), costs, validate="first", host=Host())
+    with pytest.raises(ValueError, match="task_s must be 0 or a positive number"):
+        Host(task_s=-1)
+    with pytest.raises(ValueError, match="wake_s must be 0 or a positive number"):
+        Host(wake_s=float("nan"))

@@ -54,9 +54,6 @@ def test_recomputing_2bw_keeps_d_inputs_and_one_microbatch_whole(d: int, more: i
     assert without_gradients(found)[0] == 2 * W + (A - I) + d * I
 
 
-# --- Every schedule -------------------------------------------------------------------------------
-
-
 @given(training_methods)
 def test_peaks_are_those_that_the_check_counts(schedule: Schedule) -> None:
     report, found = check(schedule), memory(schedule)
@@ -73,9 +70,6 @@ def test_what_is_kept_is_let_go_of(schedule: Schedule, recompute: Recompute) -> 
     assert last["optimizer"].eq(2 * W).all()
 
 
-# --- The parts ------------------------------------------------------------------------------------
-
-
 def test_gradients_are_there_from_the_first_backward_to_the_update() -> None:
     frame = memory(flush(1, 2).take(2)).frame
     assert frame[["time_s", "gradients"]].to_numpy().tolist() == [
@@ -90,9 +84,7 @@ def test_gradients_are_there_from_the_first_backward_to_the_update() -> None:
 
 
 @pytest.mark.parametrize(("saves_output", "kept"), [(True, 5 + 80), (False, 5 + 80 + 7)])
-def test_the_output_is_kept_whether_or_not_a_layer_needs_it(
-    saves_output: bool, kept: float
-) -> None:
+def test_the_output_is_kept_if_a_layer_needs_it_or_not(saves_output: bool, kept: float) -> None:
     layer = LayerProfile("layer", 1, 1, 7, 0, saved_bytes=80, saves_output=saves_output)
     trace = simulate(flush(1, 1).take(1), Profile((layer,), input_bytes=5))
     assert trace.memory is not None

@@ -32,9 +32,6 @@ def ends(trace: Trace, op: str, worker: int = 0) -> list[float]:
     return [float(end) for end in found]
 
 
-# --- An update's time ----------------------------------------------------------------------------
-
-
 def wait_free(layers: tuple[LayerProfile, ...], workers: int, bandwidth: float) -> float:
     """When the gradients of a backward that begins at 0 are summed, layer by layer.
 
@@ -83,9 +80,6 @@ def test_bytes_are_those_of_all_reduce(workers: int, stages: int, minibatches: i
         assert weights.groupby(way).size().tolist() == [minibatches] * workers * stages
 
 
-# --- Parallel pipelines --------------------------------------------------------------------------
-
-
 @given(st.integers(2, 4), st.integers(1, 4), seconds, seconds, st.integers(0, 99).map(float))
 def test_one_stage_of_2bw_hides_its_sums_behind_the_next_batch(
     width: int, microbatches: int, forward: float, backward: float, sum_s: float
@@ -103,9 +97,7 @@ def test_one_stage_of_2bw_hides_its_sums_behind_the_next_batch(
 
 
 @pytest.mark.parametrize(("microbatches", "sum_s"), [(4, 3.0), (4, 60.0), (6, 9.0), (6, 20.0)])
-def test_a_first_stage_has_fewer_microbatches_to_hide_its_sums(
-    microbatches: int, sum_s: float
-) -> None:
+def test_a_first_stage_has_fewer_microbatches_to_hide_sums(microbatches: int, sum_s: float) -> None:
     """It admits d - 1 microbatches of the batch that needs the sum before the last one's end."""
     depth = 4
     layer = LayerProfile("layer", 1, 2, parameter_bytes=sum_s)  # on 2 workers, at 1 byte/s
@@ -117,9 +109,6 @@ def test_a_first_stage_has_fewer_microbatches_to_hide_its_sums(
     last = ends(trace, "BACKWARD", worker=2 * depth - 1)[microbatches - 1 :: microbatches]
     period = max(3 * microbatches, sum_s + 3 * (depth - 1))
     assert last[4] - last[2] == pytest.approx(2 * period)
-
-
-# --- One link for gradients of weights and of activations ----------------------------------------
 
 
 def test_a_message_that_is_ready_before_a_sum_need_not_wait_for_it() -> None:
@@ -137,9 +126,6 @@ def test_a_message_that_is_ready_before_a_sum_need_not_wait_for_it() -> None:
     assert gradient == done < weights
 
 
-# --- ASP -----------------------------------------------------------------------------------------
-
-
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 5))
 def test_asp_never_waits(workers: int, rounds: int, more: int) -> None:
     schedule = asp(workers, delay=workers - 1 + more).take(workers * rounds)
@@ -147,9 +133,6 @@ def test_asp_never_waits(workers: int, rounds: int, more: int) -> None:
     for worker in range(workers):
         assert ends(trace, "BACKWARD", worker) == [3 * (r + 1) for r in range(rounds)]
     assert trace.makespan_s == 3 * rounds
-
-
-# --- Bytes in memory -----------------------------------------------------------------------------
 
 
 @given(vectors, st.integers(0, 8))

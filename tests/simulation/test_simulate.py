@@ -26,9 +26,6 @@ from tests.schedules.strategies import training_methods
 seconds = st.integers(1, 9).map(float)
 
 
-# --- Closed forms ---------------------------------------------------------------------------------
-
-
 @pytest.fixture(autouse=True)
 def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
@@ -43,18 +40,12 @@ def test_gpipe_and_flush_take_the_same_closed_form(p: int, m: int, f: float, b: 
         assert trace.bubble == pytest.approx((p - 1) / (m + p - 1))
 
 
-# --- Independent answers --------------------------------------------------------------------------
-
-
 @given(training_methods)
 def test_with_free_links_it_is_what_the_picture_shows(schedule: Schedule) -> None:
     trace = simulate(schedule, Profile.uniform(schedule.stages))
     for worker, times in enumerate(slots(schedule)):
         own = trace.frame[trace.frame["worker"] == worker]
         assert own[["start_s", "end_s"]].to_numpy().tolist() == times.tolist()
-
-
-# --- Links ----------------------------------------------------------------------------------------
 
 
 def test_a_transfer_delays_the_next_stage_and_nobody_else() -> None:
@@ -88,9 +79,6 @@ def test_what_stays_on_a_worker_is_not_sent() -> None:
     assert trace.transfers.empty
 
 
-# --- Replicas -------------------------------------------------------------------------------------
-
-
 def test_without_a_cluster_a_sum_is_listed_too_and_takes_no_time() -> None:
     layer = LayerProfile("layer", 1.0, 2.0, parameter_bytes=100)
     plan = Plan.by_hand([2], replicas=[2])
@@ -108,9 +96,6 @@ def test_with_free_links_pipelines_side_by_side_take_the_time_of_one() -> None:
     assert simulate(four, profile).makespan_s == simulate(one, profile).makespan_s
 
 
-# --- Recomputation --------------------------------------------------------------------------------
-
-
 def test_recomputing_adds_a_forward_that_need_not_wait_for_the_gradient() -> None:
     plan = Plan.by_hand([1, 1], recompute="always")
     trace = simulate(gpipe(2, 2).take(1), Profile.uniform(2, 1, 2), plan)
@@ -125,9 +110,6 @@ def test_except_last_keeps_the_last_microbatch_of_each_batch() -> None:
     assert set(frame[frame["op"] == RECOMPUTE]["microbatch"]) == {0, 1, 3, 4}
 
 
-# --- Updates --------------------------------------------------------------------------------------
-
-
 def test_an_update_copies_the_weights_just_if_the_version_before_is_still_read() -> None:
     layer = LayerProfile("layer", 1.0, 2.0, update_s=0.5, copy_s=0.25)
     trace = simulate(pipedream(2).take(6), Profile((layer, layer)))
@@ -135,9 +117,6 @@ def test_an_update_copies_the_weights_just_if_the_version_before_is_still_read()
     seconds = (updates["end_s"] - updates["start_s"]).groupby(updates["stage"]).apply(list)
     assert seconds[1] == [0.5] * 6, "the last stage has one minibatch in flight"
     assert seconds[0] == [0.75] * 5 + [0.5], "after the last, nobody reads an old version"
-
-
-# --- Plans, and what does not fit -----------------------------------------------------------------
 
 
 def test_a_plan_says_which_layers_a_stage_has_and_how_many_rows() -> None:
@@ -150,22 +129,10 @@ def test_a_plan_says_which_layers_a_stage_has_and_how_many_rows() -> None:
 @pytest.mark.parametrize(
     ("schedule", "plan", "message"),
     [
-        (
-            flush(2, 2).take(1),
-            None,
-            "the profile has 3 layers and the schedule 2 stages: pass a plan",
-        ),
+        (flush(2, 2).take(1), None, "the profile has 3 layers and the schedule 2 stages: pass a"),
         (flush(2, 2).take(1), Plan.by_hand([1, 1, 1]), "the plan has 3 stages and the schedule 2"),
-        (
-            flush(2, 2).take(1),
-            Plan.by_hand([1, 1]),
-            "the plan is for 2 layers and the profile has 3",
-        ),
-        (
-            flush(2, 2).take(1),
-            Plan.by_hand([1, 2], replicas=[2, 1]),
-            "the plan has stage 0 on 2 workers and the schedule on 1",
-        ),
+        (flush(2, 2).take(1), Plan.by_hand([1, 1]), "the plan is for 2 layers and the profile"),
+        (flush(2, 2).take(1), Plan.by_hand([1, 2], replicas=[2, 1]), "the plan has stage 0 on 2"),
     ],
 )
 def test_what_does_not_fit_is_refused(schedule: Schedule, plan: Plan | None, message: str) -> None:

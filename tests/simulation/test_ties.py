@@ -60,15 +60,9 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("case", "method", "stages"),
-    [
-        ("gpt", schedules.two_bw, 3),
-        ("three", schedules.zb_h1, 3),
-    ],
+    ("case", "method", "stages"), [("gpt", schedules.two_bw, 3), ("three", schedules.zb_h1, 3)]
 )
-def test_as_many_bytes_are_simulated_as_the_engine_sends(
-    case: str, method: Any, stages: int
-) -> None:
+def test_as_many_bytes_are_simulated_as_are_sent(case: str, method: Any, stages: int) -> None:
     make, batch, loss = CASES[case]
     model, (x, y) = make(), batch()
     m, batches = 4, 2

@@ -109,9 +109,7 @@ TABLES = st.sampled_from(
 
 
 @given(TABLES, st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=6, max_size=6))
-def test_gaps_and_events_fill_the_run_exactly(
-    table: Schedule, seconds: list[tuple[float, float]]
-) -> None:
+def test_gaps_and_events_fill_the_run(table: Schedule, seconds: list[tuple[float, float]]) -> None:
     homes = [len(each) for each in table.stage_workers]
     plan = Plan.by_hand([1] * len(homes), replicas=homes)
     costs = profile(*seconds[: len(homes)], output_bytes=3.0)

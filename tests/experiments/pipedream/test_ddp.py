@@ -1,12 +1,15 @@
-"""Ways of training with two workers, and two real ones over a slow link."""
+"""Data parallelism: its steps by hand, ways of training, and two real workers over a slow link."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.pipedream import ddp
+from experiments.pipedream import ddp, overhead
 from experiments.pipedream.ddp import AFTER, COMPUTE, ENGINE, TRANSFER, WAIT_FREE
+from pipekit import bucketing
+from pipekit.clusters import flat
 from pipekit.clusters.namespaces import available
+from pipekit.profiling import LayerProfile, Profile
 
 REASON = available()
 
@@ -48,3 +51,33 @@ def test_two_workers_over_a_slow_link() -> None:
     physics = 0.7 * sum(p.nbytes for p in ddp.network().parameters()) / 125e6
     assert middle[[WAIT_FREE, AFTER, ENGINE]].min() > physics  # an idle link lets a burst through
     assert middle[TRANSFER] > 0.9 * ddp.TRANSFERRED_BYTES / 125e6
+
+
+UNEVEN = Profile(
+    (
+        LayerProfile("conv", forward_s=1, backward_s=2, parameter_bytes=1),
+        LayerProfile("pool", forward_s=1, backward_s=1),
+        LayerProfile("fc", forward_s=1, backward_s=1, parameter_bytes=8),
+    )
+)
+"""On 2 workers at 2 bytes/s: fc's gradients travel from 1 to 5 s of a backward that ends at 4 s;
+conv's follow until 5.5 s."""
+
+
+@pytest.fixture
+def a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
+
+
+@pytest.mark.usefixtures("a_bucket_for_each_layer")
+def test_a_simulated_step_is_compute_and_what_is_not_hidden() -> None:
+    found = overhead.step(UNEVEN, flat(2, 2))
+    assert found["step_s"] == pytest.approx(3 + 4 + 1.5)
+    assert (found["compute_s"], found["exchange_s"]) == (7, 4.5)
+    assert found["overhead"] == pytest.approx(100 * 1.5 / 8.5)
+
+
+@pytest.mark.usefixtures("a_bucket_for_each_layer")
+def test_what_the_backward_does_not_hide() -> None:
+    assert overhead.exposed_seconds(UNEVEN, 2, bandwidth=2) == 1.5
+    assert overhead.exposed_seconds(UNEVEN, 2, bandwidth=1e9) == pytest.approx(1e-9)

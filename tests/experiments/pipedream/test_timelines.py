@@ -51,11 +51,7 @@ def test_every_message_is_counted_by_its_purpose() -> None:
     # Two replicas swap a shard and its sum in each of three rounds.
     counter = timelines.MessageCounter()
     pipeline.train(data, watch=Watch(observers=[counter]))
-    assert counter.seen == {
-        "activation": 6,
-        "gradient": 6,
-        "weights": 12,
-    }
+    assert counter.seen == {"activation": 6, "gradient": 6, "weights": 12}
 
 
 def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:
@@ -83,9 +79,7 @@ def test_too_short_a_run_has_no_steady_state() -> None:
 
 @pytest.mark.parametrize("replicas", [STRAIGHT, [1, 1, 2], [3, 2]])
 @pytest.mark.parametrize("margin", [1, 2])
-def test_the_shortest_run_has_a_steady_state_and_no_shorter_one(
-    replicas: list[int], margin: int
-) -> None:
+def test_no_shorter_run_has_a_steady_state(replicas: list[int], margin: int) -> None:
     least = tl.window(replicas, 1, margin).minibatches
     tl.steady(Trace.from_schedule(schedules.pipedream(replicas).take(least)), replicas, margin)
     with pytest.raises(ValueError, match=f"run at least {least}"):

@@ -10,19 +10,9 @@ from experiments.published.__main__ import main
 from experiments.published.sets import SETS, megatron_deepspeed
 from pipekit.performance.constants import fitted
 
-GPT = {
-    "row_id": "made0",
-    "gpus": 8,
-    "global_batch_samples": 16,
-    "micro_batch_samples": 1,
-    "hidden_size": 2048,
-    "attention_heads": 16,
-    "layers": 24,
-    "seq_tokens": 1024,
-    "tp": 2,
-    "dp": 2,
-    "pp": 2,
-}
+GPT: dict[str, object] = {"row_id": "made0", "gpus": 8, "tp": 2, "dp": 2, "pp": 2}
+GPT |= {"global_batch_samples": 16, "micro_batch_samples": 1, "seq_tokens": 1024}
+GPT |= {"hidden_size": 2048, "attention_heads": 16, "layers": 24}
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,20 @@
-"""Trainings of the sweep: the cheap way and the engine's give the same bits."""
+"""Proxies, trainings and the sweep: cut anywhere, the same bits by both ways, rates past the border."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate, pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 
-from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS
-from experiments.staleness.proxies import PROXIES
+from experiments import study
+from experiments.staleness import sweep
+from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, MuonAndAdamW
+from experiments.staleness.proxies import PARTS, PROXIES, Proxy, of_setting
+from experiments.staleness.sweep import Sweep, parse_arms
 from experiments.staleness.trainings import ENGINE, ORACLE, POINTS, StaleTraining, train
 from pipekit import oracle
 
@@ -83,3 +89,148 @@ def test_the_engine_trains_what_the_oracle_cannot_keep() -> None:
 def test_a_diverged_training_is_kept_as_such() -> None:
     record = train(replace(case("no-stashing", "sgd"), rate=1e6))
     assert record.points["validation"][-1] is None
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[StaleTraining]:
+    """Replace trainings by a formula, and return those that were asked for, in order."""
+    asked: list[StaleTraining] = []
+
+    def course(case: StaleTraining) -> study.Course:
+        best = {"flush": 2**-8, "2bw": 2**-11}[case.method]
+        ends = [1 + abs(case.rate / best - 1)] * 11
+        names = ("method", "stages", "optimizer", "rate", "seed")
+        about = {"proxy": case.proxy.setting} | {name: getattr(case, name) for name in names}
+        origin = {"case": about, "by": "oracle", "commit": "none"}
+        return study.Course.of(origin, validation=ends, training=ends, cpu_s=ends)
+
+    def courses(_: object, cases: list[StaleTraining]) -> list[study.Course]:
+        asked.extend(case for case in cases if case not in asked)
+        return [course(case) for case in cases]
+
+    monkeypatch.setattr(study.Trainings, "courses", courses)
+    return asked
+
+
+def test_all_arms_try_the_same_rates_and_go_on_past_the_border(
+    trained: list[StaleTraining], tmp_path: Path
+) -> None:
+    table = Sweep.of("images-small", "adamw", "2bw", seeds=3).run(tmp_path)
+    tried = {
+        method: sorted(
+            {case.rate for case in trained if case.method == method and case.seed >= 100}
+        )
+        for method in ("flush", "2bw")
+    }
+    first = [2.0**-power for power in (10, 9, 8, 7, 6)]
+    assert tried["flush"] == tried["2bw"] == [2**-12, 2**-11, *first]
+    assert {case.seed for case in trained if case.seed >= 100} == {100, 101}
+    judged = {(c.method, c.rate) for c in trained if c.seed < 100}
+    assert judged == {("flush", 2**-8), ("2bw", 2**-11), ("2bw", 2**-8)}
+    assert {case.seed for case in trained if case.seed < 100} == {0, 1, 2}
+    assert len(table) == len(trained)
+
+
+def test_an_arm_that_never_learns_is_not_tuned_for_ever(
+    trained: list[StaleTraining], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "MOST_RATES", 6)
+    Sweep.of("images-small", "adamw", "2bw").run(tmp_path)
+    assert len({case.rate for case in trained if case.method == "2bw" and case.seed >= 100}) == 6
+
+
+def test_a_method_without_a_meaning_for_the_optimizer_is_left_out(
+    trained: list[StaleTraining], tmp_path: Path
+) -> None:
+    Sweep.of("images-small", "muon", "2bw spectrain:4").run(tmp_path)
+    assert {case.method for case in trained} == {"flush", "2bw"}
+
+
+def test_real_trainings_are_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = "experiments.study.trainings.side_by_side"  # and in no process of their own
+    monkeypatch.setattr(here, lambda trainings: [each() for each in trainings])
+    tiny = replace(PROXIES["images-small"], width=2, length=8, updates=10)
+    cases = [StaleTraining(tiny, "2bw", 2, "sgd", rate, 0) for rate in (0.1, 1e9)]
+    trainings = study.Trainings(train, tmp_path)
+    first = sweep.table(trainings.courses(cases))
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
+    assert len(files) == 2
+    assert first[sweep.FINAL].isna().to_list() == [False, True], "a diverged training is kept, too"
+    assert sweep.table(trainings.courses(cases)).equals(first)
+    assert files == {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
+
+
+def test_arms_are_methods_with_their_depth() -> None:
+    assert parse_arms("2bw pipedream:4  flush") == (("2bw", 2), ("pipedream", 4), ("flush", 1))
+    with pytest.raises(ValueError, match="unknown method 'pipedreem'"):
+        parse_arms("pipedreem:4")
+    with pytest.raises(ValueError, match="pipedream needs a depth: write pipedream:4"):
+        parse_arms("pipedream")
+    with pytest.raises(ValueError, match="proxy must be one of"):
+        Sweep.of("resnet", "sgd", "2bw")
+
+
+OURS = [proxy for proxy in PROXIES.values() if not proxy.is_own]
+SMALL = [proxy for proxy in OURS if proxy.size in ("small", "long")]
+
+
+def test_a_setting_tells_trainings_of_other_lengths_apart() -> None:
+    large = PROXIES["gpt-large"]
+    short = replace(large, updates=200)
+    assert (large.setting, short.setting) == ("gpt-large", "gpt-large-200")
+    assert of_setting("gpt-large") == large
+    assert of_setting("gpt-large-200") == short
+    with pytest.raises(ValueError, match="proxy must be one of"):
+        of_setting("gpt-200")
+    assert short.description == "7,603,200 parameters, 200 updates, 409,600 bytes seen"
+    assert of_setting("images-folder-50").description == "50 updates, 3,200 images seen"
+
+
+@pytest.mark.parametrize("proxy", OURS, ids=lambda proxy: proxy.name)
+def test_each_stage_has_weights_at_each_depth(proxy: Proxy) -> None:
+    with torch.device("meta"):
+        model = proxy.build(seed=0)
+    for stages in range(1, PARTS + 1):
+        balance = proxy.balance(stages)
+        assert sum(balance) == len(model)
+        stops = [*accumulate(balance)]
+        for start, stop in pairwise([0, *stops]):
+            assert list(model[start:stop].parameters())
+    with pytest.raises(ValueError, match="use 1 to 8 stages, not 9"):
+        proxy.balance(9)
+
+
+def test_the_huge_one_has_fifty_to_150_million_parameters() -> None:
+    assert 50e6 < PROXIES["gpt-huge"].parameters < 150e6
+
+
+def test_images_of_ones_own_are_learnt_from(tmp_path: Path) -> None:
+    for number, name in enumerate(("day", "night", "dusk")):
+        (tmp_path / name).mkdir()
+        for copy in range(5):
+            Image.new("RGB", (8, 8), (80 * number, 0, 9)).save(tmp_path / name / f"{copy}.png")
+    part = Sweep.of("images-folder", "adamw", "2bw", updates=2, folder=str(tmp_path))
+    proxy = replace(part.proxy, width=2, length=8, batch_rows=4)
+    assert (proxy.name, proxy.classes) == ("images-folder", 3)
+    assert proxy.ends == {3}
+    record = train(StaleTraining(proxy, "2bw", 2, "adamw", 0.01, seed=0))
+    assert record.points["updates"][-1] == 2
+    assert record.provenance["data"] == str(tmp_path)
+
+
+def test_images_of_ones_own_need_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name their folder in the parameter `folder`"):
+        Sweep.of("images-folder", "adamw", "2bw")
+    with pytest.raises(ValueError, match="has no images that can be read"):
+        Sweep.of("images-folder", "adamw", "2bw", folder=str(tmp_path))
+
+
+@pytest.mark.parametrize("proxy", SMALL, ids=lambda proxy: proxy.name)
+def test_hidden_matrices_are_muons_and_ends_are_not(proxy: Proxy) -> None:
+    model = proxy.build(seed=0)
+    muon, adamw = MuonAndAdamW(list(model.parameters()), 0.01, proxy.ends).param_groups
+    assert all(p.dim() == 2 and p.shape[0] % proxy.width == 0 for p in muon["params"])
+    ends = {id(p) for layer in (model[0], model[-1]) for p in layer.parameters()}
+    assert ends <= {id(p) for p in adamw["params"]}
+    blocks = {"gpt": 4 * 6, "bert": 4 * 6 + 1, "images": 3}
+    assert len(muon["params"]) == blocks[proxy.kind]

@@ -110,9 +110,7 @@ class TestLayers:
             as_published(LAYERS, "vgg16", V100)
 
     @given(st.data())
-    def test_each_run_that_both_cut_alike_takes_what_was_published(
-        self, data: st.DataObject
-    ) -> None:
+    def test_each_run_that_both_cut_takes_what_was_published(self, data: st.DataObject) -> None:
         """Of layers cut finer or coarser, every run of bytes with ends in both has its time."""
         sizes = data.draw(st.lists(st.sampled_from([0, 8, 16, 24]), min_size=1, max_size=8))
         sizes[0] = sizes[0] or 8

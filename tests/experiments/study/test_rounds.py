@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.study.claims import (
-    AGAIN,
-    KNOWN_ERROR,
-    Found,
-    emulated,
-    settled,
-    unless_parted,
-)
+from experiments.study.claims import AGAIN, KNOWN_ERROR, Found, emulated, settled, unless_parted
 from pipekit.ledger.claims import load
 from pipekit.ledger.outcomes import Record, Status, judge
 
@@ -119,9 +112,7 @@ class TestAnEmulationBesideItsSimulation:
         assert len(found) == 1
 
     @pytest.mark.parametrize("simulated", [0.7503, 0.7497, 0.78, 0.722])
-    def test_so_near_the_criterion_that_their_error_matters_nothing_is_decided(
-        self, simulated: float
-    ) -> None:
+    def test_so_near_the_criterion_nothing_is_decided(self, simulated: float) -> None:
         for ran in ([0.8, 0.8, 0.8], [0.7, 0.7, 0.7]):
             found = self.of(simulated, *ran)
             assert (found.value, found.known_error) == (simulated, KNOWN_ERROR)

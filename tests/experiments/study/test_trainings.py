@@ -43,9 +43,7 @@ def test_what_is_done_is_kept_when_another_fails_and_not_trained_again(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_function_of_a_notebook_trains_in_processes_though_no_module_has_it(
-    tmp_path: Path,
-) -> None:
+def test_a_notebooks_function_trains_in_processes_though_no_module_has_it(tmp_path: Path) -> None:
     def here(setting: Setting) -> Course:
         return Course.of({}, loss=[float(setting.seed)])
 
@@ -73,9 +71,7 @@ WHOLE = Course.of({"label": "measured"}, epoch=[0, 1], loss=[math.inf, 2.0]).mod
         '{"points": {"epoch": []}}',
     ],
 )
-def test_a_training_that_was_cut_off_or_edited_is_named_and_not_believed(
-    tmp_path: Path, text: str
-) -> None:
+def test_a_training_that_was_cut_off_or_edited_is_named(tmp_path: Path, text: str) -> None:
     trainings = Trainings(train, tmp_path)
     trainings.file(Setting("a", 0)).write_text(text)
     with pytest.raises(ValueError, match=r"a_0_False.*is not a training, delete it"):

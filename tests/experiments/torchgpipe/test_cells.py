@@ -1,8 +1,12 @@
-"""torchgpipe's speed: cells by hand, and what of the emulation and the training can be known."""
+"""torchgpipe's speed and Table 1's rows: cells by hand, and against the simulator of workers."""
+
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from experiments.torchgpipe import cells
+from experiments.torchgpipe import cells, host
 from experiments.torchgpipe.cells import (
     TABLE2,
     TABLE3,
@@ -11,8 +15,11 @@ from experiments.torchgpipe.cells import (
     printed_cell,
     unet_balance,
 )
+from experiments.torchgpipe.host import ROWS, Components
+from pipekit.clusters import flat
 from pipekit.models import PUBLISHED
-from pipekit.profiling import Profile
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.traces import Trace
 
 # Two stages of 10 and 20 ms a row of forward, twice that of backward.
 COSTS = Profile.uniform(3, 0.010, 0.020, parameter_bytes=1e6)
@@ -65,3 +72,47 @@ def test_a_cut_within_a_convolution_goes_to_its_nearer_end() -> None:
 def test_a_printed_cell_is_the_ledgers() -> None:
     assert printed_cell(4, "pipeline-8-speedup") == 3.105
     assert printed_cell(2, "ours-m1-n2") is None
+
+
+ALL = ROWS["dep-streams-portals"]
+LINKS = flat(4, 1.0)
+
+
+def equal(stages: int, microbatches: int) -> Benchmark:
+    return Benchmark("by hand", "none", microbatches, microbatches, (1,) * stages, "except_last")
+
+
+def costs(*seconds: tuple[float, float], output_bytes: float = 0.5) -> Profile:
+    layers = (LayerProfile(f"{n}", f, b, output_bytes) for n, (f, b) in enumerate(seconds))
+    return Profile(tuple(layers))
+
+
+def traced(stages: int, m: int, has: Components, **more: Any) -> Trace:
+    return host.simulated(equal(stages, m), costs(*[(1, 2)] * stages, **more), LINKS, has)
+
+
+def events(trace: Trace, device: int) -> list[str]:
+    own = trace.frame[trace.frame["worker"] == device]
+    return [f"{op[0]}{k}" for op, k in zip(own["op"], own["microbatch"], strict=True)]
+
+
+quarters = st.integers(1, 8).map(lambda n: n / 4)
+
+
+@given(st.lists(st.tuples(quarters, quarters), min_size=1, max_size=4), st.integers(1, 5), quarters)
+def test_with_order_and_streams_it_is_what_workers_do(
+    seconds: list[tuple[float, float]], m: int, size: float
+) -> None:
+    profile, one = costs(*seconds, output_bytes=size), equal(len(seconds), m)
+    expected = cells.simulated(one, profile, LINKS).makespan_s
+    assert host.simulated(one, profile, LINKS, ALL).makespan_s == expected
+
+
+def test_without_order_devices_go_backward_one_after_the_other() -> None:
+    trace = traced(3, 3, ROWS["baseline"])
+    assert events(trace, 2) == ["F0", "F1", "F2", "R1", "R0", "B2", "B1", "B0"]
+    assert events(trace, 1) == ["F0", "F1", "F2", "B2", "R1", "R0", "B1", "B0"]
+    assert not host.in_order(trace, 3)
+    last = trace.frame.query("op == 'BACKWARD' and microbatch == 0").set_index("worker")
+    recomputed = trace.frame.query("op == 'BACKWARD' and microbatch == 1").set_index("worker")
+    assert recomputed["start_s"][1] >= last["end_s"][2]

@@ -1,5 +1,6 @@
-"""What recomputation saves and costs, by hand; U-Nets: deep profiles, the search, real bytes."""
+"""What recomputation saves and costs, by hand; U-Nets; what autograd makes of Checkpoint and Recompute."""
 
+from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 
 from experiments.torchgpipe import memory
+from experiments.torchgpipe.autograd_nodes import one_device
 from experiments.torchgpipe.memory import OneStage
 from pipekit.clusters.papers import P40
 from pipekit.models import unet
@@ -43,3 +45,29 @@ def test_bytes_of_real_training_are_predicted() -> None:
     found = memory.beside_simulated((1, 4), 8, 64)
     assert len(found) == 1 + 1 + 2 + 2 + 4
     assert found["simulated"].to_numpy() == pytest.approx(found["measured"].to_numpy(), rel=0.1)
+
+
+@pytest.fixture
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def test_without_order_recomputations_come_before_other_backwards(layers: nn.Sequential) -> None:
+    order = one_device(layers, [(torch.rand(2, 4), {})] * 4, in_order=False).order
+    assert [what for what in order if what != "B3"] == ["F'2", "F'1", "F'0", "B2", "B1", "B0"]
+
+
+def test_fork_and_join_bring_back_the_papers_order(layers: nn.Sequential) -> None:
+    order = one_device(layers, [(torch.rand(2, 4), {})] * 4, in_order=True).order
+    assert order == ["B3", "F'2", "B2", "F'1", "B1", "F'0", "B0"]
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_gradients_are_those_of_all_microbatches(layers: nn.Sequential, in_order: bool) -> None:
+    parts = torch.rand(3, 2, 4)
+    plain = deepcopy(layers)
+    plain(parts.flatten(0, 1)).sum().backward()
+    one_device(layers, [(part, {}) for part in parts], in_order)
+    for ours, theirs in zip(layers.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)

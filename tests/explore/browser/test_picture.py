@@ -1,3 +1,5 @@
+"""A timeline's picture for the browser, and a canvas's state."""
+
 from dataclasses import replace
 from typing import Any
 
@@ -6,6 +8,7 @@ import pytest
 
 from pipekit import Profile, Trace, plots, schedules, simulate
 from pipekit.clusters import flat
+from pipekit.explore import TimelineCanvas
 from pipekit.explore.browser.picture import LEFT_PX, explained, picture
 from pipekit.plots import style
 
@@ -114,3 +117,24 @@ def test_messages_go_from_worker_to_worker_while_they_are_on_a_link() -> None:
     assert column(sent, "destination").tolist() == [1, 0]
     np.testing.assert_allclose(column(sent, "end") - column(sent, "start"), 10, rtol=1e-5)
     assert picture(Trace.from_schedule(schedules.gpipe(2, 1).take(1)))["transfers"] is None
+
+
+def test_a_new_picture_is_shown_whole() -> None:
+    canvas = TimelineCanvas()
+    canvas.view, canvas.until = [1.0, 2.0], 1.5
+    canvas.show(Trace.from_schedule(schedules.two_bw(2, 2).take(3)))
+    assert (canvas.view, canvas.until) == ([], -1)
+    assert canvas.picture["title"].startswith("PipeDream-2BW")
+
+
+def test_it_is_explained_once_it_is_asked_why_and_anew_for_another_run() -> None:
+    canvas = TimelineCanvas()
+    canvas._handle_custom_msg("why", [])
+    assert canvas.why == {}, "there is nothing yet"
+    for method in (schedules.gpipe, schedules.flush):
+        canvas.show(Trace.from_schedule(method(3, 4)))
+        assert canvas.why == {}
+        canvas._handle_custom_msg("something else", [])
+        assert canvas.why == {}
+        canvas._handle_custom_msg("why", [])
+        assert canvas.why["shares"].startswith("idle: ")

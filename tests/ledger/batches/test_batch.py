@@ -138,10 +138,8 @@ def test_a_grid_gives_one_table_and_goes_on_after_a_failure(
     file.write_text(yaml.safe_dump({"name": "trial", "notebooks": [entry]}, sort_keys=False))
     called |= {"squares-two": squares(2), "squares-three": Path.unlink}
     first = run(file, jobs=2, results=tmp_path / "runs", quiet=True)
-    assert [(n.name, n.error is None) for n in first.notebooks] == [
-        ("squares-two", True),
-        ("squares-three", False),
-    ]
+    assert [n.name for n in first.notebooks] == ["squares-two", "squares-three"]
+    assert first.failed == first.notebooks[1:]
     assert (first.folder / "squares.csv").read_text() == "steps,square\ntwo,4\n"
     called["squares-three"] = squares(3)
     second = run(file, resume=True, results=tmp_path / "runs", quiet=True)
@@ -161,9 +159,7 @@ def test_a_cell_that_never_ends_is_stopped(
     assert capfd.readouterr().out == ""
 
 
-def test_an_unknown_name_is_refused_before_anything_runs(
-    tmp_path: Path, notebook: Notebook
-) -> None:
+def test_an_unknown_name_is_refused_before_any_run(tmp_path: Path, notebook: Notebook) -> None:
     notebook("good", WORKS)
     with pytest.raises(ValueError, match="trial has no notebook 'godo', only good"):
         run(experiment(tmp_path, "good"), only=["godo"], results=tmp_path / "runs")
@@ -171,10 +167,7 @@ def test_an_unknown_name_is_refused_before_anything_runs(
 
 
 def test_two_at_a_time_but_those_that_measure_times_alone(
-    tmp_path: Path,
-    notebook: Notebook,
-    called: dict[str, Call],
-    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path, notebook: Notebook, called: dict[str, Call], capfd: pytest.CaptureFixture[str]
 ) -> None:
     both, together = threading.Barrier(2, timeout=60), threading.Semaphore(2)
 
@@ -192,9 +185,8 @@ def test_two_at_a_time_but_those_that_measure_times_alone(
         notebook(name)
     file = experiment(tmp_path, "t1", "a", "t2", "b", alone=("t1", "t2"))
     result = run(file, jobs=2, results=tmp_path / "runs")
-    assert [(n.name, n.error) for n in result.notebooks] == [
-        (name, None) for name in ("t1", "a", "t2", "b")
-    ]
+    assert [n.name for n in result.notebooks] == ["t1", "a", "t2", "b"]
+    assert not result.failed
     progress = capfd.readouterr().err
     assert "a, b: " in progress
     assert "t1, t2" not in progress
@@ -259,11 +251,8 @@ def test_a_failed_or_changed_notebook_is_run_again_and_no_other(
     called |= {"kept": Path.unlink, "bad": trained}  # the first would fail: it is a folder
     second = run(file, results=runs, resume=True, quiet=True)
     assert second.folder == first.folder
-    assert [(n.name, n.error) for n in second.notebooks] == [
-        ("kept", None),
-        ("bad", None),
-        ("changed", None),
-    ]
+    assert [n.name for n in second.notebooks] == ["kept", "bad", "changed"]
+    assert not second.failed
     assert second.notebooks[0] == first.notebooks[0]
     assert executed.read_text() == ""
     with pytest.raises(ValueError, match=r"no unfinished run of trial \(quick\).*is complete"):

@@ -30,9 +30,7 @@ def begun(tmp_path: Path, file: Path) -> Path:
 
 
 @pytest.mark.parametrize("left", ["link", "file"])
-def test_what_a_link_leads_to_is_not_emptied(
-    tmp_path: Path, file: Path, begun: Path, left: str
-) -> None:
+def test_a_links_target_is_not_emptied(tmp_path: Path, file: Path, begun: Path, left: str) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").write_text("all of it")
@@ -64,17 +62,13 @@ def test_links_among_a_notebook_s_files_go_and_what_they_lead_to_stays(
 
 
 @pytest.mark.parametrize("text", ["", '{"experiment": "tri', "null", '{"notebooks": 3}'])
-def test_a_damaged_record_is_called_damaged(
-    tmp_path: Path, file: Path, begun: Path, text: str
-) -> None:
+def test_a_damaged_record_is_called_so(tmp_path: Path, file: Path, begun: Path, text: str) -> None:
     (begun / RECORD).write_text(text)
     with pytest.raises(ValueError, match=rf"no unfinished run.*{RECORD} is not a batch's record"):
         run(file, results=tmp_path / "runs", resume=True, quiet=True)
 
 
-def test_a_run_before_a_damaged_one_is_continued_with_a_word(
-    tmp_path: Path, file: Path, begun: Path
-) -> None:
+def test_a_run_before_a_damaged_one_is_continued(tmp_path: Path, file: Path, begun: Path) -> None:
     newer = begun.parent / "2026-01-02T00-00-00.000000Z"
     newer.mkdir()
     (newer / RECORD).write_text("{")

@@ -139,9 +139,7 @@ def test_what_follows_from_the_passes_is_left_out(recwarn: pytest.WarningsRecord
 
 
 @given(st.sampled_from(sorted(NAMES)), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
-def test_weights_are_sharded_as_torchs_runtime_does_it(
-    name: str, p: int, m: int, gathered: int
-) -> None:
+def test_weights_are_sharded_as_torch_does_it(name: str, p: int, m: int, gathered: int) -> None:
     text, _, m = torchs(name, p, m)
     theirs = sharded_by_torch(text, m, gathered)
     ours = schedules.sharded(Schedule.from_torch_csv(text, name), gathered)
@@ -191,9 +189,7 @@ def test_a_sum_that_lacks_a_gradient_is_refused(text: str) -> None:
         (schedules.flush(2, 4), None),
     ],
 )
-def test_what_torchs_tables_have_no_place_for_is_named(
-    schedule: Schedule, lost: str | None
-) -> None:
+def test_what_torchs_tables_cannot_hold_is_named(schedule: Schedule, lost: str | None) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         read = Schedule.from_torch_csv(schedule.to_torch_csv())

@@ -14,12 +14,8 @@ class _Stage:
     """What torch asks of a stage before any step: its place."""
 
     def __init__(self, index: int, stages: int, rank: int, ranks: int) -> None:
-        self.stage_index, self.num_stages, self.group_rank, self.group_size = (
-            index,
-            stages,
-            rank,
-            ranks,
-        )
+        self.stage_index, self.num_stages = index, stages
+        self.group_rank, self.group_size = rank, ranks
         self.is_first, self.is_last = index == 0, index == stages - 1
         self.submod, self.device, self.group = nn.Identity(), "cpu", None
         self.has_backward = False

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from pipekit.schedules import (
     check,
     flush,
     gpipe,
+    interleaved,
     lower,
     parse,
     pipedream,
@@ -21,7 +23,8 @@ from pipekit.schedules import (
 )
 from pipekit.schedules.lowering.lower import Skips, slot_counts
 from pipekit.schedules.lowering.steps import MAIN
-from pipekit.schedules.lowering.sums import Sum, sums
+from pipekit.schedules.lowering.sums import Sum, sum_order, sums
+from tests.engine.replicas.shared_tables import at_random, down_then_up, two_directions
 from tests.schedules.strategies import methods, minibatches, taken
 
 
@@ -72,9 +75,7 @@ def test_a_stage_after_the_next_may_be_at_home() -> None:
 
 
 @given(methods)
-def test_steps_are_the_tasks_in_their_order_with_peak_versions_many_slots(
-    schedule: Schedule,
-) -> None:
+def test_steps_are_the_tasks_in_order_with_peak_versions_many_slots(schedule: Schedule) -> None:
     lowered = lower(schedule)
     assert tuple(tuple(step.task for step in steps.head) for steps in lowered) == schedule.workers
     counts = tuple(slot_counts(steps)[stage] for stage, steps in enumerate(lowered))
@@ -228,3 +229,37 @@ def test_gradients_of_a_sum_are_from_so_many_batches(schedule: Schedule) -> None
     for updates, each in zip(schedule.updates, sums(schedule), strict=True):
         for summed, found in zip(updates, each.head, strict=True):
             assert found.batches == len({schedule.batch_of[k] for k in summed})
+
+
+def test_stages_of_one_worker_are_not_summed_with_anybody() -> None:
+    assert sum_order(flush(3, 4).take(2)).head == ()
+    assert sum_order(interleaved(4, 4, workers=2).take(2)).head == ()
+
+
+def test_sums_come_as_their_gradients_do() -> None:
+    assert sum_order(pipedream([2, 1]).take(3)).head == ((0, 1), (0, 2))
+    assert sum_order(replicate(flush(2, 2).take(2), 2)).head == ((1, 1), (0, 1), (1, 2), (0, 2))
+    assert sum_order(two_directions(2, 2, 1)).head == ((1, 1), (0, 1))
+
+
+def test_both_ends_have_one_order() -> None:
+    """Down, then up: worker 0 adds to stage 0 first, and worker 1 to stage 1."""
+    assert sum_order(down_then_up(2, 4, 2)).head == ((1, 1), (0, 1), (1, 2), (0, 2))
+
+
+def test_updates_of_a_stage_stay_in_order() -> None:
+    """The gradients of the second are complete before those of the first."""
+    schedule = parse("""
+        # mine; batches of 1
+        worker 0         | F2 B2^0^2
+        worker 1 stage 0 | F1 F0 B1 B0^0^2
+        """)
+    assert sum_order(schedule).head == ((0, 1), (0, 2))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_sum_comes_once(seed: int) -> None:
+    schedule = at_random(seed)
+    shared = [s for s, workers in enumerate(schedule.stage_workers) if len(workers) > 1]
+    wanted = [(s, 1 + u) for s in shared for u in range(len(schedule.updates[s]))]
+    assert sorted(sum_order(schedule).head) == wanted

@@ -52,18 +52,6 @@ def test_a_version_stays_where_it_is_and_shares_with_no_other(schedule: Schedule
                 assert holds[slot] == task.version
 
 
-@given(stashing_methods)
-def test_no_slot_is_overwritten_while_a_later_task_reads_it(schedule: Schedule) -> None:
-    for tasks in schedule.workers:
-        holds = {0: 0}
-        given_out = weight_slots(tasks).slots
-        for position, (task, slot) in enumerate(zip(tasks, given_out, strict=True)):
-            if task.op is Op.UPDATE:
-                later = {t.version for t in tasks[position:] if t.op is not Op.UPDATE}
-                assert holds.get(slot) not in later
-                holds[slot] = task.version
-
-
 def test_a_backward_that_would_find_its_forwards_weights_elsewhere_is_refused() -> None:
     naive = "# n; backward may read another version than forward\nworker 0 | F0 F1 B0^ B1^ F2:0"
     with pytest.raises(ScheduleError, match="B1 of stage 0 reads version 1, which does not lie"):

@@ -1,7 +1,6 @@
 """What holds for every method that flushes: brute force, order of sums, and several batches."""
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,18 +9,7 @@ from hypothesis import strategies as st
 
 from pipekit import schedules
 from pipekit.names import TABLES as ENTRIES
-from pipekit.schedules import (
-    Op,
-    Schedule,
-    ScheduleError,
-    check,
-    interleaved,
-    parse,
-    read_csv,
-    replicate,
-    slots,
-    zb_v,
-)
+from pipekit.schedules import Op, Schedule, ScheduleError, check, parse, read_csv, replicate, slots
 from pipekit.schedules.methods import by_name
 from pipekit.schedules.methods.by_name import PER_MINIBATCH, TABLES
 from tests.schedules.reference import finishes, in_flight, ticking
@@ -82,9 +70,7 @@ def test_times_are_those_of_a_ticking_clock(name: str, p: int, m: int, n: int) -
 
 
 @drawn
-def test_each_worker_sums_gradients_in_the_order_of_the_microbatches(
-    name: str, p: int, m: int, n: int
-) -> None:
+def test_gradients_are_summed_in_microbatch_order(name: str, p: int, m: int, n: int) -> None:
     """So that its sum is, to the bit, that of training its microbatches one after the other."""
     for tasks in METHODS[name](p, m).take(n).workers:
         for stage in {task.stage for task in tasks}:
@@ -97,21 +83,6 @@ def test_picture_and_csv_hold_all_of_it(name: str, p: int, m: int, n: int) -> No
     schedule = METHODS[name](p, m).take(n)
     assert parse(str(schedule)) == schedule
     assert read_csv(schedule.to_csv()) == schedule
-
-
-@drawn
-def test_every_batch_repeats_the_first(name: str, p: int, m: int, n: int) -> None:
-    schedule = METHODS[name](p, m).take(n)
-    count = len(schedule.batches[0])
-    for tasks in schedule.workers:
-        length = len(tasks) // n
-        for before, after in pairwise(range(0, len(tasks), length)):
-            for task, again in zip(
-                tasks[before : before + length], tasks[after : after + length], strict=True
-            ):
-                assert again == task._replace(
-                    microbatch=task.microbatch + count, version=task.version + 1
-                )
 
 
 @given(st.sampled_from(sorted(METHODS)), p, st.integers(1, 4), st.integers(1, 2))
@@ -139,11 +110,6 @@ def test_every_count_is_at_least_1(method: Callable[[int, int], Schedule]) -> No
             method(p, m).take(n)
 
 
-def test_a_pass_is_whole_or_in_two_parts() -> None:
-    split = {t.op for t in schedules.zb_h1(3, 4).take(1).workers[0] if t.op.is_pass}
-    assert split == {Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT}
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_every_method_is_had_on_so_many_workers(name: str) -> None:
     schedule = TABLES[name](workers=4, microbatches=8)
@@ -156,11 +122,6 @@ def test_every_method_is_had_on_so_many_workers(name: str) -> None:
     if name not in PER_MINIBATCH and ENTRIES[name].replicas == "pipelines":
         both = TABLES[name]([2] * schedule.stages, 8)
         assert both == TABLES[name]([2] * schedule.stages, 8, workers=both.worker_count)
-
-
-def test_more_stages_a_worker_are_those_of_the_function() -> None:
-    assert by_name.METHODS["interleaved"](12, 8, workers=4) == interleaved(12, 8, workers=4)
-    assert by_name.METHODS["zb-v"](workers=3, microbatches=4) == zb_v(6, 4)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Work in idle time: it is all done, nothing is later, and nothing begins before it can."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -104,10 +105,7 @@ def test_early_recomputation_takes_no_longer_than_late(
     stages = data.draw(st.sets(st.sampled_from(range(plain.stages)), min_size=1))
     early = recomputed(plain, stages)
     report = check(early, joint_updates=True)
-    late = tuple(
-        tuple(t for task in tasks for t in (*again(task, stages), task)) for tasks in plain.workers
-    )
-    assert end(plain) <= end(early) <= end(Schedule(late, plain.name))
+    assert end(plain) <= end(early) <= end(late(plain, stages))
     for tasks, flying in zip(early.workers, report.in_flight, strict=True):
         assert flying.tolist() == in_flight(tasks)
         at = {task[:3]: n for n, task in enumerate(tasks)}
@@ -123,22 +121,21 @@ def test_early_recomputation_takes_no_longer_than_late(
     assert parse(str(early)) == early == read_csv(early.to_csv())
 
 
-def again(task: Task, stages: set[int]) -> Iterator[Task]:
-    if task.op in (Op.BACKWARD, Op.BACKWARD_INPUT) and task.stage in stages:
-        yield task._replace(op=Op.RECOMPUTE)
+def late(plain: Schedule, stages: set[int]) -> Schedule:
+    """Return a table in which stages recompute right before each backward."""
+
+    def again(task: Task) -> Iterator[Task]:
+        if task.op in (Op.BACKWARD, Op.BACKWARD_INPUT) and task.stage in stages:
+            yield task._replace(op=Op.RECOMPUTE)
+        yield task
+
+    return Schedule(tuple(tuple(chain(*map(again, tasks))) for tasks in plain.workers))
 
 
 def test_the_first_stage_of_gpipe_recomputes_for_nothing() -> None:
-    late = 2 * 7  # of a backward that waits for a recomputation, each slot more
+    longer = 2 * 7  # of a backward that waits for a recomputation, each slot more
     plain = gpipe(4, 8).take(2)
-    assert end(plain) == end(recomputed(plain, [0])) == 66 == end_of_late(plain) - late
-
-
-def end_of_late(plain: Schedule) -> float:
-    lists = (
-        tuple(t for task in tasks for t in (*again(task, {0}), task)) for tasks in plain.workers
-    )
-    return end(Schedule(tuple(lists)))
+    assert end(plain) == end(recomputed(plain, [0])) == 66 == end(late(plain, {0})) - longer
 
 
 def test_what_has_no_room_is_named() -> None:

@@ -1,12 +1,10 @@
 """GPipe as its figures have it, one minibatch at a time, and forwards only."""
 
-from fractions import Fraction
 from inspect import cleandoc
 from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from pipekit import schedules
 from pipekit.schedules import (
@@ -17,19 +15,12 @@ from pipekit.schedules import (
     gpipe,
     inference,
     model_parallel,
+    parse,
     slots,
 )
 from tests.schedules.strategies import microbatches, small, stages
 
 EQUAL_SLOTS = {Op.FORWARD: 1, Op.BACKWARD: 1}
-
-
-def idle_fraction(k: int, t: int, backward: int) -> Fraction:
-    """Return the share of the slots up to the last task in which a worker has no task."""
-    times = slots(gpipe(k, t).take(1), {Op.FORWARD: 1, Op.BACKWARD: backward, Op.UPDATE: 0})
-    makespan = int(max(worker[:, 1].max() for worker in times))
-    busy = int(sum((worker[:, 1] - worker[:, 0]).sum() for worker in times))
-    return 1 - Fraction(busy, k * makespan)
 
 
 def test_figure_2c() -> None:
@@ -55,11 +46,11 @@ def test_figure_1a_of_2bw_flushes_before_each_update() -> None:
         """)
 
 
-@given(stages, st.integers(1, 16), st.integers(1, 4))
-def test_bubble_is_k_minus_1_over_t_plus_k_minus_1_however_long_a_backward(
-    k: int, t: int, backward: int
-) -> None:
-    assert idle_fraction(k, t, backward) == Fraction(k - 1, t + k - 1)
+def test_figure_3_of_2bw_on_two_stages() -> None:
+    assert gpipe(2, 4).take(1) == parse("""
+        worker 0 | F0 F1 F2 F3 .  .  .  B0 -  B1 -  B2 -  B3 -^
+        worker 1 | .  F0 F1 F2 F3 B0 -  B1 -  B2 -  B3 -^
+        """)
 
 
 @given(stages, microbatches, small)

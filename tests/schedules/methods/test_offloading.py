@@ -105,9 +105,7 @@ def test_offloading_costs_gis_no_time(p: int, m: int, share: int, transfer: floa
 @cases
 @pytest.mark.parametrize("v", [2, 3])
 @pytest.mark.parametrize("transfer", [0.0, 1.0])
-def test_pipe_offload_has_table_1s_memory_and_bubble(
-    p: int, m: int, v: int, transfer: float
-) -> None:
+def test_pipe_offload_is_as_table_1_says(p: int, m: int, v: int, transfer: float) -> None:
     """About p (v + 2) / 8 passes with half of the stages on the host; less idle than 1F1B."""
     durations = taking(transfer, 1)
 

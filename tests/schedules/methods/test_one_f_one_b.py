@@ -20,29 +20,9 @@ from pipekit.schedules import (
     zb_h1,
     zb_h2,
 )
-from pipekit.schedules.methods.one_f_one_b import alternate
 from pipekit.simulation import simulate
 from tests.schedules.strategies import microbatches, small, stages
 from tests.schedules.timing import Costs, every_costs, makespan, peaks, spans
-
-
-def order(stage: int, stages: int, microbatches: range) -> str:
-    return " ".join(f"{op.letter}{k}" for op, k in alternate(microbatches, stages - stage))
-
-
-@pytest.mark.parametrize(
-    ("stage", "expected"),
-    [
-        (0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5"),
-        (1, "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5"),
-        (2, "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 B5"),
-        (3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5"),
-    ],
-)
-def test_a_stage_admits_what_fills_the_pipeline_and_then_alternates(
-    stage: int, expected: str
-) -> None:
-    assert order(stage, 4, range(6)) == expected
 
 
 def test_figure_3_on_two_stages() -> None:

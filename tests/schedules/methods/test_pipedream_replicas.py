@@ -30,9 +30,7 @@ from tests.schedules.reference import in_flight
 
 vectors = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 counts = st.integers(1, 24)
-variants = st.sampled_from(
-    [{}, {"vertical_sync": True}, {"stashing": False}],
-)
+variants = st.sampled_from([{}, {"vertical_sync": True}, {"stashing": False}])
 
 
 def replicas_of(schedule: Schedule, replicas: list[int]) -> list[list[Sequence[Task]]]:
@@ -44,9 +42,6 @@ def replicas_of(schedule: Schedule, replicas: list[int]) -> list[list[Sequence[T
 def seen(replicas: list[int], minibatches: int, stage: int, version: int) -> int:
     """Return how many minibatches a version of a stage has seen: a round an update."""
     return min(version * replicas[stage], minibatches)
-
-
-# --- Pictures ------------------------------------------------------------------------------------
 
 
 def test_two_workers_share_the_first_of_three_stages() -> None:
@@ -135,9 +130,6 @@ def test_each_update_sums_a_round(replicas: list[int], minibatches: int) -> None
             assert made == (list(range(1, len(starts) + 1)) if tasks else [])
 
 
-# --- It can be executed --------------------------------------------------------------------------
-
-
 @given(vectors, counts, variants)
 def test_it_passes_the_check_and_reads_back(
     replicas: list[int], minibatches: int, variant: dict[str, Any]
@@ -169,9 +161,7 @@ def test_with_stashing_both_passes_read_what_was_newest_at_the_forward(
 
 
 @given(vectors, counts)
-def test_without_stashing_both_passes_read_the_newest(
-    replicas: list[int], minibatches: int
-) -> None:
+def test_without_stashing_passes_read_the_newest(replicas: list[int], minibatches: int) -> None:
     schedule = pipedream(replicas, stashing=False).take(minibatches)
     assert not schedule.stashing
     for tasks in schedule.workers:
@@ -194,9 +184,6 @@ def test_vertical_sync_reads_what_has_seen_no_more_than_the_input_stage(
         limit = seen(replicas, minibatches, 0, forwards[0, k])
         assert seen(replicas, minibatches, stage, version) <= limit
         assert (version + 1) * replicas[stage] > limit
-
-
-# --- What is refused -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("replicas", [[], [0], [2, 0, 1], [-1, 2]])

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit import Profile, simulate
 from pipekit.schedules import (
     Op,
     Schedule,
@@ -19,7 +18,6 @@ from pipekit.schedules import (
     slots,
     terapipe,
 )
-from pipekit.simulation.costs import Costs
 from tests.schedules.reference import executable, key
 from tests.schedules.timing import peaks
 
@@ -90,17 +88,6 @@ def test_what_is_out_of_order_is_refused_exactly_there(data: st.DataObject) -> N
         assert not fine
     else:
         assert fine
-
-
-def test_later_chunks_may_take_longer() -> None:
-    """Of two chunks the second attends to both: the pipeline waits for it."""
-    costs = Profile.uniform(2, forward_s=1.0, backward_s=2.0)
-    even, uneven = (
-        simulate(seq1f1b(2, 4, chunks=2), Costs(costs, chunks=each), batches=1).makespan_s
-        for each in ((1.0, 1.0), (0.8, 1.2))
-    )
-    assert even == 3 / 2 * (8 + 1)
-    assert uneven > even
 
 
 @pytest.mark.parametrize("chunks", [0, 2.0])

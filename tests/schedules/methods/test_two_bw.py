@@ -42,6 +42,13 @@ def test_version_formula_for_every_microbatch(d: int, more: int, batches: int) -
         assert task.version == max((k - 1) // m - 1, 0)
 
 
+@given(stages, st.integers(0, 8), small)
+def test_update_t_sums_batch_t(d: int, more: int, batches: int) -> None:
+    m = d + more
+    for update in passes(two_bw(d, m).take(batches), Op.UPDATE):
+        assert update.microbatch == update.version * m - 1
+
+
 @given(stages, st.integers(0, 8), st.integers(2, 5))
 def test_at_most_two_versions_are_alive(d: int, more: int, batches: int) -> None:
     """Two as soon as there are two batches, on every worker."""
@@ -77,12 +84,7 @@ def test_a_flush_after_a_batch_makes_the_next_one_synchronous(
 ) -> None:
     schedule = two_bw(d, d + more, flush_after).take(batches)
     check(schedule)
-    read = {
-        task.microbatch // (d + more): task.version
-        for w in schedule.workers
-        for task in w
-        if task.op is Op.FORWARD
-    }
+    read = {t.microbatch // (d + more): t.version for t in passes(schedule, Op.FORWARD)}
     assert read == {t: t if t - 1 in flush_after else max(t - 1, 0) for t in range(batches)}
 
 

@@ -1,4 +1,4 @@
-"""Plans: their bytes and the best cut; the rows as printed, and bandwidths fitted on cells."""
+"""Plans and rows of Table 1: bytes, the best cut, fitted bandwidths; systems and claims."""
 
 import math
 from itertools import product
@@ -7,11 +7,14 @@ import pytest
 
 import pipekit as pk
 from experiments.pipedream.table1 import plans
-from experiments.pipedream.table1.plans import Cell, Sent, best_cut
+from experiments.pipedream.table1.plans import FOUR, Cell, Sent, Setting, best_cut
+from experiments.pipedream.table1.row import BSP, SYSTEMS, Ran, Row, run
+from experiments.study.claims import Emulated
 from pipekit import Plan, Profile
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile
 from pipekit.schedules import check
+from tests.emulation.own_time import own_time
 
 LAYERS = Profile.uniform(4, 0.01, 0.02, output_bytes=4e5, parameter_bytes=8e5)
 
@@ -51,9 +54,7 @@ UNEQUAL = Profile(
 
 
 @pytest.mark.parametrize(("bandwidth", "cost"), [*product([1e7, 1e8, 1e12], ["paper", "released"])])
-def test_the_best_cut_for_the_planners_replicas_is_the_planners(
-    bandwidth: float, cost: str
-) -> None:
+def test_the_best_cut_for_a_plans_replicas_is_the_planners(bandwidth: float, cost: str) -> None:
     cluster = flat(4, bandwidth)
     plan = pk.plan(UNEQUAL, cluster, cost=cost)
     ours = best_cut(UNEQUAL, cluster, plan.replicas, cost)  # type: ignore[arg-type]
@@ -105,3 +106,51 @@ def test_several_cells_are_met_in_the_geometric_mean() -> None:
 def test_a_speedup_that_no_bandwidth_gives_is_refused(speedup: float) -> None:
     with pytest.raises(ValueError, match="no bandwidth gives a speedup"):
         plans.effective([Cell(LAYERS, flat(4, 1e9), speedup)])
+
+
+EQUAL = Profile.uniform(4, 0.04, 0.08, output_bytes=1e5, parameter_bytes=3.2e7)
+"""0.48 s a minibatch on one machine."""
+
+
+def ran(*seconds: float, sent: float) -> Ran:
+    return Ran(Emulated(seconds[0], seconds), Sent(sent, 0))
+
+
+def row_of(setting: Setting, **systems: Ran) -> Row:
+    return Row(setting, EQUAL, flat(4, 1e9), runs=systems)
+
+
+FASTER = row_of(FOUR, BSP=ran(0.24, 0.2, 0.3, sent=100), PipeDream=ran(0.08, 0.1, 0.06, sent=25))
+"""Emulated three times: BSP takes 0.24 s in the middle, the plan 0.08 s."""
+
+
+def test_speedups_are_over_one_machine() -> None:
+    assert FASTER.speedup(BSP) == pytest.approx(2)
+    assert FASTER.speedup() == pytest.approx(6)
+    assert FASTER.over_bsp() == pytest.approx(3)
+    assert FASTER.saved() == pytest.approx(75)
+    assert FASTER.in_round(1).over_bsp() == pytest.approx(2)
+
+
+def test_what_is_not_emulated_is_simulated() -> None:
+    simulated = FASTER.simulated
+    assert simulated.speedup(BSP) == pytest.approx(0.48 / simulated.seconds(BSP)) != 2
+    assert [FASTER.seconds(name) > 0 for name in SYSTEMS] == [True] * 4
+    free = Row(FOUR, EQUAL, flat(4, float("inf")))
+    assert free.speedup(BSP) == pytest.approx(4)
+
+
+def test_an_emulation_takes_what_the_profile_says() -> None:
+    plan = Plan.by_hand([2, 2])
+    with own_time():
+        timed = run(EQUAL, plan, flat(2, 1e9), minibatches=12, faster=12, repeats=3).timed
+    assert timed.label == "emulated"
+    assert timed.seconds == pytest.approx(timed.simulated_s)
+
+
+@pytest.mark.parametrize("balance", [[3, 1], [4], [1, 1, 2]])
+def test_the_engines_counters_equal_the_closed_form(balance: list[int]) -> None:
+    replicas = {1: [4], 2: [2, 1], 3: [1, 1, 1]}[len(balance)]
+    plan = Plan.by_hand(balance, replicas=replicas)
+    found = run(EQUAL, plan, flat(sum(replicas), 1e9), minibatches=4, faster=100)
+    assert found.sent == pytest.approx(plans.sent(EQUAL, plan))
