@@ -404,18 +404,19 @@ def test_a_daemonic_process_that_cannot_start_others_is_refused(
 
 def test_threads_that_start_processes_at_once_leave_the_script_its_main_module() -> None:
     """Else nothing of the script could be pickled any more."""
-    script = sys.modules["__main__"]
+    script, begun, go_on = sys.modules["__main__"], threading.Event(), threading.Event()
 
     def start() -> None:
-        for _ in range(20):
-            with without_main_module():
-                time.sleep(1e-3)
+        with without_main_module():
+            begun.set()
+            go_on.wait(LIMIT_S)
 
-    threads = [threading.Thread(target=start) for _ in range(4)]
-    for thread in threads:
+    thread = threading.Thread(target=start)
+    with without_main_module():
         thread.start()
-    for thread in threads:
-        thread.join()
+        begun.wait(0.2)  # in vain
+    go_on.set()
+    thread.join()
     assert sys.modules["__main__"] is script
 
 
