@@ -10,6 +10,8 @@ from pathlib import Path
 # Before torch starts its threads, and for all processes that tests start: on a machine with other
 # work, or with more workers than cores, threads that spin at a barrier take most of the time.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Sums on several threads may add up in another order: a worker's share of many cores, too, is one.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import matplotlib
 import pytest
@@ -27,7 +29,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 stay_on_cpu()
 
-# Sums on several threads may add up in another order on a machine with more cores.
 torch.set_num_threads(1)
 matplotlib.use("Agg")
 

@@ -123,7 +123,8 @@ def trainer(
 
 def tests() -> bool:
     """Run the tests on the GPUs, then some under the sanitizer; return whether all passed."""
-    command = [sys.executable, "-m", "pytest", "-q", "tests/device"]
+    others = "tests/profiling/test_measured.py", "tests/clusters/test_cluster.py"  # of GPUs, too
+    command = [sys.executable, "-m", "pytest", "-q", "tests/device", *others]
     environment = os.environ | {
         "PIPEKIT_DEVICE": "cuda",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # else products on several streams are no two alike
