@@ -19,7 +19,7 @@ class KeptTensors:
     """
 
     def __init__(self, named: Iterable[tuple[str, Tensor]], copied: bool = False) -> None:
-        self._data = {name: (tensor, tensor.data) for name, tensor in named if is_plain(tensor)}
+        self._data = {name: (tensor, tensor.data) for name, tensor in named if _is_plain(tensor)}
         self._copies: dict[str, Tensor] = {}
         for name in self._data if copied else ():
             self.copy(name)
@@ -127,7 +127,7 @@ class WrittenTensors(OperatorMode):
         self._kept.put_back()
 
 
-def is_plain(tensor: Tensor) -> bool:
+def _is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor is its numbers: neither sparse, nor of a class of its own."""
     if isinstance(tensor, UninitializedParameter) or type(tensor.data) is not Tensor:
         return False

@@ -2,8 +2,8 @@
 
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import BatchDone, OnBatch
-from pipekit.layers.edited_tensors import is_plain
-from pipekit.layers.module_state import in_evaluation, is_evaluating, named_buffers
+from pipekit.layers.module_state import named_buffers
 from pipekit.layers.python_state import Attribute, Attributes
 from pipekit.layers.user_functions import FunctionState
 from pipekit.partition.probe import Probe
 from pipekit.partition.recording.recorded_model import RecordedModel
 
 _LOOKED_AT = 2**10  # elements of a tensor: all would take longer than a batch
+_PLAIN = Tensor, nn.Parameter, nn.Buffer  # none of a class that computes otherwise
 _BETWEEN = "change it between calls"
 
 
@@ -66,7 +66,9 @@ class UsersModel:
 
         Flags and whole numbers may say what a module has done to its weights, and stay.
         """
-        changed = self._unset(self._attributes.changed())
+        if not (changed := self._attributes.changed()):
+            return []
+        changed = self._unset(changed)
         self._left += [each for each in changed if not isinstance(each.value, float)]
         return [each for each in changed if isinstance(each.value, float)]
 
@@ -75,11 +77,15 @@ class UsersModel:
 
         ``tried`` says what forwards change themselves.
         """
-        if tried is not None:
+        if tried is not None and tried.set_attributes:
             self._set |= {(self._modules[number], key) for number, key, _ in tried.set_attributes}
-        left, self._left = self._unset(self._left), []
-        told = [f"{each.owner}.{each.key}" for each in left if each.is_read and not each.is_mode]
-        if told := [*told, *self._unlike(copies)]:
+        told = list[str]()
+        if left := self._left:
+            left, self._left = self._unset(left), []
+            told += [f"{e.owner}.{e.key}" for e in left if e.is_read and not e.is_mode]
+        if (now := _looks(self._layers, self._before)) != self._before:
+            told += self._unlike(now, copies)
+        if told:
             warnings.warn(
                 f"the model has changed since Pipeline(model) copied it, {told[0].lstrip('.')} "
                 f"say, and the copy goes on as before: build the pipeline afterwards, or tell it "
@@ -88,13 +94,13 @@ class UsersModel:
                 stacklevel=6,
             )
         recorded: RecordedModel | None = getattr(self._layers, "origin", None)
-        frozen = recorded.attributes.changed() if recorded else ()
-        _warn(
-            (each for each in frozen if each.is_read and each.module not in {*self._modules}),
-            "of the model changed since pipekit.stages recorded it, and the layers go on with the "
-            "value of before: record it again, or let the forward take it as an argument, which "
-            "is then an entry of the batch",
-        )
+        if recorded and (frozen := recorded.attributes.changed()):
+            _warn(
+                (each for each in frozen if each.is_read and each.module not in {*self._modules}),
+                "of the model changed since pipekit.stages recorded it, and the layers go on with "
+                "the value of before: record it again, or let the forward take it as an argument, "
+                "which is then an entry of the batch",
+            )
 
     def warn_within(self) -> None:
         """Warn of changes within a call, which stages take over at the next one."""
@@ -109,12 +115,12 @@ class UsersModel:
         """Return those that no forward sets."""
         return [each for each in attributes if (each.module, each.key) not in self._set]
 
-    def _unlike(self, copies: Callable[[], Iterable[nn.Module]]) -> list[str]:
-        """Return the names of what has changed since it was last looked at, and not in copies."""
-        before, now = self._before, _looks(self._layers, self._before)
+    def _unlike(
+        self, now: dict[str, Any], copies: Callable[[], Iterable[nn.Module]]
+    ) -> Iterator[str]:
+        """Return the names of what looks otherwise than before, and is not so in copies."""
+        before = self._before
         changed = [name for name in {**now, **before} if now.get(name) != before.get(name)]
-        if not changed:
-            return []
         self._before = now
         here, there = _tensors([self._layers]), _tensors(copies())
 
@@ -125,10 +131,12 @@ class UsersModel:
             weight = self._own.get(name.removesuffix(".requires_grad"))
             return weight is None or now.get(name) != (weight in self.trained)
 
-        return [*filter(is_unlike, changed)]
+        return filter(is_unlike, changed)
 
 
-_HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
+_HOOKS = attrgetter(
+    "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
+)
 
 
 def _looks(model: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,30 +152,29 @@ def _looks(model: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
             looks[f"{name}.requires_grad"] = tensor.requires_grad
         hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
         looks[f"{name}'s hooks"] = [*map(tuple, filter(None, hooks))]
-    evaluated = {*in_evaluation(whole)}
-    for name, module in whole.named_modules(remove_duplicate=False):
+    evaluated, count = dict[str, Any](), 0
+    for count, (name, module) in enumerate(whole.named_modules(remove_duplicate=False), 1):  # noqa: B007
         looks[f"{name or 'model'} itself"] = module, vars(module).get("forward")
-        looks[f"{name or 'model'}'s hooks"] = [tuple(getattr(module, kind)) for kind in _HOOKS]
-        if module in evaluated:
-            looks[f"{name}.training"] = False
-    if is_evaluating(whole):
-        looks |= {name: mode for name, mode in before.items() if name.endswith(".training")}
-    return looks
+        looks[f"{name or 'model'}'s hooks"] = [*map(tuple, _HOOKS(module))]
+        if not module.training:
+            evaluated[f"{name}.training"] = False
+    if len(evaluated) == count:
+        evaluated = {name: mode for name, mode in before.items() if name.endswith(".training")}
+    return looks | evaluated
 
 
 def _tensors(models: Iterable[nn.Module]) -> dict[str, Tensor]:
     """Return parameters and buffers of models by all their names."""
-    named = chain.from_iterable(
-        (*each.named_parameters(remove_duplicate=False), *named_buffers(each).items())
-        for each in models
-    )
-    return dict(named)
+    found = dict[str, Tensor]()
+    for each in models:
+        found |= {**dict(each.named_parameters(remove_duplicate=False)), **named_buffers(each)}
+    return found
 
 
 def _numbers(tensor: Tensor) -> Any:
     """Return what other contents change; by ``.data``, if many elements of a large one change."""
     known = id(tensor), 0 if tensor.is_inference() else tensor._version
-    if not is_plain(tensor):
+    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_quantized:
         return known
     some = tensor.detach().reshape(-1)[:: 1 + tensor.numel() // _LOOKED_AT]
     some = some.float() if some.is_floating_point() else some  # NumPy has no bfloat16
