@@ -197,7 +197,7 @@ def explain(trace: Trace) -> Explanation:
 
 
 def compared(before: Explanation, after: Explanation) -> str:
-    """Return in words what changed from one trace to another, what changed most first."""
+    """Return in words what changed from ``before`` to ``after``, what changed most first."""
     change = after.step_s - before.step_s
     lines = [
         f"A step takes {after.step_s * 1e3:.4g} ms after {before.step_s * 1e3:.4g} ms: "

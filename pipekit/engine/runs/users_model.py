@@ -122,9 +122,14 @@ class UsersModel:
         before = self._before
         changed = [name for name in {**now, **before} if now.get(name) != before.get(name)]
         self._before = now
-        here, there = _tensors([self._layers]), _tensors(copies())
+        layers = [*copies()]
+        here, there = _tensors([self._layers]), _tensors(layers)
+        ours = {module for each in layers for module in each.modules()}  # which may copy themselves
+        modules = dict(_whole(self._layers).named_modules(remove_duplicate=False))
 
         def is_unlike(name: str) -> bool:
+            if modules.get(name.removesuffix(_MODE)) in ours:
+                return False
             if name in here:
                 kept = there.get(name)
                 return kept is None or not torch.equal(here[name].to(kept.device), kept)
@@ -134,6 +139,7 @@ class UsersModel:
         return filter(is_unlike, changed)
 
 
+_MODE = ".training"
 _HOOKS = attrgetter(
     "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 )
@@ -144,8 +150,7 @@ def _looks(model: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
 
     Modes are those of ``before`` while the model is in evaluation mode as a whole.
     """
-    recorded: RecordedModel | None = getattr(model, "origin", None)
-    whole, looks = recorded.model if recorded else model, dict[str, Any]()
+    looks = dict[str, Any]()
     for name, tensor in _tensors([model]).items():
         looks[name] = _numbers(tensor)
         if isinstance(tensor, nn.Parameter):
@@ -153,14 +158,20 @@ def _looks(model: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
         hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
         looks[f"{name}'s hooks"] = [*map(tuple, filter(None, hooks))]
     evaluated, count = dict[str, Any](), 0
-    for count, (name, module) in enumerate(whole.named_modules(remove_duplicate=False), 1):  # noqa: B007
+    for count, (name, module) in enumerate(_whole(model).named_modules(remove_duplicate=False), 1):  # noqa: B007
         looks[f"{name or 'model'} itself"] = module, vars(module).get("forward")
         looks[f"{name or 'model'}'s hooks"] = [*map(tuple, _HOOKS(module))]
         if not module.training:
-            evaluated[f"{name}.training"] = False
+            evaluated[name + _MODE] = False
     if len(evaluated) == count:
-        evaluated = {name: mode for name, mode in before.items() if name.endswith(".training")}
+        evaluated = {name: mode for name, mode in before.items() if name.endswith(_MODE)}
     return looks | evaluated
+
+
+def _whole(model: nn.Module) -> nn.Module:
+    """Return the model of which layers were recorded, or the layers."""
+    recorded: RecordedModel | None = getattr(model, "origin", None)
+    return recorded.model if recorded else model
 
 
 def _tensors(models: Iterable[nn.Module]) -> dict[str, Tensor]:
