@@ -17,6 +17,7 @@ differs.
 import json
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,13 +41,14 @@ def main(
     load: Annotated[str, typer.Option(help="with --write: the host's load, in words")] = "",
     golden: Annotated[Path, typer.Option(help="the golden file")] = GOLDEN,
 ) -> None:
+    about = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
+    require_ended(run, about)
     found = frame(run)
     if not write and not add:
         lines = differences(pd.read_csv(golden, keep_default_na=False), found)
         print("\n".join([*lines, f"{len(found)} claims of {run}, {len(lines)} unlike {golden}"]))
         sys.exit(bool(lines))
     records = "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
-    about = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
     seconds = pd.DataFrame(about["notebooks"])[["name", "seconds"]].assign(cpu=about["cpu"])
     beside = golden.parent
     if (usual := beside / "notebooks.csv").exists():  # of other experiments' notebooks, too
@@ -67,6 +69,16 @@ def main(
     scores(judged).to_csv(beside / "scores.csv", index=False)
     kinds(judged).to_csv(beside / "kinds.csv", index=False)
     cells(judged).to_csv(beside / "printed.csv", index=False)
+
+
+def require_ended(run: Path, about: Mapping[str, Any]) -> None:
+    """Refuse a run, given its record, of which a notebook has no result."""
+    ended = {each["name"] for each in about["notebooks"] if each["error"] is None}
+    if left := [name for name in about["parameters"] if name not in ended]:
+        raise typer.BadParameter(
+            f"{', '.join(left)} of {run} did not run to the end: continue it by 'pipekit run "
+            f"--resume', or look at their logs there"
+        )
 
 
 def renewed(golden: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:

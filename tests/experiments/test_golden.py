@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import typer
 
-from experiments.golden import GOLDEN, differences, frame, renewed
+from experiments.golden import GOLDEN, differences, frame, renewed, require_ended
 from pipekit.ledger.batches import batch
 from pipekit.ledger.claims import load
 
@@ -44,6 +45,13 @@ def test_a_run_of_some_notebooks_renews_only_what_it_recorded() -> None:
     run += [(first, "preset", "", ""), (second, "preset", "", "")]
     after = renewed(pd.DataFrame(golden, columns=columns), pd.DataFrame(run, columns=columns))
     assert [*after.itertuples(index=False, name=None)] == [golden[0], run[3], run[1], run[0]]
+
+
+def test_a_run_without_all_its_notebooks_is_not_judged() -> None:
+    ended = [{"name": "one", "error": None}, {"name": "two", "error": "ValueError"}]
+    about = {"parameters": {"one": {}, "two": {}, "three": {}}, "notebooks": ended}
+    with pytest.raises(typer.BadParameter, match="two, three of .* did not run to the end"):
+        require_ended(Path("run"), about)
 
 
 def test_the_golden_file_has_every_claim_of_the_ledger() -> None:
