@@ -50,7 +50,7 @@ def test_a_run_of_some_notebooks_renews_only_what_it_recorded() -> None:
 def test_a_run_without_all_its_notebooks_is_not_judged() -> None:
     ended = [{"name": "one", "error": None}, {"name": "two", "error": "ValueError"}]
     about = {"parameters": {"one": {}, "two": {}, "three": {}}, "notebooks": ended}
-    with pytest.raises(typer.BadParameter, match="two, three of .* did not run to the end"):
+    with pytest.raises(typer.BadParameter, match=r"two, three of .* did not run to the end"):
         require_ended(Path("run"), about)
 
 
