@@ -152,3 +152,14 @@ def test_every_pass_is_found_and_the_method_named(tmp_path: Path) -> None:
         assert found.recognition.method == method
         assert (found.recognition.edits, found.recognition.microbatches) == (0, 8)
         assert sum(found.record()["shares"].values()) == pytest.approx(1.0)
+
+
+def test_a_step_recorded_on_a_gpu_has_its_backwards() -> None:
+    """Interleaved 1F1B of torch 2.11 on one H200: labels, launches and kernels of a step.
+
+    torch's own spans on the GPU, which it has as well, are those of forwards alone.
+    """
+    found = pk.explain(pk.read_trace(Path(__file__).with_name("h200.json.gz")))
+    about = found.recognition
+    assert (about.method, about.stages, about.microbatches) == ("interleaved", 4, 8)
+    assert found.record()["shares"]["compute"] > 0.8
