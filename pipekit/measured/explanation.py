@@ -14,7 +14,7 @@ from pipekit.measured.recognition import Recognition, recognise
 from pipekit.measured.what_if import AGAIN, SHARES, WAITING, WhatIf, shares
 from pipekit.traces import Trace
 from pipekit.traces.record import COLUMNS
-from pipekit.units import SECONDS, written
+from pipekit.units import SECONDS, plural, written
 
 _SHOWN = 4
 _SMALL = 0.001
@@ -125,8 +125,9 @@ class Explanation:
         mean, step = self.mean_shares, written(self.step_s, SECONDS)
         yield f"{self.name}: {self.recognition}"
         yield (
-            f"{self.recognition.steps} steps of {step} (recorded) on {self.workers} "
-            f"workers; replayed from durations {written(self.simulated_s, SECONDS)} "
+            f"{plural(self.recognition.steps, 'step')} of {step} (recorded) on "
+            f"{plural(self.workers, 'worker')}; replayed from durations "
+            f"{written(self.simulated_s, SECONDS)} "
             f"({self.simulated_s / self.step_s - 1:+.1%})"
         )
         ideal, slowdown = self.slowdowns["t_ideal_s"], self.slowdowns["slowdown"]

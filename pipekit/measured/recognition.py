@@ -18,6 +18,7 @@ from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import TABLES as BY_NAME
 from pipekit.traces import Trace
 from pipekit.traces.rows import moved, tasks_of
+from pipekit.units import plural
 
 UNKNOWN = "unknown"
 _NEAR = 0.05
@@ -67,8 +68,8 @@ class Recognition:
             return "no named method has this order of tasks"
         names = " or ".join([self.method, *self.also])
         moved = f", {self.edits} of {self.tasks} tasks moved" if self.edits else ""
-        counts = f"{self.stages} stages on {self.workers} workers"
-        return f"{names}: {counts}, {self.microbatches} microbatches{moved}"
+        places = f"{plural(self.stages, 'stage')} on {plural(self.workers, 'worker')}"
+        return f"{names}: {places}, {plural(self.microbatches, 'microbatch', 'es')}{moved}"
 
 
 def recognise(trace: Trace) -> Recognition:
