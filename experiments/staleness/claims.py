@@ -138,7 +138,9 @@ def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
     """
     every, rows = comparisons(comparison.judged(trainings)), []
     for claim in CLAIMS:
-        own = every[(every[COMPARED] == [claim.method, claim.other, claim.other_optimizer]).all(1)]
+        own = every[
+            (every[COMPARED] == [claim.method, claim.other, claim.other_optimizer]).all(axis=1)
+        ]
         for row in own[own["optimizer"].str.fullmatch(claim.optimizer or ".*")].to_dict("records"):
             told = row["excess"] * (row["p_holm"] < LEVEL)
             verdict = claim.verdict(told, row["above"] < LEVEL, row["below"] < LEVEL)
