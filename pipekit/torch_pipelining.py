@@ -34,7 +34,7 @@ def torch_runtime(
     The parameters of the rank's stages then have the gradients of the batch's mean loss; they are
     the model's own, so that an optimizer may be made of ``model.parameters()``.  To do without
     pipekit, keep the file that ``schedule.to_torch_csv("schedule.csv")`` writes; the rest is what
-    stands below.
+    stands below.  torch 2.11 cannot run V-shaped tables over gloo: a worker sends to itself.
 
     Args:
         schedule: of one batch; see :meth:`Schedule.to_torch_csv`.

@@ -151,7 +151,7 @@ class GlobalUpdate:
         if self._clip_norm is not None:
             for number, one in zip(self._numbers, gradients, strict=True):
                 if number is not None and one is not None:
-                    values[number], present[number] = torch.linalg.vector_norm(one), 1
+                    values[number], present[number] = torch.linalg.vector_norm(_held(one)), 1
         return values, present
 
     def _is_finite(self, values: Tensor, update: int) -> bool:
