@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import tree_leaves
 
 Tree = Any  # Tensor | tuple[Tree | None, ...] | list[Tree | None] | dict[str, Tree | None]
@@ -68,3 +70,10 @@ def differentiable(tree: Tree) -> list[Tensor]:
     """Return the tensors through which gradients flow: the floating-point and complex ones."""
     # Asked of the dtype: a tensor's own methods let go of the interpreter.
     return [t for t in leaves(tree) if t.dtype.is_floating_point or t.dtype.is_complex]
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor is its numbers: neither sparse, nor of a class of its own."""
+    if isinstance(tensor, UninitializedParameter) or type(tensor.data) is not Tensor:
+        return False
+    return tensor.layout is torch.strided and not tensor.is_quantized

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+
+from pipekit.trees import is_plain
 
 
 class KeptTensors:
@@ -19,7 +20,7 @@ class KeptTensors:
     """
 
     def __init__(self, named: Iterable[tuple[str, Tensor]], copied: bool = False) -> None:
-        self._data = {name: (tensor, tensor.data) for name, tensor in named if _is_plain(tensor)}
+        self._data = {name: (tensor, tensor.data) for name, tensor in named if is_plain(tensor)}
         self._copies: dict[str, Tensor] = {}
         for name in self._data if copied else ():
             self.copy(name)
@@ -125,13 +126,6 @@ class WrittenTensors(OperatorMode):
     def put_back(self) -> None:
         """Let all be as they were, in the same memory."""
         self._kept.put_back()
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor is its numbers: neither sparse, nor of a class of its own."""
-    if isinstance(tensor, UninitializedParameter) or type(tensor.data) is not Tensor:
-        return False
-    return tensor.layout is torch.strided and not tensor.is_quantized
 
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -154,8 +154,9 @@ def _variables(owner: Any) -> Any:
 
 
 def _is_users(value: Any) -> bool:
-    module = getattr(value, "__module__", None) or ""
-    return isinstance(value, FunctionType) and module.partition(".")[0] not in _LIBRARIES
+    if not isinstance(value, FunctionType):  # asked first: torch has thousands of other things
+        return False
+    return (value.__module__ or "").partition(".")[0] not in _LIBRARIES
 
 
 def _sent(value: Any, place: Place) -> Any:

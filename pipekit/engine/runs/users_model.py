@@ -16,9 +16,9 @@ from pipekit.layers.python_state import Attribute, Attributes
 from pipekit.layers.user_functions import FunctionState
 from pipekit.partition.probe import Probe
 from pipekit.partition.recording.recorded_model import RecordedModel
+from pipekit.trees import is_plain
 
 _LOOKED_AT = 2**10  # elements of a tensor: all would take longer than a batch
-_PLAIN = Tensor, nn.Parameter, nn.Buffer  # none of a class that computes otherwise
 _BETWEEN = "change it between calls"
 
 
@@ -30,7 +30,10 @@ class UsersModel:
     """
 
     def __init__(self, layers: nn.Module) -> None:
-        self._layers, self._modules, self._before = layers, [*layers.modules()], _looks(layers, {})
+        self._layers, self._modules = layers, [*layers.modules()]
+        self._recorded: RecordedModel | None = getattr(layers, "origin", None)
+        self._whole = self._recorded.model if self._recorded else layers
+        self._before = _looks(layers, self._whole, {})
         self._own = dict(layers.named_parameters(remove_duplicate=False))
         self.trained = {weight for weight in layers.parameters() if weight.requires_grad}
         self._attributes = Attributes(layers.named_modules(remove_duplicate=False))
@@ -83,7 +86,7 @@ class UsersModel:
         if left := self._left:
             left, self._left = self._unset(left), []
             told += [f"{e.owner}.{e.key}" for e in left if e.is_read and not e.is_mode]
-        if (now := _looks(self._layers, self._before)) != self._before:
+        if (now := _looks(self._layers, self._whole, self._before)) != self._before:
             told += self._unlike(now, copies)
         if told:
             warnings.warn(
@@ -93,8 +96,7 @@ class UsersModel:
                 f"fraction are taken over",
                 stacklevel=6,
             )
-        recorded: RecordedModel | None = getattr(self._layers, "origin", None)
-        if recorded and (frozen := recorded.attributes.changed()):
+        if self._recorded and (frozen := self._recorded.attributes.changed()):
             _warn(
                 (each for each in frozen if each.is_read and each.module not in {*self._modules}),
                 "of the model changed since pipekit.stages recorded it, and the layers go on with "
@@ -125,7 +127,7 @@ class UsersModel:
         layers = [*copies()]
         here, there = _tensors([self._layers]), _tensors(layers)
         ours = {module for each in layers for module in each.modules()}  # which may copy themselves
-        modules = dict(_whole(self._layers).named_modules(remove_duplicate=False))
+        modules = dict(self._whole.named_modules(remove_duplicate=False))
 
         def is_unlike(name: str) -> bool:
             if modules.get(name.removesuffix(_MODE)) in ours:
@@ -145,20 +147,22 @@ _HOOKS = attrgetter(
 )
 
 
-def _looks(model: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
+def _looks(layers: nn.Module, whole: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return by name, of each tensor and module, what other contents, objects or hooks change.
+
+    ``whole`` is the model of which the layers were recorded, or these.
 
     Modes are those of ``before`` while the model is in evaluation mode as a whole.
     """
     looks = dict[str, Any]()
-    for name, tensor in _tensors([model]).items():
+    for name, tensor in _tensors([layers]).items():
         looks[name] = _numbers(tensor)
         if isinstance(tensor, nn.Parameter):
             looks[f"{name}.requires_grad"] = tensor.requires_grad
         hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
         looks[f"{name}'s hooks"] = [*map(tuple, filter(None, hooks))]
     evaluated, count = dict[str, Any](), 0
-    for count, (name, module) in enumerate(_whole(model).named_modules(remove_duplicate=False), 1):  # noqa: B007
+    for count, (name, module) in enumerate(whole.named_modules(remove_duplicate=False), 1):  # noqa: B007
         looks[f"{name or 'model'} itself"] = module, vars(module).get("forward")
         looks[f"{name or 'model'}'s hooks"] = [*map(tuple, _HOOKS(module))]
         if not module.training:
@@ -166,12 +170,6 @@ def _looks(model: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
     if len(evaluated) == count:
         evaluated = {name: mode for name, mode in before.items() if name.endswith(_MODE)}
     return looks | evaluated
-
-
-def _whole(model: nn.Module) -> nn.Module:
-    """Return the model of which layers were recorded, or the layers."""
-    recorded: RecordedModel | None = getattr(model, "origin", None)
-    return recorded.model if recorded else model
 
 
 def _tensors(models: Iterable[nn.Module]) -> dict[str, Tensor]:
@@ -185,7 +183,7 @@ def _tensors(models: Iterable[nn.Module]) -> dict[str, Tensor]:
 def _numbers(tensor: Tensor) -> Any:
     """Return what other contents change; by ``.data``, if many elements of a large one change."""
     known = id(tensor), 0 if tensor.is_inference() else tensor._version
-    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_quantized:
+    if not is_plain(tensor):
         return known
     some = tensor.detach().reshape(-1)[:: 1 + tensor.numel() // _LOOKED_AT]
     some = some.float() if some.is_floating_point() else some  # NumPy has no bfloat16

@@ -119,21 +119,22 @@ def _ranks(found: list[Path]) -> Sequence[int]:
 
 def _spans(file: Path) -> list[dict[str, Any]]:
     """Return the spans that say something, in order; those of passes on a GPU, over its kernels."""
+    recorded = events(file)
     mine = [
         event
-        for event in events(file)
+        for event in recorded
         if event.get("ph") == "X"
         and event.get("cat") == _LABEL
         and any(each.fullmatch(str(event.get("name"))) for each in _SPANS)
     ]
     if any(span["name"].startswith(_PASS) for span in mine):  # the others have waits in them
         mine = [span for span in mine if not span["name"].startswith(("PP:", "Forw", "Backw"))]
-    elif any(str(event.get("name")).endswith(_OVERLAP) for event in events(file)):
+    elif any(str(event.get("name")).endswith(_OVERLAP) for event in recorded):
         raise ValueError(
             f"{file} has a forward and a backward in one label ({_OVERLAP}): record it with "
             f"pipekit.measured.label_actions(*stages)"
         )
-    return _over_kernels(sorted(mine, key=lambda span: span["ts"]), _kernels(file))
+    return _over_kernels(sorted(mine, key=lambda span: span["ts"]), _kernels(recorded))
 
 
 def _busy(spans: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -143,13 +144,13 @@ def _busy(spans: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"kernels run in {share:.0%} of the passes' time; else the GPU waits for launches"
 
 
-def _kernels(file: Path) -> np.ndarray:
+def _kernels(recorded: Sequence[dict[str, Any]]) -> np.ndarray:
     """Return the kernels, in the order of their launches: [number, (launched, start, end)].
 
     Those of messages (NCCL) are left out: they wait for the other rank.
     """
     kernels, launched = [], {}
-    for event in events(file):
+    for event in recorded:
         cat, about = str(event.get("cat")), event.get("args") or {}
         if cat in _ON_GPU and not str(event.get("name")).startswith("nccl"):
             kernels.append((about.get("correlation"), event["ts"], event["ts"] + event["dur"]))
