@@ -54,6 +54,27 @@ def test_each_option_gives_the_mean_iteration_behind_the_first(option: str, tmp_
     assert found.counts == {"stages": 4, "microbatches": 8}
 
 
+@pytest.mark.parametrize("option", TIMERS)
+@pytest.mark.parametrize(
+    ("before", "iteration"),
+    [
+        pytest.param("[default7]:", "elapsed time per iteration (ms): {}", id="torchrun"),
+        pytest.param("7: ", "elapsed time per iteration (s): {s}", id="srun, in seconds"),
+        pytest.param("    [07:32][INFO] ", "elapsed_time_per_iteration_ms={}", id="DeepSpeed"),
+    ],
+)
+def test_lines_begin_as_launchers_write_them(
+    option: str, before: str, iteration: str, tmp_path: Path
+) -> None:
+    log = _log(tmp_path, option)
+    text = log.read_text()
+    for ms in ("9000.0", "1000.0"):
+        written = iteration.format(ms, s=float(ms) / 1e3)
+        text = text.replace(f"elapsed time per iteration (ms): {ms}", written)
+    log.write_text("".join(before + line for line in text.splitlines(keepends=True)))
+    assert str(read(log)) == str(read(_log(tmp_path, option)))
+
+
 def test_the_command_says_how_long_ranks_compute(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["explain", str(_log(tmp_path, "minmax"))]).stdout
     assert "computes for at least 60% and at most 67% of an iteration" in said

@@ -4,7 +4,9 @@ Format: github.com/NVIDIA/Megatron-LM, megatron/core/timers.py, ``--timing-log-l
 line of an iteration, "elapsed time per iteration (ms): 744.0", stand the means of its timers:
 the least and the most of all ranks, the most, or each rank's (``--timing-log-option minmax``,
 ``max`` or ``all``).  Before megatron.core they stood in one line, "time (ms) | forward-compute:
-250.00 | ...", of the last rank alone, which counts as the most here.
+250.00 | ...", of the last rank alone, which counts as the most here.  Megatron-DeepSpeed writes
+iterations in seconds, too, or as "elapsed_time_per_iteration_ms=744.0"; launchers put a name before
+each line ("[default7]:" of torchrun, "7: " of srun).
 """
 
 import re
@@ -16,16 +18,16 @@ import pandas as pd
 
 from pipekit.units import SECONDS, written
 
-_BEGINNING = 1_000_000
+_BEGINNING = 10_000_000
 """Bytes in which a log's first timers are looked for."""
-_ELAPSED = re.compile(r"elapsed time per iteration \(ms\): ([\d.]+)")
-_TIMER = re.compile(r"\s*([a-z][\w/-]*) \.+: \(?([\d.]+)(?:, ([\d.]+)\))?\s*")
+_ELAPSED = re.compile(r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?(ms|s)\)?[:=] *([\d.]+)")
+_TIMER = re.compile(r"\b([a-z][\w/-]*) \.+: \(?([\d.]+)(?:, ([\d.]+)\))?\s*$")
 _IN_A_LINE = re.compile(r"\| ([a-z][\w/-]*): ([\d.]+)")
-_OF_RANKS, _RANK = re.compile(r"\s*([a-z][\w/-]*):\s*"), re.compile(r"\s*rank +\d+: ([\d.]+)\s*")
+_OF_RANKS, _RANK = re.compile(r"\b([a-z][\w/-]*):\s*$"), re.compile(r"\brank +\d+: ([\d.]+)\s*$")
 _COMPUTE = ("forward-compute", "backward-compute")
 _COUNTS = {
-    "stages": re.compile(r"^\s*pipeline_model_parallel_size \.+ (\d+)", re.M),
-    "chunks": re.compile(r"^\s*virtual_pipeline_model_parallel_size \.+ (\d+)", re.M),
+    "stages": re.compile(r"\bpipeline_model_parallel_size \.+ (\d+)"),
+    "chunks": re.compile(r"\bvirtual_pipeline_model_parallel_size \.+ (\d+)"),
     "microbatches": re.compile(r"number of micro-?batches to constant (\d+)"),
 }
 
@@ -88,7 +90,7 @@ def is_it(path: Path) -> bool:
     with path.open("rb") as file:
         begin = file.read(_BEGINNING).decode(errors="replace")
     timers = "across ranks (ms):" in begin or "time (ms) |" in begin
-    return timers and "elapsed time per iteration" in begin
+    return timers and _ELAPSED.search(begin) is not None
 
 
 def read(path: Path) -> TimerLog:
@@ -99,17 +101,17 @@ def read(path: Path) -> TimerLog:
     name = ""
     for line in text.splitlines():
         if found := _ELAPSED.search(line):
-            elapsed.append(float(found[1]) / 1e3)
+            elapsed.append(float(found[2]) / (1e3 if found[1] == "ms" else 1))
         if "time (ms) |" in line:
             logged = _IN_A_LINE.findall(line, line.index("time (ms) |"))
             rows += [(len(elapsed), timer, float(ms) / 1e3) for timer, ms in logged]
-        elif found := _TIMER.fullmatch(line):
+        elif found := _TIMER.search(line):
             rows += [
                 (len(elapsed), found[1], float(each) / 1e3) for each in found.groups()[1:] if each
             ]
-        elif found := _RANK.fullmatch(line):
+        elif found := _RANK.search(line):
             rows.append((len(elapsed), name, float(found[1]) / 1e3))
-        elif found := _OF_RANKS.fullmatch(line):
+        elif found := _OF_RANKS.search(line):
             name = found[1]
     table = pd.DataFrame(rows, columns=["iteration", "timer", "s"]).query("iteration > 1")
     if table.empty:
