@@ -134,8 +134,9 @@ def test_other_objects_are_refused_with_what_to_do(made: Callable[..., Any]) -> 
 def test_one_without_tensors_stays_the_object_that_it_is() -> None:
     carried = Carried(X)
     copied = decode(encode(carried, lambda leaf: leaf), lambda leaf: leaf)
-    assert copied == carried
     assert copied is not carried
+    # Not by ==, which has compared tensors since Python 3.13, where it looked at identity before.
+    assert all(vars(copied)[name] is value for name, value in vars(carried).items())
     assert copied.config is CONFIG
 
 
