@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.published.fit import half_width
+from experiments.published.published_set import Row
 from experiments.published.sets import SETS
 from pipekit.choices import require_choice
 from pipekit.performance.constants import UNKNOWN, fitted
@@ -26,14 +27,11 @@ def predictions(name: str, configurations: Path) -> pd.DataFrame:
         ValueError: there is no such set, or a row is not as its columns have to be.
     """
     require_choice("set", name, SETS)
-    each, fits = SETS[name], fitted()
-    found = []
-    for row, _ in each.read(configurations):
-        out = each.predicted(row, fits.constants)
-        half = math.nan
-        if out.step_s is not None:
-            kind = UNKNOWN if out.note else each.kind(row)
-            half = half_width(fits.half_widths, each.name, kind)
+    fits, found = fitted(), []
+    for row, _ in SETS[name].read(configurations):
+        out, half = row.predicted(fits.constants), math.nan
+        if out.step_s is not None and isinstance(row, Row):
+            half = half_width(fits.half_widths, name, UNKNOWN if out.note else row.kind)
         found.append({"row_id": row.row_id, **out.columns(half)})
     frame = pd.DataFrame(found, columns=COLUMNS)
     return frame.drop(columns=[name for name in ("memory_gb", "fits") if frame[name].isna().all()])

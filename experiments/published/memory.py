@@ -1,6 +1,6 @@
 """Memory of each rank beside published logs: BigScience on V100, torchtitan on H100, Primus."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +94,7 @@ def _primus(table: pd.DataFrame) -> Pairs:
     and the last rank have the vocabulary.
     """
     pp, microbatches = int(table["pp"][0]), int(table["microbatches"][0])
-    kept: Sequence[int] = in_flight("flush", pp, microbatches)[1:-1]
+    kept = in_flight("flush", pp, microbatches)[1:-1]
     measured = table["peak_reserved_gib"].to_numpy()[1:-1] * 2**30
     predicted = np.interp(kept, [kept[-1], kept[0]], [measured[-1], measured[0]])
     yield from zip(predicted[1:-1].tolist(), measured[1:-1].tolist(), strict=True)

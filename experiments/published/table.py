@@ -15,7 +15,6 @@ from scipy.stats import mannwhitneyu
 
 from experiments.published.fit import FOLDS, CrossValidation, half_width, half_widths, outcome
 from experiments.published.memory import memory
-from experiments.published.sets import SETS
 from pipekit import plots
 from pipekit.host.provenance import provenance
 from pipekit.performance.constants import measurements
@@ -34,31 +33,32 @@ def judged(found: CrossValidation) -> pd.DataFrame:
     Returns:
         ``published`` and ``set`` (that, with the part which is judged alone), ``row_id``, ``fold``,
         ``kind``, ``panel``, ``anomaly``; ``predicted``, ``measured`` and the publishers'
-        ``simulated`` seconds; ``half``, the interval's half width in logarithms; ``memory`` and
-        ``measured_memory`` in bytes; ``chance`` and ``fits``; ``work`` of the naive floor.
+        ``simulated`` seconds and ``published_error``; ``half``, the interval's half width in
+        logarithms; ``memory`` and ``measured_memory`` in bytes; ``chance`` and ``fits``; ``work``.
     """
     widths = [half_widths(found.residuals(without=fold)) for fold in range(FOLDS)]
     frame = pd.DataFrame(
         {
-            "published": each.name,
-            "set": one.judged_in,
+            "published": row.name,
+            "set": row.name + row.part,
             "row_id": row.row_id,
             "fold": one.fold,
-            "kind": each.kind(row),
-            "panel": each.panel(row),
-            "anomaly": each.anomaly(row),
+            "kind": row.kind,
+            "panel": row.panel,
+            "anomaly": row.anomaly,
             "predicted": out.step_s,
             "measured": one.measured.step_s,
             "simulated": one.measured.simulated_s,
-            "half": half_width(widths[one.fold], each.name, each.kind(row)),
+            "published_error": row.published_error,
+            "half": half_width(widths[one.fold], row.name, row.kind),
             "memory": out.memory_bytes,
             "measured_memory": one.measured.memory_bytes,
             "chance": out.fits,
             "fits": one.measured.fits,
-            "work": each.work(row),
+            "work": row.work,
         }
         for one, out in zip(found.rows, found.predictions, strict=True)
-        for each, row in [(one.each, one.row)]
+        for row in [one.row]
     )
     return frame.astype(dict.fromkeys(_NUMBERS, float))
 
@@ -103,7 +103,6 @@ def _errors(rows: pd.DataFrame) -> dict[str, float]:
     memory = (rows["memory"] / rows["measured_memory"] - 1).abs()
     usual = rows["anomaly"].isna()
     simulated = (rows["simulated"] / rows["measured"] - 1).abs().mean()
-    published = getattr(SETS.get(rows["published"].iloc[0]), "published_error", None)
     return {
         "rows": len(rows),
         "mean": error.abs().mean(),
@@ -113,7 +112,7 @@ def _errors(rows: pd.DataFrame) -> dict[str, float]:
         "anomalies": (~usual).sum(),
         "mean_without_anomalies": error[usual].abs().mean(),
         "floor": (_floor(rows) / rows["measured"] - 1).abs().mean(),
-        "simulator": published if np.isnan(simulated) else simulated,
+        "simulator": rows["published_error"].iloc[0] if np.isnan(simulated) else simulated,
         "coverage": (np.log1p(error).abs() <= rows["half"]).mean(),
         "interval": np.expm1(rows["half"]).median(),
         "memory": memory.mean(),
@@ -137,7 +136,7 @@ def left_out(found: CrossValidation) -> pd.DataFrame:
     """
     frame = pd.DataFrame(
         {
-            "set": one.judged_in,
+            "set": one.row.name + one.row.part,
             "column": column,
             "value": getattr(one.row, column),
             "error": abs((out.step_s or np.nan) / (one.measured.step_s or np.nan) - 1),

@@ -63,9 +63,7 @@ class Fits:
     half_widths: Mapping[str, Mapping[str, float]]
 
     def constants(self, machine: str) -> Constants:
-        """Return a machine's constants; of one that nobody fitted, the framework's on others.
-
-        These are the medians of its efficiencies and overheads.
+        """Return a machine's constants, or the medians of its framework's on other machines.
 
         Raises:
             ValueError: the framework was fitted on no machine.
@@ -83,8 +81,8 @@ class Fits:
         """Return the half width of a class of trainings on a machine.
 
         It is the median over the sets that the machine was fitted on, of that class or the widest;
-        of a machine that nobody fitted that of new devices in its framework's sets, or the widest
-        in these, or in all sets.
+        of a machine that nobody fitted that of new devices in its framework's sets, else the
+        widest.
         """
         fits = [self.machines[machine]] if machine in self.machines else self._of_framework(machine)
         names = {name for fit in fits for name in fit.fitted_on} & {*self.half_widths}

@@ -1,9 +1,7 @@
-"""Machines of today by their data sheets: an accelerator, its peers in a node, the network.
+"""Machines of today by their makers' data sheets: an accelerator, its node, the network.
 
-Rates are dense (no structured sparsity), bandwidths of one direction a GPU.  Sources: the makers'
-data sheets of the names below; the network is 400 Gb/s a GPU where a sheet has none, and
-``dataclasses.replace`` puts in that of a site.  Memory is what the driver reports in GiB, as
-nvidia-smi prints it: 183,359 MiB of a B200, whose sheet says 180 GB.
+Rates are dense (no structured sparsity), bandwidths of one direction a GPU; the network is 400 Gb/s
+a GPU where a sheet has none.  Memory is what the driver reports: 183,359 MiB of a B200.
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from itertools import product
+from itertools import count, product
 from typing import Literal
 
 from pipekit.choices import require_choice
@@ -13,8 +13,7 @@ from pipekit.performance.shapes import MLP, Experts, Mamba, Shape
 
 Recompute = Literal["nothing", "activations", "selective", "experts", "everything"]
 """What runs again before a backward: norms, experts' activations and latent attention's projections
-up (Megatron-Core's modules ``layernorm``, ``moe_act`` and ``mla_up_proj``); every second product,
-too ("selective" of torchtitan); mixtures of experts; or all layers."""
+up (Megatron-Core); every second product, too (torchtitan); mixtures of experts; or all layers."""
 
 _LEAST_TOKENS = 4096
 """Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""
@@ -37,11 +36,8 @@ class ParallelLayout:
         zero: stage of ZeRO (Rajbhandari et al., SC '20): 1 shards the optimizer over dp x cp, 2 the
             gradients, 3 the weights.
         recompute: what runs its forward again before its backward.
-        spreads_vocabulary: whether each pipeline rank has a part of embedding and head (Yeung,
-            Qi et al., Pipeline Parallelism with Vocabulary Parallelism, arXiv 2411.05288), which
-            else are on the first and the last stage.
         overlaps_experts: whether messages between experts run beside the passes of another
-            microbatch (Megatron-Core's batch-level overlap), which takes virtual stages, or none.
+            microbatch (Megatron-Core's batch-level overlap).
         method: a name of :data:`pipekit.names.METHODS`.
 
     Raises:
@@ -58,7 +54,6 @@ class ParallelLayout:
     microbatches: int = 1
     zero: int = 0
     recompute: Recompute = "nothing"
-    spreads_vocabulary: bool = False
     overlaps_experts: bool = False
     method: str = "flush"
 
@@ -121,9 +116,8 @@ def on_gpus(
 def beside_head(layers: int, stages: int, head: float) -> list[int]:
     """Return how many layers each stage has: equally many, or, if that leaves a rest, balanced.
 
-    Then the head, which costs ``head`` layers, takes their place on the last stage, and the
-    embedding that of one on the first if there is a choice: Megatron-LM's
-    ``--pipeline-model-parallel-layout`` as its users write it.
+    Then the head takes the place of ``head`` layers on the last stage, as users of Megatron-LM's
+    ``--pipeline-model-parallel-layout`` write it.
 
     Raises:
         ValueError: there are fewer layers than stages between the ends.
@@ -132,17 +126,12 @@ def beside_head(layers: int, stages: int, head: float) -> list[int]:
         raise ValueError(f"{layers} layers are too few for {stages} stages")
     if layers % stages == 0:
         return [layers // stages] * stages
-    most = -(-layers // stages)
-    while most * (stages - 1) + _layers_beside(head, most) < layers:
-        most += 1
-    last = _layers_beside(head, most)
+    for most in count(-(-layers // stages)):
+        last = max(math.floor(most - head), 0)
+        if most * (stages - 1) + last >= layers:
+            break
     each, more = divmod(layers - last, stages - 1)
     return [each + (stage >= stages - 1 - more) for stage in range(stages - 1)] + [last]
-
-
-def _layers_beside(head: float, most: int) -> int:
-    """Return how many layers a stage of ``most`` layers' cost has beside the head."""
-    return max(math.floor(most - head), 0)
 
 
 def layouts(
@@ -163,11 +152,11 @@ def layouts(
             for pp in _divisors(gpus // (tp * cp), known.layers):
                 dp, stage_gpus = gpus // (tp * cp * pp), gpus // pp
                 for samples in _SAMPLES:
-                    count, over = divmod(batch, dp * samples)
-                    if over or not count:
+                    microbatches, over = divmod(batch, dp * samples)
+                    if over or not microbatches:
                         continue
                     for (chunks, method), ep, zero, overlaps in product(
-                        _stages(known.layers, pp, loops=count % pp == 0 and not hybrid),
+                        _stages(known.layers, pp, loops=microbatches % pp == 0 and not hybrid),
                         _divisors(math.gcd(stage_gpus, experts), most_ep),
                         _sharding(pp, dp * cp),
                         (False,) if hybrid else (False, True),
@@ -176,7 +165,7 @@ def layouts(
                         if overlaps and (ep <= kind.node_gpus or (pp > 1 and chunks == 1)):
                             continue
                         yield ParallelLayout(
-                            *(tp, cp, ep, pp, dp, chunks, samples, count, zero),
+                            *(tp, cp, ep, pp, dp, chunks, samples, microbatches, zero),
                             overlaps_experts=overlaps,
                             method=method,
                         )

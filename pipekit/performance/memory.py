@@ -33,19 +33,11 @@ def peak_bytes(run: TrainingSetup) -> list[float]:
         flying = microbatches[rank] + layout.overlaps_experts  # that runs beside another one
         activations = flying * layers / len(here) * kept
         again = whole - kept  # of the layer whose forward runs again
-        tables, head = _tables(run, rank)
-        logits = head * run.framework.logit_held * run.tokens * vocabulary(run)
+        first, last = rank == 0, rank == layout.pp - 1
+        tables = first + (last and not (run.shape.tied and layout.pp == 1))
+        logits = last * run.framework.logit_held * run.tokens * vocabulary(run)
         found.append(_states(run, layers, tables) + _whole(run) + activations + again + logits)
     return found
-
-
-def _tables(run: TrainingSetup, rank: int) -> tuple[float, float]:
-    """Return how many vocabularies of weights a rank has, and of logits."""
-    layout, tied = run.layout, run.shape.tied
-    if layout.spreads_vocabulary:
-        return (2 - tied) / layout.pp, 1 / layout.pp
-    first, last = rank == 0, rank == layout.pp - 1
-    return first + (last and not (tied and layout.pp == 1)), float(last)
 
 
 def _states(run: TrainingSetup, layers: int, tables: float) -> float:

@@ -34,7 +34,7 @@ def step(run: TrainingSetup) -> TrainingStep:
     ends = _vocabulary(run, layer)
     passes = [
         total((layer.scaled(count), end))
-        for count, end in zip(_dealt(run, layer, ends[-1]), ends, strict=True)
+        for count, end in zip(stage_layers(run), ends, strict=True)
     ]
     slots = [0.0] * layout.pp
     places = homes(layout.method, layout.stages, layout.pp)
@@ -59,34 +59,19 @@ def stage_layers(run: TrainingSetup) -> list[int]:
         ValueError: there are fewer layers than stages between the ends.
     """
     layer = _mean_layer(run)
-    return _dealt(run, layer, _vocabulary(run, layer)[-1])
-
-
-def _dealt(run: TrainingSetup, layer: PassCosts, end: PassCosts) -> list[int]:
-    """Return likewise, given what a layer costs, and what the last stage has beside layers."""
+    end = _vocabulary(run, layer)[-1]
     head_layers = (end.forward_s + end.backward_s) / (layer.forward_s + layer.backward_s)
-    shape, layout = run.shape, run.layout
-    return beside_head(shape.layers, layout.stages, 0 if layout.spreads_vocabulary else head_layers)
+    return beside_head(run.shape.layers, run.layout.stages, head_layers)
 
 
 def _vocabulary(run: TrainingSetup, layer: PassCosts) -> list[PassCosts]:
     """Return what embedding, heads, and blocks that predict further tokens add to each stage."""
-    layout, predictors = run.layout, run.shape.predictors
+    predictors = run.shape.predictors
     first = _on_host(run, embedding(run))
     last = total([_on_host(run, head(run))] * (1 + predictors) + [layer] * predictors)
-    found = [PassCosts()] * layout.stages
-    if not layout.spreads_vocabulary:
-        found[0] = total((found[0], first))
-        found[-1] = total((found[-1], last))
-        return found
-    # All ranks need the last stage's output, and sum what they send back.
-    sums = run.links.all_reduce(
-        layout.pp, 2 * run.tokens * run.shape.hidden, layout.gpus // layout.pp
-    )
-    for rank in range(layout.pp):
-        early, late = rank, layout.stages - layout.pp + rank
-        found[early] = total((found[early], first.scaled(1 / layout.pp)))
-        found[late] = total((found[late], last.scaled(1 / layout.pp), PassCosts(sums, sums)))
+    found = [PassCosts()] * run.layout.stages
+    found[0] = total((found[0], first))
+    found[-1] = total((found[-1], last))
     return found
 
 

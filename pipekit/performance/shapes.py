@@ -104,8 +104,7 @@ class Shape:
         name: as published.
         hidden: width of the residual stream.
         vocabulary: tokens of the embedding and of the head.
-        blocks: each kind of block and how many of them there are; pass by pass all are taken to
-            cost their mean.
+        blocks: each kind of block and how many of them there are; all are taken to cost their mean.
         tied: whether embedding and head share weights.
         predictors: blocks with a head of their own that predict further tokens (MTP).
     """

@@ -1,5 +1,6 @@
 """The seconds of a training step: passes and transfers of our own table, replayed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -20,12 +21,10 @@ class TrainingStep:
     """What one training step of a pipeline consists of.
 
     Attributes:
-        forward_s, backward_s: seconds of a microbatch's pass, one entry a stage (of virtual stages
-            one each, in the model's order).
+        forward_s, backward_s: seconds of a microbatch's pass, by (virtual) stage.
         microbatches: of each replica and step.
         transfer_s: seconds of an activation, and of a gradient, between stage s and s + 1.
-        blocking: whether both workers wait while a transfer is under way; else a transfer only
-            delays the pass that needs it.
+        blocking: whether a transfer holds both workers, or only delays the pass that needs it.
         method: a name of :data:`pipekit.names.METHODS`.
         workers: how many share the stages; None: one a stage.
         after_s: seconds after the last pass: gradients between replicas, the optimizer.
@@ -66,10 +65,8 @@ class TrainingStep:
 
     @property
     def least_s(self) -> float:
-        """Seconds that a step of 1F1B takes at least, interleaved or not: any worker's passes.
-
-        Before them the first microbatch comes through the stages before the worker's first, and
-        after them the last gradient goes back; 1F1B ends with a backward of that stage.
+        """Seconds that a step of 1F1B takes at least, interleaved or not: any worker's passes,
+        the first microbatch's way to its first stage, and the last gradient's way back.
         """
         least = apart = 0.0
         links = (*(self.transfer_s or (0.0,) * (len(self.forward_s) - 1)), 0.0)
@@ -111,11 +108,15 @@ class TrainingStep:
         return max(ends)
 
 
-def in_flight(method: str, stages: int, microbatches: int, workers: int | None = None) -> list[int]:
+@lru_cache(maxsize=4096)
+def in_flight(
+    method: str, stages: int, microbatches: int, workers: int | None = None
+) -> Sequence[int]:
     """Return the most microbatches in flight of each worker's stages together, from the table."""
     workers = workers or stages
     few = min(microbatches, (_ROUNDS - 1) * workers + microbatches % workers)
-    return list(_in_flight(method, stages, workers, few))
+    table = one_batch(method, stages, workers, few).workers
+    return [max(accumulate(task.op.in_flight for task in own)) for own in table]
 
 
 def homes(method: str, stages: int, workers: int) -> tuple[tuple[int, ...], ...]:
@@ -147,12 +148,6 @@ def _table(method: str, stages: int, workers: int, microbatches: int) -> list[Ta
         before = size if number in first else number - 1
         found.append((number, kind, before, needed if needed >= 0 else size, boundary))
     return found
-
-
-@lru_cache(maxsize=512)
-def _in_flight(method: str, stages: int, workers: int, microbatches: int) -> tuple[int, ...]:
-    lists = one_batch(method, stages, workers, microbatches).workers
-    return tuple(max(accumulate(task.op.in_flight for task in own)) for own in lists)
 
 
 @lru_cache(maxsize=512)

@@ -21,11 +21,9 @@ class Framework:
 
     Attributes:
         name: of the framework; constants are fitted for it and a device.
-        flash_attention: whether scores stay on chip (Dao et al., FlashAttention); else they are
-            written out and read, several times.
+        flash_attention: whether scores stay on chip (Dao et al., FlashAttention).
         sequence_parallel: whether norms and residuals are split over tp, and tp's collectives run
-            beside products (Korthikanti et al., arXiv 2205.05198); else tp all-reduces, and the
-            device waits.
+            beside products (Korthikanti et al., arXiv 2205.05198); else the device waits for them.
         residual_bytes: moved for each element of a residual connection, dropout and bias included.
         head_bytes: moved for each element of queries and keys: biases and transposes, rotation.
         logit_bytes: moved for each logit by the loss.

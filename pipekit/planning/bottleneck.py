@@ -40,13 +40,11 @@ class BottleneckProgram:
 
     At each level, the layers between two cuts on exactly m members are either one stage on all of
     them, or a first stage on r of them and the best of the rest on m - r.  What one member needs
-    for a stage is the best of the level below on that whole member (a server, with all of its
-    workers).
+    for a stage is the best of the level below on that whole member (a server).
 
-    All that the program knows of a graph is that the objective is infinite where a cut does not
-    contain the other.  The paper builds up from the first layer.  This goes from the last: a stage
-    has ceil(workers from it to the end / its replicas) minibatches in flight, so that the workers
-    behind it must be known before one can say whether its memory suffices.
+    The paper builds up from the first layer, this from the last: how many minibatches a stage has
+    in flight, and so its memory, depends on the workers behind it.  Of a graph the objective is
+    infinite where a cut does not contain the other.
 
     ``layers`` is the number of the last cut, ``widths`` are the members that each level joins,
     innermost first.  ``candidates`` counts what was compared: a first stage, its members, and what
@@ -80,8 +78,8 @@ class BottleneckProgram:
     def plan(self) -> tuple[NestedStage, ...]:
         """Return the plan that has the least value; nothing if none fits.
 
-        Of equal plans it takes one on the fewest members; of these, one whose first stage has the
-        most layers, then the fewest replicas, then likewise for its second stage, and so on.
+        Of equal plans it takes one on the fewest members, then with the most layers on the first
+        stage, then the fewest replicas, then likewise for the second stage, and so on.
         """
         limit = self.least() * (1 + TIE)
         if limit == np.inf:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from math import comb
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +45,9 @@ def interleaved(
     """Return stages whose busiest worker has the least to do, stage s on worker s modulo workers.
 
     With one chunk a worker this is the optimum, by dynamic programming; with more, few splits are
-    all tried, and of many some are annealed.  Tests compare all with the optimum.  Links do not
-    count.
-
-    A worker keeps one weight version, gradients, the optimizer's state and buffers of all its
-    stages, and the activations that 1F1B, :func:`pipekit.schedules.flush` or
-    :func:`pipekit.schedules.interleaved`, has in flight on each.
+    all tried, and of many some are annealed.  Links do not count.  A worker keeps one weight
+    version, gradients, the optimizer's state and buffers of all its stages, and the activations
+    that 1F1B, interleaved with several chunks, has in flight on each.
 
     Args:
         profile: costs of a microbatch.
@@ -97,14 +93,6 @@ def interleaved(
     )
 
 
-class _Cost(NamedTuple):
-    """How bad a split is."""
-
-    excess: float  # bytes over the limit of a worker, as a share of that
-    longest: float  # seconds of the busiest worker
-    uneven: float  # the sum of the squares of the stages' seconds: long ones fill and drain slowly
-
-
 class _Loop:
     """Splits into stages that are dealt out in a loop.
 
@@ -134,8 +122,11 @@ class _Loop:
         tensors = 1 + optimizer_states
         parts = [ranges.worker_bytes(first, stop, tensors, in_flight) for in_flight in (0, 1)]
         self._constant, self._each = parts[0], parts[1] - parts[0]
-        one = _one_batch(stages, microbatches, self._workers)
-        self.held = [*_held(one, stages // self._workers)]
+        if stages == self._workers:
+            table = flush(stages, microbatches)
+        else:
+            table = interleaved_1f1b(stages, microbatches, workers=self._workers)
+        self.held = [*_held(table.take(1), stages // self._workers)]
         # Of each stage, when its worker has the most microbatches in flight.
         most = [counts[counts.sum(axis=1).argmax()] for counts in self.held]
         self._fullest = np.stack(most, axis=1).ravel()
@@ -201,17 +192,13 @@ class _Loop:
         most = [(counts @ own).max() for counts, own in zip(self.held, each.T, strict=True)]
         return np.asarray(constant.sum(axis=0) + most)
 
-    def _cost(self, balance: Sequence[int]) -> _Cost:
+    def _cost(self, balance: Sequence[int]) -> tuple[float, float, float]:
+        """Return how bad a split is: a worker's excess of bytes, as a share of the limit; seconds
+        of the busiest worker; squares of the stages' seconds, since long ones fill slowly."""
         stops = np.cumsum(balance)
         excess = max(0.0, float(self.peaks(balance).max()) / self._limit - 1)
         uneven = (self.seconds[stops - balance, stops] ** 2).sum()
-        return _Cost(excess, float(self.loads(balance).max()), float(uneven))
-
-
-def _one_batch(stages: int, microbatches: int, workers: int) -> Schedule:
-    if stages == workers:
-        return flush(stages, microbatches).take(1)
-    return interleaved_1f1b(stages, microbatches, workers=workers).take(1)
+        return excess, float(self.loads(balance).max()), float(uneven)
 
 
 def _held(schedule: Schedule, chunks: int) -> Iterator[NDArray[np.int64]]:

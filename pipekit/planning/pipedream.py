@@ -40,22 +40,18 @@ def pipedream(
     bandwidth, once in a round of m minibatches.  A transfer takes 2 C, activation and gradient.
     Latencies do not count; every link is taken to be its member's own.
 
-    With several levels the plan is hierarchical: what the program finds for all workers of a group
-    is what one member computes at the next level.  The plan returned is the best of the
-    hierarchical ones for the cluster and for one of its groups at each level, and of the flat one
-    that takes all links to be as slow as the slowest.  Workers, and members of the outermost level
-    that is used, may stay idle.
+    The best is taken of the hierarchical plans for the cluster and for one of its groups at each
+    level, and of the flat one over links that are all as slow as the slowest.  Workers, and members
+    of the outermost level that is used, may stay idle.
 
     A worker's memory has to hold, for every minibatch in flight, a weight version and the
     activations, and once the gradients, the optimizer's state and the buffers.  In flight are
-    ceil(workers from this stage to the end / replicas of this stage) a replica, which for the first
-    stage is NOAM.
+    ceil(workers from this stage to the end / replicas of this stage) a replica.
 
-    A profile that is a graph (:attr:`Profile.values`) is cut at its states, the sets of layers that
-    hold, with a layer, also what it reads, as in the released optimizer.  The plan's stages then
-    name layers in the plan's order.  If a graph has more than
-    :data:`pipekit.planning.states.MOST_STATES`, only cuts in the profile's own order are tried, and
-    the plan says so.
+    A profile that is a graph (:attr:`Profile.values`) is cut at the sets of layers that hold, with
+    a layer, also what it reads, as in the released optimizer; of more than 2,000 such sets only
+    those in the profile's order are tried, and the plan says so.  Its stages name layers in the
+    plan's order.
 
     Equally fast plans (to one part in 10^9): fewest workers, then hierarchical before flat, then
     most layers on the first stage, fewest replicas of it, and so on with the second.
@@ -150,7 +146,7 @@ class _Planner:
         ranges, layers = self.space.ranges, self.space.ranges.layers
         everywhere = ranges.total("compute_s", 0, layers)
         for level in self.cluster.levels:
-            sync = sync_seconds(ranges.parameter_bytes(0, layers), level.width, level)
+            sync = sync_seconds(ranges.total("parameter_bytes", 0, layers), level.width, level)
             everywhere = stage_seconds(self.cost, everywhere, sync, level.width)
         straight = min(program.least() for program, _ in self._programs(replicate=False))
         fits = self.limit == math.inf or self.space.memory.of(0, layers, 1) <= self.limit
@@ -200,7 +196,7 @@ class _Planner:
             inner = _Timed(seconds, "", (StagePlan(first, stop, 1, predicted_s=seconds),))
 
         def sync(first: int, stop: int) -> float:
-            size = settled.ranges.parameter_bytes(first, stop)
+            size = settled.ranges.total("parameter_bytes", first, stop)
             return float(sync_seconds(size, members, level))
 
         def shared(stage: StagePlan) -> StagePlan:

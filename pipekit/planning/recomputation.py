@@ -25,9 +25,8 @@ def layers_to_recompute(
 
     A worker's choice is a knapsack: the layers whose forwards take longest keep their activations,
     as often as microbatches are in flight at once (adaptive recomputation in AdaPipe, Sun et al.,
-    ASPLOS 2024).  So early stages recompute more.  What a layer frees is there again for the moment
-    of its backward; if anything is recomputed, there is room for the largest.
-    ``profile.recomputing(layers)`` has the costs of the choice.
+    ASPLOS 2024).  What a layer frees is there again for the moment of its backward; if anything is
+    recomputed, there is room for the largest.  ``profile.recomputing(layers)`` has the costs.
 
     Args:
         profile: what each layer of a chain costs.
@@ -53,7 +52,12 @@ def layers_to_recompute(
         stages = sorted({task.stage for task in tasks})
         cuts = [plan.stages[stage] for stage in stages]
         in_flight = _in_flight(tasks, stages)
-        held = _held(ranges, cuts, in_flight, versions[worker] / len(stages), optimizer_states)
+        tensors = versions[worker] / len(stages) + optimizer_states
+        parts = [
+            ranges.worker_bytes(cut.first, cut.stop, tensors, each)
+            for cut, each in zip(cuts, in_flight.T, strict=True)
+        ]
+        held = np.sum(parts, axis=0)  # bytes at each moment, nothing being recomputed
         if held.max() <= memory_bytes:
             continue
         pairs = [(layer, cut) for cut in cuts for layer in range(cut.first, cut.stop)]
@@ -77,20 +81,6 @@ def _in_flight(tasks: Tasks, stages: Sequence[int]) -> NDArray[np.int64]:
     """Return which numbers of microbatches are in flight on the stages together: a row each."""
     more = [[task.op.in_flight * (task.stage == stage) for stage in stages] for task in tasks]
     return np.unique(np.cumsum(more, axis=0), axis=0)
-
-
-def _held(
-    ranges: LayerRanges,
-    cuts: Sequence[StagePlan],
-    in_flight: NDArray[np.int64],
-    versions: float,
-    states: float,
-) -> Floats:
-    """Return a worker's bytes with so many microbatches in flight, nothing being recomputed."""
-    each = zip(cuts, in_flight.T, strict=True)
-    parts = [ranges.worker_bytes(cut.first, cut.stop, versions + states, n) for cut, n in each]
-    held: Floats = np.sum(parts, axis=0)
-    return held
 
 
 def _freed(profile: Profile, layer: int, cut: StagePlan) -> float:

@@ -129,11 +129,10 @@ def sweep(
     many microbatches a batch as max_batch allows, m = floor(max_batch / (w b)), and at least d;
     :func:`block_balance` says which layers make a stage.
 
-    The paper's Appendix A was not at hand.  A microbatch of one pipeline takes max over stages of
-    max(compute + transfers, all-reduce / m): ``compute`` is forward and backward and 1 / m of the
-    optimizer's step, and the forward again if it is recomputed; ``transfers`` are the activation
-    and the gradient that come in; the all-reduce is hidden behind the m microbatches of a batch.
-    The throughput is w b a such time.
+    A microbatch of one pipeline takes max over stages of max(compute + transfers, all-reduce / m):
+    ``compute`` is forward and backward and 1 / m of the optimizer's step, and the forward again if
+    it is recomputed; ``transfers`` are the activation and the gradient that come in; the all-reduce
+    is hidden behind the m microbatches of a batch.  (The paper's Appendix A was not at hand.)
 
     Stage i of d (from 0) holds two weight versions, one sum of gradients, the optimizer's state,
     its buffers, and for d - i microbatches in flight their activations, or only their inputs and
@@ -179,10 +178,9 @@ def sweep(
 class Placement:
     """Parallel pipelines on a cluster, the replicas of a stage being neighbours.
 
-    Replica r of stage i is worker ``i * width + r``, so that the all-reduce of a stage has a
-    server's fast links as far as it can (PipeDream-2BW, section 3.3).  ``reducing`` has the seconds
-    of each stage's all-reduce alone, a byte of its parameters; ``passing`` those for a microbatch
-    of every pipeline to go from each stage to the next at once, a byte of one.
+    Replica r of stage i is worker ``i * width + r`` (PipeDream-2BW, section 3.3).  ``reducing`` has
+    the seconds of each stage's all-reduce alone, a byte of its parameters; ``passing`` those for a
+    microbatch of every pipeline to go from each stage to the next at once, a byte of one.
     """
 
     def __init__(self, cluster: Cluster, width: int, depth: int) -> None:
@@ -253,8 +251,7 @@ def block_balance(profile: Profile, depth: int) -> list[int]:
     """Return how many layers each stage gets: equal numbers of blocks, if they divide so.
 
     The blocks are the longest run of layers with parameters and outputs of equal size, if they make
-    up half of the computation; the first and the last stage have the layers before and after them.
-    Where there are no such blocks, or ``depth`` does not divide their number, the stage that
+    up half of the computation; the ends have the layers before and after them.  Else the stage that
     computes longest is as short as can be.
 
     Raises:

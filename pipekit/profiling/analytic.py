@@ -31,11 +31,10 @@ def analytic(
 ) -> dict[str, Any]:
     """Estimate what each layer of a model costs in training on a named device, by the roofline.
 
-    Operators run one after another, and each takes as long as its operations at ``efficiency``
-    times the device's peak, or as its bytes at ``memory_efficiency`` times the bandwidth of its
-    memory, whichever is longer (Williams et al., "Roofline", CACM 2009).  No two are fused, no
-    cache holds anything, and starting kernels is free; updates count 0 s, and each of a backward's
-    two parts is assumed to be half.
+    Operators run one after another, each for its operations at ``efficiency`` times the device's
+    peak, or its bytes at ``memory_efficiency`` times its memory's bandwidth, whichever is longer
+    (Williams et al., "Roofline", CACM 2009).  No two are fused, no cache holds anything, starting
+    kernels is free, and updates count 0 s.
 
     - cuDNN does 3 x 3 convolutions of stride 1 in float32 with 2.25 times fewer multiplications
       (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016).

@@ -38,13 +38,10 @@ class _Graph(NamedTuple):
 def read(path: str | os.PathLike[str], rows: int = 1) -> dict[str, Any]:
     """Read a profile that PipeDream's profiler wrote.
 
-    A node's output is one value, however many nodes read it.  Input nodes stand for the loading of
-    data: their time is dropped, and each is a value that the first stage is given.  A part of an
-    output (``__getitem__``) that nobody reads is left out, as by PipeDream's optimizer.  A
-    partition (``stage_id``) is not read.
-
-    The file does not say what a backward needs: every node's output is taken to be saved, as
-    PipeDream's optimizer takes it.
+    A node's output is one value, however many nodes read it, and is taken to be saved.  Input nodes
+    stand for the loading of data: their time is dropped, and each is a value that the first stage
+    is given.  A part of an output (``__getitem__``) that nobody reads is left out, as by
+    PipeDream's optimizer.  A partition (``stage_id``) is not read.
 
     Args:
         path: the file.

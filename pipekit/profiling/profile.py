@@ -41,8 +41,8 @@ _BY_ROWS = (
 class Profile:
     """The costs of a chain or a graph of layers for a microbatch of ``rows`` rows.
 
-    A graph is written as a chain, too: its layers stand in an order in which they can run, and its
-    values travel as outputs and skips; a planner may choose another order (:meth:`in_order`).
+    The layers of a graph stand in an order in which they can run; a planner may choose another one
+    (:meth:`in_order`).
 
     Attributes:
         layers: in the order in which they run.
@@ -57,9 +57,8 @@ class Profile:
         ties: weights that several layers share.
 
     Raises:
-        ValueError: there is no layer, or no row, or a skip's or a value's ends are not layers in
-            order, or weights are shared by layers that are not there, or ``input_bytes`` is
-            negative or not finite.
+        ValueError: there is no layer or row, a skip, value or tie has layers that are not there or
+            not in order, or ``input_bytes`` is negative or not finite.
     """
 
     layers: tuple[LayerProfile, ...]
@@ -129,10 +128,8 @@ class Profile:
         output_bytes: float = 0.0,
         parameter_bytes: float = 0.0,
     ) -> "Profile":
-        """Return ``stages`` equal layers, for studies by hand; a layer's output is saved.
-
-        They take ``forward_s`` and ``backward_s``, and have ``parameter_bytes``; each output, and
-        the input, is of ``output_bytes``.
+        """Return ``stages`` equal layers of ``forward_s``, ``backward_s`` and ``parameter_bytes``;
+        each output, which is saved, and the input are of ``output_bytes``.
         """
         layer = LayerProfile(
             "layer", forward_s, backward_s, output_bytes, parameter_bytes, output_bytes, True
@@ -247,9 +244,7 @@ class Profile:
         """Return the costs if some layers keep no more than their input, and run forward again.
 
         Each is a checkpoint of its own (Chen et al., arXiv 1604.06174), say by
-        ``torch.utils.checkpoint``: its backward begins with its forward, and its input is kept if
-        no backward needed it.  What such a layer makes for the moment of its backward is not
-        counted.
+        ``torch.utils.checkpoint``.  What it makes for the moment of its backward is not counted.
 
         Raises:
             ValueError: there is no such layer.

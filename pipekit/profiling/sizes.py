@@ -31,9 +31,8 @@ class _Made(NamedTuple):
 class SavedStorages:
     """Counts each storage once, in the layer that made it, whatever views and layers save of it.
 
-    Call :meth:`pack` for every tensor saved, and :meth:`end_layer` after each layer's forward,
-    while its graph is alive.  Tensors ``apart`` do not count, because they are there anyway.  A
-    weak reference keeps a storage's identity, not its memory: no later one is taken for it.
+    Tensors ``apart`` do not count, because they are there anyway.  A weak reference keeps a
+    storage's identity, not its memory: no later one is taken for it.
     """
 
     def __init__(self, apart: Iterable[Tensor]) -> None:
@@ -49,7 +48,7 @@ class SavedStorages:
         return tensor
 
     def end_layer(self, number: int, outputs: Iterable[Tensor]) -> None:
-        """Say that layer ``number`` has run, and what it passes on."""
+        """Say that layer ``number`` has run, while its graph is alive, and what it passes on."""
         for storage, size in self._packed.items():
             # A part of the graph that leads to no output is gone by now, with what it saved.
             if storage not in self._apart and not storage.expired():

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
+from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.shapes import MLP, Shape, llama
@@ -52,10 +52,16 @@ class _Stage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PlaybookRow:
-    """A row: one configuration."""
+class PlaybookRow(Row):
+    """One configuration."""
 
-    row_id: str
+    name = "hf_playbook"
+    file = "hf_playbook/runs.csv"
+    machine = "nanotron on H100"
+    names: ClassVar = {"model": _SHAPES}
+    efficiencies = (0.35, 0.38, 0.41, 0.44, 0.47, 0.5)
+    overheads = (3.5e-3, 4e-3, 4.5e-3, 5e-3)
+
     model: str
     nodes: PositiveInt
     dp: PositiveInt
@@ -69,12 +75,10 @@ class PlaybookRow:
 
     @property
     def gpus(self) -> int:
-        """All of its GPUs."""
         return self.dp * self.tp * self.pp
 
     @property
     def shape(self) -> Shape:
-        """The model."""
         return _SHAPES[self.model]
 
     @property
@@ -98,6 +102,47 @@ class PlaybookRow:
             for rank in range(self.pp)
         ]
 
+    @property
+    def work(self) -> float:
+        samples = self.global_batch_samples / self.gpus
+        return self.shape.active_parameters * self.seq_tokens * samples
+
+    @property
+    def kind(self) -> str:
+        """Its class: many that may stall do not, and some that may not do."""
+        if _stalls(self):
+            return "stalls, without ZeRO" if self.zero_stage == 0 else "stalls"
+        many = " on many nodes" if self.nodes >= 32 else ""
+        return f"{'pipeline' if self.pp > 1 else 'one stage'}{many}"
+
+    @property
+    def panel(self) -> str:
+        return f"{self.model} on {self.nodes} nodes"
+
+    @property
+    def anomaly(self) -> str | None:
+        samples = self.grad_accumulation * self.micro_batch_samples * self.dp
+        known = samples == self.global_batch_samples
+        return None if known else "its factors do not give its batch"
+
+    @staticmethod
+    def measured(values: Values) -> RowMeasured:
+        speed, memory = values["tokens_per_s"], values["memory_gb"]
+        tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
+        return RowMeasured(
+            tokens / float(speed) if speed else None,
+            float(memory) * 1e9 if memory else None,
+            fits=values["status"] != "crashed",
+        )
+
+    def predict(self, constants: Constants) -> RowPrediction:
+        memory = _memory(self)
+        room = NormalDist(math.log(_USABLE_BYTES), _SPREAD).cdf(math.log(memory))
+        stops = len({*self.dealt}) < self.pp  # nanotron does, if a rank has no item
+        chance = 0.0 if stops else (1 - _OTHER_CRASHES) * (1 - room)
+        fits = max(_HOPELESS, chance)
+        return RowPrediction(_step(self, constants), "data sheet, fitted constants", memory, fits)
+
 
 def by_thresholds(costs: Sequence[float], stages: int) -> list[int]:
     """Return the stage of each item: a stage ends once all costs so far exceed its even share.
@@ -113,17 +158,9 @@ def by_thresholds(costs: Sequence[float], stages: int) -> list[int]:
     return dealt
 
 
-def _predict(row: PlaybookRow, constants: Constants) -> RowPrediction:
-    memory = _memory(row)
-    room = NormalDist(math.log(_USABLE_BYTES), _SPREAD).cdf(math.log(memory))
-    stops = len({*row.dealt}) < row.pp  # nanotron does, if a rank has no item
-    chance = 0.0 if stops else (1 - _OTHER_CRASHES) * (1 - room)
-    fits = max(_HOPELESS, chance)
-    return RowPrediction(_step(row, constants), "data sheet, fitted constants", memory, fits)
-
-
 def _step(row: PlaybookRow, constants: Constants) -> float:
-    block, head = _block_s(row, constants), _head_s(row, constants)
+    shape, block = row.shape, _block_s(row, constants)
+    head = _products_s(6 * shape.vocabulary * shape.hidden * row.tokens / row.tp, constants)
     seconds = [each.blocks * block + each.has_head * head for each in row.stages]
     stall = _STALL_S * _stalls(row)
     last = row.pp - 1
@@ -153,11 +190,6 @@ def _block_s(row: PlaybookRow, constants: Constants) -> float:
     device = _products_s(flops, constants) + gathered / _bandwidth(tp)
     host = (tp + 1) / 2 if row.pp > 1 else max(1, tp / _H100.node_gpus)
     return max(device, constants.overhead_s * host)
-
-
-def _head_s(row: PlaybookRow, constants: Constants) -> float:
-    shape = row.shape
-    return _products_s(6 * shape.vocabulary * shape.hidden * row.tokens / row.tp, constants)
 
 
 def _products_s(flops: float, constants: Constants) -> float:
@@ -218,47 +250,3 @@ def _stalls(row: PlaybookRow) -> bool:
     replicated = row.zero_stage == 0 and row.dp > 1 and row.grad_accumulation > 8
     summed = replicated and row.nodes >= 4
     return row.nodes >= 64 or row.tp >= 32 or summed or _memory(row) > _USABLE_BYTES
-
-
-def _measured(values: Values) -> RowMeasured:
-    speed, memory = values["tokens_per_s"], values["memory_gb"]
-    tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
-    return RowMeasured(
-        tokens / float(speed) if speed else None,
-        float(memory) * 1e9 if memory else None,
-        fits=values["status"] != "crashed",
-    )
-
-
-def _work(row: PlaybookRow) -> float:
-    samples = row.global_batch_samples / (row.dp * row.tp * row.pp)
-    return row.shape.active_parameters * row.seq_tokens * samples
-
-
-def _anomaly(row: PlaybookRow) -> str | None:
-    samples = row.grad_accumulation * row.micro_batch_samples * row.dp
-    return None if samples == row.global_batch_samples else "its factors do not give its batch"
-
-
-def _kind(row: PlaybookRow) -> str:
-    """Return the class of a run: many that may stall do not, and some that may not do."""
-    if _stalls(row):
-        return "stalls, without ZeRO" if row.zero_stage == 0 else "stalls"
-    return f"{'pipeline' if row.pp > 1 else 'one stage'}{' on many nodes' * (row.nodes >= 32)}"
-
-
-HF_PLAYBOOK = PublishedSet(
-    name="hf_playbook",
-    file="hf_playbook/runs.csv",
-    row=PlaybookRow,
-    machine=lambda _: "nanotron on H100",
-    predict=_predict,
-    measured=_measured,
-    work=_work,
-    kind=_kind,
-    panel=lambda row: f"{row.model} on {row.nodes} nodes",
-    anomaly=_anomaly,
-    names={"model": _SHAPES},
-    efficiencies=(0.35, 0.38, 0.41, 0.44, 0.47, 0.5),
-    overheads=(3.5e-3, 4e-3, 4.5e-3, 5e-3),
-)

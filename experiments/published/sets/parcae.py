@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import PublishedSet, RowPrediction, given
+from experiments.published.published_set import Row, RowPrediction, given
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.step import TrainingStep
@@ -31,10 +31,14 @@ al., CVPR 2016, Table 1; Simonyan and Zisserman, ICLR 2015, Table 1)."""
 
 
 @dataclass(frozen=True)
-class ParcaeRow:
-    """A row: degrees, microbatches and the model's shape (None of image models)."""
+class ParcaeRow(Row):
+    """Degrees, microbatches and the model's shape (None of image models)."""
 
-    row_id: str
+    name = "parcae"
+    file = "parcae/step_times.csv"
+    efficiencies = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7)
+    overheads = (5e-3, 5.5e-3, 5.8e-3, 6e-3, 6.2e-3, 6.5e-3, 7e-3)
+
     model: str
     dp: PositiveInt
     pp: PositiveInt
@@ -48,8 +52,39 @@ class ParcaeRow:
 
     @property
     def gpus(self) -> int:
-        """All of its GPUs, one an instance."""
         return self.dp * self.pp
+
+    @property
+    def machine(self) -> str:
+        return f"DeepSpeed{', convolutions' * (self.model in _IMAGES)} on V100 16GB"
+
+    @property
+    def kind(self) -> str:
+        return "images" if self.model in _IMAGES else "transformers"
+
+    @property
+    def part(self) -> str:
+        return f" ({self.model})" if self.model in _IMAGES else ""
+
+    @property
+    def work(self) -> float:
+        samples = self.micro_batch_samples * self.microbatches_per_replica / self.pp
+        if self.model in _IMAGES:
+            return samples * _IMAGES[self.model][0]
+        model = _transformer(self)
+        return samples * 24 * model.blocks * model.hidden**2 * model.seq_tokens
+
+    @property
+    def anomaly(self) -> str | None:
+        if self.model == "bert" and self.gpus == 18:
+            return "twice as slow as all neighbours"
+        if (self.model, self.dp, self.pp) == ("gpt-6.7b", 2, 16):
+            return "1.4 times as slow as its neighbours"
+        return None
+
+    def predict(self, constants: Constants) -> RowPrediction:
+        seconds = (_images if self.model in _IMAGES else _language)(self, constants)
+        return RowPrediction(seconds, _network().basis)
 
 
 class _Transformer(NamedTuple):
@@ -184,39 +219,3 @@ def _images(row: ParcaeRow, constants: Constants) -> float:
     stage = _products_s(3 * row.micro_batch_samples * flops / row.pp, constants.efficiency)
     transfer = _network().transfer_s(2.0 * row.micro_batch_samples * activations)
     return _step_s(row, [stage] * row.pp, [transfer] * (row.pp - 1), weights / row.pp)
-
-
-def _predict(row: ParcaeRow, constants: Constants) -> RowPrediction:
-    seconds = (_images if row.model in _IMAGES else _language)(row, constants)
-    return RowPrediction(seconds, _network().basis)
-
-
-def _work(row: ParcaeRow) -> float:
-    samples = row.micro_batch_samples * row.microbatches_per_replica / row.pp
-    if row.model in _IMAGES:
-        return samples * _IMAGES[row.model][0]
-    model = _transformer(row)
-    return samples * 24 * model.blocks * model.hidden**2 * model.seq_tokens
-
-
-def _anomaly(row: ParcaeRow) -> str | None:
-    if row.model == "bert" and row.dp * row.pp == 18:
-        return "twice as slow as all neighbours"
-    if (row.model, row.dp, row.pp) == ("gpt-6.7b", 2, 16):
-        return "1.4 times as slow as its neighbours"
-    return None
-
-
-PARCAE = PublishedSet(
-    name="parcae",
-    file="parcae/step_times.csv",
-    row=ParcaeRow,
-    machine=lambda row: f"DeepSpeed{', convolutions' * (row.model in _IMAGES)} on V100 16GB",
-    predict=_predict,
-    work=_work,
-    kind=lambda row: "images" if row.model in _IMAGES else "transformers",
-    part=lambda row: f" ({row.model})" if row.model in _IMAGES else "",
-    anomaly=_anomaly,
-    efficiencies=(0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7),
-    overheads=(5e-3, 5.5e-3, 5.8e-3, 6e-3, 6.2e-3, 6.5e-3, 7e-3),
-)

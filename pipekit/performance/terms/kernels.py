@@ -24,10 +24,8 @@ _CAST_BYTES = {"float8": 4.0, "float4": 10.0}
 
 
 class PassCosts(NamedTuple):
-    """Seconds on the device of a forward and a backward, and the kernels that a host launches.
-
-    ``exchange_s`` are further seconds of either, of messages between experts.
-    """
+    """Seconds on the device of a forward and a backward, and the kernels that a host launches;
+    ``exchange_s`` of messages between experts come to either."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0

@@ -11,8 +11,6 @@ def parameters(run: TrainingSetup) -> tuple[float, float]:
     """Return the weights on a rank of the largest stage: those of experts, and all others."""
     shape, layout = run.shape, run.layout
     tables = 1.0 if shape.tied or layout.pp > 1 else 2.0
-    if layout.spreads_vocabulary:
-        tables = (2 - shape.tied) / layout.pp
     return weights(run, shape.layers / layout.pp, tables)
 
 
@@ -25,12 +23,7 @@ def weights(run: TrainingSetup, layers: float, tables: float) -> tuple[float, fl
 
 
 def seconds(run: TrainingSetup, slot_s: float) -> float:
-    """Return the seconds that a step takes after its passes.
-
-    Args:
-        run: the training.
-        slot_s: what a worker's passes of one microbatch take.
-    """
+    """Return the seconds of a step after its passes, ``slot_s`` each microbatch on a worker."""
     if not run.trains_weights:
         return 0.0
     return _exposed(run, _exchange(run), slot_s) + _tied(run) + _optimizer(run)
@@ -74,7 +67,7 @@ def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
 def _tied(run: TrainingSetup) -> float:
     """Return seconds in which first and last stage sum the gradients of their tied tables."""
     layout, shape = run.layout, run.shape
-    if not shape.tied or layout.pp == 1 or layout.spreads_vocabulary:
+    if not shape.tied or layout.pp == 1:
         return 0.0
     size = run.framework.gradient_bytes * vocabulary(run) * shape.hidden
     return run.links.all_reduce(2, size, layout.gpus // layout.pp)
