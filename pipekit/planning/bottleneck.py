@@ -52,11 +52,7 @@ class BottleneckProgram:
     """
 
     def __init__(
-        self,
-        objective: Seconds | Bytes,
-        layers: int,
-        widths: Sequence[int],
-        replicate: bool = True,
+        self, objective: Seconds | Bytes, layers: int, widths: Sequence[int], replicate: bool = True
     ) -> None:
         self._objective = objective
         self._layers = layers

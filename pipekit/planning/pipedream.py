@@ -9,13 +9,7 @@ from pipekit.choices import require_choice
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
 from pipekit.planning.layer_ranges import exact_bytes, milliseconds
-from pipekit.planning.objectives import (
-    Cost,
-    Seconds,
-    stage_seconds,
-    sync_seconds,
-    transfer_seconds,
-)
+from pipekit.planning.objectives import Cost, Seconds, stage_seconds, sync_seconds, transfer_seconds
 from pipekit.planning.states import SearchSpace, Settled
 from pipekit.plans import Plan, StagePlan, layers_text
 from pipekit.profiling import Profile

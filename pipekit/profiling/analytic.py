@@ -85,9 +85,7 @@ def analytic(
     return found._asdict() | {
         "layers": [
             replace(
-                layer.profile,
-                forward_s=seconds(layer.forward),
-                backward_s=seconds(layer.backward),
+                layer.profile, forward_s=seconds(layer.forward), backward_s=seconds(layer.backward)
             )
             for layer in found.layers
         ],

@@ -3,11 +3,7 @@
 from experiments.published.published_set import Row
 from experiments.published.sets.hf_playbook import PlaybookRow
 from experiments.published.sets.megatron_core import BridgeRow, GPT3Row, Llama405BRow
-from experiments.published.sets.megatron_deepspeed import (
-    BigScienceRow,
-    MultiNodeRow,
-    SingleNodeRow,
-)
+from experiments.published.sets.megatron_deepspeed import BigScienceRow, MultiNodeRow, SingleNodeRow
 from experiments.published.sets.parcae import ParcaeRow
 from experiments.published.sets.sailor import SailorRow
 from experiments.published.sets.simumax import SimumaxRow

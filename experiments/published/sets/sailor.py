@@ -9,13 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import (
-    Row,
-    RowMeasured,
-    RowPrediction,
-    Values,
-    layout_of,
-)
+from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, layout_of
 from experiments.published.sets.sailor_inputs import bandwidth, layers, profile
 from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants

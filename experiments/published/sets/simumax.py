@@ -6,13 +6,7 @@ from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import (
-    Row,
-    RowMeasured,
-    RowPrediction,
-    Values,
-    layout_of,
-)
+from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, layout_of
 from experiments.published.sets.simumax_kernels import Rank, System, system
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
