@@ -30,11 +30,8 @@ _NUMBERS = "predicted", "measured", "simulated", "memory", "measured_memory", "c
 def judged(found: CrossValidation) -> pd.DataFrame:
     """Return all rows, each with its prediction and an interval from the rows of other folds.
 
-    Returns:
-        ``published`` and ``set`` (that, with the part which is judged alone), ``row_id``, ``fold``,
-        ``kind``, ``panel``, ``anomaly``; ``predicted``, ``measured`` and the publishers'
-        ``simulated`` seconds and ``published_error``; ``half``, the interval's half width in
-        logarithms; ``memory`` and ``measured_memory`` in bytes; ``chance`` and ``fits``; ``work``.
+    ``set`` is ``published`` with the part which is judged alone, and ``half`` the interval's half
+    width in logarithms.
     """
     widths = [half_widths(found.residuals(without=fold)) for fold in range(FOLDS)]
     frame = pd.DataFrame(
@@ -66,11 +63,10 @@ def judged(found: CrossValidation) -> pd.DataFrame:
 def choices(rows: pd.DataFrame) -> dict[str, float]:
     """Return how well rows of panels, among which a person would choose, are told apart.
 
-    Returns:
-        ``panel_rank``: the mean over panels of Spearman's coefficient of predicted and measured;
-        ``best_of_3``: by how much the best of three runs, those that are predicted to fit and to be
-        the fastest, is slower than the panel's fastest, a mean; ``auc``: the probability that of
-        two runs, one of which failed, that one was given less of a chance.  NaN: there are none.
+    ``panel_rank`` is Spearman's coefficient of predicted and measured, ``best_of_3`` by how much
+    the best of the three runs that a person would try is slower than the panel's fastest, means
+    over panels; ``auc`` is the probability that of two runs, one of which failed, that one was
+    given less of a chance.
     """
     panels = [own for _, own in rows.groupby("panel") if own["measured"].count() >= _FEWEST]
     ranks = [own["predicted"].corr(own["measured"], "spearman") for own in panels]
@@ -129,10 +125,8 @@ def _floor(rows: pd.DataFrame) -> pd.Series:
 
 
 def left_out(found: CrossValidation) -> pd.DataFrame:
-    """Return how far predictions are off if all rows like one in a column are left out in turn.
-
-    Returns:
-        A row a set: of each column how many values it has, the mean error, and that of the worst.
+    """Return how far predictions are off if all rows like one in a column are left out in turn:
+    for each set and column how many values it has, the mean error, and that of the worst value.
     """
     frame = pd.DataFrame(
         {

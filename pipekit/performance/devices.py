@@ -61,14 +61,13 @@ def described(
     memory_bandwidth: float,
     node_bandwidth: float,
     network_bandwidth: float,
-    *,
-    name: str = "own device",
-    multiprocessors: int = 128,
-    node_gpus: int = 8,
 ) -> Machine:
-    """Return a machine in five numbers: bfloat16 FLOP/s, GB of memory, and three bandwidths."""
-    device = Device(name, memory_gb * GB, {"bfloat16": peak_flops}, memory_bandwidth)
-    return Machine(device, multiprocessors, node_gpus, node_bandwidth, network_bandwidth)
+    """Return a machine in five numbers: bfloat16 FLOP/s, GB of memory, and three bandwidths.
+
+    It has 128 multiprocessors, and 8 GPUs a node; ``dataclasses.replace`` changes that.
+    """
+    device = Device("own device", memory_gb * GB, {"bfloat16": peak_flops}, memory_bandwidth)
+    return Machine(device, 128, 8, node_bandwidth, network_bandwidth)
 
 
 def machine(name: str) -> Machine:

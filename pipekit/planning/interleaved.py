@@ -79,8 +79,7 @@ def interleaved(
             f"worker: give each {exact_bytes(memory.max())}, which the most even one needs, use "
             f"more workers, or fewer microbatches"
         )
-    stops, worker = np.cumsum(balance), int(seconds.argmax())
-    each = loop.seconds[stops - balance, stops]
+    worker, each = int(seconds.argmax()), loop.seconds[_ends(balance)]
     return Plan(
         method="interleaved",
         stages=stage_plans(balance, each, memory[np.arange(stages) % cluster.workers]),
@@ -96,12 +95,9 @@ def interleaved(
 class _Loop:
     """Splits into stages that are dealt out in a loop.
 
-    Attributes:
-        seconds: of the layers between two cuts as one stage, ``[first, stop]``; infinite where
-            there cannot be one.
-        held: for each worker the microbatches of each of its stages that it has in flight before
-            each of its passes, ``[pass, chunk]``.
-        bound: seconds of the busiest worker that no split goes below.
+    ``seconds`` are those of a stage by its cuts, ``[first, stop]``; ``held`` for each worker the
+    microbatches in flight of its stages before each of its passes, ``[pass, chunk]``; no split goes
+    below ``bound`` seconds of the busiest worker.
     """
 
     def __init__(
@@ -177,28 +173,27 @@ class _Loop:
 
     def loads(self, balance: Sequence[int]) -> Floats:
         """Return the seconds of each worker's stages."""
-        stops = np.cumsum(balance)
-        each = self.seconds[stops - balance, stops]
-        loads: Floats = each.reshape(-1, self._workers).sum(axis=0)
-        return loads
+        return np.asarray(self.seconds[_ends(balance)].reshape(-1, self._workers).sum(axis=0))
 
     def peaks(self, balance: Sequence[int]) -> Floats:
         """Return the most bytes of each worker."""
-        stops = np.cumsum(balance)
-        constant, each = (
-            part[stops - balance, stops].reshape(-1, self._workers)
-            for part in (self._constant, self._each)
-        )
+        parts = self._constant[_ends(balance)], self._each[_ends(balance)]
+        constant, each = (part.reshape(-1, self._workers) for part in parts)
         most = [(counts @ own).max() for counts, own in zip(self.held, each.T, strict=True)]
         return np.asarray(constant.sum(axis=0) + most)
 
     def _cost(self, balance: Sequence[int]) -> tuple[float, float, float]:
         """Return how bad a split is: a worker's excess of bytes, as a share of the limit; seconds
         of the busiest worker; squares of the stages' seconds, since long ones fill slowly."""
-        stops = np.cumsum(balance)
         excess = max(0.0, float(self.peaks(balance).max()) / self._limit - 1)
-        uneven = (self.seconds[stops - balance, stops] ** 2).sum()
+        uneven = (self.seconds[_ends(balance)] ** 2).sum()
         return excess, float(self.loads(balance).max()), float(uneven)
+
+
+def _ends(balance: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first layer of each stage, and the layer after its last."""
+    stops = np.cumsum(balance)
+    return stops - balance, stops
 
 
 def _held(schedule: Schedule, chunks: int) -> Iterator[NDArray[np.int64]]:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import count, groupby, product, takewhile
 
 import numpy as np
@@ -78,7 +79,6 @@ def _plan(
     cluster: Cluster,
     optimizer_states: float,
 ) -> Plan:
-    """Return a row of the sweep as a plan."""
     width, depth, rows = int(best["width"]), int(best["depth"]), int(best["microbatch_rows"])
     microbatches, recompute = int(best["microbatches"]), bool(best["recompute"])
     scaled = profile.scaled(rows) if isinstance(profile, Profile) else profile[rows]
@@ -107,7 +107,6 @@ def _plan(
 
 
 def _text(row: pd.Series) -> str:
-    """Return a row of the sweep for a message."""
     return (
         f"width {row['width']}, depth {row['depth']}, {row['microbatch_rows']} rows a microbatch, "
         f"{'with' if row['recompute'] else 'without'} recomputation"
@@ -191,13 +190,9 @@ class Placement:
         self.passing = self._of_each(self._passing, depth - 1)
 
     def _of_each(self, seconds: Callable[[int], float], stages: int) -> Floats:
-        known: dict[int, float] = {}
+        known = cache(seconds)
         firsts = range(0, stages * self._width, self._width)
-        for first in firsts:
-            place = first % self._period
-            if place not in known:
-                known[place] = seconds(first)
-        return np.array([known[first % self._period] for first in firsts], dtype=float)
+        return np.array([known(first % self._period) for first in firsts], dtype=float)
 
     def _reducing(self, first: int) -> float:
         if self._width == 1:

@@ -178,7 +178,7 @@ class BridgeRow(MegatronRow):
             zero=3 if (self.fsdp or 0) > 1 else 1,
             recompute="experts" if (self.model, self.device) in _RECOMPUTED else "nothing",
         )
-        how = {"trains_weights": self.task != "lora", "graphs": self.graphs}
+        how: dict[str, Any] = {"trains_weights": self.task != "lora", "graphs": self.graphs}
         run = replace(run, framework=MEGATRON_BRIDGE, **how)
         return RowPrediction(step(run).seconds, _BASIS)
 

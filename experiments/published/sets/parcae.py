@@ -112,12 +112,9 @@ def _transformer(row: ParcaeRow) -> _Transformer:
     )
 
 
-@dataclass(frozen=True)
-class InstanceNetwork:
-    """Seconds of the smallest message, and bytes/s of a long exchange between replicas."""
-
-    latency_s: float
-    collective_bandwidth: float
+class _Network(NamedTuple):
+    latency_s: float  # of the smallest message
+    collective_bandwidth: float  # of a long exchange between replicas
     basis: str
 
     def transfer_s(self, size: float) -> float:
@@ -125,19 +122,17 @@ class InstanceNetwork:
         return self.latency_s + size / (_PAYLOAD * _V100.network_bandwidth)
 
 
-def _network() -> InstanceNetwork:
+def _network() -> _Network:
     return _timed(given("parcae/p2p_10gbps.csv"))
 
 
 @cache
-def _timed(path: Path | None) -> InstanceNetwork:
+def _timed(path: Path | None) -> _Network:
     if path is None:
-        return InstanceNetwork(0.0, _PAYLOAD * _V100.network_bandwidth, "data sheets")
+        return _Network(0.0, _PAYLOAD * _V100.network_bandwidth, "data sheets")
     messages = read_table(path)
     size, seconds = messages["message_bytes"], messages["p2p_us"] * 1e-6
-    return InstanceNetwork(
-        seconds.iloc[0], size.iloc[-1] / seconds.iloc[-1], "data sheets, messages timed"
-    )
+    return _Network(seconds[0], size.iloc[-1] / seconds.iloc[-1], "data sheets, messages timed")
 
 
 def filled(items: int, stages: int) -> list[int]:

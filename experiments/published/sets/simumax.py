@@ -104,7 +104,7 @@ class SimumaxRow(Row):
 def _timed(run: TrainingSetup, timed: System, constants: Constants) -> float:
     """Return the seconds of a step by timed kernels, all a little slower side by side."""
     layout = run.layout
-    rank = Rank(timed, run.shape, layout, run.seq_tokens)
+    rank = Rank(timed, run)
     blocks = [block for block, count in run.shape.blocks for _ in range(count)]
     edges = [stage * len(blocks) // layout.pp for stage in range(layout.pp + 1)]
     dealt = [blocks[a:b] for a, b in pairwise(edges)]
