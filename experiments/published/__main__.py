@@ -38,7 +38,6 @@ def predictions(name: str, configurations: Path) -> pd.DataFrame:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the predictions of a file of configurations."""
     if len(arguments) != 3:
         raise SystemExit(__doc__)
     name, configurations, output = arguments

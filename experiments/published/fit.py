@@ -42,7 +42,6 @@ class Known:
     errors: dict[Constants, float] = field(default_factory=dict)
 
     def try_all(self, candidates: Iterable[Constants]) -> None:
-        """Predict the row by each candidate, if constants are fitted on it."""
         step_s = self.measured.step_s
         if not (self.row.overheads and step_s and self.row.anomaly is None):
             return
@@ -73,7 +72,6 @@ def _fold(group: str) -> int:
 
 
 def fit(rows: Iterable[Known]) -> dict[str, Fit]:
-    """Return the candidate that the rule chooses for each machine, with the rows of the fit."""
     machines: dict[str, dict[str, list[Known]]] = defaultdict(lambda: defaultdict(list))
     for one in rows:
         if one.errors:
@@ -134,7 +132,6 @@ class CrossValidation:
 
 
 def outcome() -> CrossValidation:
-    """Return cross-validated predictions of the given half, and the constants fitted on all."""
     rows = [one for each in SETS.values() for one in known_rows(each)]
     machines = defaultdict(list)
     for one in rows:

@@ -70,7 +70,6 @@ class Unreadable:
     reason: str
 
     def predicted(self, _: Callable[[str], Constants]) -> RowPrediction:
-        """Return the reason."""
         return RowPrediction(None, self.reason)
 
 

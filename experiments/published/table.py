@@ -87,7 +87,6 @@ def _loss(panel: pd.DataFrame) -> float:
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a set: how far predictions are off, beside the floor and the publishers."""
     return pd.DataFrame(
         {"set": name, **_errors(own[own["measured"].notna()]), **choices(own)}
         for name, own in rows.groupby("set", sort=False)
@@ -157,7 +156,6 @@ def predictions(found: CrossValidation, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def machines(found: CrossValidation) -> pd.DataFrame:
-    """Return what was fitted, a row a machine."""
     return pd.DataFrame(
         {
             "machine": name,
@@ -182,7 +180,6 @@ def draw(rows: pd.DataFrame) -> None:
 
 
 def main() -> None:
-    """Fit, predict what was not fitted, and write all tables and the constants."""
     commit = provenance("simulated")["commit"]  # before files change
     found = outcome()
     found.fits.write()

@@ -23,7 +23,6 @@ Question = tuple[Any, ...]
 
 
 def question(row: BridgeRow) -> Question:
-    """Return what is asked for a row."""
     how = {
         "seq_tokens": row.seq_tokens,
         "dtype": row.dtype,

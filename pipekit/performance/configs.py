@@ -108,7 +108,6 @@ def _layers(config: Mapping[str, Any], number: Callable[..., int], gated: bool) 
 
 
 def _blocks(config: Mapping[str, Any], number: Callable[..., int]) -> list[tuple[str, ...]]:
-    """Return the names of each block's layers, in their order."""
     if pattern := config.get("hybrid_override_pattern"):
         return [(letter,) for letter in pattern]
     layers = range(number("layers"))

@@ -48,7 +48,6 @@ def _megatron_stages(run: TrainingSetup) -> list[str]:
 
 
 def _megatron_experts(run: TrainingSetup) -> list[str]:
-    """Return the flags of a mixture's experts, which tensor parallelism does not split."""
     if run.shape.kind != "experts":
         return []
     words = [f"--expert-model-parallel-size {run.layout.ep}", "--expert-tensor-parallel-size 1"]

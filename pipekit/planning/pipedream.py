@@ -93,8 +93,6 @@ class _Timed(NamedTuple):
 
 @dataclass(frozen=True)
 class _Planner:
-    """One profile, cluster and cost."""
-
     space: SearchSpace
     cluster: Cluster
     cost: Cost

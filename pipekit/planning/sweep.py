@@ -209,8 +209,6 @@ class Placement:
 
 
 class _Stages:
-    """The costs of stages, each an array of shape ``(depth,)``."""
-
     def __init__(
         self, ranges: LayerRanges, balance: Sequence[int], optimizer_states: float, recompute: bool
     ) -> None:

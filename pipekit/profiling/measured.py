@@ -160,8 +160,6 @@ def _copied(tree: Tree, device: torch.device) -> Tree:
 
 
 class _Loss(nn.Module):
-    """A loss as the last layer."""
-
     def __init__(self, loss: Callable[[Any, Any], Tensor], target: Tree) -> None:
         super().__init__()
         self.loss, self.target = loss, target
@@ -181,7 +179,6 @@ def _with_loss(last: LayerProfile, loss: LayerProfile) -> LayerProfile:
 
 
 def _adding_up(layers: Sequence[LayerProfile], watch: Stopwatch) -> tuple[LayerProfile, ...]:
-    """Return the layers with their shares of the undivided model's mean time."""
     forward_s, backward_s = (watch.seconds(f"whole {x}").mean() for x in ("forward", "backward"))
     forward = forward_s / sum(layer.forward_s for layer in layers)
     backwards_s = sum(layer.backward_s for layer in layers)

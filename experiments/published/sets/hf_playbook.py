@@ -95,7 +95,6 @@ class PlaybookRow(Row):
 
     @cached_property
     def stages(self) -> list[_Stage]:
-        """Blocks and tables of each pipeline rank."""
         first, *blocks, _, head, _, _ = self.dealt
         return [
             _Stage(blocks.count(rank), (rank == first) + (rank == head), rank == head)
@@ -203,14 +202,12 @@ def _bandwidth(ranks: int) -> float:
 
 
 def _transfer_s(row: PlaybookRow) -> float:
-    """Return the seconds of a rank's activation to the next stage, dp x tp ranks further on."""
     inside = row.dp * row.tp < _H100.node_gpus
     rate = _bandwidth(1) if inside else _NETWORK_SHARE * _H100.network_bandwidth
     return 2 * row.tokens * row.shape.hidden / row.tp / rate
 
 
 def _replicas_s(row: PlaybookRow) -> float:
-    """Return the seconds of the gradients' all-reduce, in bfloat16, after the passes."""
     inside = row.dp * row.tp <= _H100.node_gpus
     rate = _H100.node_bandwidth if inside else _H100.network_bandwidth
     size = 2 * max(_weights(row, stage) for stage in row.stages)
@@ -224,7 +221,6 @@ def _weights(row: PlaybookRow, stage: _Stage) -> float:
 
 
 def _memory(row: PlaybookRow) -> float:
-    """Return the bytes of the fullest rank."""
     flying = in_flight("flush", row.pp, row.grad_accumulation)
     hidden, wide = _ACTIVATION_BYTES
     (width,) = (each.width for each, _ in row.shape.each_layer() if isinstance(each, MLP))

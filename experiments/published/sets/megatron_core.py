@@ -53,7 +53,6 @@ class MegatronRow(Row):
 
     @property
     def device(self) -> str:
-        """The device's name."""
         raise NotImplementedError
 
     @property
@@ -142,7 +141,6 @@ class BridgeRow(MegatronRow):
 
     @property
     def graphs(self) -> bool:
-        """Whether its passes seem to be CUDA graphs."""
         since = _GRAPHED_FROM.get(self.model)
         newer = since is not None and self.release >= since
         return newer and self.device[0] != "H" and "MXFP8" in (self.precision or "")

@@ -209,7 +209,6 @@ def _products_s(flops: float, efficiency: float) -> float:
 
 
 def _images(row: ParcaeRow, constants: Constants) -> float:
-    """Return the seconds of a step of an image model in equal stages."""
     flops, weights, activations = _IMAGES[row.model]
     stage = _products_s(3 * row.micro_batch_samples * flops / row.pp, constants.efficiency)
     transfer = _network().transfer_s(2.0 * row.micro_batch_samples * activations)

@@ -176,7 +176,6 @@ def _machine(place: _GpuPlace) -> Machine:
 
 
 def _replica_s(row: SailorRow, replica: int, constants: Constants) -> float:
-    """Return the seconds of one pipeline's passes."""
     places = [stage[replica] for stage in row.stages]
     passes = [_stage(row, s, place, constants.overhead_s) for s, place in enumerate(places)]
     size = layers(row.model, row.tp)[1].output_bytes * row.micro_batch_samples
@@ -215,7 +214,6 @@ def _weights(row: SailorRow, stage: int) -> float:
 
 
 def _memory(row: SailorRow) -> float:
-    """Return the bytes of the fullest rank."""
     flying = in_flight("flush", row.pp, row.microbatches_per_replica)
     sizes, samples = layers(row.model, row.tp), row.micro_batch_samples
     logits = 4 * _LOGITS * samples * _SEQ_TOKENS * _VOCABULARY / row.tp

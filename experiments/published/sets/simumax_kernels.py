@@ -38,7 +38,6 @@ class System:
     collectives: dict[str, dict[str, Any]]  # by name, as the file has them
 
     def linear(self, rows: int, inputs: int, outputs: int) -> PassCosts:
-        """Return the seconds of a linear layer."""
         seconds = 2 * rows * inputs * outputs / _PEAK
         return PassCosts(
             seconds / _nearest(self.products[_FORWARD], (rows, inputs, outputs)),
@@ -47,7 +46,6 @@ class System:
         )
 
     def grouped_linear(self, layers: int, rows: int, inputs: int, outputs: int) -> PassCosts:
-        """Return the seconds of so many linear layers, ``rows`` of each, in one kernel a pass."""
         flops = 2 * layers * rows * inputs * outputs
         sizes = layers, rows, outputs, inputs
         forward, *backward = (
@@ -63,7 +61,6 @@ class System:
         return PassCosts(seconds / forward, 2.5 * seconds / backward)
 
     def moved(self, forward: float, backward: float, kind: str = "default") -> PassCosts:
-        """Return the seconds of kernels that only move so many bytes."""
         kinds = (f"{kind}_fwd", f"{kind}_bwd") if kind == "permute" else (kind, kind)
         rates = [_B200.device.memory_bandwidth * self.traffic[each] for each in kinds]
         return PassCosts(forward / rates[0], backward / rates[1])
@@ -81,7 +78,6 @@ class System:
 
 
 def system() -> System | None:
-    """Return the measured system; None without its file."""
     path = given("simumax/b200_system.json")
     return None if path is None else _system(path)
 
@@ -161,7 +157,6 @@ class Rank:
         return total([self.timed.moved(moved, moved), around, *inside])
 
     def head(self) -> PassCosts:
-        """Return the passes of logits and fused cross entropy."""
         shape, gather = self.run.shape, self._collected("all_gather")
         vocabulary = shape.vocabulary // self.run.layout.tp
         logits = 4 * self.tokens * vocabulary

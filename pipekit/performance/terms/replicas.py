@@ -65,7 +65,6 @@ def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
 
 
 def _tied(run: TrainingSetup) -> float:
-    """Return seconds in which first and last stage sum the gradients of their tied tables."""
     layout, shape = run.layout, run.shape
     if not shape.tied or layout.pp == 1:
         return 0.0
@@ -74,7 +73,6 @@ def _tied(run: TrainingSetup) -> float:
 
 
 def _optimizer(run: TrainingSetup) -> float:
-    """Return seconds to read and write a rank's weights, moments and gradients."""
     experts, dense = parameters(run)
     if run.layout.zero:
         experts /= run.layout.expert_replicas
