@@ -158,7 +158,7 @@ class _Planner:
         )
 
     def _timed(self, program: BottleneckProgram, levels: Sequence[Level]) -> tuple[_Timed, Settled]:
-        settled = self.space.settle(program.plan(), self.limit)
+        settled = self.space.settle(program.plan())
         return self._chain(settled, settled.nodes, levels), settled
 
     def _chain(

@@ -5,7 +5,6 @@ stages between the cuts cost.
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,6 @@ from pipekit.planning.bottleneck import NestedStage
 from pipekit.planning.layer_ranges import Floats, LayerRanges, PairBytes, layer_costs
 from pipekit.planning.objectives import Bytes
 from pipekit.profiling import Profile, ValueProfile
-from pipekit.schedules import optimal_in_flight
 
 MOST_STATES = 2000
 """With more, the matrices of the dynamic program (one number for each pair) grow too large."""
@@ -70,41 +68,27 @@ class States:
         np.fill_diagonal(found, val=False)
         return found
 
-    def lowest_peaks(self, height: Floats) -> Floats:
-        """Return by ``[first, stop]`` how high one must climb from one state to another.
-
-        Each order of the layers between them passes some states; its peak is the largest height
-        among them, both ends included, and the lowest peak counts; infinite if there is no order.
+    def peaks(self, height: Floats) -> Floats:
+        """Return by ``[first, stop]`` the largest height of the states, both ends included, through
+        which the layers between them lead in the profile's order; infinite if there are none.
         """
         peaks = np.full((len(self), len(self)), np.inf)  # [stop, first]
         for stop, smaller in enumerate(self._smaller):
-            for middle in smaller:
-                np.minimum(peaks[stop], peaks[middle], out=peaks[stop])
+            for middle in reversed(smaller):
+                np.copyto(peaks[stop], peaks[middle], where=peaks[middle] < np.inf)
             np.maximum(peaks[stop], height[stop], out=peaks[stop])
             peaks[stop, stop] = height[stop]
         return peaks.T
 
-    def layers_between(self, first: int, stop: int, peaks: Floats | None = None) -> list[int]:
-        """Return the layers that ``stop`` has beyond ``first``, as they stand in the profile.
-
-        With what :meth:`lowest_peaks` returned they stand in an order with the lowest peak.
-        """
-        if peaks is None:
-            return _bits(self._sets[stop] & ~self._sets[first])
-        order: list[int] = []
-        state = stop
-        while state != first:
-            smaller = next(s for s in self._smaller[state] if peaks[first, s] <= peaks[first, stop])
-            order += _bits(self._sets[state] & ~self._sets[smaller])
-            state = smaller
-        return order[::-1]
+    def layers_between(self, first: int, stop: int) -> list[int]:
+        """Return the layers that ``stop`` has beyond ``first``, as they stand in the profile."""
+        return _bits(self._sets[stop] & ~self._sets[first])
 
 
 class StateRanges(LayerRanges):
-    """Costs of the layers between two states of a graph.
+    """Costs of the layers between two states of a graph, which run in the profile's order.
 
-    Every value that crosses a cut counts once, however many layers read it behind the cut.  Where
-    memory decides, a stage's layers run in the order that lets gradients raise the bytes least.
+    Every value that crosses a cut counts once, however many layers read it behind the cut.
     """
 
     def __init__(self, profile: Profile, states: States) -> None:
@@ -122,7 +106,7 @@ class StateRanges(LayerRanges):
     @cached_property
     def pairs(self) -> PairBytes:
         height = self._totals["saved_bytes"] - self._totals["parameter_bytes"]
-        lead = self._states.lowest_peaks(height)
+        lead = self._states.peaks(height)
         none = np.zeros((len(self._states), len(self._states)))
         return PairBytes(*((none, none) if self._profile.relayed else self._between()), lead)
 
@@ -250,29 +234,12 @@ class SearchSpace:
         self.ranges = LayerRanges(profile) if states is None else StateRanges(profile, states)
         self.memory = Bytes(self.ranges, optimizer_states)
 
-    def settle(self, nodes: Sequence[NestedStage], limit: float) -> Settled:
-        """Return a nested plan with its layers in one order.
-
-        Within a stage they run in the profile's order, unless only another fits the memory.
-        """
+    def settle(self, nodes: Sequence[NestedStage]) -> Settled:
+        """Return a nested plan with its layers in one order."""
         if (states := self._states) is None:
             return Settled(tuple(nodes), (), self.ranges, self.memory)
-        leaves = list(_leaves(nodes))
-        runs = [states.layers_between(leaf.first, leaf.stop) for leaf in leaves]
-        settled = self._in_order(nodes, runs)
-        if limit == inf:
-            return settled
-        counts, first = optimal_in_flight([leaf.members for leaf in leaves]), 0
-        for number, (leaf, in_flight) in enumerate(zip(leaves, counts, strict=True)):
-            stop = first + len(runs[number])
-            if settled.memory.of(first, stop, in_flight) > limit:
-                lean = self.ranges.pairs.lead
-                runs[number] = states.layers_between(leaf.first, leaf.stop, lean)
-            first = stop
-        return self._in_order(nodes, runs)
-
-    def _in_order(self, nodes: Sequence[NestedStage], runs: Sequence[Sequence[int]]) -> Settled:
-        order = tuple(layer for run in runs for layer in run)
+        cuts = [0, *_stops(nodes)]
+        order = tuple(layer for ends in pairwise(cuts) for layer in states.layers_between(*ends))
         if order == tuple(range(len(order))):
             order = ()
         ranges = LayerRanges(self._profile.in_order(order))
@@ -288,11 +255,7 @@ class SearchSpace:
         )
 
 
-def _leaves(nodes: Sequence[NestedStage], groups: int = 1) -> Iterator[NestedStage]:
-    """Yield the stages of a nested plan, each with its number of workers."""
+def _stops(nodes: Sequence[NestedStage]) -> Iterator[int]:
+    """Yield the cuts at which the stages of a nested plan stop."""
     for node in nodes:
-        workers = node.members * groups
-        if node.inside:
-            yield from _leaves(node.inside, workers)
-        else:
-            yield node._replace(members=workers)
+        yield from _stops(node.inside) if node.inside else (node.stop,)
