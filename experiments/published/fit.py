@@ -26,10 +26,8 @@ from pipekit.performance.constants import NEW_DEVICE, UNKNOWN, Constants, Fit, F
 from pipekit.progress import progress_bar
 
 FOLDS, COVERAGE = 10, 0.8
-_FEWEST = 20
-"""Rows that a class needs for an interval of its own; it has its set's else."""
-Residual = tuple[str, str, float]
-"""A row's set, its class, and log(measured / predicted)."""
+_FEWEST = 20  # rows that a class needs for an interval of its own; it has its set's else
+Residual = tuple[str, str, float]  # a row's set, its class, and log(measured / predicted)
 
 
 @dataclass

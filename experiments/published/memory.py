@@ -37,8 +37,7 @@ def memory(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["set", "rows", "mean", "worst", "rank"])
 
 
-Pairs = Iterator[tuple[float, float]]
-"""Predicted and measured bytes."""
+Pairs = Iterator[tuple[float, float]]  # predicted and measured bytes
 
 
 def _bigscience(table: pd.DataFrame) -> Pairs:
@@ -63,7 +62,6 @@ def _torchtitan(table: pd.DataFrame) -> Pairs:
     """Yield runs of FSDP; a pipeline's local batch is cut into microbatches of one sample."""
     for run in table.itertuples():
         pieces = int(run.local_batch_samples) if run.pp > 1 else 1
-        loops = "interleaved" in str(run.schedule)
         training = TrainingSetup(
             shape(run.model.lower().replace("llama-", "llama")),
             ParallelLayout(
@@ -71,12 +69,11 @@ def _torchtitan(table: pd.DataFrame) -> Pairs:
                 cp=int(run.cp),
                 pp=int(run.pp),
                 dp=int(run.fsdp),
-                chunks=2 if loops else 1,
+                chunks=2 if "interleaved" in str(run.schedule) else 1,
                 microbatch_samples=int(run.local_batch_samples) // pieces,
                 microbatches=pieces,
                 zero=3,
                 recompute=_RULES.get(run.activation_checkpointing, "nothing"),
-                method="interleaved" if loops else "flush",
             ),
             Links(machine("H100")),
             TORCHTITAN,

@@ -15,29 +15,19 @@ from pipekit.performance.constants import Constants, measurements
 from pipekit.performance.layout import ParallelLayout
 from pipekit.reading import read_text
 
-Values = Mapping[str, str]
-"""A row of a file as text, by column."""
-_LEAST_ALIKE = 0.4
-"""Of a name that stands in for an unknown one (difflib's ratio)."""
+Values = Mapping[str, str]  # a row of a file as text, by column
+_LEAST_ALIKE = 0.4  # of a name that stands in for an unknown one (difflib's ratio)
 
 
 @dataclass(frozen=True)
 class RowPrediction:
-    """What is predicted of a row.
+    """What is predicted of a row."""
 
-    Attributes:
-        step_s: seconds of a step; None: it cannot be predicted, and ``basis`` has the reason.
-        basis: what it rests on, in words.
-        memory_bytes: the largest allocated peak over ranks.
-        fits: the probability that the run does not fail.
-        note: why it is less certain than others of its set; empty: it is not.
-    """
-
-    step_s: float | None
-    basis: str
-    memory_bytes: float | None = None
-    fits: float | None = None
-    note: str = ""
+    step_s: float | None  # None: it cannot be predicted
+    basis: str  # what it rests on, or why it cannot be predicted
+    memory_bytes: float | None = None  # the largest allocated peak over ranks
+    fits: float | None = None  # the probability that the run does not fail
+    note: str = ""  # why it is less certain than others of its set
 
     def columns(self, half_width: float) -> dict[str, float | str | None]:
         """Return what a table has of it, with the interval of a half width in logarithms."""
@@ -75,27 +65,17 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a set, which a subclass is: a field for each column that a prediction reads.
+    """A row of a set, which a subclass is: a field for each column that a prediction reads."""
 
-    Attributes:
-        row_id: ends with -1, -2 where one was run again.
-        name: of the set, as in the command.
-        file: below the folder of measurements.
-        names: columns with a name, and the names that are known.  The one whose spelling is closest
-            stands in for any other, with a note.
-        overheads: candidates for the overhead, in seconds; empty: nothing is fitted on this set.
-        efficiencies: likewise, for the efficiency.
-        published_error: the mean error that the publishers' own simulator has, as they print it.
-    """
+    row_id: str  # ends with -1, -2 where one was run again
 
-    row_id: str
-
-    name: ClassVar[str]
-    file: ClassVar[str]
+    name: ClassVar[str]  # of the set, as in the command
+    file: ClassVar[str]  # below the folder of measurements
+    # Columns with a name, and the names that are known; the closest stands in for any other.
     names: ClassVar[Mapping[str, Collection[str]]] = {}
-    overheads: ClassVar[tuple[float, ...]] = ()
-    efficiencies: ClassVar[tuple[float, ...]] = ()
-    published_error: ClassVar[float | None] = None
+    overheads: ClassVar[tuple[float, ...]] = ()  # candidates, in s; empty: nothing is fitted here
+    efficiencies: ClassVar[tuple[float, ...]] = ()  # likewise
+    published_error: ClassVar[float | None] = None  # of the publishers' own simulator, a mean
 
     @property
     def machine(self) -> str:

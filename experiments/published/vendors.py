@@ -16,8 +16,7 @@ from pipekit.performance.recommend import recommend
 from pipekit.progress import progress_bar
 
 FIRST = 5
-Degrees = tuple[int, int, int, int]
-"""tp, cp, ep, pp."""
+Degrees = tuple[int, int, int, int]  # tp, cp, ep, pp
 Question = tuple[Any, ...]
 """Model, cluster and batch, and names and values of what else :func:`recommend` takes."""
 

@@ -29,16 +29,10 @@ def measurements() -> Path | None:
 
 @dataclass(frozen=True)
 class Constants:
-    """How a machine falls short of its data sheet.
+    """How a machine falls short of its data sheet."""
 
-    Attributes:
-        efficiency: the share of the peak FLOP/s that large products reach.
-        overhead_s: seconds that the host takes for each unit of its work (a kernel launch, a
-            layer: whichever the machine's framework is limited by).
-    """
-
-    efficiency: float
-    overhead_s: float
+    efficiency: float  # the share of the peak FLOP/s that large products reach
+    overhead_s: float  # of the host for each kernel launch, or layer, whichever limits a framework
 
 
 @dataclass(frozen=True)
@@ -51,15 +45,11 @@ class Fit:
 
 @dataclass(frozen=True)
 class Fits:
-    """All that was fitted.
+    """All that was fitted."""
 
-    Attributes:
-        machines: constants by framework and device, say "Megatron-Core on H100".
-        half_widths: by set and class of its rows, the h for which 80 % of the measured step times
-            are within a factor of exp(h) of the predicted.
-    """
-
-    machines: Mapping[str, Fit]
+    machines: Mapping[str, Fit]  # by framework and device, say "Megatron-Core on H100"
+    # By set and class of its rows, the h for which 80 % of the measured step times are within a
+    # factor of exp(h) of the predicted.
     half_widths: Mapping[str, Mapping[str, float]]
 
     def constants(self, machine: str) -> Constants:

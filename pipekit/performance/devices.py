@@ -14,25 +14,13 @@ GB, GIB, TERA = 1e9, 2**30, 1e12
 
 @dataclass(frozen=True)
 class Machine:
-    """Equal accelerators in nodes.
+    """Equal accelerators in nodes; ValueError if a count or rate is not above zero."""
 
-    Attributes:
-        device: memory, its bandwidth, and FLOP/s by dtype ("float32", "float16", "bfloat16",
-            "float8", "float4").
-        multiprocessors: that run tiles of a product side by side (SMs, compute units).
-        node_gpus: how many the fast links join (a node, or an NVLink domain of several nodes).
-        node_bandwidth: bytes/s of a GPU's fast links, one direction.
-        network_bandwidth: bytes/s of a GPU's share of the network, one direction.
-
-    Raises:
-        ValueError: a count or rate is not above zero.
-    """
-
-    device: Device
-    multiprocessors: int
-    node_gpus: int
-    node_bandwidth: float
-    network_bandwidth: float
+    device: Device  # FLOP/s are by "float32", "float16", "bfloat16", "float8", "float4"
+    multiprocessors: int  # that run tiles of a product side by side (SMs, compute units)
+    node_gpus: int  # that the fast links join (a node, or an NVLink domain of several nodes)
+    node_bandwidth: float  # bytes/s of a GPU's fast links, one direction
+    network_bandwidth: float  # bytes/s of a GPU's share of the network, one direction
 
     def __post_init__(self) -> None:
         for name in ("multiprocessors", "node_gpus", "node_bandwidth", "network_bandwidth"):

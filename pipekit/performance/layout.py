@@ -4,10 +4,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import count, product
-from typing import Literal
+from typing import Any, Literal
 
 from pipekit.choices import require_choice
-from pipekit.names import METHODS
 from pipekit.performance.devices import Machine
 from pipekit.performance.shapes import MLP, Experts, Mamba, Shape
 
@@ -17,7 +16,7 @@ up (Megatron-Core); every second product, too (torchtitan); mixtures of experts;
 
 _LEAST_TOKENS = 4096
 """Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""
-_CHUNKS, _SAMPLES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), (1, 2, 4, 8)
+_CHUNKS, _SAMPLES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), (1, 2, 4, 8)
 _SERVER_GPUS = 8
 """Of a node; links that join more join a rack, and all-to-alls stay inside (Megatron-Bridge's
 performance guide, Parallel mapping strategies with NVL72)."""
@@ -27,35 +26,25 @@ performance guide, Parallel mapping strategies with NVL72)."""
 class ParallelLayout:
     """Degrees of parallelism, and what a rank does.
 
-    Attributes:
-        tp, cp, ep, pp, dp: tensor, context, expert, pipeline and data parallel degrees; experts
-            are spread inside the tp x cp x dp ranks of a stage.
-        chunks: virtual stages of each pipeline rank.
-        microbatch_samples: sequences in a microbatch.
-        microbatches: of each replica and step.
-        zero: stage of ZeRO (Rajbhandari et al., SC '20): 1 shards the optimizer over dp x cp, 2 the
-            gradients, 3 the weights.
-        recompute: what runs its forward again before its backward.
-        overlaps_experts: whether messages between experts run beside the passes of another
-            microbatch (Megatron-Core's batch-level overlap).
-        method: a name of :data:`pipekit.names.METHODS`.
-
     Raises:
         ValueError: a degree is no positive whole number, or degrees do not divide one another.
     """
 
-    tp: int = 1
-    cp: int = 1
-    ep: int = 1
-    pp: int = 1
-    dp: int = 1
-    chunks: int = 1
+    tp: int = 1  # tensor parallel
+    cp: int = 1  # context parallel
+    ep: int = 1  # experts are spread inside the tp x cp x dp ranks of a stage
+    pp: int = 1  # pipeline parallel
+    dp: int = 1  # data parallel
+    chunks: int = 1  # virtual stages of each pipeline rank
     microbatch_samples: int = 1
-    microbatches: int = 1
+    microbatches: int = 1  # of each replica and step
+    # Stage of ZeRO (Rajbhandari et al., SC '20): 1 shards the optimizer over dp x cp, 2 the
+    # gradients, 3 the weights.
     zero: int = 0
     recompute: Recompute = "nothing"
+    # Whether messages between experts run beside the passes of another microbatch (Megatron-Core's
+    # batch-level overlap).
     overlaps_experts: bool = False
-    method: str = "flush"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -63,7 +52,6 @@ class ParallelLayout:
             if field.type is int and (value != int(value) or value < (field.name != "zero")):
                 raise ValueError(f"{field.name} must be a positive whole number, not {value}")
         require_choice("zero", self.zero, range(4))
-        METHODS.require(self.method)
         if self.tp * self.cp * self.dp % self.ep:
             raise ValueError(
                 f"ep {self.ep} does not divide tp x cp x dp = {self.tp * self.cp * self.dp}: "
@@ -82,8 +70,13 @@ class ParallelLayout:
 
     @property
     def stages(self) -> int:
-        """How many virtual stages there are."""
+        """How many virtual stages there are; stage s is on pipeline rank s modulo pp."""
         return self.pp * self.chunks
+
+    @property
+    def method(self) -> str:
+        """The schedule: 1F1B, interleaved with virtual stages."""
+        return "interleaved" if self.chunks > 1 else "flush"
 
     @property
     def expert_replicas(self) -> int:
@@ -92,7 +85,14 @@ class ParallelLayout:
 
 
 def on_gpus(
-    gpus: int, global_batch_samples: int, *, tp: int = 1, cp: int = 1, pp: int = 1, **rest: object
+    gpus: int,
+    global_batch_samples: int,
+    *,
+    tp: int = 1,
+    cp: int = 1,
+    pp: int = 1,
+    microbatch_samples: int = 1,
+    **rest: Any,
 ) -> ParallelLayout:
     """Return the layout of so many GPUs and samples a step; dp and microbatches follow.
 
@@ -102,15 +102,16 @@ def on_gpus(
     dp, over = divmod(gpus, tp * cp * pp)
     if over or not dp:
         raise ValueError(f"tp {tp} x cp {cp} x pp {pp} does not divide {gpus} GPUs")
-    samples = int(rest.get("microbatch_samples", 1))  # type: ignore[call-overload]
-    microbatches, over = divmod(global_batch_samples, dp * samples)
+    slot = dp * microbatch_samples
+    microbatches, over = divmod(global_batch_samples, slot)
     if over or not microbatches:
         raise ValueError(
             f"a batch of {global_batch_samples} samples is no whole number of microbatches of "
-            f"{samples} for {dp} replicas: the next larger batch is "
-            f"{math.ceil(global_batch_samples / (dp * samples)) * dp * samples}"
+            f"{microbatch_samples} for {dp} replicas: the next larger batch is "
+            f"{math.ceil(global_batch_samples / slot) * slot}"
         )
-    return ParallelLayout(tp=tp, cp=cp, pp=pp, dp=dp, microbatches=microbatches, **rest)  # type: ignore[arg-type]
+    own = {"microbatch_samples": microbatch_samples, "microbatches": microbatches}
+    return ParallelLayout(tp=tp, cp=cp, pp=pp, dp=dp, **own, **rest)
 
 
 def beside_head(layers: int, stages: int, head: float) -> list[int]:
@@ -155,8 +156,11 @@ def layouts(
                     microbatches, over = divmod(batch, dp * samples)
                     if over or not microbatches:
                         continue
-                    for (chunks, method), ep, zero, overlaps in product(
-                        _stages(known.layers, pp, loops=microbatches % pp == 0 and not hybrid),
+                    # Megatron-LM interleaves whole rounds of microbatches, one for each rank.
+                    loops = pp > 1 and microbatches % pp == 0 and not hybrid
+                    most_chunks = (known.layers + 2) // pp if loops else 1
+                    for chunks, ep, zero, overlaps in product(
+                        [each for each in _CHUNKS if each <= most_chunks],
                         _divisors(math.gcd(stage_gpus, experts), most_ep),
                         _sharding(pp, dp * cp),
                         (False,) if hybrid else (False, True),
@@ -167,17 +171,7 @@ def layouts(
                         yield ParallelLayout(
                             *(tp, cp, ep, pp, dp, chunks, samples, microbatches, zero),
                             overlaps_experts=overlaps,
-                            method=method,
                         )
-
-
-def _stages(layers: int, pp: int, *, loops: bool) -> list[tuple[int, str]]:
-    """Return how many virtual stages a rank can have, and the method.
-
-    Megatron-LM interleaves whole rounds of microbatches, one for each rank.
-    """
-    most = (layers + 2) // pp if pp > 1 and loops else 1
-    return [(1, "flush"), *((chunks, "interleaved") for chunks in _CHUNKS if chunks <= most)]
 
 
 def _sharding(pp: int, replicas: int) -> tuple[int, ...]:

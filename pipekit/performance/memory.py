@@ -8,30 +8,27 @@ read from the method's table.
 
 from pipekit.performance.predict import stage_layers
 from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, Layer, Mamba
-from pipekit.performance.step import homes, in_flight
+from pipekit.performance.step import in_flight
 from pipekit.performance.terms.kernels import BYTES
 from pipekit.performance.terms.replicas import weights
 from pipekit.performance.terms.vocabulary import vocabulary
 from pipekit.performance.training import TrainingSetup
 
-_SCORE_BYTES = 5
-"""Of each score that is written out: softmax, dropout's mask, and what it leaves."""
+_SCORE_BYTES = 5  # of each score that is written out: softmax, dropout's mask, and what it leaves
 
 
 def peak_bytes(run: TrainingSetup) -> list[float]:
     """Return the largest allocated bytes of each pipeline rank."""
     layout = run.layout
     counts = stage_layers(run)
-    places = homes(layout.method, layout.stages, layout.pp)
     microbatches = in_flight(layout.method, layout.stages, layout.microbatches, layout.pp)
     whole = _mean_kept(run, recomputes=False)
     kept = _mean_kept(run, recomputes=True)
     found = []
     for rank in range(layout.pp):
-        here = [count for count, workers in zip(counts, places, strict=True) if rank in workers]
-        layers = sum(here)
+        layers = sum(counts[rank :: layout.pp])
         flying = microbatches[rank] + layout.overlaps_experts  # that runs beside another one
-        activations = flying * layers / len(here) * kept
+        activations = flying * layers / layout.chunks * kept
         again = whole - kept  # of the layer whose forward runs again
         first, last = rank == 0, rank == layout.pp - 1
         tables = first + (last and not (run.shape.tied and layout.pp == 1))

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipekit.performance.layout import ParallelLayout, beside_head
 from pipekit.performance.shapes import MLP, Attention, Block, Experts, LatentAttention, Layer, Mamba
-from pipekit.performance.step import TrainingStep, homes
+from pipekit.performance.step import TrainingStep
 from pipekit.performance.terms import replicas
 from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.terms.mixers import attention, latent_attention, mamba, up_projections
@@ -36,20 +36,15 @@ def step(run: TrainingSetup) -> TrainingStep:
         total((layer.scaled(count), end))
         for count, end in zip(stage_layers(run), ends, strict=True)
     ]
-    slots = [0.0] * layout.pp
-    places = homes(layout.method, layout.stages, layout.pp)
-    for own, workers in zip(passes, places, strict=True):
-        for worker in workers:
-            slots[worker] += own.forward_s + own.backward_s
-    return TrainingStep(
+    made = TrainingStep(
         tuple(each.forward_s for each in passes),
         tuple(each.backward_s for each in passes),
         layout.microbatches,
         transfer_s=_transfers(run),
         method=layout.method,
         workers=layout.pp,
-        after_s=replicas.seconds(run, max(slots)),
     )
+    return replace(made, after_s=replicas.seconds(run, max(made.busy_s)))
 
 
 def stage_layers(run: TrainingSetup) -> list[int]:
@@ -154,7 +149,7 @@ def _transfers(run: TrainingSetup) -> tuple[float, ...]:
     layout, node = run.layout, run.links.machine.node_gpus
     size = 2 * run.tokens * run.shape.hidden / layout.tp
     ranks = layout.gpus // layout.pp
-    first = [each[0] * ranks for each in homes(layout.method, layout.stages, layout.pp)]
+    first = [stage % layout.pp * ranks for stage in range(layout.stages)]
     return tuple(
         run.links.message(size, inside=ranks <= node and here // node == there // node)
         for here, there in pairwise(first)

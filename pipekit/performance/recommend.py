@@ -39,8 +39,7 @@ USABLE = 0.9
 """Of a device's memory, that allocated peaks may fill: an allocator reserves more."""
 _RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "everything")
 """From what costs no time to what costs most; the first that fits is taken."""
-_CHEAP = _RECOMPUTE.index("activations")
-"""The last of which no product runs again."""
+_CHEAP = _RECOMPUTE.index("activations")  # the last of which no product runs again
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ class RankedLayout:
 
     @property
     def layout(self) -> ParallelLayout:
-        """Its degrees."""
         return self.run.layout
 
     @cached_property
@@ -80,12 +78,8 @@ class RankedLayout:
 class Recommendation:
     """Layouts that fit, the fastest first, one for each way to spread the model.
 
-    Attributes:
-        candidates: the layouts.
-        half_width: 80 % of published step times of such models were within a factor of exp(this)
-            of their predictions.
-        tried: how many layouts were tried.
-        too_large: how many of them do not fit in memory.
+    80 % of published step times of such models were within a factor of exp(``half_width``) of
+    their predictions; of the layouts ``tried`` some are ``too_large`` for the memory.
     """
 
     candidates: tuple[RankedLayout, ...]

@@ -12,35 +12,25 @@ from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Walk, graph_needs
 from pipekit.schedules.ops import PASSES
 
-_ROUNDS = 8
-"""Microbatches a worker up to which a table is replayed whole; beyond, rounds repeat."""
+_ROUNDS = 8  # microbatches a worker up to which a table is replayed whole; beyond, rounds repeat
 
 
 @dataclass(frozen=True)
 class TrainingStep:
     """What one training step of a pipeline consists of.
 
-    Attributes:
-        forward_s, backward_s: seconds of a microbatch's pass, by (virtual) stage.
-        microbatches: of each replica and step.
-        transfer_s: seconds of an activation, and of a gradient, between stage s and s + 1.
-        blocking: whether a transfer holds both workers, or only delays the pass that needs it.
-        method: a name of :data:`pipekit.names.METHODS`.
-        workers: how many share the stages; None: one a stage.
-        after_s: seconds after the last pass: gradients between replicas, the optimizer.
-
     Raises:
         ValueError: entries are missing, or the method has no table for these counts.
     """
 
-    forward_s: tuple[float, ...]
+    forward_s: tuple[float, ...]  # of a microbatch's pass, by (virtual) stage
     backward_s: tuple[float, ...]
-    microbatches: int
-    transfer_s: tuple[float, ...] = ()
-    blocking: bool = False
-    method: str = "flush"
-    workers: int | None = None
-    after_s: float = 0.0
+    microbatches: int  # of each replica and step
+    transfer_s: tuple[float, ...] = ()  # of an activation, and of a gradient, between stages
+    blocking: bool = False  # whether a transfer holds both workers, or delays the pass behind it
+    method: str = "flush"  # a name of pipekit.names.METHODS
+    workers: int | None = None  # how many share the stages; None: one a stage
+    after_s: float = 0.0  # after the last pass: gradients between replicas, the optimizer
 
     def __post_init__(self) -> None:
         stages = len(self.forward_s)
@@ -117,11 +107,6 @@ def in_flight(
     few = min(microbatches, (_ROUNDS - 1) * workers + microbatches % workers)
     table = one_batch(method, stages, workers, few).workers
     return [max(accumulate(task.op.in_flight for task in own)) for own in table]
-
-
-def homes(method: str, stages: int, workers: int) -> tuple[tuple[int, ...], ...]:
-    """Return the workers that have each stage, from the method's table."""
-    return tuple(map(tuple, one_batch(method, stages, workers, workers).stage_workers))
 
 
 Task = tuple[int, int, int, int, int]

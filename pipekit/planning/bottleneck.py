@@ -16,8 +16,7 @@ TIE = 1e-9
 """Values that differ by less than this part are equal: sums of floats round."""
 _MOST_KEPT = 16
 """Matrices of replicated stages that are kept for use again; a large graph's takes 32 MB."""
-_ROWS = 128
-"""Rows of a matrix that are looked at together: of the cuts behind the first of them."""
+_ROWS = 128  # rows of a matrix that are looked at together: of the cuts behind the first of them
 
 Workers = Fraction | int
 """A number of them, for each of a group of members."""

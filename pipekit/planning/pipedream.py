@@ -109,7 +109,11 @@ class _Planner:
         least = min(program.least() for program, _ in programs) * (1 + TIE)
         if least == math.inf:
             return None
-        found = [self._timed(*each) for each in programs if each[0].least() <= least]
+        found = []
+        for program, levels in programs:
+            if program.least() <= least:
+                settled = self.space.settle(program.plan())
+                found.append((self._chain(settled, settled.nodes, levels), settled))
         return min(found, key=lambda found: sum(stage.replicas for stage in found[0].stages))
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
@@ -156,10 +160,6 @@ class _Planner:
             f"no plan fits the {exact_bytes(self.limit)} of a worker: on up to {workers} workers, "
             f"give each at least {exact_bytes(program.least(self.progress))}"
         )
-
-    def _timed(self, program: BottleneckProgram, levels: Sequence[Level]) -> tuple[_Timed, Settled]:
-        settled = self.space.settle(program.plan())
-        return self._chain(settled, settled.nodes, levels), settled
 
     def _chain(
         self, settled: Settled, nodes: Sequence[NestedStage], levels: Sequence[Level]

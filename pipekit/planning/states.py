@@ -22,10 +22,6 @@ _MOST_COUNTED = 100_000
 Bools = NDArray[np.bool_]
 
 
-class TooManyStates(ValueError):
-    """A graph can be cut in more ways than can be planned."""
-
-
 class States:
     """All sets of layers that hold, with a layer, also what it reads: a pipeline cuts at them.
 
@@ -33,6 +29,9 @@ class States:
     numbered by size, so that a set comes after all that it contains; of equally large ones the
     first layers in the profile's own order come last.  ``members`` says by ``[states, layers]``
     whether a state holds a layer.
+
+    Raises:
+        ValueError: the graph can be cut in more ways than can be planned.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -41,7 +40,7 @@ class States:
         self._sets = sorted(self._without, key=lambda held: (held.bit_count(), -held))
         if (count := len(self._sets)) > MOST_STATES:
             counted = f"more than {_MOST_COUNTED:,}" if count > _MOST_COUNTED else f"{count:,}"
-            raise TooManyStates(
+            raise ValueError(
                 f"the graph of {layers} layers can be cut in {counted} ways, too many to plan (at "
                 f"most {MOST_STATES:,})"
             )
@@ -228,7 +227,7 @@ class SearchSpace:
         if profile.values and not edges >= set(pairwise(range(len(profile)))):
             try:
                 self._states = States(profile)
-            except TooManyStates as error:
+            except ValueError as error:
                 self.remark = f" Only cuts in the order of the layers were looked at: {error}."
         states = self._states
         self.ranges = LayerRanges(profile) if states is None else StateRanges(profile, states)

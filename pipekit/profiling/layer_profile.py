@@ -1,8 +1,8 @@
 """What one layer of a model costs, and what layers hand on and share."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipekit.schedules import Op
 from pipekit.units import MOST
@@ -172,32 +172,6 @@ class ValueProfile:
         return (
             "a value of the model's input" if self.source is None else f"a value of {self.source}"
         )
-
-
-class Hop(NamedTuple):
-    """One step of a value on its way along a chain of layers; ``own``: its ``source`` made it."""
-
-    value: int
-    source: int
-    destination: int
-    own: bool
-
-
-def hops(values: Sequence[ValueProfile], relayed: bool = False) -> Iterator[Hop]:
-    """Yield the steps by which values travel if the layers run in the order of their numbers.
-
-    A value, or the model's input from layer 0 on, goes from user to user, or, if it is ``relayed``,
-    from layer to layer up to its last user.
-    """
-    for number, value in enumerate(values):
-        place = value.source or 0
-        stops = value.users
-        if relayed and stops:
-            stops = tuple(range(place + 1, stops[-1] + 1))
-        for user in stops:
-            if user != place:
-                yield Hop(number, place, user, own=place == value.source)
-                place = user
 
 
 def require_bytes(what: str, size: float) -> None:

@@ -16,7 +16,6 @@ from pipekit.profiling.layer_profile import (
     TieProfile,
     ValueProfile,
     combined,
-    hops,
     renumbered,
     require_bytes,
 )
@@ -96,19 +95,25 @@ class Profile:
             self._let_values_travel()
 
     def _let_values_travel(self) -> None:
-        """Set the layers' outputs, which the next layer reads, and as skips what else travels."""
+        """Set the layers' outputs, which the next layer reads, and as skips what else travels.
+
+        A value, or the model's input from layer 0 on, goes from user to user, or, if it is relayed,
+        from layer to layer up to its last user.
+        """
         outputs = [0.0] * len(self)
         skips = []
-        for hop in hops(self.values, self.relayed):
-            value = self.values[hop.value]
-            is_held = value.saved and (hop.own or self.relayed)
-            if is_held and hop.destination == hop.source + 1:
-                outputs[hop.source] += value.bytes
-            else:
-                name = f"value {hop.value} from {hop.source} to {hop.destination}"
-                skips.append(
-                    SkipProfile(name, hop.source, hop.destination, value.bytes, value.saved)
-                )
+        for number, value in enumerate(self.values):
+            place, stops = value.source or 0, value.users
+            if self.relayed and stops:
+                stops = tuple(range(place + 1, stops[-1] + 1))
+            for user in stops:
+                is_held = value.saved and (place == value.source or self.relayed)
+                if is_held and user == place + 1:
+                    outputs[place] += value.bytes
+                elif user != place:
+                    name = f"value {number} from {place} to {user}"
+                    skips.append(SkipProfile(name, place, user, value.bytes, value.saved))
+                place = user
         last = len(self) - 1
         outputs[last] = sum(v.bytes for v in self.values if v.source == last)
         layers = tuple(

@@ -87,7 +87,6 @@ class MegatronRow(Row):
         ``rest`` are further fields of its layout.
         """
         tp, cp, pp = self.tp or 1, self.cp or 1, self.pp or 1
-        chunks = (self.vp or 1) if pp > 1 else 1
         slot = self.micro_batch_samples * max(self.gpus // (tp * cp * pp), 1)
         layout = on_gpus(
             self.gpus,
@@ -95,9 +94,8 @@ class MegatronRow(Row):
             tp=tp,
             cp=cp,
             pp=pp,
-            chunks=chunks,
+            chunks=(self.vp or 1) if pp > 1 else 1,
             microbatch_samples=self.micro_batch_samples,
-            method="interleaved" if chunks > 1 else "flush",
             **rest,
         )
         links = Links(machine(self.device))

@@ -18,10 +18,8 @@ from pipekit.reading import read_table
 _V100 = machine("V100 16GB")
 _PAYLOAD = 1448 / 1538
 """What TCP carries of the bytes of an Ethernet frame, headers and gaps counted."""
-_NARROW = 512
-"""Hidden size at which products reach half of the efficiency of large ones."""
-_LOGIT_BYTES = 10
-"""Moved for each logit: float16 twice, float32 for the loss and its gradient."""
+_NARROW = 512  # hidden size at which products reach half of the efficiency of large ones
+_LOGIT_BYTES = 10  # moved for each logit: float16 twice, float32 for the loss and its gradient
 _UPDATE_BYTES = 26
 """Moved for each weight by Adam in mixed precision: 4-byte state, weight and copy, the gradient."""
 _BLOCKS_UNSTATED = 32  # of gpt-6.7b, in its training script

@@ -34,8 +34,7 @@ _FITTED, _NO_LOSSES = "clariden", Constants(1.0, 0.0)
 """Constants are the share of the network's fit that messages get while all nodes send, and how long
 a profile waits after each pass.  On other clusters profiles and fits are taken as they are."""
 _VOCABULARY, _SEQ_TOKENS = 50257, 2048
-_EAGER_BYTES = 4e6
-"""A larger message waits until its receiver is there (NCCL's buffer)."""
+_EAGER_BYTES = 4e6  # a larger message waits until its receiver is there (NCCL's buffer)
 _UPDATE_BYTES = 28  # moved for each weight by Adam in float32
 _STATE_BYTES = 16  # weight, gradient and Adam's moments
 _WASTE, _RUNTIME_BYTES = 1.15, 3e9

@@ -20,23 +20,18 @@ class Layer(NamedTuple):
 
 
 _FILES = "layer_sizes", "layer_profiles", "network_fits"
-PassCosts = dict[int, tuple[float, float]]
-"""Seconds of a forward and of a backward, by layer."""
+PassCosts = dict[int, tuple[float, float]]  # seconds of a forward and of a backward, by layer
 Fit = tuple[float, float, float, float]
 """Of a bandwidth in GB/s, by the logarithm of the MB of a message: three coefficients; its peak."""
 
 
 class Inputs(NamedTuple):
-    """What the set gives in full.
+    """What the set gives in full."""
 
-    Attributes:
-        layers: on a tensor-parallel rank, by model and degree.
-        passes: by model, GPU and degree, then by samples of a microbatch.
-        networks: between nodes, by sender, how many of its GPUs send, and receiver likewise.
-    """
-
-    layers: Mapping[tuple[str, int], list[Layer]]
+    layers: Mapping[tuple[str, int], list[Layer]]  # by model and tensor-parallel degree
+    # By model, GPU and degree, then by samples of a microbatch.
     passes: Mapping[tuple[str, str, int], Mapping[int, PassCosts]]
+    # Between nodes, by sender, how many of its GPUs send, and receiver likewise.
     networks: Mapping[tuple[str, int, str, int], Fit]
 
 

@@ -22,8 +22,7 @@ _FORWARD, _INPUT, _WEIGHT = "TN", "NN", "NT"
 _GROUPED = "fwd", "bwd_grad_act", "bwd_grad_w"
 
 Sizes = tuple[int, ...]
-Shares = dict[Sizes, float]
-"""Of a peak, by sizes."""
+Shares = dict[Sizes, float]  # of a peak, by sizes
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,7 @@ Curve = tuple[Numbers, Numbers]
 
 @dataclass(frozen=True)
 class Links:
-    """A machine's links.
-
-    Attributes:
-        machine: whose data sheet counts.
-        all_reduces: measured all-reduces inside a node by number of ranks, in place of the sheet.
-    """
+    """A machine's links, by its data sheet, or by all-reduces measured in a node, by ranks."""
 
     machine: Machine
     all_reduces: Mapping[int, Curve] = field(default_factory=dict, hash=False)

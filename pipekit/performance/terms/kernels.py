@@ -10,8 +10,7 @@ from pipekit.performance.devices import Machine
 _TILES = ((128, 256, 1.0), (128, 128, 0.92), (64, 128, 0.75), (64, 64, 0.55))
 """Rows and columns of a tile, and the share of the peak that it reaches (CUTLASS, "Efficient GEMM";
 NVIDIA, Matrix Multiplication Background User's Guide, section 3)."""
-_FILL = 512
-"""Depth of a product that takes as long as to fill and drain a tile's pipeline."""
+_FILL = 512  # depth of a product that takes as long as to fill and drain a tile's pipeline
 _UNALIGNED = 2.5
 """How many times as long a product of 2-byte numbers takes whose rows do not begin at multiples of
 16 bytes (the same guide, section 2.1)."""

@@ -10,8 +10,7 @@ _FLASH, _FLASH_BACKWARD = 0.55, 0.5
 2407.08608, Figures 5 and 6); its backward computes the scores again: 2.5 times the work."""
 _SCORE_BYTES = 4.5, 5.5
 """Moved for each score that is written out: scale and mask, softmax, dropout and its mask."""
-_LATENT_LAUNCHES = 1.6
-"""Latent attention's kernels, as a multiple: two more projections and norms."""
+_LATENT_LAUNCHES = 1.6  # latent attention's kernels, as a multiple: two more projections and norms
 _CHUNK = 128
 _SCAN_EFFICIENCY = 0.2
 """Of the 2-byte peak: chunks of 128 tokens are small products (section 9.3 of the paper)."""

@@ -7,8 +7,7 @@ from pipekit.performance.shapes import MLP, Experts
 from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.training import TrainingSetup
 
-_PERMUTE_BYTES = 8
-"""Moved for each element to sort tokens by expert, and back."""
+_PERMUTE_BYTES = 8  # moved for each element to sort tokens by expert, and back
 _ROUTER_BYTES = 40
 """Moved for each token's score of an expert: softmax, choice, counts, losses, in float32."""
 _UNFUSED_BYTES = 48, 144

@@ -7,8 +7,7 @@ from pipekit.performance.training import TrainingSetup
 
 _MULTIPLE = 128
 """A padded vocabulary is a multiple of so many tokens on each rank (Megatron-LM's default)."""
-_EMBEDDING_LAUNCHES, _HEAD_LAUNCHES = 5, 30
-"""Of each pass, in frameworks without fused losses."""
+_EMBEDDING_LAUNCHES, _HEAD_LAUNCHES = 5, 30  # of each pass, in frameworks without fused losses
 
 
 def vocabulary(run: TrainingSetup) -> float:
