@@ -152,6 +152,8 @@ def layouts(
         for cp in _divisors(gpus // tp, max(seq_tokens // _LEAST_TOKENS, 1)):
             for pp in _divisors(gpus // (tp * cp), known.layers):
                 dp, stage_gpus = gpus // (tp * cp * pp), gpus // pp
+                # In a pipeline whole weights stay on their ranks between passes.
+                sharding = (0,) if dp * cp == 1 else (1,) if pp > 1 else (1, 3)
                 for samples in _SAMPLES:
                     microbatches, over = divmod(batch, dp * samples)
                     if over or not microbatches:
@@ -162,7 +164,7 @@ def layouts(
                     for chunks, ep, zero, overlaps in product(
                         [each for each in _CHUNKS if each <= most_chunks],
                         _divisors(math.gcd(stage_gpus, experts), most_ep),
-                        _sharding(pp, dp * cp),
+                        sharding,
                         (False,) if hybrid else (False, True),
                     ):
                         # Megatron-Core takes virtual stages for it, or one stage.
@@ -172,13 +174,6 @@ def layouts(
                             *(tp, cp, ep, pp, dp, chunks, samples, microbatches, zero),
                             overlaps_experts=overlaps,
                         )
-
-
-def _sharding(pp: int, replicas: int) -> tuple[int, ...]:
-    """Return stages of ZeRO: in a pipeline whole weights stay on their ranks between passes."""
-    if replicas == 1:
-        return (0,)
-    return (1, 3) if pp == 1 else (1,)
 
 
 def _divisors(number: int, most: int) -> list[int]:

@@ -29,13 +29,10 @@ def step(run: TrainingSetup) -> TrainingStep:
     Raises:
         ValueError: the layout does not suit the model.
     """
-    layout = run.layout
-    layer = _mean_layer(run)
-    ends = _vocabulary(run, layer)
-    passes = [
-        total((layer.scaled(count), end))
-        for count, end in zip(stage_layers(run), ends, strict=True)
-    ]
+    layout, (layer, first, last) = run.layout, _costs(run)
+    passes = [layer.scaled(count) for count in stage_layers(run)]
+    passes[0] = total((passes[0], first))
+    passes[-1] = total((passes[-1], last))
     made = TrainingStep(
         tuple(each.forward_s for each in passes),
         tuple(each.backward_s for each in passes),
@@ -53,27 +50,17 @@ def stage_layers(run: TrainingSetup) -> list[int]:
     Raises:
         ValueError: there are fewer layers than stages between the ends.
     """
-    layer = _mean_layer(run)
-    end = _vocabulary(run, layer)[-1]
-    head_layers = (end.forward_s + end.backward_s) / (layer.forward_s + layer.backward_s)
+    layer, _, last = _costs(run)
+    head_layers = (last.forward_s + last.backward_s) / (layer.forward_s + layer.backward_s)
     return beside_head(run.shape.layers, run.layout.stages, head_layers)
 
 
-def _vocabulary(run: TrainingSetup, layer: PassCosts) -> list[PassCosts]:
-    """Return what embedding, heads, and blocks that predict further tokens add to each stage."""
-    predictors = run.shape.predictors
-    first = _on_host(run, embedding(run))
-    last = total([_on_host(run, head(run))] * (1 + predictors) + [layer] * predictors)
-    found = [PassCosts()] * run.layout.stages
-    found[0] = total((found[0], first))
-    found[-1] = total((found[-1], last))
-    return found
-
-
-def _mean_layer(run: TrainingSetup) -> PassCosts:
-    """Return the passes of a mean layer, in which a rank's part alone counts."""
+def _costs(run: TrainingSetup) -> tuple[PassCosts, PassCosts, PassCosts]:
+    """Return the passes of a mean layer, of the embedding, and of what the last stage has beside
+    layers: heads, and blocks that predict further tokens.
+    """
     layout = run.layout
-    part = ParallelLayout(
+    part = ParallelLayout(  # all that counts for them, so that few are computed
         tp=layout.tp,
         cp=layout.cp,
         ep=layout.ep,
@@ -82,13 +69,15 @@ def _mean_layer(run: TrainingSetup) -> PassCosts:
         recompute=layout.recompute,
         overlaps_experts=layout.overlaps_experts,
     )
-    return _mean_of_blocks(replace(run, layout=part))
+    return _costs_of_part(replace(run, layout=part))
 
 
 @lru_cache(maxsize=4096)
-def _mean_of_blocks(run: TrainingSetup) -> PassCosts:
+def _costs_of_part(run: TrainingSetup) -> tuple[PassCosts, PassCosts, PassCosts]:
     every = total(_block(run, block).scaled(count) for block, count in run.shape.blocks)
-    return every.scaled(1 / run.shape.layers)
+    layer, predictors = every.scaled(1 / run.shape.layers), run.shape.predictors
+    last = total([_on_host(run, head(run))] * (1 + predictors) + [layer] * predictors)
+    return layer, _on_host(run, embedding(run)), last
 
 
 def _block(run: TrainingSetup, block: Block) -> PassCosts:

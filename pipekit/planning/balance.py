@@ -113,8 +113,7 @@ def balanced(
         of: "time" (of both passes) or "size" (all bytes that one microbatch takes).
         microbatches: in a batch.
         recompute: which microbatches are recomputed.
-        optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
-            plain SGD, 1 with momentum, 2 for Adam.
+        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam.
 
     Raises:
         ValueError: there are more stages than layers or workers, or they do not fit the memory.

@@ -54,8 +54,7 @@ def interleaved(
         microbatches: in a batch.
         predictors: how many layers before the last one stay in one stage, as MTP's have to in
             Megatron-LM.
-        optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
-            plain SGD, 1 with momentum, 2 for Adam.
+        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam.
 
     Raises:
         ValueError: there are more stages than layers, or no split is found that fits the memory.

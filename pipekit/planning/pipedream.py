@@ -55,8 +55,7 @@ def pipedream(
         cluster: the workers and their links.
         cost: "paper" (the maximum of compute and synchronisation) or "released" (their sum).
         replicate: False for a straight pipeline, each stage on one worker.
-        optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
-            plain SGD, 1 with momentum, 2 for Adam.
+        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam.
         progress: whether to show a bar, if it takes more than a second.
 
     Raises:

@@ -1,6 +1,5 @@
 """Which layers of each stage to recompute, so that every worker has room."""
 
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +9,6 @@ from pipekit.plans import Plan, StagePlan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check
 from pipekit.schedules.schedule import beginning
-from pipekit.schedules.table import Tasks
 
 
 def layers_to_recompute(
@@ -51,7 +49,8 @@ def layers_to_recompute(
     for worker, tasks in enumerate(some.workers):
         stages = sorted({task.stage for task in tasks})
         cuts = [plan.stages[stage] for stage in stages]
-        in_flight = _in_flight(tasks, stages)
+        more = [[task.op.in_flight * (task.stage == stage) for stage in stages] for task in tasks]
+        in_flight = np.unique(np.cumsum(more, axis=0), axis=0)  # [moments, stages]
         tensors = versions[worker] / len(stages) + optimizer_states
         parts = [
             ranges.worker_bytes(cut.first, cut.stop, tensors, each)
@@ -75,12 +74,6 @@ def layers_to_recompute(
             )
         chosen += [layer for (layer, _), is_again in zip(pairs, again, strict=True) if is_again]
     return tuple(sorted(chosen))
-
-
-def _in_flight(tasks: Tasks, stages: Sequence[int]) -> NDArray[np.int64]:
-    """Return which numbers of microbatches are in flight on the stages together: a row each."""
-    more = [[task.op.in_flight * (task.stage == stage) for stage in stages] for task in tasks]
-    return np.unique(np.cumsum(more, axis=0), axis=0)
 
 
 def _freed(profile: Profile, layer: int, cut: StagePlan) -> float:

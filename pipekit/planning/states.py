@@ -53,12 +53,6 @@ class States:
         return len(self._sets)
 
     @cached_property
-    def _smaller(self) -> list[list[int]]:
-        """For each state those that lack one of its layers: first those that lack a late one."""
-        number = {held: place for place, held in enumerate(self._sets)}
-        return [[number[held] for held in sorted(self._without[state])] for state in self._sets]
-
-    @cached_property
     def within(self) -> Bools:
         """``[states, states]``: whether the first is a part of the second, and not all of it."""
         held = self.members.astype(np.float32)
@@ -71,10 +65,13 @@ class States:
         """Return by ``[first, stop]`` the largest height of the states, both ends included, through
         which the layers between them lead in the profile's order; infinite if there are none.
         """
+        number = {held: place for place, held in enumerate(self._sets)}
         peaks = np.full((len(self), len(self)), np.inf)  # [stop, first]
-        for stop, smaller in enumerate(self._smaller):
-            for middle in reversed(smaller):
-                np.copyto(peaks[stop], peaks[middle], where=peaks[middle] < np.inf)
+        for stop, state in enumerate(self._sets):
+            # Of the states that lack one of its layers, that which lacks the last one counts.
+            for middle in sorted(self._without[state], reverse=True):
+                way = peaks[number[middle]]
+                np.copyto(peaks[stop], way, where=way < np.inf)
             np.maximum(peaks[stop], height[stop], out=peaks[stop])
             peaks[stop, stop] = height[stop]
         return peaks.T

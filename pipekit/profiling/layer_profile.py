@@ -94,12 +94,9 @@ class LayerProfile:
 class SkipProfile:
     """What one skip connection costs for one microbatch; see :mod:`pipekit.layers.skips`.
 
-    Attributes:
-        name: in the whole model.
-        source, destination: the layers that stash and pop it.
-        bytes: of the tensor.
-        saved: whether it is among the ``saved_bytes`` of the layer that made it; otherwise it costs
-            memory of its own where it is handed over.
+    Layer ``source`` stashes a tensor of so many ``bytes`` by its ``name``, and ``destination`` pops
+    it.  If it is not ``saved``, among the ``saved_bytes`` of the layer that made it, it costs
+    memory of its own where it is handed over.
 
     Raises:
         ValueError: the bytes are negative or not finite.
@@ -117,11 +114,9 @@ class SkipProfile:
 
 @dataclass(frozen=True)
 class TieProfile:
-    """Weights that several layers share, as the embeddings of input and output.
+    """Weights that several ``layers`` share, as the embeddings of input and output.
 
-    Attributes:
-        layers: those that have them, in order.
-        bytes: of the weights; they are among the ``parameter_bytes`` of the first of these layers.
+    Their ``bytes`` are among the ``parameter_bytes`` of the first of these layers.
 
     Raises:
         ValueError: there are fewer than two layers, or the bytes are negative or not finite.
@@ -143,8 +138,7 @@ class ValueProfile:
 
     Attributes:
         source: the layer that makes it; None if it is the model's input.
-        users: the layers that read it, all behind the source; none if it is the model's output or
-            is not needed, and then it stays where it was made.
+        users: the layers that read it, all behind the source; none if it stays where it was made.
         bytes: of it, for one microbatch.
         saved: as of :class:`SkipProfile`; the model's input, and a value without users, always is.
 
