@@ -21,11 +21,6 @@ COLUMNS = "row_id", "step_s", "step_low_s", "step_high_s", "basis", "memory_gb",
 
 
 def predictions(name: str, configurations: Path) -> pd.DataFrame:
-    """Return the prediction of each row of a file.
-
-    Raises:
-        ValueError: there is no such set, or a row is not as its columns have to be.
-    """
     require_choice("set", name, SETS)
     fits, found = fitted(), []
     for row, _ in SETS[name].read(configurations):

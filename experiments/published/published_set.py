@@ -153,9 +153,7 @@ class Row:
     def read(cls, path: Path) -> list[tuple["Self | Unreadable", Values]]:
         """Return the rows of a file, each also as text; one that lacks a number is Unreadable.
 
-        Raises:
-            ValueError: it is no table, a column is missing, or a value is not of its column's type;
-                the message has the row.
+        A ValueError names a column that is missing, or the row whose value is not of its type.
         """
         table = [*csv.DictReader(read_text(path).splitlines())]
         if not table:

@@ -43,9 +43,7 @@ _DESCRIBE = "of which there is no shape here: describe it as a pipekit.performan
 def from_config(path: str | os.PathLike[str]) -> Shape:
     """Return the shape that a ``config.json`` describes; of an image model's, that of its text.
 
-    Raises:
-        ValueError: it is no JSON, or lacks a number, or has layers that no shape describes; the
-            message names them.
+    A ValueError names what it lacks, or the layers that no shape describes.
     """
     config = read_json(path, dict[str, Any], "a model's config.json")
     text = config.get("text_config")

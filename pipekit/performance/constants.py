@@ -53,11 +53,7 @@ class Fits:
     half_widths: Mapping[str, Mapping[str, float]]
 
     def constants(self, machine: str) -> Constants:
-        """Return a machine's constants, or the medians of its framework's on other machines.
-
-        Raises:
-            ValueError: the framework was fitted on no machine.
-        """
+        """Return a machine's constants, or the medians of its framework's on others, if any."""
         if machine in self.machines:
             return self.machines[machine].constants
         known = [fit.constants for fit in self._of_framework(machine)]
@@ -68,11 +64,8 @@ class Fits:
         )
 
     def half_width(self, machine: str, kind: str) -> float:
-        """Return the half width of a class of trainings on a machine.
-
-        It is the median over the sets that the machine was fitted on, of that class or the widest;
-        of a machine that nobody fitted that of new devices in its framework's sets, else the
-        widest.
+        """Return the median half width of a class, or the widest, over the sets that a machine was
+        fitted on; of another machine that of new devices in its framework's sets, or the widest.
         """
         fits = [self.machines[machine]] if machine in self.machines else self._of_framework(machine)
         names = {name for fit in fits for name in fit.fitted_on} & {*self.half_widths}

@@ -14,8 +14,7 @@ Recompute = Literal["nothing", "activations", "selective", "experts", "everythin
 """What runs again before a backward: norms, experts' activations and latent attention's projections
 up (Megatron-Core); every second product, too (torchtitan); mixtures of experts; or all layers."""
 
-_LEAST_TOKENS = 4096
-"""Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""
+_LEAST_TOKENS = 4096  # on a context-parallel rank: with fewer, messages cost more than they save
 _CHUNKS, _SAMPLES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), (1, 2, 4, 8)
 _SERVER_GPUS = 8
 """Of a node; links that join more join a rack, and all-to-alls stay inside (Megatron-Bridge's
@@ -24,11 +23,7 @@ performance guide, Parallel mapping strategies with NVL72)."""
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """Degrees of parallelism, and what a rank does.
-
-    Raises:
-        ValueError: a degree is no positive whole number, or degrees do not divide one another.
-    """
+    """Degrees of parallelism, and what a rank does; ValueError if they do not fit together."""
 
     tp: int = 1  # tensor parallel
     cp: int = 1  # context parallel
@@ -94,10 +89,8 @@ def on_gpus(
     microbatch_samples: int = 1,
     **rest: Any,
 ) -> ParallelLayout:
-    """Return the layout of so many GPUs and samples a step; dp and microbatches follow.
-
-    Raises:
-        ValueError: the degrees do not divide the GPUs, or the batch.
+    """Return the layout of so many GPUs and samples a step, from which dp and microbatches follow;
+    ValueError if the degrees do not divide the GPUs, or the batch.
     """
     dp, over = divmod(gpus, tp * cp * pp)
     if over or not dp:
@@ -110,7 +103,7 @@ def on_gpus(
             f"{microbatch_samples} for {dp} replicas: the next larger batch is "
             f"{math.ceil(global_batch_samples / slot) * slot}"
         )
-    own = {"microbatch_samples": microbatch_samples, "microbatches": microbatches}
+    own: dict[str, Any] = {"microbatch_samples": microbatch_samples, "microbatches": microbatches}
     return ParallelLayout(tp=tp, cp=cp, pp=pp, dp=dp, **own, **rest)
 
 
@@ -118,10 +111,7 @@ def beside_head(layers: int, stages: int, head: float) -> list[int]:
     """Return how many layers each stage has: equally many, or, if that leaves a rest, balanced.
 
     Then the head takes the place of ``head`` layers on the last stage, as users of Megatron-LM's
-    ``--pipeline-model-parallel-layout`` write it.
-
-    Raises:
-        ValueError: there are fewer layers than stages between the ends.
+    ``--pipeline-model-parallel-layout`` write it.  ValueError if there are too few layers.
     """
     if layers < stages - 2:
         raise ValueError(f"{layers} layers are too few for {stages} stages")

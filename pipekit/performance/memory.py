@@ -2,8 +2,7 @@
 
 Activations are those of Korthikanti et al., Reducing Activation Recomputation in Large Transformer
 Models (arXiv 2205.05198, section 4), layer by layer; a product keeps its input in its own dtype
-(DeepSeek-V3, arXiv 2412.19437, section 3.3.3).  How many microbatches are in flight on a rank is
-read from the method's table.
+(DeepSeek-V3, arXiv 2412.19437, section 3.3.3).
 """
 
 from pipekit.performance.predict import stage_layers

@@ -19,16 +19,11 @@ from pipekit.performance.training import TrainingSetup
 _SYNCHRONOUS = Experts, Mamba
 """Layers whose host waits for the device: it reads how many tokens each expert has, or its
 launches follow no long product that they could hide behind."""
-_TAKEN_BY_MESSAGES = 20 / 132
-"""Of a device's multiprocessors, while messages run beside passes (DeepEP's 20 of an H100's)."""
+_TAKEN_BY_MESSAGES = 20 / 132  # of the multiprocessors: DeepEP's 20 of an H100's
 
 
 def step(run: TrainingSetup) -> TrainingStep:
-    """Return the step of a training.
-
-    Raises:
-        ValueError: the layout does not suit the model.
-    """
+    """Return the step of a training; ValueError if the layout does not suit the model."""
     layout, (layer, first, last) = run.layout, _costs(run)
     passes = [layer.scaled(count) for count in stage_layers(run)]
     passes[0] = total((passes[0], first))
@@ -45,11 +40,7 @@ def step(run: TrainingSetup) -> TrainingStep:
 
 
 def stage_layers(run: TrainingSetup) -> list[int]:
-    """Return how many layers each stage has, by what the head costs there.
-
-    Raises:
-        ValueError: there are fewer layers than stages between the ends.
-    """
+    """Return how many layers each stage has, by what the head costs; see :func:`.beside_head`."""
     layer, _, last = _costs(run)
     head_layers = (last.forward_s + last.backward_s) / (layer.forward_s + layer.backward_s)
     return beside_head(run.shape.layers, run.layout.stages, head_layers)

@@ -194,10 +194,8 @@ def recommend(
 def _alike(
     fitting: Sequence[tuple[TrainingSetup, tuple[float, ...]]],
 ) -> Iterable[list[RankedLayout]]:
-    """Return layouts by how they spread the model; all recompute everything only if they have to.
-
-    That is a third more work, and "forced" by too little memory (Megatron-Core MoE, README,
-    Profiling Bottlenecks).
+    """Return layouts by how they spread the model; those that recompute everything only if they
+    have to, which is a third more work (Megatron-Core MoE, README, Profiling Bottlenecks).
     """
     cheap = [each for each in fitting if each[0].layout.recompute != "everything"]
     alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)

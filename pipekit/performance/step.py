@@ -17,11 +17,7 @@ _ROUNDS = 8  # microbatches a worker up to which a table is replayed whole; beyo
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What one training step of a pipeline consists of.
-
-    Raises:
-        ValueError: entries are missing, or the method has no table for these counts.
-    """
+    """What one training step of a pipeline consists of; ValueError if entries are missing."""
 
     forward_s: tuple[float, ...]  # of a microbatch's pass, by (virtual) stage
     backward_s: tuple[float, ...]
@@ -137,11 +133,8 @@ def _table(method: str, stages: int, workers: int, microbatches: int) -> list[Ta
 
 @lru_cache(maxsize=512)
 def one_batch(method: str, stages: int, workers: int, microbatches: int) -> Schedule:
-    """Return the table of one batch.
-
-    Raises:
-        ValueError: there is no such method, it does not flush, it has other workers, or more than
-            passes of whole microbatches and updates.
+    """Return the table of one batch; ValueError if there is no such method, or it does not flush,
+    or it has other workers, or more than passes of whole microbatches and updates.
     """
     METHODS.require(method)
     if not METHODS[method].microbatches:

@@ -11,6 +11,7 @@ from pipekit.clusters import Cluster
 from pipekit.partition.balance import best_split, require_stages
 from pipekit.planning.layer_ranges import (
     Floats,
+    Index,
     LayerRanges,
     exact_bytes,
     milliseconds,
@@ -187,7 +188,7 @@ class _Loop:
         return excess, float(self.loads(balance).max()), float(uneven)
 
 
-def _ends(balance: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _ends(balance: Sequence[int]) -> tuple[Index, Index]:
     """Return the first layer of each stage, and the layer after its last."""
     stops = np.cumsum(balance)
     return stops - balance, stops

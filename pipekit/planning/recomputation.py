@@ -1,6 +1,5 @@
 """Which layers of each stage to recompute, so that every worker has room."""
 
-
 import numpy as np
 from numpy.typing import NDArray
 
