@@ -85,12 +85,8 @@ def _freed(profile: Profile, layer: int, cut: StagePlan) -> float:
 
 
 def _cheapest(seconds: Floats, freed: Floats, needed: Floats) -> NDArray[np.bool_] | None:
-    """Return the layers of the least seconds that free what is needed; None: all do not.
-
-    Args:
-        seconds: of each layer, ``[layers]``.
-        freed: bytes by each layer, in every row for another moment, ``[moments, layers]``.
-        needed: bytes at each moment, ``[moments]``.
+    """Return the layers of the least ``seconds``, ``[layers]``, whose bytes ``freed``, ``[moments,
+    layers]``, are those ``needed``, ``[moments]``; None: all are not enough.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # here: it takes a second
 

@@ -28,10 +28,7 @@ class States:
     PipeDream's released optimizer names each such set by its last layers, an antichain.  They are
     numbered by size, so that a set comes after all that it contains; of equally large ones the
     first layers in the profile's own order come last.  ``members`` says by ``[states, layers]``
-    whether a state holds a layer.
-
-    Raises:
-        ValueError: the graph can be cut in more ways than can be planned.
+    whether a state holds a layer.  ValueError if there are too many to plan.
     """
 
     def __init__(self, profile: Profile) -> None:

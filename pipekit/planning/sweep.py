@@ -245,9 +245,6 @@ def block_balance(profile: Profile, depth: int) -> list[int]:
     The blocks are the longest run of layers with parameters and outputs of equal size, if they make
     up half of the computation; the ends have the layers before and after them.  Else the stage that
     computes longest is as short as can be.
-
-    Raises:
-        ValueError: there are more stages than layers.
     """
     costs = [layer.forward_s + layer.backward_s for layer in profile.layers]
     sizes = [(layer.parameter_bytes, layer.output_bytes) for layer in profile.layers]

@@ -45,16 +45,15 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> dict[str, Any]:
 
     Args:
         path: the file.
-        rows: rows of the minibatch that it was profiled with, which it does not say.
+        rows: of the minibatch that it was profiled with, which it does not say.
 
     Returns:
         The arguments of a profile: of a chain if the graph is one.  If not, it has the graph's
         values, and its layers stand in the order of the file as far as they can run in it.
 
     Raises:
-        ValueError: a line is not understood or names an unknown node, with its number; or the graph
+        ValueError: a line, by its number, is not understood or names an unknown node, or the graph
             has a cycle.
-        OSError: there is no such file, or it cannot be opened.
     """
     graph = _parse(Path(path))
     order = _order(graph, str(path))

@@ -23,11 +23,6 @@ from pipekit.profiling.work import Work, counted_work
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes
 
 
-class _Made(NamedTuple):
-    layer: int
-    size: int
-
-
 class SavedStorages:
     """Counts each storage once, in the layer that made it, whatever views and layers save of it.
 
@@ -37,7 +32,7 @@ class SavedStorages:
 
     def __init__(self, apart: Iterable[Tensor]) -> None:
         self._apart = {storage_of(t) for t in apart}
-        self._made: dict[StorageWeakRef, _Made] = {}
+        self._made: dict[StorageWeakRef, tuple[int, int]] = {}  # the layer, and the bytes
         self._packed: dict[StorageWeakRef, int] = {}
         self._needed: set[StorageWeakRef] = set()
         self.saved_bytes: Counter[int] = Counter()
@@ -52,14 +47,13 @@ class SavedStorages:
         for storage, size in self._packed.items():
             # A part of the graph that leads to no output is gone by now, with what it saved.
             if storage not in self._apart and not storage.expired():
-                made = self._made.setdefault(storage, _Made(number, size))
+                layer, made = self._made.setdefault(storage, (number, size))
                 if storage not in self._needed:
                     self._needed.add(storage)
-                    self.saved_bytes[made.layer] += made.size
+                    self.saved_bytes[layer] += made
         self._packed.clear()
         for tensor in outputs:
-            made = _Made(number, tensor.untyped_storage().nbytes())
-            self._made.setdefault(storage_of(tensor), made)
+            self._made.setdefault(storage_of(tensor), (number, tensor.untyped_storage().nbytes()))
 
     def live_on(self, storages: Iterable[StorageWeakRef]) -> bool:
         """Return whether all of them live until a backward, or are there anyway."""
