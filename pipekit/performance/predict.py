@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from pipekit.performance.layout import ParallelLayout, beside_head
+from pipekit.performance.layout import beside_head
 from pipekit.performance.shapes import MLP, Attention, Block, Experts, LatentAttention, Layer, Mamba
 from pipekit.performance.step import TrainingStep
 from pipekit.performance.terms import replicas
@@ -50,17 +50,9 @@ def _costs(run: TrainingSetup) -> tuple[PassCosts, PassCosts, PassCosts]:
     """Return the passes of a mean layer, of the embedding, and of what the last stage has beside
     layers: heads, and blocks that predict further tokens.
     """
-    layout = run.layout
-    part = ParallelLayout(  # all that counts for them, so that few are computed
-        tp=layout.tp,
-        cp=layout.cp,
-        ep=layout.ep,
-        dp=layout.ep,
-        microbatch_samples=layout.microbatch_samples,
-        recompute=layout.recompute,
-        overlaps_experts=layout.overlaps_experts,
-    )
-    return _costs_of_part(replace(run, layout=part))
+    # What does not count for them is the same, so that few are computed.
+    layout = replace(run.layout, pp=1, dp=run.layout.ep, chunks=1, microbatches=1, zero=0)
+    return _costs_of_part(replace(run, layout=layout))
 
 
 @lru_cache(maxsize=4096)

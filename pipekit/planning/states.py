@@ -17,7 +17,6 @@ from pipekit.profiling import Profile, ValueProfile
 
 MOST_STATES = 2000
 """With more, the matrices of the dynamic program (one number for each pair) grow too large."""
-_MOST_COUNTED = 100_000
 
 Bools = NDArray[np.bool_]
 
@@ -35,15 +34,14 @@ class States:
         layers = len(profile)
         self._without = _every_state(profile)
         self._sets = sorted(self._without, key=lambda held: (held.bit_count(), -held))
-        if (count := len(self._sets)) > MOST_STATES:
-            counted = f"more than {_MOST_COUNTED:,}" if count > _MOST_COUNTED else f"{count:,}"
+        if len(self._sets) > MOST_STATES:
             raise ValueError(
-                f"the graph of {layers} layers can be cut in {counted} ways, too many to plan (at "
-                f"most {MOST_STATES:,})"
+                f"the graph of {layers} layers can be cut in more than {MOST_STATES:,} ways, too "
+                f"many to plan"
             )
         size = -(-layers // 8)
         held = b"".join(held.to_bytes(size, "little") for held in self._sets)
-        bits = np.frombuffer(held, np.uint8).reshape(count, size)
+        bits = np.frombuffer(held, np.uint8).reshape(len(self._sets), size)
         self.members = np.unpackbits(bits, axis=1, count=layers, bitorder="little").astype(bool)
 
     def __len__(self) -> int:
@@ -166,7 +164,7 @@ def _every_state(profile: Profile) -> dict[int, list[int]]:
     ready = {0: sum(1 << layer for layer, needed in enumerate(needs) if not needed)}
     without: dict[int, list[int]] = {0: []}
     recent = [0]
-    while recent and len(without) <= _MOST_COUNTED:
+    while recent and len(without) <= MOST_STATES:
         larger = []
         for held in recent:
             for layer in _bits(ready[held]):

@@ -229,12 +229,7 @@ def test_of_too_many_states_those_in_the_layers_order_are_looked_at() -> None:
     plan = pipedream(wide, flat(2, 1.0))
     assert plan.order == ()
     assert plan.stages == pipedream(wide.as_chain(), flat(2, 1.0)).stages
-    assert "34 layers can be cut in 6,563 ways, too many" in plan.why  # 1 + 9^4 + 1
-    wider = Profile(
-        tuple(layer(str(k), 1.0) for k in range(41)),
-        values=tuple(ValueProfile(k, (40,), 1.0) for k in range(40)),
-    )
-    assert "can be cut in more than 100,000 ways" in pipedream(wider, flat(2, 1.0)).why
+    assert "34 layers can be cut in more than 2,000 ways" in plan.why  # 1 + 9^4 + 1
 
 
 def sets_of(states: States) -> list[frozenset[int]]:
