@@ -10,7 +10,7 @@ from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
 from pipekit.planning.layer_ranges import exact_bytes, milliseconds
 from pipekit.planning.objectives import Cost, Seconds, stage_seconds, sync_seconds, transfer_seconds
-from pipekit.planning.states import SearchSpace, Settled
+from pipekit.planning.states import SearchSpace
 from pipekit.plans import Plan, StagePlan, layers_text
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
@@ -66,24 +66,29 @@ def pipedream(
     best = planner.best(replicate)
     if best is None:
         raise ValueError(planner.why_nothing_fits(replicate))
-    (seconds, what, timed), settled = best
-    in_flight = optimal_in_flight([stage.replicas for stage in timed])
+    (seconds, what, timed), order = best
+    space, in_flight = planner.space, optimal_in_flight([stage.replicas for stage in timed])
     return Plan(
         method="pipedream",
         stages=tuple(
-            replace(stage, memory_bytes=float(settled.memory.of(stage.first, stage.stop, count)))
+            replace(
+                stage,
+                first=space.layers_before(stage.first),
+                stop=space.layers_before(stage.stop),
+                memory_bytes=float(space.memory.of(stage.first, stage.stop, count)),
+            )
             for stage, count in zip(timed, in_flight, strict=True)
         ),
         microbatch_rows=profile.rows,
         in_flight=in_flight[0],
         predicted_s=seconds,
-        why=f"The slowest is {what}. {planner.compared()}{planner.space.remark}",
-        order=settled.order,
+        why=f"The slowest is {what}. {planner.compared()}{space.remark}",
+        order=() if list(order) == list(range(len(order))) else tuple(order),
     )
 
 
 class _Timed(NamedTuple):
-    """A plan for some layers: seconds a minibatch, what takes them, and the stages."""
+    """A plan for some layers: seconds a minibatch, what takes them, and the stages by cuts."""
 
     seconds: float
     what: str
@@ -102,8 +107,8 @@ class _Planner:
         """Bytes of a worker."""
         return self.cluster.device.memory_bytes
 
-    def best(self, replicate: bool) -> tuple[_Timed, Settled] | None:
-        """Return the times of the best plan that fits, and its layers in one order; or None."""
+    def best(self, replicate: bool) -> tuple[_Timed, Sequence[int]] | None:
+        """Return the times of the best plan that fits, and its layers in their order; or None."""
         programs = self._programs(replicate)
         least = min(program.least() for program, _ in programs) * (1 + TIE)
         if least == math.inf:
@@ -111,8 +116,9 @@ class _Planner:
         found = []
         for program, levels in programs:
             if program.least() <= least:
-                settled = self.space.settle(program.plan())
-                found.append((self._chain(settled, settled.nodes, levels), settled))
+                nodes = program.plan()
+                order = self.space.order(nodes)
+                found.append((self._chain(order, nodes, levels), order))
         return min(found, key=lambda found: sum(stage.replicas for stage in found[0].stages))
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
@@ -161,33 +167,34 @@ class _Planner:
         )
 
     def _chain(
-        self, settled: Settled, nodes: Sequence[NestedStage], levels: Sequence[Level]
+        self, order: Sequence[int], nodes: Sequence[NestedStage], levels: Sequence[Level]
     ) -> _Timed:
         """Return what stages that follow one another at the last of the levels take together."""
-        parts = [self._stage(settled, node, levels) for node in nodes]
+        parts = [self._stage(order, node, levels) for node in nodes]
         seconds, what, _ = max(parts, key=lambda part: part.seconds)
         for node in nodes[:-1]:
-            size = float(settled.ranges.boundary_bytes[node.stop])
+            size = float(self.space.ranges.boundary_bytes[node.stop])
             passing = float(transfer_seconds(size, levels[-1]))
             if passing > seconds:
                 seconds = passing
-                last, first = settled.names[node.stop - 1 : node.stop + 1]
+                stop = self.space.layers_before(node.stop)
+                last, first = order[stop - 1 : stop + 1]
                 what = f"the transfer from layer {last} to {first}"
                 what += f" over {levels[-1].name} ({milliseconds(passing)})"
         return _Timed(seconds, what, tuple(stage for part in parts for stage in part.stages))
 
-    def _stage(self, settled: Settled, node: NestedStage, levels: Sequence[Level]) -> _Timed:
+    def _stage(self, order: Sequence[int], node: NestedStage, levels: Sequence[Level]) -> _Timed:
         """Return what one stage at the last of the levels takes."""
-        *below, level = levels
+        space, (*below, level) = self.space, levels
         first, stop, members, inside = node
         if inside:
-            inner = self._chain(settled, inside, below)
+            inner = self._chain(order, inside, below)
         else:
-            seconds = float(settled.ranges.total("compute_s", first, stop))
+            seconds = float(space.ranges.total("compute_s", first, stop))
             inner = _Timed(seconds, "", (StagePlan(first, stop, 1, predicted_s=seconds),))
 
         def sync(first: int, stop: int) -> float:
-            size = settled.ranges.total("parameter_bytes", first, stop)
+            size = space.ranges.total("parameter_bytes", first, stop)
             return float(sync_seconds(size, members, level))
 
         def shared(stage: StagePlan) -> StagePlan:
@@ -196,7 +203,8 @@ class _Planner:
             return replace(stage, replicas=stage.replicas * members, predicted_s=seconds)
 
         total = float(stage_seconds(self.cost, inner.seconds, sync(first, stop), members))
-        layers, what = layers_text(settled.names[first:stop]), inner.what
+        own = order[space.layers_before(first) : space.layers_before(stop)]
+        layers, what = layers_text(own), inner.what
         if sync(first, stop) > inner.seconds:
             what = f"the synchronisation of {layers} over {level.name} ({milliseconds(total)})"
         elif not what:

@@ -5,7 +5,7 @@ stages between the cuts cost.
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,20 +192,6 @@ def _bits(held: int) -> list[int]:
     return found
 
 
-class Settled(NamedTuple):
-    """A nested plan whose cuts are places in one order; empty: the order of the layers' numbers."""
-
-    nodes: tuple[NestedStage, ...]
-    order: tuple[int, ...]
-    ranges: LayerRanges
-    memory: Bytes
-
-    @property
-    def names(self) -> Sequence[int]:
-        """The numbers of the layers, in their order."""
-        return self.order or range(self.ranges.layers)
-
-
 class SearchSpace:
     """The cuts of a profile: between the layers of a chain, or the states of a graph.
 
@@ -213,7 +199,6 @@ class SearchSpace:
     """
 
     def __init__(self, profile: Profile, optimizer_states: float) -> None:
-        self._profile, self._optimizer_states = profile, optimizer_states
         self._states, self.remark = None, ""
         edges = {(value.source, user) for value in profile.values for user in value.users}
         if profile.values and not edges >= set(pairwise(range(len(profile)))):
@@ -225,25 +210,16 @@ class SearchSpace:
         self.ranges = LayerRanges(profile) if states is None else StateRanges(profile, states)
         self.memory = Bytes(self.ranges, optimizer_states)
 
-    def settle(self, nodes: Sequence[NestedStage]) -> Settled:
-        """Return a nested plan with its layers in one order."""
+    def order(self, nodes: Sequence[NestedStage]) -> Sequence[int]:
+        """Return the numbers of the layers in the order in which a nested plan runs them."""
         if (states := self._states) is None:
-            return Settled(tuple(nodes), (), self.ranges, self.memory)
+            return range(self.ranges.layers)
         cuts = [0, *_stops(nodes)]
-        order = tuple(layer for ends in pairwise(cuts) for layer in states.layers_between(*ends))
-        if order == tuple(range(len(order))):
-            order = ()
-        ranges = LayerRanges(self._profile.in_order(order))
-        return Settled(self._counted(nodes), order, ranges, Bytes(ranges, self._optimizer_states))
+        return [layer for ends in pairwise(cuts) for layer in states.layers_between(*ends)]
 
-    def _counted(self, nodes: Sequence[NestedStage]) -> tuple[NestedStage, ...]:
-        """Return nodes that name a state by how many layers it holds."""
-        assert self._states is not None
-        sizes = self._states.members.sum(axis=1)
-        return tuple(
-            NestedStage(int(sizes[first]), int(sizes[stop]), members, self._counted(inside))
-            for first, stop, members, inside in nodes
-        )
+    def layers_before(self, cut: int) -> int:
+        """Return how many layers are before a cut."""
+        return cut if self._states is None else int(self._states.members[cut].sum())
 
 
 def _stops(nodes: Sequence[NestedStage]) -> Iterator[int]:
