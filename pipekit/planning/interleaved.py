@@ -67,8 +67,7 @@ def interleaved(
             f"{len(profile)} layers: use 0 to {len(profile) - 2}"
         )
     require_stages(stages, len(profile) - max(0, predictors - 1))
-    ranges = LayerRanges(profile)
-    loop = _Loop(ranges, cluster, stages, microbatches, predictors, optimizer_states)
+    loop = _Loop(profile, cluster, stages, microbatches, predictors, optimizer_states)
     balance = loop.best()
     seconds, memory = loop.loads(balance), loop.peaks(balance)
     if not memory.max() <= cluster.device.memory_bytes:
@@ -100,7 +99,7 @@ class _Loop:
 
     def __init__(
         self,
-        ranges: LayerRanges,
+        profile: Profile,
         cluster: Cluster,
         stages: int,
         microbatches: int,
@@ -109,6 +108,7 @@ class _Loop:
     ) -> None:
         self._workers, self._stages = cluster.workers, stages
         self._limit = cluster.device.memory_bytes
+        ranges = LayerRanges(profile)
         first, stop = ranges.every()
         sums = ranges.total("forward_s", first, stop) + ranges.total("backward_s", first, stop)
         self.seconds = np.where(ranges.possible, sums, np.inf)

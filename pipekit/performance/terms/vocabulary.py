@@ -2,7 +2,7 @@
 
 import math
 
-from pipekit.performance.terms.kernels import PassCosts
+from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.training import TrainingSetup
 
 _MULTIPLE = 128
@@ -20,14 +20,10 @@ def vocabulary(run: TrainingSetup) -> float:
 
 def embedding(run: TrainingSetup) -> PassCosts:
     """Return the passes of the embedding: rows gathered, scattered, and its gradient added."""
-    elements = run.tokens * run.shape.hidden
-    seconds = (
-        run.kernels.traffic(8 * elements),
-        run.kernels.traffic(
-            8 * elements + run.framework.accumulation_bytes * vocabulary(run) * run.shape.hidden
-        ),
-    )
-    return PassCosts(*seconds, _EMBEDDING_LAUNCHES, _EMBEDDING_LAUNCHES)
+    moved = 8 * run.tokens * run.shape.hidden
+    added = run.framework.accumulation_bytes * vocabulary(run) * run.shape.hidden
+    launches = PassCosts(0, 0, _EMBEDDING_LAUNCHES, _EMBEDDING_LAUNCHES)
+    return total((run.kernels.both(moved, moved + added), launches))
 
 
 def head(run: TrainingSetup) -> PassCosts:
@@ -41,9 +37,4 @@ def head(run: TrainingSetup) -> PassCosts:
     if not run.framework.sequence_parallel:
         sums = 3 * run.links.all_reduce(run.layout.tp, 4 * run.tokens)
     back = run.tensor_parallel().backward_s
-    return PassCosts(
-        linear.forward_s + loss.forward_s + sums,
-        linear.backward_s + loss.backward_s + back,
-        _HEAD_LAUNCHES,
-        _HEAD_LAUNCHES,
-    )
+    return total((linear, loss, PassCosts(sums, back, _HEAD_LAUNCHES, _HEAD_LAUNCHES)))
