@@ -12,7 +12,6 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.published.fit import half_width
-from experiments.published.published_set import Row
 from experiments.published.sets import SETS
 from pipekit.choices import require_choice
 from pipekit.performance.constants import UNKNOWN, fitted
@@ -25,7 +24,7 @@ def predictions(name: str, configurations: Path) -> pd.DataFrame:
     fits, found = fitted(), []
     for row, _ in SETS[name].read(configurations):
         out, half = row.predicted(fits.constants), math.nan
-        if out.step_s is not None and isinstance(row, Row):
+        if out.step_s is not None:
             half = half_width(fits.half_widths, name, UNKNOWN if out.note else row.kind)
         found.append({"row_id": row.row_id, **out.columns(half)})
     frame = pd.DataFrame(found, columns=COLUMNS)

@@ -53,17 +53,6 @@ class RowMeasured:
 
 
 @dataclass(frozen=True)
-class Unreadable:
-    """A row that lacks a number, and which."""
-
-    row_id: str
-    reason: str
-
-    def predicted(self, _: Callable[[str], Constants]) -> RowPrediction:
-        return RowPrediction(None, self.reason)
-
-
-@dataclass(frozen=True)
 class Row:
     """A row of a set, which a subclass is: a field for each column that a prediction reads."""
 
@@ -150,7 +139,7 @@ class Row:
         return replace(self, **{column: found[0] for column, found in names.items() if found})
 
     @classmethod
-    def read(cls, path: Path) -> list[tuple["Self | Unreadable", Values]]:
+    def read(cls, path: Path) -> list[tuple["Row", Values]]:
         """Return the rows of a file, each also as text; one that lacks a number is Unreadable.
 
         A ValueError names a column that is missing, or the row whose value is not of its type.
@@ -165,7 +154,7 @@ class Row:
         return [(cls._parsed(shape, values, path), values) for values in table]
 
     @classmethod
-    def _parsed(cls, shape: TypeAdapter[Self], values: Values, path: Path) -> "Self | Unreadable":
+    def _parsed(cls, shape: TypeAdapter[Self], values: Values, path: Path) -> "Row":
         place = f"{path}, row {values.get('row_id')}"
         cells = ((each.name, values[each.name]) for each in fields(cls))
         own = {name: None if cell in ("", "n/a") else cell for name, cell in cells}
@@ -180,6 +169,16 @@ class Row:
             if own[name] is None:
                 return Unreadable(str(values.get("row_id")), f"{name} is missing")
             raise ValueError(f"{place}: {name} is {values.get(name)!r}: {wrong['msg']}") from None
+
+
+@dataclass(frozen=True)
+class Unreadable(Row):
+    """A row that lacks a number."""
+
+    reason: str
+
+    def predicted(self, constants: Callable[[str], Constants]) -> RowPrediction:
+        return RowPrediction(None, self.reason)
 
 
 def layout_of(row: Any, **rest: Any) -> ParallelLayout:
