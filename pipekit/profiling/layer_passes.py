@@ -1,7 +1,7 @@
 """The forward and the backward of a single layer, cut from those before and after it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
 
@@ -85,7 +85,8 @@ def run_forward(
     layer: Callable[[Tree], Tree], name: str, x: Tree, dtype: torch.dtype | None = None
 ) -> Tree:
     """Return a layer's output, computed in ``dtype`` where that is safe; None: as it comes."""
-    with _naming(name, "forward"), autocast(leaves(x)[0].device, dtype):
+    narrow = nullcontext() if dtype is None else autocast(leaves(x)[0].device, dtype)
+    with _naming(name, "forward"), narrow:
         y = layer(x)
     try:
         leaves(y)
