@@ -77,7 +77,6 @@ class Fits:
         return max(left_out or (half for widths in every for half in widths.values()))
 
     def write(self) -> None:
-        """Write them where :func:`fitted` reads them."""
         record = {"format": _FORM, **asdict(self)}
         _FILE.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

@@ -55,7 +55,6 @@ class ParallelLayout:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs all replicas take together."""
         return self.tp * self.cp * self.pp * self.dp
 
     @property

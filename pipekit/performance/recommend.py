@@ -56,7 +56,6 @@ class RankedLayout:
 
     @cached_property
     def step_s(self) -> float:
-        """Seconds of a step (simulated)."""
         return self.made.seconds
 
     @property

@@ -70,7 +70,6 @@ class Experts:
         return shared + hidden * self.count + (2.0 * hidden * self.latent if self.latent else 0)
 
     def expert_parameters(self, hidden: int) -> float:
-        """Return how many weights all experts have together."""
         return self.count * MLP(self.width, self.gated).parameters(self.latent or hidden)
 
 
@@ -115,7 +114,6 @@ class Shape:
 
     @cached_property
     def expert_parameters(self) -> float:
-        """Weights of all experts."""
         return sum(n * layer.expert_parameters(self.hidden) for layer, n in self.mixtures())
 
     @property

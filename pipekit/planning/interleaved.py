@@ -127,7 +127,6 @@ class _Loop:
         self.bound = max(float(sums[0, -1]) / self._workers, float(np.diag(sums, 1).max()))
 
     def best(self) -> list[int]:
-        """Return the layers of each stage, of the best split found."""
         even = best_split(self.seconds, self._stages, np.maximum)
         if self._stages == self._workers:
             counts = self._fullest[:, None, None]

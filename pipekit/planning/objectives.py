@@ -56,13 +56,11 @@ class Seconds:
             self.in_flight_matters = bool((fullest[fullest < np.inf] > limit).any())
 
     def worker(self, in_flight: int) -> Floats:
-        """Return the matrix of one worker, for the microbatches that it has in flight."""
         if self._limit == np.inf:
             return self._compute_s
         return np.where(self._memory.worker(in_flight) <= self._limit, self._compute_s, np.inf)
 
     def replicated(self, inner: Floats, level: int, members: int) -> Floats:
-        """Return the matrix of a stage on so many members of a level."""
         weights = self._ranges.total("parameter_bytes", *self._every)
         sync = sync_seconds(weights, members, self._levels[level])
         return stage_seconds(self._cost, inner, sync, members)
@@ -92,7 +90,6 @@ class Bytes:
         return self._ranges.worker_bytes(first, stop, tensors, in_flight, gradients=gradients)
 
     def worker(self, in_flight: int) -> Floats:
-        """Return the matrix of one worker's bytes."""
         size = self.of(*self._ranges.every(), in_flight)
         return np.where(self._ranges.possible, size, np.inf)
 

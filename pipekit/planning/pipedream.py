@@ -104,7 +104,6 @@ class _Planner:
 
     @property
     def limit(self) -> float:
-        """Bytes of a worker."""
         return self.cluster.device.memory_bytes
 
     def best(self, replicate: bool) -> tuple[_Timed, Sequence[int]] | None:
@@ -122,7 +121,6 @@ class _Planner:
         return min(found, key=lambda found: sum(stage.replicas for stage in found[0].stages))
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
-        """Return the programs of the hierarchies that may have the best plan."""
         every = self.cluster.levels
         hierarchies: list[Sequence[Level]] = [every[:k] for k in range(len(every), 0, -1)]
         if len(every) > 1:
@@ -143,7 +141,6 @@ class _Planner:
         return programs
 
     def compared(self) -> str:
-        """Return what plain data parallelism and a straight pipeline would take."""
         ranges, layers = self.space.ranges, self.space.ranges.layers
         everywhere = ranges.total("compute_s", 0, layers)
         for level in self.cluster.levels:
@@ -158,7 +155,6 @@ class _Planner:
         )
 
     def why_nothing_fits(self, replicate: bool) -> str:
-        """Return what is the least memory with which a plan exists."""
         workers, layers = self.cluster.workers, self.space.ranges.layers
         program = BottleneckProgram(self.space.memory, layers, [workers], replicate)
         return (

@@ -218,7 +218,6 @@ class SearchSpace:
         return [layer for ends in pairwise(cuts) for layer in states.layers_between(*ends)]
 
     def layers_before(self, cut: int) -> int:
-        """Return how many layers are before a cut."""
         return cut if self._states is None else int(self._states.members[cut].sum())
 
 

@@ -51,7 +51,6 @@ class Input:
 
     @property
     def skip_gradients(self) -> dict[Name, Tensor | None]:
-        """Likewise, of each skip."""
         return {name: t.grad for name, t in self._popped.items()}
 
 

@@ -165,7 +165,6 @@ class _Loss(nn.Module):
         self.loss, self.target = loss, target
 
     def forward(self, output: Tree) -> Tensor:
-        """Return the loss, one number."""
         if self.target is None:
             self.target = made_up_target(output)
         return self.loss(output, self.target)

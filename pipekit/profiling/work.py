@@ -31,7 +31,6 @@ class Work(list[Operator]):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of them all."""
         return sum(operator.flops for operator in self)
 
     def seconds(self, flops: float, bandwidth: float, winograd: bool = False) -> float:

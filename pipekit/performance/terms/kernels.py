@@ -33,7 +33,6 @@ class PassCosts(NamedTuple):
     exchange_s: float = 0.0
 
     def scaled(self, factor: float) -> "PassCosts":
-        """Return so many of these passes."""
         return PassCosts(*(factor * each for each in self))
 
 
