@@ -39,10 +39,8 @@ class States:
                 f"the graph of {layers} layers can be cut in more than {MOST_STATES:,} ways, too "
                 f"many to plan"
             )
-        size = -(-layers // 8)
-        held = b"".join(held.to_bytes(size, "little") for held in self._sets)
-        bits = np.frombuffer(held, np.uint8).reshape(len(self._sets), size)
-        self.members = np.unpackbits(bits, axis=1, count=layers, bitorder="little").astype(bool)
+        held = [[state >> layer & 1 for layer in range(layers)] for state in self._sets]
+        self.members = np.array(held, bool)
 
     def __len__(self) -> int:
         return len(self._sets)
@@ -73,7 +71,8 @@ class States:
 
     def layers_between(self, first: int, stop: int) -> list[int]:
         """Return the layers that ``stop`` has beyond ``first``, as they stand in the profile."""
-        return _bits(self._sets[stop] & ~self._sets[first])
+        beyond: list[int] = np.flatnonzero(self.members[stop] & ~self.members[first]).tolist()
+        return beyond
 
 
 class StateRanges(LayerRanges):
@@ -155,41 +154,25 @@ class StateRanges(LayerRanges):
 def _every_state(profile: Profile) -> dict[int, list[int]]:
     """Return the states as bits, or too many, each with those that lack one of its layers."""
     needs = [0] * len(profile)
-    used_by: list[list[int]] = [[] for _ in profile.layers]
     for value in profile.values:
         if value.source is not None:
             for user in value.users:
                 needs[user] |= 1 << value.source
-                used_by[value.source].append(user)
-    ready = {0: sum(1 << layer for layer, needed in enumerate(needs) if not needed)}
     without: dict[int, list[int]] = {0: []}
     recent = [0]
     while recent and len(without) <= MOST_STATES:
         larger = []
         for held in recent:
-            for layer in _bits(ready[held]):
+            for layer, needed in enumerate(needs):
                 grown = held | 1 << layer
+                if grown == held or needed & ~held:
+                    continue
                 if grown not in without:
-                    next_ones = ready[held] & ~(1 << layer)
-                    for user in used_by[layer]:
-                        if not needs[user] & ~grown:
-                            next_ones |= 1 << user
-                    ready[grown] = next_ones
                     without[grown] = []
                     larger.append(grown)
                 without[grown].append(held)
         recent = larger
     return without
-
-
-def _bits(held: int) -> list[int]:
-    """Return the numbers of the bits that are set, from the lowest."""
-    found = []
-    while held:
-        lowest = held & -held
-        found.append(lowest.bit_length() - 1)
-        held ^= lowest
-    return found
 
 
 class SearchSpace:
