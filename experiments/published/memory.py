@@ -85,10 +85,8 @@ def _torchtitan(table: pd.DataFrame) -> Pairs:
 
 
 def _primus(table: pd.DataFrame) -> Pairs:
-    """Yield the ranks between the second and the last but one, by the bytes of these two.
-
-    The model's size is not published: they give the bytes of a microbatch's activations.  The first
-    and the last rank have the vocabulary.
+    """Yield the ranks between the second and the last but one, by the bytes of these two, which
+    give those of a microbatch's activations: the model's size is not published.
     """
     pp, microbatches = int(table["pp"][0]), int(table["microbatches"][0])
     kept = in_flight("flush", pp, microbatches)[1:-1]

@@ -71,10 +71,8 @@ class BottleneckProgram:
         return min(self._values)
 
     def plan(self) -> tuple[NestedStage, ...]:
-        """Return the plan that has the least value; nothing if none fits.
-
-        Of equal plans it takes one on the fewest members, then with the most layers on the first
-        stage, then the fewest replicas, then likewise for the second stage, and so on.
+        """Return the plan of the least value, if one fits; of equal ones one on the fewest members,
+        then with the most layers and fewest replicas on the first stage, and so on.
         """
         limit = self.least() * (1 + TIE)
         if limit == np.inf:
@@ -83,10 +81,8 @@ class BottleneckProgram:
         return self._choose(self._top, members, 0, 0, self._layers, limit)
 
     def _solve(self, level: int, members: int, behind: Workers) -> Floats:
-        """Return the matrix of the best on exactly so many members.
-
-        At the outermost level it has its last column only.  ``behind`` are the workers that run
-        later layers, for each of these groups of members.
+        """Return the matrix of the best on exactly so many members, at the outermost level its last
+        column; ``behind`` are the workers that run later layers, for each group of members.
         """
         if level < 0:
             return self._objective.worker(1 + ceil(behind))

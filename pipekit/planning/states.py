@@ -143,9 +143,8 @@ class StateRanges(LayerRanges):
         return entering, unsaved
 
     def _with_input(self) -> Bools:
-        """Return whether each state has what each layer made; the last column is the input's.
-
-        The model's input is there once anything has run.
+        """Return whether each state has what each layer made; the last column is the model's input,
+        which is there once anything has run.
         """
         anything = np.arange(len(self._states)) > 0
         return np.column_stack([self._states.members, anything])

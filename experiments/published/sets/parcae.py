@@ -135,9 +135,7 @@ def _timed(path: Path | None) -> _Network:
 
 def filled(items: int, stages: int) -> list[int]:
     """Return how many of equal items each stage gets: all get the most that one needs, till none
-    is left, so that the last stages may have fewer or none.
-
-    DeepSpeed deals so (``runtime/utils.py``, ``partition_balanced``), by the type of a layer.
+    is left (DeepSpeed, ``runtime/utils.py``, ``partition_balanced``, by the type of a layer).
     """
     most = math.ceil(items / stages)
     return [min(most, max(0, items - stage * most)) for stage in range(stages)]
@@ -184,9 +182,8 @@ def _step_s(
 
 
 def _block_s(model: _Transformer, constants: Constants) -> float:
-    """Return forward and backward seconds of a block: its products, and its traffic three times.
-
-    The traffic is the activations kept (Korthikanti et al., arXiv 2205.05198, section 4.1).
+    """Return forward and backward seconds of a block: its products, and three times the activations
+    kept (Korthikanti et al., arXiv 2205.05198, section 4.1).
     """
     flops = 12 * model.hidden * model.tokens * (6 * model.hidden + model.seq_tokens)
     moved = 3 * model.tokens * (34 * model.hidden + 5 * model.heads * model.seq_tokens)

@@ -45,10 +45,8 @@ def inputs() -> Inputs:
 
 @cache
 def _read(folder: Path) -> Inputs:
-    """Return the inputs of a folder.
-
-    The planner's profiles count only where Sailor's own validation has none: one of them is a copy
-    of another model's.  Networks of mixed GPUs count before those of equal ones.
+    """Read a folder; the planner's profiles, one of which is a copy of another model's, count only
+    where Sailor's own validation has none, and networks of mixed GPUs before those of equal ones.
     """
     sizes = read_table(folder / "layer_sizes.csv").groupby(["model", "tp"])
     columns = ["params_floats", "act_output_bytes", "act_mem_bytes"]

@@ -43,10 +43,8 @@ def total(parts: Iterable[PassCosts]) -> PassCosts:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What kernels of a dtype take on a machine that reaches so much of its sheet.
-
-    ``accumulation_bytes`` are moved for each weight to add its gradient to those before, if weights
-    are ``trained``.
+    """What kernels of a dtype take on a machine that reaches so much of its sheet; if weights are
+    ``trained``, ``accumulation_bytes`` of each are moved to add its gradient to those before.
     """
 
     machine: Machine
