@@ -20,8 +20,7 @@ from pipekit.host.provenance import provenance
 from pipekit.performance.constants import measurements
 
 FOLDER = Path("results/reference/published")
-LEFT_OUT = "model", "device", "gpus"
-"""Columns of rows, or properties: of one value of which all rows are left out in turn."""
+LEFT_OUT = "model", "device", "gpus"  # of one value of which all rows are left out in turn
 _FEWEST, _TRIED = 4, 3
 """Measured rows that a panel needs, and how many of the best predicted a person would try."""
 _NUMBERS = "predicted", "measured", "simulated", "memory", "measured_memory", "chance"

@@ -17,8 +17,7 @@ from pipekit.progress import progress_bar
 
 FIRST = 5
 Degrees = tuple[int, int, int, int]  # tp, cp, ep, pp
-Question = tuple[Any, ...]
-"""Model, cluster and batch, and names and values of what else :func:`recommend` takes."""
+Question = tuple[Any, ...]  # model, cluster, batch, and what else recommend takes, by name
 
 
 def question(row: BridgeRow) -> Question:

@@ -34,8 +34,7 @@ _PLAIN = {
     *("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert"),
 }
 """Families whose MLPs have no gate."""
-_PLACES = "layer_types", "hybrid_override_pattern"
-"""Where a hybrid says which of its layers are Mamba's."""
+_PLACES = "layer_types", "hybrid_override_pattern"  # where a hybrid places its Mamba layers
 _WINDOWED = "sliding_attention", "chunked_attention"
 _DESCRIBE = "of which there is no shape here: describe it as a pipekit.performance.shapes.Shape"
 

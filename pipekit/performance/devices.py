@@ -117,4 +117,3 @@ MACHINES = {
         _sheet("Titan RTX", 24, 0.672, 72, _PCIE_3, 1.25, float32=16.3, float16=130),
     )
 }
-"""Machines by the names of their devices."""

@@ -35,8 +35,7 @@ _DEGREES = (
 Model = str | os.PathLike[str] | Shape
 Cluster = str | tuple[int, Machine]
 
-USABLE = 0.9
-"""Of a device's memory, that allocated peaks may fill: an allocator reserves more."""
+USABLE = 0.9  # of a device's memory, that allocated peaks may fill: an allocator reserves more
 _RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "everything")
 """From what costs no time to what costs most; the first that fits is taken."""
 _CHEAP = _RECOMPUTE.index("activations")  # the last of which no product runs again

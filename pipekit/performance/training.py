@@ -11,8 +11,7 @@ from pipekit.performance.shapes import Shape
 from pipekit.performance.terms.collectives import Links
 from pipekit.performance.terms.kernels import Kernels, PassCosts
 
-Pair = tuple[float, float]
-"""Of a forward, and of a backward."""
+Pair = tuple[float, float]  # of a forward, and of a backward
 
 
 @dataclass(frozen=True)

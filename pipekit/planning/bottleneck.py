@@ -12,14 +12,11 @@ from pipekit.planning.layer_ranges import Floats
 from pipekit.planning.objectives import Bytes, Seconds
 from pipekit.progress import planning_bar
 
-TIE = 1e-9
-"""Values that differ by less than this part are equal: sums of floats round."""
-_MOST_KEPT = 16
-"""Matrices of replicated stages that are kept for use again; a large graph's takes 32 MB."""
+TIE = 1e-9  # values that differ by less than this part are equal: sums of floats round
+_MOST_KEPT = 16  # matrices of replicated stages kept for use again; a large one takes 32 MB
 _ROWS = 128  # rows of a matrix that are looked at together: of the cuts behind the first of them
 
-Workers = Fraction | int
-"""A number of them, for each of a group of members."""
+Workers = Fraction | int  # a number of them, for each of a group of members
 
 
 class NestedStage(NamedTuple):

@@ -23,13 +23,11 @@ from pipekit.schedules import Schedule, flush
 from pipekit.schedules import interleaved as interleaved_1f1b
 
 _FEW = 2_000  # so many splits are all tried
-_CHAINS, _STEPS = 128, 500
-"""Splits that are annealed side by side; and steps of each, for every stage."""
+_CHAINS, _STEPS = 128, 500  # splits annealed side by side; steps of each, for every stage
 _HOT, _COLD = 1e-1, 1e-4
 """What a step may add to the logarithm of the longest load, at first and at last."""
 _POWER = 24  # of the norm of the workers' loads that stands for the longest: others count, too
-_EVEN, _OVER = 1e-4, 1e3
-"""What the squares of the stages' seconds count beside, and bytes over the limit."""
+_EVEN, _OVER = 1e-4, 1e3  # of the stages' squared seconds, and of bytes over the limit
 
 
 def interleaved(

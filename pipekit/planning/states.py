@@ -15,8 +15,7 @@ from pipekit.planning.layer_ranges import Floats, LayerRanges, PairBytes, layer_
 from pipekit.planning.objectives import Bytes
 from pipekit.profiling import Profile, ValueProfile
 
-MOST_STATES = 2000
-"""With more, the matrices of the dynamic program (one number for each pair) grow too large."""
+MOST_STATES = 2000  # with more, the matrices of the dynamic program grow too large
 
 Bools = NDArray[np.bool_]
 

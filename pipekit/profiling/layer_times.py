@@ -28,11 +28,9 @@ from pipekit.profiling.layer_passes import (
 from pipekit.trees import Tree, differentiable, tree_map
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-_Pending = tuple[int, Input, Any]
-"""A layer's number, its input, and its output with the skips that it stashed."""
+_Pending = tuple[int, Input, Any]  # number, input, output with the skips that it stashed
 WHOLE = "the whole model"
-WARM_UP = 2
-"""Rounds that do not count, after the pass that found the sizes."""
+WARM_UP = 2  # rounds that do not count, after the pass that found the sizes
 
 
 class Stopwatch:

@@ -19,8 +19,7 @@ from pipekit.performance.step import TrainingStep, in_flight
 _H100 = machine("H100")
 _NODE_SHARE, _NETWORK_SHARE = 0.8, 0.4
 """Of their sheets' bandwidths that collectives get; the network's is read off the given rows."""
-_STALL_S = 0.5
-"""What a receive loses in runs that stall, as the given rows show: see :func:`_stalls`."""
+_STALL_S = 0.5  # what a receive loses in runs that stall, by the given rows; see _stalls
 _VOCABULARY = 131072
 _SHAPES = {
     "1B": llama("1B", 2048, 32, 32, 8192, 16, _VOCABULARY),

@@ -27,8 +27,7 @@ _RECOMPUTED = {("nemotron-3-nano", "H100"), ("nemotron-3-super", "GB200")}
 """Models that seem to recompute mixtures on a device: read off the given rows' seconds, where they
 would not fit else."""
 _BASIS = "data sheet, fitted constants"
-_SAME_CHIP = {"H200": "H100", "GH200": "H100"}
-"""Devices that differ from one that was fitted in their memory alone."""
+_SAME_CHIP = {"H200": "H100", "GH200": "H100"}  # they differ in their memory alone
 
 
 def _device(system: str) -> str:

@@ -26,10 +26,8 @@ _VTRAIN_NETWORK, _BIGSCIENCE_NETWORK = 100e9, 50e9
 _VOCABULARY = 250_880
 _HEAD_WIDTH = 128
 _HIDDEN = 14_400  # of rows that do not print it, with layers tweaked to fit (the set's README)
-_ONE_NODE_BATCH = 512
-"""Samples of a step of the one-node lines: they print 2048 and TFLOPs of a quarter of them."""
-_FLOAT32_FROM = "02-28"
-"""From this date on gradients are summed in float32, beside those of 2 bytes."""
+_ONE_NODE_BATCH = 512  # samples of one-node lines, which print 2048 and a quarter's TFLOPs
+_FLOAT32_FROM = "02-28"  # since when gradients are summed in float32, beside those of 2 bytes
 
 
 def _run(

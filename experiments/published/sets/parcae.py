@@ -16,12 +16,10 @@ from pipekit.performance.step import TrainingStep
 from pipekit.reading import read_table
 
 _V100 = machine("V100 16GB")
-_PAYLOAD = 1448 / 1538
-"""What TCP carries of the bytes of an Ethernet frame, headers and gaps counted."""
+_PAYLOAD = 1448 / 1538  # of an Ethernet frame, headers and gaps counted, that TCP carries
 _NARROW = 512  # hidden size at which products reach half of the efficiency of large ones
 _LOGIT_BYTES = 10  # moved for each logit: float16 twice, float32 for the loss and its gradient
-_UPDATE_BYTES = 26
-"""Moved for each weight by Adam in mixed precision: 4-byte state, weight and copy, the gradient."""
+_UPDATE_BYTES = 26  # by Adam for each weight: 4-byte state, weight and copy, the gradient
 _BLOCKS_UNSTATED = 32  # of gpt-6.7b, in its training script
 _IMAGES = {"resnet152": (11.5e9, 60.2e6, 14 * 14 * 1024), "vgg19": (19.6e9, 143.7e6, 56 * 56 * 256)}
 """Forward FLOPs and parameters at 224 x 224 pixels, and the activations of the middle layer (He et

@@ -37,8 +37,7 @@ _VOCABULARY, _SEQ_TOKENS = 50257, 2048
 _EAGER_BYTES = 4e6  # a larger message waits until its receiver is there (NCCL's buffer)
 _UPDATE_BYTES = 28  # moved for each weight by Adam in float32
 _STATE_BYTES = 16  # weight, gradient and Adam's moments
-_WASTE, _RUNTIME_BYTES = 1.15, 3e9
-"""Activations with the allocator's gaps, as a multiple; and what the runtime holds."""
+_WASTE, _RUNTIME_BYTES = 1.15, 3e9  # activations with the allocator's gaps, a factor; the runtime's
 _LOGITS = 3  # in float32: logits, losses' softmax, gradient
 
 

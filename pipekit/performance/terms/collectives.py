@@ -15,8 +15,7 @@ _NODE_LATENCY_S, _NETWORK_LATENCY_S = 20e-6, 50e-6
 """Until the first byte of a collective arrives (Hu et al., Demystifying NCCL, arXiv 2507.04786)."""
 
 Numbers = NDArray[np.float64]
-Curve = tuple[Numbers, Numbers]
-"""Bytes, ascending, and the seconds measured for each."""
+Curve = tuple[Numbers, Numbers]  # bytes, ascending, and the seconds measured for each
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 from pipekit.performance.terms.vocabulary import vocabulary
 from pipekit.performance.training import TrainingSetup
 
-HIDDEN = 0.5
-"""Of a pass's time in which messages between replicas, or experts, can run beside it."""
+HIDDEN = 0.5  # of a pass's time in which messages can run beside it
 
 
 def parameters(run: TrainingSetup) -> tuple[float, float]:

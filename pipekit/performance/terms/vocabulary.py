@@ -5,8 +5,7 @@ import math
 from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.training import TrainingSetup
 
-_MULTIPLE = 128
-"""A padded vocabulary is a multiple of so many tokens on each rank (Megatron-LM's default)."""
+_MULTIPLE = 128  # of which a rank's padded vocabulary is one (Megatron-LM's default)
 _EMBEDDING_LAUNCHES, _HEAD_LAUNCHES = 5, 30  # of each pass, in frameworks without fused losses
 
 
