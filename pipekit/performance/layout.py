@@ -37,6 +37,9 @@ class ParallelLayout:
     # gradients, 3 the weights.
     zero: int = 0
     recompute: Recompute = "nothing"
+    # Whether each pipeline rank has a part of embedding and head (Yeung, Qi et al., Pipeline
+    # Parallelism with Vocabulary Parallelism, arXiv 2411.05288), else the first and last stage.
+    spreads_vocabulary: bool = False
     # Whether messages between experts run beside the passes of another microbatch (Megatron-Core's
     # batch-level overlap).
     overlaps_experts: bool = False

@@ -29,9 +29,11 @@ def peak_bytes(run: TrainingSetup) -> list[float]:
         flying = microbatches[rank] + layout.overlaps_experts  # that runs beside another one
         activations = flying * layers / layout.chunks * kept
         again = whole - kept  # of the layer whose forward runs again
-        first, last = rank == 0, rank == layout.pp - 1
-        tables = first + (last and not (run.shape.tied and layout.pp == 1))
-        logits = last * run.framework.logit_held * run.tokens * vocabulary(run)
+        first, last, tied = rank == 0, rank == layout.pp - 1, run.shape.tied
+        tables, head = float(first + (last and not (tied and layout.pp == 1))), float(last)
+        if layout.spreads_vocabulary:
+            tables, head = (2 - tied) / layout.pp, 1 / layout.pp
+        logits = head * run.framework.logit_held * run.tokens * vocabulary(run)
         found.append(_states(run, layers, tables) + _whole(run) + activations + again + logits)
     return found
 

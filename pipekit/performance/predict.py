@@ -26,8 +26,18 @@ def step(run: TrainingSetup) -> TrainingStep:
     """Return the step of a training; ValueError if the layout does not suit the model."""
     layout, (layer, first, last) = run.layout, _costs(run)
     passes = [layer.scaled(count) for count in stage_layers(run)]
-    passes[0] = total((passes[0], first))
-    passes[-1] = total((passes[-1], last))
+    if layout.spreads_vocabulary:
+        # All ranks need the last stage's output, and sum what they send back.
+        size, stride = 2 * run.tokens * run.shape.hidden, layout.gpus // layout.pp
+        sums = run.links.all_reduce(layout.pp, size, stride)
+        first, last = first.scaled(1 / layout.pp), last.scaled(1 / layout.pp)
+        for rank in range(layout.pp):
+            late = rank - layout.pp
+            passes[rank] = total((passes[rank], first))
+            passes[late] = total((passes[late], last, PassCosts(sums, sums)))
+    else:
+        passes[0] = total((passes[0], first))
+        passes[-1] = total((passes[-1], last))
     made = TrainingStep(
         tuple(each.forward_s for each in passes),
         tuple(each.backward_s for each in passes),
@@ -43,7 +53,8 @@ def stage_layers(run: TrainingSetup) -> list[int]:
     """Return how many layers each stage has, by what the head costs; see :func:`.beside_head`."""
     layer, _, last = _costs(run)
     head_layers = (last.forward_s + last.backward_s) / (layer.forward_s + layer.backward_s)
-    return beside_head(run.shape.layers, run.layout.stages, head_layers)
+    here = 0 if run.layout.spreads_vocabulary else head_layers
+    return beside_head(run.shape.layers, run.layout.stages, here)
 
 
 def _costs(run: TrainingSetup) -> tuple[PassCosts, PassCosts, PassCosts]:

@@ -150,6 +150,19 @@ def test_the_first_ranks_of_1f1b_keep_more_microbatches() -> None:
     assert second - third == pytest.approx(each)
 
 
+@given(st.sampled_from([2, 4]), st.integers(1, 2))
+def test_a_vocabulary_spread_over_all_ranks_unloads_the_ends(pp: int, tp: int) -> None:
+    """GPT-2's tables are as large as several of its blocks, so that the ends are the slowest."""
+    ends = training(
+        ParallelLayout(pp=pp, tp=tp, microbatches=16),
+        shape=replace(gpt("small", 1024, 16, 8), tied=False),
+    )
+    spread = replace(ends, layout=replace(ends.layout, spreads_vocabulary=True))
+    assert step(spread).seconds < step(ends).seconds
+    assert sum(peak_bytes(spread)) == pytest.approx(sum(peak_bytes(ends)))
+    assert replicas.parameters(spread)[1] <= replicas.parameters(ends)[1]
+
+
 def test_zero_3_gathers_weights_for_each_pass() -> None:
     """Of P weights a microbatch costs 2 x 2 bytes gathered and 2 reduced, a step of ZeRO 1 2 + 2."""
     one, three = (

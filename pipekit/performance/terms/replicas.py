@@ -10,6 +10,8 @@ def parameters(run: TrainingSetup) -> tuple[float, float]:
     """Return the weights on a rank of the largest stage: those of experts, and all others."""
     shape, layout = run.shape, run.layout
     tables = 1.0 if shape.tied or layout.pp > 1 else 2.0
+    if layout.spreads_vocabulary:
+        tables = (2 - shape.tied) / layout.pp
     return weights(run, shape.layers / layout.pp, tables)
 
 
@@ -63,7 +65,7 @@ def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
 
 def _tied(run: TrainingSetup) -> float:
     layout, shape = run.layout, run.shape
-    if not shape.tied or layout.pp == 1:
+    if not shape.tied or layout.pp == 1 or layout.spreads_vocabulary:
         return 0.0
     size = run.framework.gradient_bytes * vocabulary(run) * shape.hidden
     return run.links.all_reduce(2, size, layout.gpus // layout.pp)
