@@ -38,8 +38,9 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
 
 
 def bits_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy of the next byte in bits (the Pile, Gao et al. 2020, section
-    3.1): 8 know nothing of the text; ``[B, T, 256]`` and ``[B, T]``.
+    """Return the mean cross entropy of the next byte in bits; ``[B, T, 256]`` and ``[B, T]``.
+
+    8 know nothing of the text (the Pile, Gao et al. 2020, section 3.1).
     """
     return token_loss(logits, targets) / math.log(2)
 

@@ -115,8 +115,9 @@ class CrossValidation:
         return zip(rows, _predicted(rows, lambda one: getattr(one.row, column)), strict=True)
 
     def new_devices(self) -> Iterator[tuple[str, float]]:
-        """Yield by set the half width of steps on a device that is left out whole; the rule chooses
-        among the half widths of devices as among the rows of one.
+        """Yield by set the half width of steps on a device that is left out whole.
+
+        The rule chooses among the half widths of devices as among the rows of one.
         """
         by_set: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for one, out in self.left_out("device"):

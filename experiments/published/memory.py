@@ -85,8 +85,9 @@ def _torchtitan(table: pd.DataFrame) -> Pairs:
 
 
 def _primus(table: pd.DataFrame) -> Pairs:
-    """Yield the ranks between the second and the last but one, by the bytes of these two, which
-    give those of a microbatch's activations: the model's size is not published.
+    """Yield the ranks between the second and the last but one, by the bytes of these two.
+
+    They give the bytes of a microbatch's activations: the model's size is not published.
     """
     pp, microbatches = int(table["pp"][0]), int(table["microbatches"][0])
     kept = in_flight("flush", pp, microbatches)[1:-1]

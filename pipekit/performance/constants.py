@@ -64,8 +64,10 @@ class Fits:
         )
 
     def half_width(self, machine: str, kind: str) -> float:
-        """Return the median half width of a class, or the widest, over the sets that a machine was
-        fitted on; of another machine that of new devices in its framework's sets, or the widest.
+        """Return the half width of a class of trainings on a machine.
+
+        It is the median, over the sets that the machine was fitted on, of that class or the widest;
+        of another machine that of new devices in its framework's sets, or the widest.
         """
         fits = [self.machines[machine]] if machine in self.machines else self._of_framework(machine)
         names = {name for fit in fits for name in fit.fitted_on} & {*self.half_widths}

@@ -91,9 +91,7 @@ def on_gpus(
     microbatch_samples: int = 1,
     **rest: Any,
 ) -> ParallelLayout:
-    """Return the layout of so many GPUs and samples a step, from which dp and microbatches follow;
-    ValueError if the degrees do not divide the GPUs, or the batch.
-    """
+    """Return the layout of so many GPUs and samples a step; ValueError if these do not divide."""
     dp, over = divmod(gpus, tp * cp * pp)
     if over or not dp:
         raise ValueError(f"tp {tp} x cp {cp} x pp {pp} does not divide {gpus} GPUs")

@@ -58,9 +58,7 @@ def stage_layers(run: TrainingSetup) -> list[int]:
 
 
 def _costs(run: TrainingSetup) -> tuple[PassCosts, PassCosts, PassCosts]:
-    """Return the passes of a mean layer, of the embedding, and of what the last stage has beside
-    layers: heads, and blocks that predict further tokens.
-    """
+    """Return the passes of a mean layer, of the embedding, and of heads and blocks that predict."""
     # What does not count for them is the same, so that few are computed.
     layout = replace(run.layout, pp=1, dp=run.layout.ep, chunks=1, microbatches=1, zero=0)
     return _costs_of_part(replace(run, layout=layout))

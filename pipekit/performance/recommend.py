@@ -192,8 +192,9 @@ def recommend(
 def _alike(
     fitting: Sequence[tuple[TrainingSetup, tuple[float, ...]]],
 ) -> Iterable[list[RankedLayout]]:
-    """Return layouts by how they spread the model; those that recompute everything only if they
-    have to, which is a third more work (Megatron-Core MoE, README, Profiling Bottlenecks).
+    """Return layouts by how they spread the model; all recompute everything only if they have to.
+
+    That is a third more work (Megatron-Core MoE, README, Profiling Bottlenecks).
     """
     cheap = [each for each in fitting if each[0].layout.recompute != "everything"]
     alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
@@ -240,8 +241,9 @@ def _shape(model: Model) -> Shape:
 
 
 def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:
-    """Return each rank's peak with the least recomputation that fits, or with all, which
-    Megatron-Core does not do in CUDA graphs.
+    """Return each rank's peak with the least recomputation that fits, or with all.
+
+    Megatron-Core does not recompute everything in CUDA graphs.
     """
     for recompute in _RECOMPUTE[:-1] if run.graphs else _RECOMPUTE:
         again = replace(run, layout=replace(run.layout, recompute=recompute))

@@ -51,9 +51,7 @@ class TrainingStep:
 
     @property
     def least_s(self) -> float:
-        """Seconds that a step of 1F1B takes at least, interleaved or not: any worker's passes,
-        the first microbatch's way to its first stage, and the last gradient's way back.
-        """
+        """Seconds that a step of 1F1B takes at least: a worker's passes, and the way to and fro."""
         least = apart = 0.0
         links = (*(self.transfer_s or (0.0,) * (len(self.forward_s) - 1)), 0.0)
         passes = zip(self.forward_s, self.backward_s, links, strict=True)
@@ -133,9 +131,7 @@ def _table(method: str, stages: int, workers: int, microbatches: int) -> list[Ta
 
 @lru_cache(maxsize=512)
 def one_batch(method: str, stages: int, workers: int, microbatches: int) -> Schedule:
-    """Return the table of one batch; ValueError if there is no such method, or it does not flush,
-    or it has other workers, or more than passes of whole microbatches and updates.
-    """
+    """Return the table of one batch; ValueError if it has none of passes and updates alone."""
     METHODS.require(method)
     if not METHODS[method].microbatches:
         raise ValueError(f"{method} updates after each microbatch: choose a method that flushes")

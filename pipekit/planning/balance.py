@@ -164,8 +164,9 @@ def _gpipe_bytes(
     recompute: Recompute,
     states: float,
 ) -> Floats:
-    """Return the most bytes of each stage, reached as the first backward starts, with all
-    microbatches in flight, or the second, with all gradients there.
+    """Return the most bytes of each stage, reached as one of the first two backwards starts.
+
+    At the first all microbatches are in flight, at the second all gradients are there.
     """
     stop = np.cumsum(balance)
     first = stop - balance

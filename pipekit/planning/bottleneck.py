@@ -68,8 +68,10 @@ class BottleneckProgram:
         return min(self._values)
 
     def plan(self) -> tuple[NestedStage, ...]:
-        """Return the plan of the least value, if one fits; of equal ones one on the fewest members,
-        then with the most layers and fewest replicas on the first stage, and so on.
+        """Return the plan of the least value, if one fits.
+
+        Of equal ones it is one on the fewest members, then with the most layers and the fewest
+        replicas on the first stage, and so on.
         """
         limit = self.least() * (1 + TIE)
         if limit == np.inf:
@@ -78,8 +80,9 @@ class BottleneckProgram:
         return self._choose(self._top, members, 0, 0, self._layers, limit)
 
     def _solve(self, level: int, members: int, behind: Workers) -> Floats:
-        """Return the matrix of the best on exactly so many members, at the outermost level its last
-        column; ``behind`` are the workers that run later layers, for each group of members.
+        """Return the matrix of the best on exactly so many members, or its last column at the top.
+
+        ``behind`` are the workers that run later layers, for each of these groups of members.
         """
         if level < 0:
             return self._objective.worker(1 + ceil(behind))

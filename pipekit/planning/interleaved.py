@@ -178,8 +178,7 @@ class _Loop:
         return np.asarray(constant.sum(axis=0) + most)
 
     def _cost(self, balance: Sequence[int]) -> tuple[float, float, float]:
-        """Return how bad a split is: a worker's excess of bytes, as a share of the limit; seconds
-        of the busiest worker; squares of the stages' seconds, since long ones fill slowly."""
+        """Return the share of bytes over the limit, seconds of the busiest worker, unevenness."""
         excess = max(0.0, float(self.peaks(balance).max()) / self._limit - 1)
         uneven = (self.seconds[_ends(balance)] ** 2).sum()
         return excess, float(self.loads(balance).max()), float(uneven)

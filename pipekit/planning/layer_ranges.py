@@ -85,9 +85,7 @@ class LayerRanges:
         return total
 
     def first_gradient_bytes(self, first: Index, stop: Index) -> Floats:
-        """Return how far gradients raise the bytes in a batch's first backward, in which they come
-        layer by layer as activations go.
-        """
+        """Return by how much gradients raise the bytes: they come as activations go."""
         parameters, saved = self._totals["parameter_bytes"], self._totals["saved_bytes"]
         rise: Floats = parameters[stop] - saved[stop] + self.pairs.lead[first, stop]
         return rise

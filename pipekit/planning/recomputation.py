@@ -85,8 +85,10 @@ def _freed(profile: Profile, layer: int, cut: StagePlan) -> float:
 
 
 def _cheapest(seconds: Floats, freed: Floats, needed: Floats) -> NDArray[np.bool_] | None:
-    """Return the layers of the least ``seconds``, ``[layers]``, whose bytes ``freed``, ``[moments,
-    layers]``, are those ``needed``, ``[moments]``; None: all are not enough.
+    """Return the layers of the least seconds that free what is needed; None: all do not.
+
+    ``seconds`` are by ``[layers]``, bytes ``freed`` by ``[moments, layers]``, ``needed`` by
+    ``[moments]``.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # here: it takes a second
 

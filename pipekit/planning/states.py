@@ -54,8 +54,9 @@ class States:
         return found
 
     def peaks(self, height: Floats) -> Floats:
-        """Return by ``[first, stop]`` the largest height of the states, both ends included, through
-        which the layers between them lead in the profile's order; infinite if there are none.
+        """Return the largest height of the states between two, both included, by ``[first, stop]``.
+
+        These are the states of the profile's order; infinite if there are none.
         """
         number = {held: place for place, held in enumerate(self._sets)}
         peaks = np.full((len(self), len(self)), np.inf)  # [stop, first]
@@ -142,9 +143,7 @@ class StateRanges(LayerRanges):
         return entering, unsaved
 
     def _with_input(self) -> Bools:
-        """Return whether each state has what each layer made; the last column is the model's input,
-        which is there once anything has run.
-        """
+        """Return whether each state has what each layer, and in the last column the input, made."""
         anything = np.arange(len(self._states)) > 0
         return np.column_stack([self._states.members, anything])
 

@@ -143,8 +143,9 @@ class TimedLayers:
 def _backwards(
     pending: list[_Pending],
 ) -> Iterator[tuple[int, Input, Tree, Sequence[Tensor | None]]]:
-    """Yield the layers from the last on: number, input, output, and the output's gradients; whoever
-    takes one runs its backward before taking the next.
+    """Yield the layers from the last on: number, input, output, and the output's gradients.
+
+    Whoever takes one runs its backward before taking the next.
     """
     gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(pending[-1][2][0])]
     of_skips: dict[Name, Tensor | None] = {}
@@ -160,8 +161,9 @@ def _backwards(
 def background_load(
     model: nn.Sequential, x: Tree, others: int, dtype: torch.dtype | None = None
 ) -> Iterator[None]:
-    """Have ``others`` threads train copies of a model, as the engine's other workers would; cores
-    are shared out, and the interpreter's turns are as short, as in a run over threads.
+    """Have ``others`` threads train copies of a model, as the engine's other workers would.
+
+    The cores are shared out, and the interpreter's turns are as short, as in a run over threads.
     """
     if not others:
         yield

@@ -133,8 +133,9 @@ class Profile:
         output_bytes: float = 0.0,
         parameter_bytes: float = 0.0,
     ) -> "Profile":
-        """Return ``stages`` equal layers of ``forward_s``, ``backward_s`` and ``parameter_bytes``;
-        each output, which is saved, and the input are of ``output_bytes``.
+        """Return ``stages`` equal layers of ``forward_s``, ``backward_s`` and ``parameter_bytes``.
+
+        Each output, which is saved, and the input are of ``output_bytes``.
         """
         layer = LayerProfile(
             "layer", forward_s, backward_s, output_bytes, parameter_bytes, output_bytes, True

@@ -143,8 +143,9 @@ class PlaybookRow(Row):
 
 
 def by_thresholds(costs: Sequence[float], stages: int) -> list[int]:
-    """Return the stage of each item: a stage ends once all costs so far exceed its even share, so
-    that later ones may get none (nanotron, ``parallel/pipeline_parallel/utils.py``).
+    """Return the stage of each item: one ends once all costs so far exceed its even share.
+
+    nanotron deals so (``parallel/pipeline_parallel/utils.py``); later stages may get none.
     """
     share = sum(costs) / stages
     dealt, stage = [], 0
@@ -233,9 +234,10 @@ def _memory(row: PlaybookRow) -> float:
 
 
 def _stalls(row: PlaybookRow) -> bool:
-    """Return whether each receive between stages loses time: on 64 nodes, near the memory's limit,
-    with tensor parallelism over four nodes, and where replicas sum gradients without ZeRO on four
-    nodes or more, but after few microbatches.
+    """Return whether each receive between stages loses time.
+
+    It does on 64 nodes, near the memory's limit, with tensor parallelism over four nodes, and
+    where replicas sum gradients without ZeRO on four nodes or more, but after few microbatches.
     """
     if row.pp == 1:
         return False

@@ -132,8 +132,9 @@ def _timed(path: Path | None) -> _Network:
 
 
 def filled(items: int, stages: int) -> list[int]:
-    """Return how many of equal items each stage gets: all get the most that one needs, till none
-    is left (DeepSpeed, ``runtime/utils.py``, ``partition_balanced``, by the type of a layer).
+    """Return how many of equal items each stage gets: the most that one needs, till none is left.
+
+    DeepSpeed deals so (``runtime/utils.py``, ``partition_balanced``), by the type of a layer.
     """
     most = math.ceil(items / stages)
     return [min(most, max(0, items - stage * most)) for stage in range(stages)]
@@ -180,8 +181,9 @@ def _step_s(
 
 
 def _block_s(model: _Transformer, constants: Constants) -> float:
-    """Return forward and backward seconds of a block: its products, and three times the activations
-    kept (Korthikanti et al., arXiv 2205.05198, section 4.1).
+    """Return forward and backward seconds of a block: products, and activations kept three times.
+
+    The activations are those of Korthikanti et al., arXiv 2205.05198, section 4.1.
     """
     flops = 12 * model.hidden * model.tokens * (6 * model.hidden + model.seq_tokens)
     moved = 3 * model.tokens * (34 * model.hidden + 5 * model.heads * model.seq_tokens)

@@ -45,8 +45,10 @@ def inputs() -> Inputs:
 
 @cache
 def _read(folder: Path) -> Inputs:
-    """Read a folder; the planner's profiles, one of which is a copy of another model's, count only
-    where Sailor's own validation has none, and networks of mixed GPUs before those of equal ones.
+    """Read a folder.
+
+    The planner's profiles, one of which is a copy of another model's, count only where Sailor's own
+    validation has none; networks of mixed GPUs before those of equal ones.
     """
     sizes = read_table(folder / "layer_sizes.csv").groupby(["model", "tp"])
     columns = ["params_floats", "act_output_bytes", "act_mem_bytes"]

@@ -23,8 +23,10 @@ _CAST_BYTES = {"float8": 4.0, "float4": 10.0}
 
 
 class PassCosts(NamedTuple):
-    """Seconds on the device of a forward and a backward, and the kernels that a host launches;
-    ``exchange_s`` of messages between experts come to either."""
+    """Seconds on the device of a forward and a backward, and the kernels that a host launches.
+
+    ``exchange_s`` of messages between experts come to either.
+    """
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -43,8 +45,9 @@ def total(parts: Iterable[PassCosts]) -> PassCosts:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What kernels of a dtype take on a machine that reaches so much of its sheet; if weights are
-    ``trained``, ``accumulation_bytes`` of each are moved to add its gradient to those before.
+    """What kernels of a dtype take on a machine that reaches so much of its sheet.
+
+    If weights are ``trained``, ``accumulation_bytes`` of each are moved to add its gradient.
     """
 
     machine: Machine

@@ -52,8 +52,9 @@ def _exchange(run: TrainingSetup) -> float:
 
 
 def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
-    """Return what of the exchange is not hidden behind the passes of a worker's last microbatches,
-    or of all (ZeRO 2 and 3); at least the last layer's is late.
+    """Return what of the exchange is not hidden behind passes; at least the last layer's is late.
+
+    It runs beside a worker's last microbatches, or all (ZeRO 2 and 3).
     """
     if not run.framework.overlaps_replicas:
         return exchange_s
