@@ -16,8 +16,7 @@ from pipekit.datasets import Dataset, mnist, python_source, text_file
 from pipekit.datasets.text import BYTES
 from pipekit.models import convnet, gpt, image_mlp, token_loss
 
-SEQUENCE = 64
-"""Bytes of a row of text."""
+SEQUENCE = 64  # bytes of a row of text
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,9 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
 
 
 def bits_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy of the next byte in bits: 8 know nothing of the text.
+    """Return the mean cross entropy of the next byte in bits; ``[B, T, 256]`` and ``[B, T]``.
 
-    Models of bytes report it (the Pile, Gao et al. 2020, section 3.1).  The shapes are
-    ``[B, T, 256]`` and ``[B, T]``.
+    8 know nothing of the text (the Pile, Gao et al. 2020, section 3.1).
     """
     return token_loss(logits, targets) / math.log(2)
 
@@ -91,4 +89,3 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
         "gpt": _text(lambda: gpt(4, 64, 4, BYTES, SEQUENCE)),
     }
 )
-"""By name, for the command line."""

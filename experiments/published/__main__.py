@@ -20,27 +20,18 @@ COLUMNS = "row_id", "step_s", "step_low_s", "step_high_s", "basis", "memory_gb",
 
 
 def predictions(name: str, configurations: Path) -> pd.DataFrame:
-    """Return the prediction of each row of a file.
-
-    Raises:
-        ValueError: there is no such set, or a row is not as its columns have to be.
-    """
     require_choice("set", name, SETS)
-    each, fits = SETS[name], fitted()
-    found = []
-    for row, _ in each.read(configurations):
-        out = each.predicted(row, fits.constants)
-        half = math.nan
+    fits, found = fitted(), []
+    for row, _ in SETS[name].read(configurations):
+        out, half = row.predicted(fits.constants), math.nan
         if out.step_s is not None:
-            kind = UNKNOWN if out.note else each.kind(row)
-            half = half_width(fits.half_widths, each.name, kind)
+            half = half_width(fits.half_widths, name, UNKNOWN if out.note else row.kind)
         found.append({"row_id": row.row_id, **out.columns(half)})
     frame = pd.DataFrame(found, columns=COLUMNS)
     return frame.drop(columns=[name for name in ("memory_gb", "fits") if frame[name].isna().all()])
 
 
 def main(arguments: list[str]) -> None:
-    """Write the predictions of a file of configurations."""
     if len(arguments) != 3:
         raise SystemExit(__doc__)
     name, configurations, output = arguments

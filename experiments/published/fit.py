@@ -18,53 +18,39 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean, median
+from typing import Any
 
-from experiments.published.published_set import (
-    PublishedSet,
-    Row,
-    RowMeasured,
-    RowPrediction,
-    Unreadable,
-)
+from experiments.published.published_set import Row, RowMeasured, RowPrediction, Unreadable
 from experiments.published.sets import SETS
 from pipekit.performance.constants import NEW_DEVICE, UNKNOWN, Constants, Fit, Fits, measurements
 from pipekit.progress import progress_bar
 
 FOLDS, COVERAGE = 10, 0.8
-_FEWEST = 20
-"""Rows that a class needs for an interval of its own; it has its set's else."""
-Residual = tuple[str, str, float]
-"""A row's set, its class, and log(measured / predicted)."""
+_FEWEST = 20  # rows that a class needs for an interval of its own; it has its set's else
+Residual = tuple[str, str, float]  # a row's set, its class, and log(measured / predicted)
 
 
 @dataclass
 class Known:
     """A measured row, and its |log(predicted / measured)| by each pair of constants tried on it."""
 
-    each: PublishedSet
-    row: Row
+    row: Any
     measured: RowMeasured
     fold: int
     errors: dict[Constants, float] = field(default_factory=dict)
 
-    @property
-    def judged_in(self) -> str:
-        """The set, with the part of it that is judged alone."""
-        return self.each.name + self.each.part(self.row)
-
     def try_all(self, candidates: Iterable[Constants]) -> None:
-        """Predict the row by each candidate, if constants are fitted on it."""
         step_s = self.measured.step_s
-        if not (self.each.overheads and step_s and self.each.anomaly(self.row) is None):
+        if not (self.row.overheads and step_s and self.row.anomaly is None):
             return
         for pair in candidates:
-            out = self.each.predicted(self.row, partial(lambda own, _: own, pair))
+            out = self.row.predicted(partial(lambda own, _: own, pair))
             if out.step_s is None:
                 return
             self.errors[pair] = abs(math.log(out.step_s / step_s))
 
 
-def known_rows(each: PublishedSet) -> list[Known]:
+def known_rows(each: type[Row]) -> list[Known]:
     """Return the rows of the given half of which a step, or whether they fit, was measured."""
     folder = measurements()
     if folder is None:
@@ -72,7 +58,7 @@ def known_rows(each: PublishedSet) -> list[Known]:
     if not (folder / each.file).exists():
         return []
     found = [
-        Known(each, row, each.measured(values), _fold(each.group(row)))
+        Known(row, each.measured(values), _fold(row.group))
         for row, values in each.read(folder / each.file)
         if not isinstance(row, Unreadable)
     ]
@@ -84,11 +70,10 @@ def _fold(group: str) -> int:
 
 
 def fit(rows: Iterable[Known]) -> dict[str, Fit]:
-    """Return the candidate that the rule chooses for each machine, with the rows of the fit."""
     machines: dict[str, dict[str, list[Known]]] = defaultdict(lambda: defaultdict(list))
     for one in rows:
         if one.errors:
-            machines[one.each.machine(one.row)][one.each.name].append(one)
+            machines[one.row.machine][one.row.name].append(one)
     return {machine: _fit(by_set) for machine, by_set in machines.items()}
 
 
@@ -114,16 +99,15 @@ class CrossValidation:
         for one, out in zip(self.rows, self.predictions, strict=True):
             if out.step_s and one.measured.step_s and one.fold != without:
                 error = math.log(one.measured.step_s / out.step_s)
-                yield one.each.name, one.each.kind(one.row), error
+                yield one.row.name, one.row.kind, error
 
     def unfamiliar(self) -> Iterator[Residual]:
         """Yield likewise what rows would have if all their names were unknown."""
         for one in self.rows:
-            if one.each.names and one.measured.step_s:
-                row = one.each.renamed(one.row, one.each.names)
-                out = one.each.predicted(row, self.fits.constants)
+            if one.row.names and one.measured.step_s:
+                out = one.row.renamed(one.row.names).predicted(self.fits.constants)
                 if out.step_s:
-                    yield one.each.name, UNKNOWN, math.log(one.measured.step_s / out.step_s)
+                    yield one.row.name, UNKNOWN, math.log(one.measured.step_s / out.step_s)
 
     def left_out(self, column: str) -> Iterator[tuple[Known, RowPrediction]]:
         """Yield rows with predictions by constants of rows that have another value in a column."""
@@ -131,28 +115,26 @@ class CrossValidation:
         return zip(rows, _predicted(rows, lambda one: getattr(one.row, column)), strict=True)
 
     def new_devices(self) -> Iterator[tuple[str, float]]:
-        """Yield by set the half width of steps on a device of which no row was fitted.
+        """Yield by set the half width of steps on a device that is left out whole.
 
-        Each device is left out whole, and the rule chooses among the half widths of devices as it
-        does among the rows of one.
+        The rule chooses among the half widths of devices as among the rows of one.
         """
         by_set: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for one, out in self.left_out("device"):
             if out.step_s and one.measured.step_s:
                 error = abs(math.log(one.measured.step_s / out.step_s))
-                by_set[one.each.name][one.row.device].append(error)
+                by_set[one.row.name][one.row.device].append(error)
         for name, devices in by_set.items():
             yield name, _covering(map(_covering, devices.values()))
 
 
 def outcome() -> CrossValidation:
-    """Return cross-validated predictions of the given half, and the constants fitted on all."""
     rows = [one for each in SETS.values() for one in known_rows(each)]
     machines = defaultdict(list)
     for one in rows:
-        machines[one.each.machine(one.row)].append(one)
+        machines[one.row.machine].append(one)
     for own in progress_bar(list(machines.values()), desc="fitting"):
-        sets = {one.each.name: one.each for one in own}.values()
+        sets = {type(one.row) for one in own}
         pairs = {pair for e in sets for pair in itertools.product(e.efficiencies, e.overheads)}
         candidates = list(itertools.starmap(Constants, sorted(pairs)))
         for one in own:
@@ -172,10 +154,7 @@ def _predicted(rows: list[Known], by: Callable[[Known], Hashable]) -> list[RowPr
         left: Fits(fit(one for one, own in zip(rows, groups, strict=True) if own != left), {})
         for left in {*groups}
     }
-    return [
-        one.each.predicted(one.row, fits[own].constants)
-        for one, own in zip(rows, groups, strict=True)
-    ]
+    return [one.row.predicted(fits[own].constants) for one, own in zip(rows, groups, strict=True)]
 
 
 def half_widths(residuals: Iterable[Residual]) -> dict[str, dict[str, float]]:

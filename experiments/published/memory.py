@@ -1,6 +1,6 @@
 """Memory of each rank beside published logs: BigScience on V100, torchtitan on H100, Primus."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +37,7 @@ def memory(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["set", "rows", "mean", "worst", "rank"])
 
 
-Pairs = Iterator[tuple[float, float]]
-"""Predicted and measured bytes."""
+Pairs = Iterator[tuple[float, float]]  # predicted and measured bytes
 
 
 def _bigscience(table: pd.DataFrame) -> Pairs:
@@ -63,7 +62,6 @@ def _torchtitan(table: pd.DataFrame) -> Pairs:
     """Yield runs of FSDP; a pipeline's local batch is cut into microbatches of one sample."""
     for run in table.itertuples():
         pieces = int(run.local_batch_samples) if run.pp > 1 else 1
-        loops = "interleaved" in str(run.schedule)
         training = TrainingSetup(
             shape(run.model.lower().replace("llama-", "llama")),
             ParallelLayout(
@@ -71,12 +69,11 @@ def _torchtitan(table: pd.DataFrame) -> Pairs:
                 cp=int(run.cp),
                 pp=int(run.pp),
                 dp=int(run.fsdp),
-                chunks=2 if loops else 1,
+                chunks=2 if "interleaved" in str(run.schedule) else 1,
                 microbatch_samples=int(run.local_batch_samples) // pieces,
                 microbatches=pieces,
                 zero=3,
                 recompute=_RULES.get(run.activation_checkpointing, "nothing"),
-                method="interleaved" if loops else "flush",
             ),
             Links(machine("H100")),
             TORCHTITAN,
@@ -90,11 +87,10 @@ def _torchtitan(table: pd.DataFrame) -> Pairs:
 def _primus(table: pd.DataFrame) -> Pairs:
     """Yield the ranks between the second and the last but one, by the bytes of these two.
 
-    The model's size is not published: they give the bytes of a microbatch's activations.  The first
-    and the last rank have the vocabulary.
+    They give the bytes of a microbatch's activations: the model's size is not published.
     """
     pp, microbatches = int(table["pp"][0]), int(table["microbatches"][0])
-    kept: Sequence[int] = in_flight("flush", pp, microbatches)[1:-1]
+    kept = in_flight("flush", pp, microbatches)[1:-1]
     measured = table["peak_reserved_gib"].to_numpy()[1:-1] * 2**30
     predicted = np.interp(kept, [kept[-1], kept[0]], [measured[-1], measured[0]])
     yield from zip(predicted[1:-1].tolist(), measured[1:-1].tolist(), strict=True)

@@ -3,10 +3,10 @@
 import csv
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,31 +15,19 @@ from pipekit.performance.constants import Constants, measurements
 from pipekit.performance.layout import ParallelLayout
 from pipekit.reading import read_text
 
-Values = Mapping[str, str]
-"""A row of a file as text, by column."""
-Row = Any
-"""A row: a set's own dataclass; ``row_id`` ends with -1, -2 where one was run again."""
-_LEAST_ALIKE = 0.4
-"""Of a name that stands in for an unknown one (difflib's ratio)."""
+Values = Mapping[str, str]  # a row of a file as text, by column
+_LEAST_ALIKE = 0.4  # of a name that stands in for an unknown one (difflib's ratio)
 
 
 @dataclass(frozen=True)
 class RowPrediction:
-    """What is predicted of a row.
+    """What is predicted of a row."""
 
-    Attributes:
-        step_s: seconds of a step; None: it cannot be predicted, and ``basis`` has the reason.
-        basis: what it rests on, in words.
-        memory_bytes: the largest allocated peak over ranks.
-        fits: the probability that the run does not fail.
-        note: why it is less certain than others of its set; empty: it is not.
-    """
-
-    step_s: float | None
-    basis: str
-    memory_bytes: float | None = None
-    fits: float | None = None
-    note: str = ""
+    step_s: float | None  # None: it cannot be predicted
+    basis: str  # what it rests on, or why it cannot be predicted
+    memory_bytes: float | None = None  # the largest allocated peak over ranks
+    fits: float | None = None  # the probability that the run does not fail
+    note: str = ""  # why it is less certain than others of its set
 
     def columns(self, half_width: float) -> dict[str, float | str | None]:
         """Return what a table has of it, with the interval of a half width in logarithms."""
@@ -64,117 +52,115 @@ class RowMeasured:
     simulated_s: float | None = None  # by the publishers' own simulator
 
 
-def measured(values: Values) -> RowMeasured:
-    """Return what most sets print: ``step_s`` and, if they have it, ``memory_gb``."""
-    step, memory = values["step_s"], values.get("memory_gb")
-    return RowMeasured(float(step) if step else None, float(memory) * 1e9 if memory else None)
-
-
 @dataclass(frozen=True)
-class Unreadable:
-    """A row that lacks a number, and which."""
+class Row:
+    """A row of a set, which a subclass is: a field for each column that a prediction reads."""
 
-    row_id: str
-    reason: str
+    row_id: str  # ends with -1, -2 where one was run again
 
+    name: ClassVar[str]  # of the set, as in the command
+    file: ClassVar[str]  # below the folder of measurements
+    # Columns with a name, and the names that are known; the closest stands in for any other.
+    names: ClassVar[Mapping[str, Collection[str]]] = {}
+    overheads: ClassVar[tuple[float, ...]] = ()  # candidates, in s; empty: nothing is fitted here
+    efficiencies: ClassVar[tuple[float, ...]] = ()  # likewise
+    published_error: ClassVar[float | None] = None  # of the publishers' own simulator, a mean
 
-@dataclass(frozen=True)
-class PublishedSet:
-    """A set of rows.
+    @property
+    def machine(self) -> str:
+        """Framework and device, say "Megatron-Core on H100", whose constants it is predicted by."""
+        raise NotImplementedError
 
-    Attributes:
-        name: as in the command.
-        file: below the folder of measurements.
-        row: a frozen dataclass with a field for each column that a prediction reads.
-        machine: a row's framework and device, say "Megatron-Core on H100", whose constants it is
-            predicted by.
-        predict: a row's prediction by a machine's constants; raises ValueError with the reason if
-            there is none.
-        work: that a step's seconds are proportional to in the naive floor.
-        measured: what the measured columns of a row say.
-        group: rows of one group are fitted on, or predicted, together.
-        kind: the class of a row, each of which has its interval.
-        part: which part of the set a row is judged with, as a suffix of the set's name.
-        panel: the rows among which a person would choose; None: nobody chooses among them.
-        anomaly: why a row is named an anomaly, by a rule from its configuration; None: it is none.
-        published_error: the mean error that the publishers' own simulator has, as they print it.
-        overheads: candidates for the overhead, in seconds; empty: nothing is fitted on this set.
-        efficiencies: likewise, for the efficiency.
-        names: columns with a name, and the names that are known.  The one whose spelling is closest
-            stands in for any other, with a note.
-    """
+    @property
+    def work(self) -> float:
+        """What a step's seconds are proportional to in the naive floor."""
+        raise NotImplementedError
 
-    name: str
-    file: str
-    row: type
-    machine: Callable[[Row], str]
-    predict: Callable[[Row, Constants], RowPrediction]
-    work: Callable[[Row], float]
-    measured: Callable[[Values], RowMeasured] = measured
-    group: Callable[[Row], str] = lambda row: row.row_id.partition("-")[0]
-    kind: Callable[[Row], str] = lambda _: "all"
-    part: Callable[[Row], str] = lambda _: ""
-    panel: Callable[[Row], str | None] = lambda _: None
-    anomaly: Callable[[Row], str | None] = lambda _: None
-    published_error: float | None = None
-    overheads: tuple[float, ...] = ()
-    efficiencies: tuple[float, ...] = ()
-    names: Mapping[str, Collection[str]] = field(default_factory=dict)
+    @property
+    def group(self) -> str:
+        """Rows of one group are fitted on, or predicted, together."""
+        return self.row_id.partition("-")[0]
 
-    def predicted(self, row: Row, constants: Callable[[str], Constants]) -> RowPrediction:
-        """Return a row's prediction by its machine's constants, or none with the reason."""
-        if isinstance(row, Unreadable):
-            return RowPrediction(None, row.reason)
+    @property
+    def kind(self) -> str:
+        """Its class, each of which has its interval."""
+        return "all"
+
+    @property
+    def part(self) -> str:
+        """The part of the set that it is judged with, as a suffix of the set's name."""
+        return ""
+
+    @property
+    def panel(self) -> str | None:
+        """The rows among which a person would choose; None: nobody chooses among them."""
+        return None
+
+    @property
+    def anomaly(self) -> str | None:
+        """Why it is named an anomaly, by a rule from its configuration; None: it is none."""
+        return None
+
+    def predict(self, constants: Constants) -> RowPrediction:
+        """Return its prediction; raise ValueError with the reason if there is none."""
+        raise NotImplementedError
+
+    @staticmethod
+    def measured(values: Values) -> RowMeasured:
+        """Return what the measured columns say: ``step_s`` and, if there is one, ``memory_gb``."""
+        step, memory = values["step_s"], values.get("memory_gb")
+        return RowMeasured(float(step) if step else None, float(memory) * 1e9 if memory else None)
+
+    def predicted(self, constants: Callable[[str], Constants]) -> RowPrediction:
+        """Return its prediction by its machine's constants, or none with the reason."""
         unknown = [
-            column for column, known in self.names.items() if getattr(row, column) not in known
+            column for column, known in self.names.items() if getattr(self, column) not in known
         ]
+        known = self.renamed(unknown)
         try:
-            known = self.renamed(row, unknown)
             for column in unknown:
                 require_choice(column, getattr(known, column), self.names[column])
-            found = self.predict(known, constants(self.machine(known)))
+            found = known.predict(constants(known.machine))
         except ValueError as error:
             return RowPrediction(None, str(error))
         notes = [
-            f"{column} {getattr(row, column)} is unknown and taken for {getattr(known, column)}"
+            f"{column} {getattr(self, column)} is unknown and taken for {getattr(known, column)}"
             for column in unknown
         ]
         return replace(found, note="; ".join(filter(None, (found.note, *notes))))
 
-    def renamed(self, row: Row, columns: Collection[str]) -> Row:
-        """Return a row with the closest other name in some columns; none is close: as it is."""
+    def renamed(self, columns: Collection[str]) -> Self:
+        """Return it with the closest other name in some columns; none is close: as it is."""
         names = {
             column: get_close_matches(own, {*self.names[column]} - {own}, 1, _LEAST_ALIKE)
             for column in columns
-            for own in [getattr(row, column)]
+            for own in [getattr(self, column)]
         }
-        close = {column: found[0] for column, found in names.items() if found}
-        return replace(row, **close) if close else row
+        return replace(self, **{column: found[0] for column, found in names.items() if found})
 
-    def read(self, path: Path) -> list[tuple[Row, Values]]:
+    @classmethod
+    def read(cls, path: Path) -> list[tuple["Row", Values]]:
         """Return the rows of a file, each also as text; one that lacks a number is Unreadable.
 
-        Raises:
-            ValueError: it is no table, a column is missing, or a value is not of its column's type;
-                the message has the row.
+        A ValueError names a column that is missing, or the row whose value is not of its type.
         """
         table = [*csv.DictReader(read_text(path).splitlines())]
         if not table:
             raise ValueError(f"{path} has no rows: give a table with a line of columns and rows")
-        columns = self.row.__dataclass_fields__  # type: ignore[attr-defined]
-        missing = [name for name in columns if name not in table[0]]
+        missing = [each.name for each in fields(cls) if each.name not in table[0]]
         if missing:
-            raise ValueError(f"{path} lacks the columns {', '.join(missing)} of {self.name}")
-        shape: TypeAdapter[Row] = TypeAdapter(self.row)
-        return [(self._row(shape, values, path), values) for values in table]
+            raise ValueError(f"{path} lacks the columns {', '.join(missing)} of {cls.name}")
+        shape = TypeAdapter(cls)
+        return [(cls._parsed(shape, values, path), values) for values in table]
 
-    def _row(self, shape: TypeAdapter[Row], values: Values, path: Path) -> Row:
-        columns = self.row.__dataclass_fields__  # type: ignore[attr-defined]
-        own = {name: values[name] if values[name] not in ("", "n/a") else None for name in columns}
+    @classmethod
+    def _parsed(cls, shape: TypeAdapter[Self], values: Values, path: Path) -> "Row":
         place = f"{path}, row {values.get('row_id')}"
-        for name, value in own.items():
-            if value is not None and value.strip().lower() in ("nan", "inf", "-inf"):
-                raise ValueError(f"{place}: {name} is {value}: give a number")
+        cells = ((each.name, values[each.name]) for each in fields(cls))
+        own = {name: None if cell in ("", "n/a") else cell for name, cell in cells}
+        for name, cell in own.items():
+            if str(cell).strip().lower() in ("nan", "inf", "-inf"):
+                raise ValueError(f"{place}: {name} is {cell}: give a number")
         try:
             return shape.validate_python(own)
         except ValidationError as error:
@@ -183,6 +169,16 @@ class PublishedSet:
             if own[name] is None:
                 return Unreadable(str(values.get("row_id")), f"{name} is missing")
             raise ValueError(f"{place}: {name} is {values.get(name)!r}: {wrong['msg']}") from None
+
+
+@dataclass(frozen=True)
+class Unreadable(Row):
+    """A row that lacks a number."""
+
+    reason: str
+
+    def predicted(self, constants: Callable[[str], Constants]) -> RowPrediction:
+        return RowPrediction(None, self.reason)
 
 
 def layout_of(row: Any, **rest: Any) -> ParallelLayout:

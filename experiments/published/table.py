@@ -15,14 +15,12 @@ from scipy.stats import mannwhitneyu
 
 from experiments.published.fit import FOLDS, CrossValidation, half_width, half_widths, outcome
 from experiments.published.memory import memory
-from experiments.published.sets import SETS
 from pipekit import plots
 from pipekit.host.provenance import provenance
 from pipekit.performance.constants import measurements
 
 FOLDER = Path("results/reference/published")
-LEFT_OUT = "model", "device", "gpus"
-"""Columns of rows, or properties: of one value of which all rows are left out in turn."""
+LEFT_OUT = "model", "device", "gpus"  # of one value of which all rows are left out in turn
 _FEWEST, _TRIED = 4, 3
 """Measured rows that a panel needs, and how many of the best predicted a person would try."""
 _NUMBERS = "predicted", "measured", "simulated", "memory", "measured_memory", "chance"
@@ -31,34 +29,32 @@ _NUMBERS = "predicted", "measured", "simulated", "memory", "measured_memory", "c
 def judged(found: CrossValidation) -> pd.DataFrame:
     """Return all rows, each with its prediction and an interval from the rows of other folds.
 
-    Returns:
-        ``published`` and ``set`` (that, with the part which is judged alone), ``row_id``, ``fold``,
-        ``kind``, ``panel``, ``anomaly``; ``predicted``, ``measured`` and the publishers'
-        ``simulated`` seconds; ``half``, the interval's half width in logarithms; ``memory`` and
-        ``measured_memory`` in bytes; ``chance`` and ``fits``; ``work`` of the naive floor.
+    ``set`` is ``published`` with the part which is judged alone, and ``half`` the interval's half
+    width in logarithms.
     """
     widths = [half_widths(found.residuals(without=fold)) for fold in range(FOLDS)]
     frame = pd.DataFrame(
         {
-            "published": each.name,
-            "set": one.judged_in,
+            "published": row.name,
+            "set": row.name + row.part,
             "row_id": row.row_id,
             "fold": one.fold,
-            "kind": each.kind(row),
-            "panel": each.panel(row),
-            "anomaly": each.anomaly(row),
+            "kind": row.kind,
+            "panel": row.panel,
+            "anomaly": row.anomaly,
             "predicted": out.step_s,
             "measured": one.measured.step_s,
             "simulated": one.measured.simulated_s,
-            "half": half_width(widths[one.fold], each.name, each.kind(row)),
+            "published_error": row.published_error,
+            "half": half_width(widths[one.fold], row.name, row.kind),
             "memory": out.memory_bytes,
             "measured_memory": one.measured.memory_bytes,
             "chance": out.fits,
             "fits": one.measured.fits,
-            "work": each.work(row),
+            "work": row.work,
         }
         for one, out in zip(found.rows, found.predictions, strict=True)
-        for each, row in [(one.each, one.row)]
+        for row in [one.row]
     )
     return frame.astype(dict.fromkeys(_NUMBERS, float))
 
@@ -66,11 +62,10 @@ def judged(found: CrossValidation) -> pd.DataFrame:
 def choices(rows: pd.DataFrame) -> dict[str, float]:
     """Return how well rows of panels, among which a person would choose, are told apart.
 
-    Returns:
-        ``panel_rank``: the mean over panels of Spearman's coefficient of predicted and measured;
-        ``best_of_3``: by how much the best of three runs, those that are predicted to fit and to be
-        the fastest, is slower than the panel's fastest, a mean; ``auc``: the probability that of
-        two runs, one of which failed, that one was given less of a chance.  NaN: there are none.
+    ``panel_rank`` is Spearman's coefficient of predicted and measured, ``best_of_3`` by how much
+    the best of the three runs that a person would try is slower than the panel's fastest, means
+    over panels; ``auc`` is the probability that of two runs, one of which failed, that one was
+    given less of a chance.
     """
     panels = [own for _, own in rows.groupby("panel") if own["measured"].count() >= _FEWEST]
     ranks = [own["predicted"].corr(own["measured"], "spearman") for own in panels]
@@ -91,7 +86,6 @@ def _loss(panel: pd.DataFrame) -> float:
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a set: how far predictions are off, beside the floor and the publishers."""
     return pd.DataFrame(
         {"set": name, **_errors(own[own["measured"].notna()]), **choices(own)}
         for name, own in rows.groupby("set", sort=False)
@@ -103,7 +97,6 @@ def _errors(rows: pd.DataFrame) -> dict[str, float]:
     memory = (rows["memory"] / rows["measured_memory"] - 1).abs()
     usual = rows["anomaly"].isna()
     simulated = (rows["simulated"] / rows["measured"] - 1).abs().mean()
-    published = getattr(SETS.get(rows["published"].iloc[0]), "published_error", None)
     return {
         "rows": len(rows),
         "mean": error.abs().mean(),
@@ -113,7 +106,7 @@ def _errors(rows: pd.DataFrame) -> dict[str, float]:
         "anomalies": (~usual).sum(),
         "mean_without_anomalies": error[usual].abs().mean(),
         "floor": (_floor(rows) / rows["measured"] - 1).abs().mean(),
-        "simulator": published if np.isnan(simulated) else simulated,
+        "simulator": rows["published_error"].iloc[0] if np.isnan(simulated) else simulated,
         "coverage": (np.log1p(error).abs() <= rows["half"]).mean(),
         "interval": np.expm1(rows["half"]).median(),
         "memory": memory.mean(),
@@ -130,14 +123,12 @@ def _floor(rows: pd.DataFrame) -> pd.Series:
 
 
 def left_out(found: CrossValidation) -> pd.DataFrame:
-    """Return how far predictions are off if all rows like one in a column are left out in turn.
-
-    Returns:
-        A row a set: of each column how many values it has, the mean error, and that of the worst.
+    """Return how far predictions are off if all rows like one in a column are left out in turn:
+    for each set and column how many values it has, the mean error, and that of the worst value.
     """
     frame = pd.DataFrame(
         {
-            "set": one.judged_in,
+            "set": one.row.name + one.row.part,
             "column": column,
             "value": getattr(one.row, column),
             "error": abs((out.step_s or np.nan) / (one.measured.step_s or np.nan) - 1),
@@ -164,7 +155,6 @@ def predictions(found: CrossValidation, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def machines(found: CrossValidation) -> pd.DataFrame:
-    """Return what was fitted, a row a machine."""
     return pd.DataFrame(
         {
             "machine": name,
@@ -189,7 +179,6 @@ def draw(rows: pd.DataFrame) -> None:
 
 
 def main() -> None:
-    """Fit, predict what was not fitted, and write all tables and the constants."""
     commit = provenance("simulated")["commit"]  # before files change
     found = outcome()
     found.fits.write()

@@ -10,34 +10,29 @@ import pandas as pd
 import typer
 
 from experiments.published.fit import known_rows
-from experiments.published.sets.megatron_core import BRIDGE, BridgeRow, bridge_shape, dtype, graphs
+from experiments.published.sets.megatron_core import BridgeRow
 from experiments.published.table import FOLDER
 from pipekit.performance.recommend import recommend
 from pipekit.progress import progress_bar
 
 FIRST = 5
-Degrees = tuple[int, int, int, int]
-"""tp, cp, ep, pp."""
-Question = tuple[Any, ...]
-"""Model, cluster and batch, and names and values of what else :func:`recommend` takes."""
+Degrees = tuple[int, int, int, int]  # tp, cp, ep, pp
+Question = tuple[Any, ...]  # model, cluster, batch, and what else recommend takes, by name
 
 
 def question(row: BridgeRow) -> Question:
-    """Return what is asked for a row."""
     how = {
         "seq_tokens": row.seq_tokens,
-        "dtype": dtype(row.precision),
-        "graphs": graphs(row),
+        "dtype": row.dtype,
+        "graphs": row.graphs,
         "trains_weights": row.task != "lora",
     }
     cluster = f"{row.gpus}x{row.device}"
-    return bridge_shape(row), cluster, row.global_batch_samples, tuple(how.items())
+    return row.shape, cluster, row.global_batch_samples, tuple(how.items())
 
 
 def chosen(row: BridgeRow) -> Degrees:
-    """Return a row's degrees; one table prints more expert ranks than a stage has."""
-    pp = row.pp or 1
-    return row.tp or 1, row.cp or 1, min(row.ep or 1, row.gpus // pp), pp
+    return row.tp or 1, row.cp or 1, row.stage_ep, row.pp or 1
 
 
 def first(asked: Question) -> list[Degrees]:
@@ -52,7 +47,7 @@ def first(asked: Question) -> list[Degrees]:
 
 def main() -> None:
     """Write results/reference/published/vendors.csv, and print it: about 4 minutes of CPU."""
-    rows: list[BridgeRow] = [one.row for one in known_rows(BRIDGE)]
+    rows: list[BridgeRow] = [one.row for one in known_rows(BridgeRow)]
     asked = list(dict.fromkeys(map(question, rows)))
     with ProcessPoolExecutor() as pool:
         answers = progress_bar(pool.map(first, asked), total=len(asked), desc="vendors")

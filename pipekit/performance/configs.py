@@ -34,8 +34,7 @@ _PLAIN = {
     *("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert"),
 }
 """Families whose MLPs have no gate."""
-_PLACES = "layer_types", "hybrid_override_pattern"
-"""Where a hybrid says which of its layers are Mamba's."""
+_PLACES = "layer_types", "hybrid_override_pattern"  # where a hybrid places its Mamba layers
 _WINDOWED = "sliding_attention", "chunked_attention"
 _DESCRIBE = "of which there is no shape here: describe it as a pipekit.performance.shapes.Shape"
 
@@ -43,9 +42,7 @@ _DESCRIBE = "of which there is no shape here: describe it as a pipekit.performan
 def from_config(path: str | os.PathLike[str]) -> Shape:
     """Return the shape that a ``config.json`` describes; of an image model's, that of its text.
 
-    Raises:
-        ValueError: it is no JSON, or lacks a number, or has layers that no shape describes; the
-            message names them.
+    A ValueError names what it lacks, or the layers that no shape describes.
     """
     config = read_json(path, dict[str, Any], "a model's config.json")
     text = config.get("text_config")
@@ -108,7 +105,6 @@ def _layers(config: Mapping[str, Any], number: Callable[..., int], gated: bool) 
 
 
 def _blocks(config: Mapping[str, Any], number: Callable[..., int]) -> list[tuple[str, ...]]:
-    """Return the names of each block's layers, in their order."""
     if pattern := config.get("hybrid_override_pattern"):
         return [(letter,) for letter in pattern]
     layers = range(number("layers"))

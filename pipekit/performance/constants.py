@@ -29,16 +29,10 @@ def measurements() -> Path | None:
 
 @dataclass(frozen=True)
 class Constants:
-    """How a machine falls short of its data sheet.
+    """How a machine falls short of its data sheet."""
 
-    Attributes:
-        efficiency: the share of the peak FLOP/s that large products reach.
-        overhead_s: seconds that the host takes for each unit of its work (a kernel launch, a
-            layer: whichever the machine's framework is limited by).
-    """
-
-    efficiency: float
-    overhead_s: float
+    efficiency: float  # the share of the peak FLOP/s that large products reach
+    overhead_s: float  # of the host for each kernel launch, or layer, whichever limits a framework
 
 
 @dataclass(frozen=True)
@@ -51,25 +45,15 @@ class Fit:
 
 @dataclass(frozen=True)
 class Fits:
-    """All that was fitted.
+    """All that was fitted."""
 
-    Attributes:
-        machines: constants by framework and device, say "Megatron-Core on H100".
-        half_widths: by set and class of its rows, the h for which 80 % of the measured step times
-            are within a factor of exp(h) of the predicted.
-    """
-
-    machines: Mapping[str, Fit]
+    machines: Mapping[str, Fit]  # by framework and device, say "Megatron-Core on H100"
+    # By set and class of its rows, the h for which 80 % of the measured step times are within a
+    # factor of exp(h) of the predicted.
     half_widths: Mapping[str, Mapping[str, float]]
 
     def constants(self, machine: str) -> Constants:
-        """Return a machine's constants; of one that nobody fitted, the framework's on others.
-
-        These are the medians of its efficiencies and overheads.
-
-        Raises:
-            ValueError: the framework was fitted on no machine.
-        """
+        """Return a machine's constants, or the medians of its framework's on others, if any."""
         if machine in self.machines:
             return self.machines[machine].constants
         known = [fit.constants for fit in self._of_framework(machine)]
@@ -82,9 +66,8 @@ class Fits:
     def half_width(self, machine: str, kind: str) -> float:
         """Return the half width of a class of trainings on a machine.
 
-        It is the median over the sets that the machine was fitted on, of that class or the widest;
-        of a machine that nobody fitted that of new devices in its framework's sets, or the widest
-        in these, or in all sets.
+        It is the median, over the sets that the machine was fitted on, of that class or the widest;
+        of another machine that of new devices in its framework's sets, or the widest.
         """
         fits = [self.machines[machine]] if machine in self.machines else self._of_framework(machine)
         names = {name for fit in fits for name in fit.fitted_on} & {*self.half_widths}
@@ -96,7 +79,6 @@ class Fits:
         return max(left_out or (half for widths in every for half in widths.values()))
 
     def write(self) -> None:
-        """Write them where :func:`fitted` reads them."""
         record = {"format": _FORM, **asdict(self)}
         _FILE.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

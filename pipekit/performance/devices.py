@@ -1,9 +1,7 @@
-"""Machines of today by their data sheets: an accelerator, its peers in a node, the network.
+"""Machines of today by their makers' data sheets: an accelerator, its node, the network.
 
-Rates are dense (no structured sparsity), bandwidths of one direction a GPU.  Sources: the makers'
-data sheets of the names below; the network is 400 Gb/s a GPU where a sheet has none, and
-``dataclasses.replace`` puts in that of a site.  Memory is what the driver reports in GiB, as
-nvidia-smi prints it: 183,359 MiB of a B200, whose sheet says 180 GB.
+Rates are dense (no structured sparsity), bandwidths of one direction a GPU; the network is 400 Gb/s
+a GPU where a sheet has none.  Memory is what the driver reports: 183,359 MiB of a B200.
 """
 
 from dataclasses import dataclass
@@ -16,25 +14,13 @@ GB, GIB, TERA = 1e9, 2**30, 1e12
 
 @dataclass(frozen=True)
 class Machine:
-    """Equal accelerators in nodes.
+    """Equal accelerators in nodes; ValueError if a count or rate is not above zero."""
 
-    Attributes:
-        device: memory, its bandwidth, and FLOP/s by dtype ("float32", "float16", "bfloat16",
-            "float8", "float4").
-        multiprocessors: that run tiles of a product side by side (SMs, compute units).
-        node_gpus: how many the fast links join (a node, or an NVLink domain of several nodes).
-        node_bandwidth: bytes/s of a GPU's fast links, one direction.
-        network_bandwidth: bytes/s of a GPU's share of the network, one direction.
-
-    Raises:
-        ValueError: a count or rate is not above zero.
-    """
-
-    device: Device
-    multiprocessors: int
-    node_gpus: int
-    node_bandwidth: float
-    network_bandwidth: float
+    device: Device  # FLOP/s are by "float32", "float16", "bfloat16", "float8", "float4"
+    multiprocessors: int  # that run tiles of a product side by side (SMs, compute units)
+    node_gpus: int  # that the fast links join (a node, or an NVLink domain of several nodes)
+    node_bandwidth: float  # bytes/s of a GPU's fast links, one direction
+    network_bandwidth: float  # bytes/s of a GPU's share of the network, one direction
 
     def __post_init__(self) -> None:
         for name in ("multiprocessors", "node_gpus", "node_bandwidth", "network_bandwidth"):
@@ -63,14 +49,13 @@ def described(
     memory_bandwidth: float,
     node_bandwidth: float,
     network_bandwidth: float,
-    *,
-    name: str = "own device",
-    multiprocessors: int = 128,
-    node_gpus: int = 8,
 ) -> Machine:
-    """Return a machine in five numbers: bfloat16 FLOP/s, GB of memory, and three bandwidths."""
-    device = Device(name, memory_gb * GB, {"bfloat16": peak_flops}, memory_bandwidth)
-    return Machine(device, multiprocessors, node_gpus, node_bandwidth, network_bandwidth)
+    """Return a machine in five numbers: bfloat16 FLOP/s, GB of memory, and three bandwidths.
+
+    It has 128 multiprocessors, and 8 GPUs a node; ``dataclasses.replace`` changes that.
+    """
+    device = Device("own device", memory_gb * GB, {"bfloat16": peak_flops}, memory_bandwidth)
+    return Machine(device, 128, 8, node_bandwidth, network_bandwidth)
 
 
 def machine(name: str) -> Machine:
@@ -132,4 +117,3 @@ MACHINES = {
         _sheet("Titan RTX", 24, 0.672, 72, _PCIE_3, 1.25, float32=16.3, float16=130),
     )
 }
-"""Machines by the names of their devices."""

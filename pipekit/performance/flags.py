@@ -12,15 +12,14 @@ from pipekit.performance.training import TrainingSetup
 def megatron(run: TrainingSetup) -> str:
     """Return the flags of Megatron-LM's ``pretrain_gpt.py`` (megatron/training/arguments.py)."""
     layout = run.layout
-    flags = {
-        "--tensor-model-parallel-size": layout.tp,
-        "--context-parallel-size": layout.cp,
-        "--pipeline-model-parallel-size": layout.pp,
-        "--micro-batch-size": layout.microbatch_samples,
-        "--global-batch-size": layout.global_batch_samples,
-        "--seq-length": run.seq_tokens,
-    }
-    words = [f"{name} {value}" for name, value in flags.items()]
+    words = [
+        f"--tensor-model-parallel-size {layout.tp}",
+        f"--context-parallel-size {layout.cp}",
+        f"--pipeline-model-parallel-size {layout.pp}",
+        f"--micro-batch-size {layout.microbatch_samples}",
+        f"--global-batch-size {layout.global_batch_samples}",
+        f"--seq-length {run.seq_tokens}",
+    ]
     words += ["--sequence-parallel"] if layout.tp > 1 else []
     words += _megatron_experts(run)
     words += ["--cuda-graph-impl local"] if run.graphs else []
@@ -32,7 +31,7 @@ def megatron(run: TrainingSetup) -> str:
         words += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params"]
     words += _megatron_stages(run)
     words += _megatron_recomputes(run)
-    words += _MEGATRON_DTYPE.get(run.dtype, ())
+    words += [_MEGATRON_DTYPE[run.dtype]] if run.dtype in _MEGATRON_DTYPE else []
     return " ".join(words)
 
 
@@ -49,7 +48,6 @@ def _megatron_stages(run: TrainingSetup) -> list[str]:
 
 
 def _megatron_experts(run: TrainingSetup) -> list[str]:
-    """Return the flags of a mixture's experts, which tensor parallelism does not split."""
     if run.shape.kind != "experts":
         return []
     words = [f"--expert-model-parallel-size {run.layout.ep}", "--expert-tensor-parallel-size 1"]
@@ -118,11 +116,11 @@ def pipeline(run: TrainingSetup) -> str:
     )
 
 
-_MEGATRON_DTYPE: Mapping[str, tuple[str, ...]] = {
-    "float4": ("--bf16", "--fp4-format e2m1"),
-    "float8": ("--bf16", "--fp8-format hybrid"),
-    "bfloat16": ("--bf16",),
-    "float16": ("--fp16",),
+_MEGATRON_DTYPE = {
+    "float4": "--bf16 --fp4-format e2m1",
+    "float8": "--bf16 --fp8-format hybrid",
+    "bfloat16": "--bf16",
+    "float16": "--fp16",
 }
 _TORCHTITAN_RECOMPUTE = {"nothing": "none", "everything": "full"}
 _TORCHTITAN_SCHEDULE = "1F1B", "Interleaved1F1B"

@@ -3,22 +3,19 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from itertools import product
-from typing import Literal
+from itertools import count, product
+from typing import Any, Literal
 
 from pipekit.choices import require_choice
-from pipekit.names import METHODS
 from pipekit.performance.devices import Machine
 from pipekit.performance.shapes import MLP, Experts, Mamba, Shape
 
 Recompute = Literal["nothing", "activations", "selective", "experts", "everything"]
 """What runs again before a backward: norms, experts' activations and latent attention's projections
-up (Megatron-Core's modules ``layernorm``, ``moe_act`` and ``mla_up_proj``); every second product,
-too ("selective" of torchtitan); mixtures of experts; or all layers."""
+up (Megatron-Core); every second product, too (torchtitan); mixtures of experts; or all layers."""
 
-_LEAST_TOKENS = 4096
-"""Of a sequence on each context-parallel rank: with fewer, messages cost more than they save."""
-_CHUNKS, _SAMPLES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), (1, 2, 4, 8)
+_LEAST_TOKENS = 4096  # on a context-parallel rank: with fewer, messages cost more than they save
+_CHUNKS, _SAMPLES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), (1, 2, 4, 8)
 _SERVER_GPUS = 8
 """Of a node; links that join more join a rack, and all-to-alls stay inside (Megatron-Bridge's
 performance guide, Parallel mapping strategies with NVL72)."""
@@ -26,41 +23,26 @@ performance guide, Parallel mapping strategies with NVL72)."""
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """Degrees of parallelism, and what a rank does.
+    """Degrees of parallelism, and what a rank does; ValueError if they do not fit together."""
 
-    Attributes:
-        tp, cp, ep, pp, dp: tensor, context, expert, pipeline and data parallel degrees; experts
-            are spread inside the tp x cp x dp ranks of a stage.
-        chunks: virtual stages of each pipeline rank.
-        microbatch_samples: sequences in a microbatch.
-        microbatches: of each replica and step.
-        zero: stage of ZeRO (Rajbhandari et al., SC '20): 1 shards the optimizer over dp x cp, 2 the
-            gradients, 3 the weights.
-        recompute: what runs its forward again before its backward.
-        spreads_vocabulary: whether each pipeline rank has a part of embedding and head (Yeung,
-            Qi et al., Pipeline Parallelism with Vocabulary Parallelism, arXiv 2411.05288), which
-            else are on the first and the last stage.
-        overlaps_experts: whether messages between experts run beside the passes of another
-            microbatch (Megatron-Core's batch-level overlap), which takes virtual stages, or none.
-        method: a name of :data:`pipekit.names.METHODS`.
-
-    Raises:
-        ValueError: a degree is no positive whole number, or degrees do not divide one another.
-    """
-
-    tp: int = 1
-    cp: int = 1
-    ep: int = 1
-    pp: int = 1
-    dp: int = 1
-    chunks: int = 1
+    tp: int = 1  # tensor parallel
+    cp: int = 1  # context parallel
+    ep: int = 1  # experts are spread inside the tp x cp x dp ranks of a stage
+    pp: int = 1  # pipeline parallel
+    dp: int = 1  # data parallel
+    chunks: int = 1  # virtual stages of each pipeline rank
     microbatch_samples: int = 1
-    microbatches: int = 1
+    microbatches: int = 1  # of each replica and step
+    # Stage of ZeRO (Rajbhandari et al., SC '20): 1 shards the optimizer over dp x cp, 2 the
+    # gradients, 3 the weights.
     zero: int = 0
     recompute: Recompute = "nothing"
+    # Whether each pipeline rank has a part of embedding and head (Yeung, Qi et al., Pipeline
+    # Parallelism with Vocabulary Parallelism, arXiv 2411.05288), else the first and last stage.
     spreads_vocabulary: bool = False
+    # Whether messages between experts run beside the passes of another microbatch (Megatron-Core's
+    # batch-level overlap).
     overlaps_experts: bool = False
-    method: str = "flush"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -68,7 +50,6 @@ class ParallelLayout:
             if field.type is int and (value != int(value) or value < (field.name != "zero")):
                 raise ValueError(f"{field.name} must be a positive whole number, not {value}")
         require_choice("zero", self.zero, range(4))
-        METHODS.require(self.method)
         if self.tp * self.cp * self.dp % self.ep:
             raise ValueError(
                 f"ep {self.ep} does not divide tp x cp x dp = {self.tp * self.cp * self.dp}: "
@@ -77,7 +58,6 @@ class ParallelLayout:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs all replicas take together."""
         return self.tp * self.cp * self.pp * self.dp
 
     @property
@@ -87,8 +67,13 @@ class ParallelLayout:
 
     @property
     def stages(self) -> int:
-        """How many virtual stages there are."""
+        """How many virtual stages there are; stage s is on pipeline rank s modulo pp."""
         return self.pp * self.chunks
+
+    @property
+    def method(self) -> str:
+        """The schedule: 1F1B, interleaved with virtual stages."""
+        return "interleaved" if self.chunks > 1 else "flush"
 
     @property
     def expert_replicas(self) -> int:
@@ -97,52 +82,47 @@ class ParallelLayout:
 
 
 def on_gpus(
-    gpus: int, global_batch_samples: int, *, tp: int = 1, cp: int = 1, pp: int = 1, **rest: object
+    gpus: int,
+    global_batch_samples: int,
+    *,
+    tp: int = 1,
+    cp: int = 1,
+    pp: int = 1,
+    microbatch_samples: int = 1,
+    **rest: Any,
 ) -> ParallelLayout:
-    """Return the layout of so many GPUs and samples a step; dp and microbatches follow.
-
-    Raises:
-        ValueError: the degrees do not divide the GPUs, or the batch.
-    """
+    """Return the layout of so many GPUs and samples a step; ValueError if these do not divide."""
     dp, over = divmod(gpus, tp * cp * pp)
     if over or not dp:
         raise ValueError(f"tp {tp} x cp {cp} x pp {pp} does not divide {gpus} GPUs")
-    samples = int(rest.get("microbatch_samples", 1))  # type: ignore[call-overload]
-    microbatches, over = divmod(global_batch_samples, dp * samples)
+    slot = dp * microbatch_samples
+    microbatches, over = divmod(global_batch_samples, slot)
     if over or not microbatches:
         raise ValueError(
             f"a batch of {global_batch_samples} samples is no whole number of microbatches of "
-            f"{samples} for {dp} replicas: the next larger batch is "
-            f"{math.ceil(global_batch_samples / (dp * samples)) * dp * samples}"
+            f"{microbatch_samples} for {dp} replicas: the next larger batch is "
+            f"{math.ceil(global_batch_samples / slot) * slot}"
         )
-    return ParallelLayout(tp=tp, cp=cp, pp=pp, dp=dp, microbatches=microbatches, **rest)  # type: ignore[arg-type]
+    own: dict[str, Any] = {"microbatch_samples": microbatch_samples, "microbatches": microbatches}
+    return ParallelLayout(tp=tp, cp=cp, pp=pp, dp=dp, **own, **rest)
 
 
 def beside_head(layers: int, stages: int, head: float) -> list[int]:
     """Return how many layers each stage has: equally many, or, if that leaves a rest, balanced.
 
-    Then the head, which costs ``head`` layers, takes their place on the last stage, and the
-    embedding that of one on the first if there is a choice: Megatron-LM's
-    ``--pipeline-model-parallel-layout`` as its users write it.
-
-    Raises:
-        ValueError: there are fewer layers than stages between the ends.
+    Then the head takes the place of ``head`` layers on the last stage, as users of Megatron-LM's
+    ``--pipeline-model-parallel-layout`` write it.  ValueError if there are too few layers.
     """
     if layers < stages - 2:
         raise ValueError(f"{layers} layers are too few for {stages} stages")
     if layers % stages == 0:
         return [layers // stages] * stages
-    most = -(-layers // stages)
-    while most * (stages - 1) + _layers_beside(head, most) < layers:
-        most += 1
-    last = _layers_beside(head, most)
+    for most in count(-(-layers // stages)):
+        last = max(math.floor(most - head), 0)
+        if most * (stages - 1) + last >= layers:
+            break
     each, more = divmod(layers - last, stages - 1)
     return [each + (stage >= stages - 1 - more) for stage in range(stages - 1)] + [last]
-
-
-def _layers_beside(head: float, most: int) -> int:
-    """Return how many layers a stage of ``most`` layers' cost has beside the head."""
-    return max(math.floor(most - head), 0)
 
 
 def layouts(
@@ -162,40 +142,28 @@ def layouts(
         for cp in _divisors(gpus // tp, max(seq_tokens // _LEAST_TOKENS, 1)):
             for pp in _divisors(gpus // (tp * cp), known.layers):
                 dp, stage_gpus = gpus // (tp * cp * pp), gpus // pp
+                # In a pipeline whole weights stay on their ranks between passes.
+                sharding = (0,) if dp * cp == 1 else (1,) if pp > 1 else (1, 3)
                 for samples in _SAMPLES:
-                    count, over = divmod(batch, dp * samples)
-                    if over or not count:
+                    microbatches, over = divmod(batch, dp * samples)
+                    if over or not microbatches:
                         continue
-                    for (chunks, method), ep, zero, overlaps in product(
-                        _stages(known.layers, pp, loops=count % pp == 0 and not hybrid),
+                    # Megatron-LM interleaves whole rounds of microbatches, one for each rank.
+                    loops = pp > 1 and microbatches % pp == 0 and not hybrid
+                    most_chunks = (known.layers + 2) // pp if loops else 1
+                    for chunks, ep, zero, overlaps in product(
+                        [each for each in _CHUNKS if each <= most_chunks],
                         _divisors(math.gcd(stage_gpus, experts), most_ep),
-                        _sharding(pp, dp * cp),
+                        sharding,
                         (False,) if hybrid else (False, True),
                     ):
                         # Megatron-Core takes virtual stages for it, or one stage.
                         if overlaps and (ep <= kind.node_gpus or (pp > 1 and chunks == 1)):
                             continue
                         yield ParallelLayout(
-                            *(tp, cp, ep, pp, dp, chunks, samples, count, zero),
+                            *(tp, cp, ep, pp, dp, chunks, samples, microbatches, zero),
                             overlaps_experts=overlaps,
-                            method=method,
                         )
-
-
-def _stages(layers: int, pp: int, *, loops: bool) -> list[tuple[int, str]]:
-    """Return how many virtual stages a rank can have, and the method.
-
-    Megatron-LM interleaves whole rounds of microbatches, one for each rank.
-    """
-    most = (layers + 2) // pp if pp > 1 and loops else 1
-    return [(1, "flush"), *((chunks, "interleaved") for chunks in _CHUNKS if chunks <= most)]
-
-
-def _sharding(pp: int, replicas: int) -> tuple[int, ...]:
-    """Return stages of ZeRO: in a pipeline whole weights stay on their ranks between passes."""
-    if replicas == 1:
-        return (0,)
-    return (1, 3) if pp == 1 else (1,)
 
 
 def _divisors(number: int, most: int) -> list[int]:

@@ -2,50 +2,40 @@
 
 Activations are those of Korthikanti et al., Reducing Activation Recomputation in Large Transformer
 Models (arXiv 2205.05198, section 4), layer by layer; a product keeps its input in its own dtype
-(DeepSeek-V3, arXiv 2412.19437, section 3.3.3).  How many microbatches are in flight on a rank is
-read from the method's table.
+(DeepSeek-V3, arXiv 2412.19437, section 3.3.3).
 """
 
 from pipekit.performance.predict import stage_layers
 from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, Layer, Mamba
-from pipekit.performance.step import homes, in_flight
+from pipekit.performance.step import in_flight
 from pipekit.performance.terms.kernels import BYTES
 from pipekit.performance.terms.replicas import weights
 from pipekit.performance.terms.vocabulary import vocabulary
 from pipekit.performance.training import TrainingSetup
 
-_SCORE_BYTES = 5
-"""Of each score that is written out: softmax, dropout's mask, and what it leaves."""
+_SCORE_BYTES = 5  # of each score that is written out: softmax, dropout's mask, and what it leaves
 
 
 def peak_bytes(run: TrainingSetup) -> list[float]:
     """Return the largest allocated bytes of each pipeline rank."""
     layout = run.layout
     counts = stage_layers(run)
-    places = homes(layout.method, layout.stages, layout.pp)
     microbatches = in_flight(layout.method, layout.stages, layout.microbatches, layout.pp)
     whole = _mean_kept(run, recomputes=False)
     kept = _mean_kept(run, recomputes=True)
     found = []
     for rank in range(layout.pp):
-        here = [count for count, workers in zip(counts, places, strict=True) if rank in workers]
-        layers = sum(here)
+        layers = sum(counts[rank :: layout.pp])
         flying = microbatches[rank] + layout.overlaps_experts  # that runs beside another one
-        activations = flying * layers / len(here) * kept
+        activations = flying * layers / layout.chunks * kept
         again = whole - kept  # of the layer whose forward runs again
-        tables, head = _tables(run, rank)
+        first, last, tied = rank == 0, rank == layout.pp - 1, run.shape.tied
+        tables, head = float(first + (last and not (tied and layout.pp == 1))), float(last)
+        if layout.spreads_vocabulary:
+            tables, head = (2 - tied) / layout.pp, 1 / layout.pp
         logits = head * run.framework.logit_held * run.tokens * vocabulary(run)
         found.append(_states(run, layers, tables) + _whole(run) + activations + again + logits)
     return found
-
-
-def _tables(run: TrainingSetup, rank: int) -> tuple[float, float]:
-    """Return how many vocabularies of weights a rank has, and of logits."""
-    layout, tied = run.layout, run.shape.tied
-    if layout.spreads_vocabulary:
-        return (2 - tied) / layout.pp, 1 / layout.pp
-    first, last = rank == 0, rank == layout.pp - 1
-    return first + (last and not (tied and layout.pp == 1)), float(last)
 
 
 def _states(run: TrainingSetup, layers: int, tables: float) -> float:

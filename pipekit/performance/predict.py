@@ -6,9 +6,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from pipekit.performance.layout import ParallelLayout, beside_head
+from pipekit.performance.layout import beside_head
 from pipekit.performance.shapes import MLP, Attention, Block, Experts, LatentAttention, Layer, Mamba
-from pipekit.performance.step import TrainingStep, homes
+from pipekit.performance.step import TrainingStep
 from pipekit.performance.terms import replicas
 from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.terms.mixers import attention, latent_attention, mamba, up_projections
@@ -19,96 +19,57 @@ from pipekit.performance.training import TrainingSetup
 _SYNCHRONOUS = Experts, Mamba
 """Layers whose host waits for the device: it reads how many tokens each expert has, or its
 launches follow no long product that they could hide behind."""
-_TAKEN_BY_MESSAGES = 20 / 132
-"""Of a device's multiprocessors, while messages run beside passes (DeepEP's 20 of an H100's)."""
+_TAKEN_BY_MESSAGES = 20 / 132  # of the multiprocessors: DeepEP's 20 of an H100's
 
 
 def step(run: TrainingSetup) -> TrainingStep:
-    """Return the step of a training.
-
-    Raises:
-        ValueError: the layout does not suit the model.
-    """
-    layout = run.layout
-    layer = _mean_layer(run)
-    ends = _vocabulary(run, layer)
-    passes = [
-        total((layer.scaled(count), end))
-        for count, end in zip(_dealt(run, layer, ends[-1]), ends, strict=True)
-    ]
-    slots = [0.0] * layout.pp
-    places = homes(layout.method, layout.stages, layout.pp)
-    for own, workers in zip(passes, places, strict=True):
-        for worker in workers:
-            slots[worker] += own.forward_s + own.backward_s
-    return TrainingStep(
+    """Return the step of a training; ValueError if the layout does not suit the model."""
+    layout, (layer, first, last) = run.layout, _costs(run)
+    passes = [layer.scaled(count) for count in stage_layers(run)]
+    if layout.spreads_vocabulary:
+        # All ranks need the last stage's output, and sum what they send back.
+        size, stride = 2 * run.tokens * run.shape.hidden, layout.gpus // layout.pp
+        sums = run.links.all_reduce(layout.pp, size, stride)
+        first, last = first.scaled(1 / layout.pp), last.scaled(1 / layout.pp)
+        for rank in range(layout.pp):
+            late = rank - layout.pp
+            passes[rank] = total((passes[rank], first))
+            passes[late] = total((passes[late], last, PassCosts(sums, sums)))
+    else:
+        passes[0] = total((passes[0], first))
+        passes[-1] = total((passes[-1], last))
+    made = TrainingStep(
         tuple(each.forward_s for each in passes),
         tuple(each.backward_s for each in passes),
         layout.microbatches,
         transfer_s=_transfers(run),
         method=layout.method,
         workers=layout.pp,
-        after_s=replicas.seconds(run, max(slots)),
     )
+    return replace(made, after_s=replicas.seconds(run, max(made.busy_s)))
 
 
 def stage_layers(run: TrainingSetup) -> list[int]:
-    """Return how many layers each stage has, by what the head costs there.
-
-    Raises:
-        ValueError: there are fewer layers than stages between the ends.
-    """
-    layer = _mean_layer(run)
-    return _dealt(run, layer, _vocabulary(run, layer)[-1])
+    """Return how many layers each stage has, by what the head costs; see :func:`.beside_head`."""
+    layer, _, last = _costs(run)
+    head_layers = (last.forward_s + last.backward_s) / (layer.forward_s + layer.backward_s)
+    here = 0 if run.layout.spreads_vocabulary else head_layers
+    return beside_head(run.shape.layers, run.layout.stages, here)
 
 
-def _dealt(run: TrainingSetup, layer: PassCosts, end: PassCosts) -> list[int]:
-    """Return likewise, given what a layer costs, and what the last stage has beside layers."""
-    head_layers = (end.forward_s + end.backward_s) / (layer.forward_s + layer.backward_s)
-    shape, layout = run.shape, run.layout
-    return beside_head(shape.layers, layout.stages, 0 if layout.spreads_vocabulary else head_layers)
-
-
-def _vocabulary(run: TrainingSetup, layer: PassCosts) -> list[PassCosts]:
-    """Return what embedding, heads, and blocks that predict further tokens add to each stage."""
-    layout, predictors = run.layout, run.shape.predictors
-    first = _on_host(run, embedding(run))
-    last = total([_on_host(run, head(run))] * (1 + predictors) + [layer] * predictors)
-    found = [PassCosts()] * layout.stages
-    if not layout.spreads_vocabulary:
-        found[0] = total((found[0], first))
-        found[-1] = total((found[-1], last))
-        return found
-    # All ranks need the last stage's output, and sum what they send back.
-    sums = run.links.all_reduce(
-        layout.pp, 2 * run.tokens * run.shape.hidden, layout.gpus // layout.pp
-    )
-    for rank in range(layout.pp):
-        early, late = rank, layout.stages - layout.pp + rank
-        found[early] = total((found[early], first.scaled(1 / layout.pp)))
-        found[late] = total((found[late], last.scaled(1 / layout.pp), PassCosts(sums, sums)))
-    return found
-
-
-def _mean_layer(run: TrainingSetup) -> PassCosts:
-    """Return the passes of a mean layer, in which a rank's part alone counts."""
-    layout = run.layout
-    part = ParallelLayout(
-        tp=layout.tp,
-        cp=layout.cp,
-        ep=layout.ep,
-        dp=layout.ep,
-        microbatch_samples=layout.microbatch_samples,
-        recompute=layout.recompute,
-        overlaps_experts=layout.overlaps_experts,
-    )
-    return _mean_of_blocks(replace(run, layout=part))
+def _costs(run: TrainingSetup) -> tuple[PassCosts, PassCosts, PassCosts]:
+    """Return the passes of a mean layer, of the embedding, and of heads and blocks that predict."""
+    # What does not count for them is the same, so that few are computed.
+    layout = replace(run.layout, pp=1, dp=run.layout.ep, chunks=1, microbatches=1, zero=0)
+    return _costs_of_part(replace(run, layout=layout))
 
 
 @lru_cache(maxsize=4096)
-def _mean_of_blocks(run: TrainingSetup) -> PassCosts:
+def _costs_of_part(run: TrainingSetup) -> tuple[PassCosts, PassCosts, PassCosts]:
     every = total(_block(run, block).scaled(count) for block, count in run.shape.blocks)
-    return every.scaled(1 / run.shape.layers)
+    layer, predictors = every.scaled(1 / run.shape.layers), run.shape.predictors
+    last = total([_on_host(run, head(run))] * (1 + predictors) + [layer] * predictors)
+    return layer, _on_host(run, embedding(run)), last
 
 
 def _block(run: TrainingSetup, block: Block) -> PassCosts:
@@ -169,7 +130,7 @@ def _transfers(run: TrainingSetup) -> tuple[float, ...]:
     layout, node = run.layout, run.links.machine.node_gpus
     size = 2 * run.tokens * run.shape.hidden / layout.tp
     ranks = layout.gpus // layout.pp
-    first = [each[0] * ranks for each in homes(layout.method, layout.stages, layout.pp)]
+    first = [stage % layout.pp * ranks for stage in range(layout.stages)]
     return tuple(
         run.links.message(size, inside=ranks <= node and here // node == there // node)
         for here, there in pairwise(first)

@@ -4,7 +4,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -35,24 +35,15 @@ _DEGREES = (
 Model = str | os.PathLike[str] | Shape
 Cluster = str | tuple[int, Machine]
 
-USABLE = 0.9
-"""Of a device's memory, that allocated peaks may fill: an allocator reserves more.  Most layouts
-that NVIDIA published fill no more by :func:`.memory.peak_bytes` with cheap recomputation."""
+USABLE = 0.9  # of a device's memory, that allocated peaks may fill: an allocator reserves more
 _RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "everything")
 """From what costs no time to what costs most; the first that fits is taken."""
-_CHEAP = _RECOMPUTE.index("activations")
-"""The last of which no product runs again."""
+_CHEAP = _RECOMPUTE.index("activations")  # the last of which no product runs again
 
 
 @dataclass(frozen=True)
 class RankedLayout:
-    """A layout and what is predicted of it.
-
-    Attributes:
-        run: the training.
-        made: its step.
-        peak_bytes: of each pipeline rank.
-    """
+    """A layout and what is predicted of it: its step, and the peak of each pipeline rank."""
 
     run: TrainingSetup
     made: TrainingStep
@@ -60,12 +51,10 @@ class RankedLayout:
 
     @property
     def layout(self) -> ParallelLayout:
-        """Its degrees."""
         return self.run.layout
 
     @cached_property
     def step_s(self) -> float:
-        """Seconds of a step (simulated)."""
         return self.made.seconds
 
     @property
@@ -87,12 +76,8 @@ class RankedLayout:
 class Recommendation:
     """Layouts that fit, the fastest first, one for each way to spread the model.
 
-    Attributes:
-        candidates: the layouts.
-        half_width: 80 % of published step times of such models were within a factor of exp(this)
-            of their predictions.
-        tried: how many layouts were tried.
-        too_large: how many of them do not fit in memory.
+    80 % of published step times of such models were within a factor of exp(``half_width``) of
+    their predictions; of the layouts ``tried`` some are ``too_large`` for the memory.
     """
 
     candidates: tuple[RankedLayout, ...]
@@ -150,12 +135,11 @@ def recommend(
     trains_weights: bool = True,
     framework: Framework = MEGATRON_BRIDGE,
 ) -> Recommendation:
-    """Return the layouts that fit, ranked by the seconds of a step.
+    """Return the layouts that fit, ranked by the seconds of a step (docs/predictions.md).
 
     Every way to spread the model by tensor, context, expert, pipeline and data parallelism is
     tried, with each number of virtual stages and size of microbatches, and the least recomputation
-    that fits; of those that spread it alike the fastest is kept.  The time of a step is a replay of
-    the method's own table with each stage's seconds; docs/predictions.md says how far to trust it.
+    that fits; of those that spread it alike the fastest is kept.
 
     Args:
         model: a name of :data:`pipekit.performance.shapes.SHAPES`, the path of a ``config.json``,
@@ -164,8 +148,7 @@ def recommend(
         batch: samples a step, over all replicas.
         seq_tokens: of a sample.
         dtype: of products: "bfloat16", "float16", "float8" or "float4".
-        graphs: whether a pass is launched as one CUDA graph, so that small kernels cost less; where
-            the device is always behind its host, as in large dense models, nothing changes.
+        graphs: whether a pass is launched as one CUDA graph, so that small kernels cost less.
         trains_weights: False if the weights are frozen, beside small adapters (LoRA).
         framework: that runs it.
 
@@ -207,17 +190,15 @@ def recommend(
 
 
 def _alike(
-    fitting: Iterable[tuple[TrainingSetup, tuple[float, ...]]],
+    fitting: Sequence[tuple[TrainingSetup, tuple[float, ...]]],
 ) -> Iterable[list[RankedLayout]]:
-    """Return layouts by how they spread the model, without those that recompute everything.
+    """Return layouts by how they spread the model; all recompute everything only if they have to.
 
-    That is a third more work, and "forced" by too little memory (Megatron-Core MoE, README,
-    Profiling Bottlenecks): it is left to models of which nothing else fits.
+    That is a third more work (Megatron-Core MoE, README, Profiling Bottlenecks).
     """
-    every = list(fitting)
-    cheap = [each for each in every if each[0].layout.recompute != "everything"]
+    cheap = [each for each in fitting if each[0].layout.recompute != "everything"]
     alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
-    for run, peaks in cheap or every:
+    for run, peaks in cheap or fitting:
         degrees = run.layout.tp, run.layout.cp, run.layout.ep, run.layout.pp
         alike[degrees].append(RankedLayout(run, step(run), peaks))
     return alike.values()
@@ -226,11 +207,9 @@ def _alike(
 def _worth_it(found: Iterable[RankedLayout], apart: float) -> tuple[RankedLayout, ...]:
     """Return layouts, the fastest first, but those that split tensors further for no gain.
 
-    A large part of a tensor keeps a GPU busy (Megatron-Bridge's performance guide, Lowering
-    Host Overhead and Jitters, 2: no per-tensor sharding, TP or CP, that is not necessary).  A gain
-    is a factor of more than exp(``apart``): others cannot be told apart.  Products that run again
-    for want of memory are work whatever the error; there tensors are split (Parallel Mapping
-    Strategies, 2).
+    A gain is a factor of more than exp(``apart``), since a large part of a tensor keeps a GPU busy
+    (Megatron-Bridge's performance guide, Lowering Host Overhead and Jitters, 2).  Products that run
+    again for want of memory are work whatever the error (Parallel Mapping Strategies, 2).
     """
     kept: dict[tuple[int, int, bool], list[RankedLayout]] = defaultdict(list)
     for each in sorted(found, key=lambda each: (each.layout.tp * each.layout.cp, each.step_s)):
@@ -262,7 +241,7 @@ def _shape(model: Model) -> Shape:
 
 
 def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:
-    """Return the peaks of each rank with the least recomputation that fits, or with all.
+    """Return each rank's peak with the least recomputation that fits, or with all.
 
     Megatron-Core does not recompute everything in CUDA graphs.
     """
@@ -275,7 +254,7 @@ def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], Tra
 
 
 def _fastest(alike: Iterable[RankedLayout]) -> RankedLayout:
-    """Return the fastest of layouts; only those that may still be it are replayed."""
+    """Return the fastest layout; only those that may still be it are replayed."""
     best, *others = sorted(alike, key=lambda each: each.made.least_s)
     for each in others:
         if each.made.least_s >= best.step_s:

@@ -17,7 +17,6 @@ class Attention:
     window: int | None = None
 
     def parameters(self, hidden: int) -> float:
-        """Return how many weights it has."""
         return hidden * self.head_dim * 2.0 * (self.heads + self.kv_heads)
 
 
@@ -32,7 +31,6 @@ class LatentAttention:
     rope_dim: int = 64
 
     def parameters(self, hidden: int) -> float:
-        """Return how many weights it has."""
         down = hidden * (self.query_rank + self.kv_rank + self.rope_dim)
         queries = self.query_rank * self.heads * (self.head_dim + self.rope_dim)
         keys_values = self.kv_rank * self.heads * 2 * self.head_dim
@@ -47,7 +45,6 @@ class MLP:
     gated: bool = True
 
     def parameters(self, hidden: int) -> float:
-        """Return how many weights it has."""
         return (2.0 + self.gated) * hidden * self.width
 
 
@@ -73,7 +70,6 @@ class Experts:
         return shared + hidden * self.count + (2.0 * hidden * self.latent if self.latent else 0)
 
     def expert_parameters(self, hidden: int) -> float:
-        """Return how many weights all experts have together."""
         return self.count * MLP(self.width, self.gated).parameters(self.latent or hidden)
 
 
@@ -87,7 +83,6 @@ class Mamba:
     state: int
 
     def parameters(self, hidden: int) -> float:
-        """Return how many weights it has."""
         inner = self.heads * self.head_dim
         return hidden * (3.0 * inner + 2 * self.groups * self.state)
 
@@ -98,24 +93,14 @@ Block = tuple[Layer, ...]
 
 @dataclass(frozen=True)
 class Shape:
-    """A model.
-
-    Attributes:
-        name: as published.
-        hidden: width of the residual stream.
-        vocabulary: tokens of the embedding and of the head.
-        blocks: each kind of block and how many of them there are; pass by pass all are taken to
-            cost their mean.
-        tied: whether embedding and head share weights.
-        predictors: blocks with a head of their own that predict further tokens (MTP).
-    """
+    """A model, all of whose blocks are taken to cost their mean."""
 
     name: str
-    hidden: int
-    vocabulary: int
-    blocks: tuple[tuple[Block, int], ...]
-    tied: bool = False
-    predictors: int = 0
+    hidden: int  # width of the residual stream
+    vocabulary: int  # tokens of the embedding and of the head
+    blocks: tuple[tuple[Block, int], ...]  # each kind, and how many of them there are
+    tied: bool = False  # whether embedding and head share weights
+    predictors: int = 0  # blocks with a head of their own that predict further tokens (MTP)
 
     @cached_property
     def layers(self) -> int:
@@ -129,7 +114,6 @@ class Shape:
 
     @cached_property
     def expert_parameters(self) -> float:
-        """Weights of all experts."""
         return sum(n * layer.expert_parameters(self.hidden) for layer, n in self.mixtures())
 
     @property

@@ -1,5 +1,6 @@
 """The seconds of a training step: passes and transfers of our own table, replayed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -11,37 +12,21 @@ from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Walk, graph_needs
 from pipekit.schedules.ops import PASSES
 
-_ROUNDS = 8
-"""Microbatches a worker up to which a table is replayed whole; beyond, rounds repeat."""
+_ROUNDS = 8  # microbatches a worker up to which a table is replayed whole; beyond, rounds repeat
 
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What one training step of a pipeline consists of.
+    """What one training step of a pipeline consists of; ValueError if entries are missing."""
 
-    Attributes:
-        forward_s, backward_s: seconds of a microbatch's pass, one entry a stage (of virtual stages
-            one each, in the model's order).
-        microbatches: of each replica and step.
-        transfer_s: seconds of an activation, and of a gradient, between stage s and s + 1.
-        blocking: whether both workers wait while a transfer is under way; else a transfer only
-            delays the pass that needs it.
-        method: a name of :data:`pipekit.names.METHODS`.
-        workers: how many share the stages; None: one a stage.
-        after_s: seconds after the last pass: gradients between replicas, the optimizer.
-
-    Raises:
-        ValueError: entries are missing, or the method has no table for these counts.
-    """
-
-    forward_s: tuple[float, ...]
+    forward_s: tuple[float, ...]  # of a microbatch's pass, by (virtual) stage
     backward_s: tuple[float, ...]
-    microbatches: int
-    transfer_s: tuple[float, ...] = ()
-    blocking: bool = False
-    method: str = "flush"
-    workers: int | None = None
-    after_s: float = 0.0
+    microbatches: int  # of each replica and step
+    transfer_s: tuple[float, ...] = ()  # of an activation, and of a gradient, between stages
+    blocking: bool = False  # whether a transfer holds both workers, or delays the pass behind it
+    method: str = "flush"  # a name of pipekit.names.METHODS
+    workers: int | None = None  # how many share the stages; None: one a stage
+    after_s: float = 0.0  # after the last pass: gradients between replicas, the optimizer
 
     def __post_init__(self) -> None:
         stages = len(self.forward_s)
@@ -66,11 +51,7 @@ class TrainingStep:
 
     @property
     def least_s(self) -> float:
-        """Seconds that a step of 1F1B takes at least, interleaved or not: any worker's passes.
-
-        Before them the first microbatch comes through the stages before the worker's first, and
-        after them the last gradient goes back; 1F1B ends with a backward of that stage.
-        """
+        """Seconds that a step of 1F1B takes at least: a worker's passes, and the way to and fro."""
         least = apart = 0.0
         links = (*(self.transfer_s or (0.0,) * (len(self.forward_s) - 1)), 0.0)
         passes = zip(self.forward_s, self.backward_s, links, strict=True)
@@ -111,16 +92,15 @@ class TrainingStep:
         return max(ends)
 
 
-def in_flight(method: str, stages: int, microbatches: int, workers: int | None = None) -> list[int]:
+@lru_cache(maxsize=4096)
+def in_flight(
+    method: str, stages: int, microbatches: int, workers: int | None = None
+) -> Sequence[int]:
     """Return the most microbatches in flight of each worker's stages together, from the table."""
     workers = workers or stages
     few = min(microbatches, (_ROUNDS - 1) * workers + microbatches % workers)
-    return list(_in_flight(method, stages, workers, few))
-
-
-def homes(method: str, stages: int, workers: int) -> tuple[tuple[int, ...], ...]:
-    """Return the workers that have each stage, from the method's table."""
-    return tuple(map(tuple, one_batch(method, stages, workers, workers).stage_workers))
+    table = one_batch(method, stages, workers, few).workers
+    return [max(accumulate(task.op.in_flight for task in own)) for own in table]
 
 
 Task = tuple[int, int, int, int, int]
@@ -150,19 +130,8 @@ def _table(method: str, stages: int, workers: int, microbatches: int) -> list[Ta
 
 
 @lru_cache(maxsize=512)
-def _in_flight(method: str, stages: int, workers: int, microbatches: int) -> tuple[int, ...]:
-    lists = one_batch(method, stages, workers, microbatches).workers
-    return tuple(max(accumulate(task.op.in_flight for task in own)) for own in lists)
-
-
-@lru_cache(maxsize=512)
 def one_batch(method: str, stages: int, workers: int, microbatches: int) -> Schedule:
-    """Return the table of one batch.
-
-    Raises:
-        ValueError: there is no such method, it does not flush, it has other workers, or more than
-            passes of whole microbatches and updates.
-    """
+    """Return the table of one batch; ValueError if it has none of passes and updates alone."""
     METHODS.require(method)
     if not METHODS[method].microbatches:
         raise ValueError(f"{method} updates after each microbatch: choose a method that flushes")

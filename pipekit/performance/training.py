@@ -11,55 +11,33 @@ from pipekit.performance.shapes import Shape
 from pipekit.performance.terms.collectives import Links
 from pipekit.performance.terms.kernels import Kernels, PassCosts
 
-Pair = tuple[float, float]
-"""Of a forward, and of a backward."""
+Pair = tuple[float, float]  # of a forward, and of a backward
 
 
 @dataclass(frozen=True)
 class Framework:
-    """How a framework runs a transformer's training step.
+    """How a framework runs a transformer's training step; bytes are moved, unless they are held."""
 
-    Attributes:
-        name: of the framework; constants are fitted for it and a device.
-        flash_attention: whether scores stay on chip (Dao et al., FlashAttention); else they are
-            written out and read, several times.
-        sequence_parallel: whether norms and residuals are split over tp, and tp's collectives run
-            beside products (Korthikanti et al., arXiv 2205.05198); else tp all-reduces, and the
-            device waits.
-        residual_bytes: moved for each element of a residual connection, dropout and bias included.
-        head_bytes: moved for each element of queries and keys: biases and transposes, rotation.
-        logit_bytes: moved for each logit by the loss.
-        accumulation_bytes: moved for each weight to add a microbatch's gradient to those before.
-        attention_launches, mlp_launches: kernels that a host launches for a layer.
-        collective_launches: kernels that the host is late with after a collective that blocks it.
-        gradient_bytes: of each weight's gradient in the reduce-scatter between replicas.
-        overlaps_replicas: whether that runs beside the passes.
-        optimizer_bytes: moved for each weight of an optimizer's shard.
-        pads_vocabulary: whether a vocabulary is padded even if it is not split.
-        gradients_held, states_held: bytes that a rank keeps of each weight's gradients, and of the
-            optimizer's states, a master copy included; the weight itself has 2.
-        mask_held: bytes kept of each element of a residual connection for its dropout.
-        logit_held: bytes of each logit at the peak of the loss.
-    """
-
-    name: str
-    flash_attention: bool
+    name: str  # constants are fitted for it and a device
+    flash_attention: bool  # whether scores stay on chip (Dao et al., FlashAttention)
+    # Whether norms and residuals are split over tp, and tp's collectives run beside products
+    # (Korthikanti et al., arXiv 2205.05198); else the device waits for them.
     sequence_parallel: bool
-    residual_bytes: Pair
-    head_bytes: Pair
-    logit_bytes: Pair
-    accumulation_bytes: float
-    attention_launches: Pair
+    residual_bytes: Pair  # of each element of a residual connection, dropout and bias included
+    head_bytes: Pair  # of each element of queries and keys: biases and transposes, rotation
+    logit_bytes: Pair  # of each logit, by the loss
+    accumulation_bytes: float  # of each weight, to add a microbatch's gradient to those before
+    attention_launches: Pair  # kernels that a host launches for a layer
     mlp_launches: Pair
-    collective_launches: float
-    gradient_bytes: float
-    overlaps_replicas: bool
-    optimizer_bytes: float
-    pads_vocabulary: bool
-    gradients_held: float
-    states_held: float
-    mask_held: float
-    logit_held: float
+    collective_launches: float  # kernels that the host is late with after a collective that blocks
+    gradient_bytes: float  # of each weight's gradient in the reduce-scatter between replicas
+    overlaps_replicas: bool  # whether that runs beside the passes
+    optimizer_bytes: float  # of each weight of an optimizer's shard
+    pads_vocabulary: bool  # even if it is not split
+    gradients_held: float  # bytes that a rank keeps of each weight's gradients
+    states_held: float  # and of the optimizer's states, a master copy included; the weight has 2
+    mask_held: float  # bytes of each element of a residual connection for its dropout
+    logit_held: float  # bytes of each logit at the peak of the loss
 
 
 MEGATRON_DEEPSPEED = Framework(
@@ -121,33 +99,20 @@ of plain operators: logits, in float32, their log-softmax, and its gradient."""
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """One training, of which each term reads what it needs.
-
-    Attributes:
-        shape: the model.
-        layout: the degrees.
-        links: the machine and its links.
-        framework: how passes are run.
-        constants: fitted for the framework on the machine.
-        dtype: of the products: "float16", "bfloat16", "float8" or "float4".
-        seq_tokens: tokens of a sequence.
-        trains_weights: False if the weights are frozen, beside small adapters (LoRA).
-        graphs: whether a pass is launched as one CUDA graph: no kernel waits for the host.
-    """
+    """One training, of which each term reads what it needs."""
 
     shape: Shape
     layout: ParallelLayout
     links: Links
     framework: Framework
-    constants: Constants
-    dtype: str
-    seq_tokens: int
-    trains_weights: bool = True
-    graphs: bool = False
+    constants: Constants  # fitted for the framework on the machine
+    dtype: str  # of the products: "float16", "bfloat16", "float8" or "float4"
+    seq_tokens: int  # of a sequence
+    trains_weights: bool = True  # False: they are frozen, beside small adapters (LoRA)
+    graphs: bool = False  # whether a pass is launched as one CUDA graph, and waits for no host
 
     @cached_property
     def kernels(self) -> Kernels:
-        """What kernels take."""
         return Kernels(
             self.links.machine,
             self.dtype,

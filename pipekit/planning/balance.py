@@ -54,13 +54,11 @@ def balance(costs: Sequence[float], stages: int, by: By = "max") -> list[int]:
 
 
 def _block_partition(costs: Sequence[float], stages: int) -> list[int]:
-    """Return the block partition by the algorithm of Bárány and Grinberg.
+    """Return the block partition of Bárány and Grinberg (Israel Journal of Mathematics, 2015).
 
-    ("Block partitions of sequences", Israel Journal of Mathematics, 2015.)  As long as the
-    costliest block exceeds the cheapest by more than the costliest item: the cheapest block that is
-    nearest to the costliest gets an item of its neighbour on that side.  So items move away from
-    the costliest block, which at last gives one itself.  Fractions make the bound hold exactly;
-    with rounded sums the loop might not stop.
+    As long as the costliest block exceeds the cheapest by more than the costliest item, the
+    cheapest block that is nearest to it gets an item of its neighbour on that side.  Fractions make
+    the bound hold exactly; with rounded sums the loop might not stop.
     """
     exact = [Fraction(cost) for cost in costs]
     largest = max(exact)
@@ -100,10 +98,9 @@ def balanced(
     recompute: Recompute = "never",
     optimizer_states: float = 1,
 ) -> Plan:
-    """Return stages of about equal cost, stage i on worker i.
+    """Return stages of about equal cost, stage i on worker i; no link and no memory counts for it.
 
-    These methods look at no link and no memory: the plan is refused if it does not fit.  A
-    microbatch takes the seconds of the slowest stage's passes, recomputation counted, or of the
+    A microbatch takes the seconds of the slowest stage's passes, recomputation counted, or of the
     slowest transfer there and back.  A worker keeps one weight version, gradients, the optimizer's
     state, buffers, and the activations of all microbatches; with recomputation all inputs, and the
     activations of one microbatch (and of the last, if that is not recomputed).
@@ -113,12 +110,10 @@ def balanced(
         cluster: the workers and their links.
         stages: how many; by default one a worker.
         by: see :func:`balance`, which says how good each is.
-        of: "time" (forward and backward seconds) or "size" (bytes that one microbatch takes:
-            weights, gradients, optimizer's state, buffers, activations).
+        of: "time" (of both passes) or "size" (all bytes that one microbatch takes).
         microbatches: in a batch.
         recompute: which microbatches are recomputed.
-        optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
-            plain SGD, 1 with momentum, 2 for Adam.
+        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam.
 
     Raises:
         ValueError: there are more stages than layers or workers, or they do not fit the memory.
@@ -176,11 +171,10 @@ def _gpipe_bytes(
     stop = np.cumsum(balance)
     first = stop - balance
     made = {"never": microbatches, "except_last": 2, "always": 1}[recompute]
-    gradients = ranges.first_gradient_bytes(first, stop), ranges.parameter_bytes(first, stop)
-    moments = zip((microbatches, microbatches - 1), gradients, strict=True)
+    one = ranges.first_gradient_bytes(first, stop)
     found = [
-        ranges.worker_bytes(first, stop, 1 + states, count, min(made, count), each)
-        for count, each in moments
+        ranges.worker_bytes(first, stop, 1 + states, count, min(made, count), gradients)
+        for count, gradients in ((microbatches, one), (microbatches - 1, None))
     ]
     return np.maximum(*found)
 

@@ -12,15 +12,11 @@ from pipekit.planning.layer_ranges import Floats
 from pipekit.planning.objectives import Bytes, Seconds
 from pipekit.progress import planning_bar
 
-TIE = 1e-9
-"""Values that differ by less than this part are equal: sums of floats round."""
-_MOST_KEPT = 16
-"""Matrices of replicated stages that are kept for use again; a large graph's takes 32 MB."""
-_ROWS = 128
-"""Rows of a matrix that are looked at together: of the cuts behind the first of them."""
+TIE = 1e-9  # values that differ by less than this part are equal: sums of floats round
+_MOST_KEPT = 16  # matrices of replicated stages kept for use again; a large one takes 32 MB
+_ROWS = 128  # rows of a matrix that are looked at together: of the cuts behind the first of them
 
-Workers = Fraction | int
-"""A number of them, for each of a group of members."""
+Workers = Fraction | int  # a number of them, for each of a group of members
 
 
 class NestedStage(NamedTuple):
@@ -40,13 +36,11 @@ class BottleneckProgram:
 
     At each level, the layers between two cuts on exactly m members are either one stage on all of
     them, or a first stage on r of them and the best of the rest on m - r.  What one member needs
-    for a stage is the best of the level below on that whole member (a server, with all of its
-    workers).
+    for a stage is the best of the level below on that whole member (a server).
 
-    All that the program knows of a graph is that the objective is infinite where a cut does not
-    contain the other.  The paper builds up from the first layer.  This goes from the last: a stage
-    has ceil(workers from it to the end / its replicas) minibatches in flight, so that the workers
-    behind it must be known before one can say whether its memory suffices.
+    The paper builds up from the first layer, this from the last: how many minibatches a stage has
+    in flight, and so its memory, depends on the workers behind it.  Of a graph the objective is
+    infinite where a cut does not contain the other.
 
     ``layers`` is the number of the last cut, ``widths`` are the members that each level joins,
     innermost first.  ``candidates`` counts what was compared: a first stage, its members, and what
@@ -54,11 +48,7 @@ class BottleneckProgram:
     """
 
     def __init__(
-        self,
-        objective: Seconds | Bytes,
-        layers: int,
-        widths: Sequence[int],
-        replicate: bool = True,
+        self, objective: Seconds | Bytes, layers: int, widths: Sequence[int], replicate: bool = True
     ) -> None:
         self._objective = objective
         self._layers = layers
@@ -78,10 +68,10 @@ class BottleneckProgram:
         return min(self._values)
 
     def plan(self) -> tuple[NestedStage, ...]:
-        """Return the plan that has the least value; nothing if none fits.
+        """Return the plan of the least value, if one fits.
 
-        Of equal plans it takes one on the fewest members; of these, one whose first stage has the
-        most layers, then the fewest replicas, then likewise for its second stage, and so on.
+        Of equal ones it is one on the fewest members, then with the most layers and the fewest
+        replicas on the first stage, and so on.
         """
         limit = self.least() * (1 + TIE)
         if limit == np.inf:
@@ -90,10 +80,9 @@ class BottleneckProgram:
         return self._choose(self._top, members, 0, 0, self._layers, limit)
 
     def _solve(self, level: int, members: int, behind: Workers) -> Floats:
-        """Return the matrix of the best on exactly so many members.
+        """Return the matrix of the best on exactly so many members, or its last column at the top.
 
-        At the outermost level it has its last column only.  ``behind`` are the workers that run
-        later layers, for each of these groups of members.
+        ``behind`` are the workers that run later layers, for each of these groups of members.
         """
         if level < 0:
             return self._objective.worker(1 + ceil(behind))

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from math import comb
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from pipekit.clusters import Cluster
 from pipekit.partition.balance import best_split, require_stages
 from pipekit.planning.layer_ranges import (
     Floats,
+    Index,
     LayerRanges,
     exact_bytes,
     milliseconds,
@@ -22,16 +22,12 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, flush
 from pipekit.schedules import interleaved as interleaved_1f1b
 
-_FEW = 2_000
-"""So many splits are all tried."""
-_CHAINS, _STEPS = 128, 500
-"""Splits that are annealed side by side; and steps of each, for every stage."""
+_FEW = 2_000  # so many splits are all tried
+_CHAINS, _STEPS = 128, 500  # splits annealed side by side; steps of each, for every stage
 _HOT, _COLD = 1e-1, 1e-4
 """What a step may add to the logarithm of the longest load, at first and at last."""
-_POWER = 24
-"""Of the norm of the workers' loads that stands for the longest: others count, too."""
-_EVEN, _OVER = 1e-4, 1e3
-"""What the squares of the stages' seconds count beside, and bytes over the limit."""
+_POWER = 24  # of the norm of the workers' loads that stands for the longest: others count, too
+_EVEN, _OVER = 1e-4, 1e3  # of the stages' squared seconds, and of bytes over the limit
 
 
 def interleaved(
@@ -46,12 +42,9 @@ def interleaved(
     """Return stages whose busiest worker has the least to do, stage s on worker s modulo workers.
 
     With one chunk a worker this is the optimum, by dynamic programming; with more, few splits are
-    all tried, and of many some are annealed.  Tests compare all with the optimum.  Links do not
-    count.
-
-    A worker keeps one weight version, gradients, the optimizer's state and buffers of all its
-    stages, and the activations that 1F1B, :func:`pipekit.schedules.flush` or
-    :func:`pipekit.schedules.interleaved`, has in flight on each.
+    all tried, and of many some are annealed.  Links do not count.  A worker keeps one weight
+    version, gradients, the optimizer's state and buffers of all its stages, and the activations
+    that 1F1B, interleaved with several chunks, has in flight on each.
 
     Args:
         profile: costs of a microbatch.
@@ -60,8 +53,7 @@ def interleaved(
         microbatches: in a batch.
         predictors: how many layers before the last one stay in one stage, as MTP's have to in
             Megatron-LM.
-        optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
-            plain SGD, 1 with momentum, 2 for Adam.
+        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam.
 
     Raises:
         ValueError: there are more stages than layers, or no split is found that fits the memory.
@@ -73,8 +65,7 @@ def interleaved(
             f"{len(profile)} layers: use 0 to {len(profile) - 2}"
         )
     require_stages(stages, len(profile) - max(0, predictors - 1))
-    ranges = LayerRanges(profile)
-    loop = _Loop(ranges, cluster, stages, microbatches, predictors, optimizer_states)
+    loop = _Loop(profile, cluster, stages, microbatches, predictors, optimizer_states)
     balance = loop.best()
     seconds, memory = loop.loads(balance), loop.peaks(balance)
     if not memory.max() <= cluster.device.memory_bytes:
@@ -83,8 +74,7 @@ def interleaved(
             f"worker: give each {exact_bytes(memory.max())}, which the most even one needs, use "
             f"more workers, or fewer microbatches"
         )
-    stops, worker = np.cumsum(balance), int(seconds.argmax())
-    each = loop.seconds[stops - balance, stops]
+    worker, each = int(seconds.argmax()), loop.seconds[_ends(balance)]
     return Plan(
         method="interleaved",
         stages=stage_plans(balance, each, memory[np.arange(stages) % cluster.workers]),
@@ -97,28 +87,17 @@ def interleaved(
     )
 
 
-class _Cost(NamedTuple):
-    """How bad a split is."""
-
-    excess: float  # bytes over the limit of a worker, as a share of that
-    longest: float  # seconds of the busiest worker
-    uneven: float  # the sum of the squares of the stages' seconds: long ones fill and drain slowly
-
-
 class _Loop:
     """Splits into stages that are dealt out in a loop.
 
-    Attributes:
-        seconds: of the layers between two cuts as one stage, ``[first, stop]``; infinite where
-            there cannot be one.
-        held: for each worker the microbatches of each of its stages that it has in flight before
-            each of its passes, ``[pass, chunk]``.
-        bound: seconds of the busiest worker that no split goes below.
+    ``seconds`` are those of a stage by its cuts, ``[first, stop]``; ``held`` for each worker the
+    microbatches in flight of its stages before each of its passes, ``[pass, chunk]``; no split goes
+    below ``bound`` seconds of the busiest worker.
     """
 
     def __init__(
         self,
-        ranges: LayerRanges,
+        profile: Profile,
         cluster: Cluster,
         stages: int,
         microbatches: int,
@@ -127,6 +106,7 @@ class _Loop:
     ) -> None:
         self._workers, self._stages = cluster.workers, stages
         self._limit = cluster.device.memory_bytes
+        ranges = LayerRanges(profile)
         first, stop = ranges.every()
         sums = ranges.total("forward_s", first, stop) + ranges.total("backward_s", first, stop)
         self.seconds = np.where(ranges.possible, sums, np.inf)
@@ -134,15 +114,17 @@ class _Loop:
         tensors = 1 + optimizer_states
         parts = [ranges.worker_bytes(first, stop, tensors, in_flight) for in_flight in (0, 1)]
         self._constant, self._each = parts[0], parts[1] - parts[0]
-        one = _one_batch(stages, microbatches, self._workers)
-        self.held = [*_held(one, stages // self._workers)]
+        if stages == self._workers:
+            table = flush(stages, microbatches)
+        else:
+            table = interleaved_1f1b(stages, microbatches, workers=self._workers)
+        self.held = [*_held(table.take(1), stages // self._workers)]
         # Of each stage, when its worker has the most microbatches in flight.
         most = [counts[counts.sum(axis=1).argmax()] for counts in self.held]
         self._fullest = np.stack(most, axis=1).ravel()
         self.bound = max(float(sums[0, -1]) / self._workers, float(np.diag(sums, 1).max()))
 
     def best(self) -> list[int]:
-        """Return the layers of each stage, of the best split found."""
         even = best_split(self.seconds, self._stages, np.maximum)
         if self._stages == self._workers:
             counts = self._fullest[:, None, None]
@@ -186,32 +168,26 @@ class _Loop:
 
     def loads(self, balance: Sequence[int]) -> Floats:
         """Return the seconds of each worker's stages."""
-        stops = np.cumsum(balance)
-        each = self.seconds[stops - balance, stops]
-        loads: Floats = each.reshape(-1, self._workers).sum(axis=0)
-        return loads
+        return np.asarray(self.seconds[_ends(balance)].reshape(-1, self._workers).sum(axis=0))
 
     def peaks(self, balance: Sequence[int]) -> Floats:
         """Return the most bytes of each worker."""
-        stops = np.cumsum(balance)
-        constant, each = (
-            part[stops - balance, stops].reshape(-1, self._workers)
-            for part in (self._constant, self._each)
-        )
+        parts = self._constant[_ends(balance)], self._each[_ends(balance)]
+        constant, each = (part.reshape(-1, self._workers) for part in parts)
         most = [(counts @ own).max() for counts, own in zip(self.held, each.T, strict=True)]
         return np.asarray(constant.sum(axis=0) + most)
 
-    def _cost(self, balance: Sequence[int]) -> _Cost:
-        stops = np.cumsum(balance)
+    def _cost(self, balance: Sequence[int]) -> tuple[float, float, float]:
+        """Return the share of bytes over the limit, seconds of the busiest worker, unevenness."""
         excess = max(0.0, float(self.peaks(balance).max()) / self._limit - 1)
-        uneven = (self.seconds[stops - balance, stops] ** 2).sum()
-        return _Cost(excess, float(self.loads(balance).max()), float(uneven))
+        uneven = (self.seconds[_ends(balance)] ** 2).sum()
+        return excess, float(self.loads(balance).max()), float(uneven)
 
 
-def _one_batch(stages: int, microbatches: int, workers: int) -> Schedule:
-    if stages == workers:
-        return flush(stages, microbatches).take(1)
-    return interleaved_1f1b(stages, microbatches, workers=workers).take(1)
+def _ends(balance: Sequence[int]) -> tuple[Index, Index]:
+    """Return the first layer of each stage, and the layer after its last."""
+    stops = np.cumsum(balance)
+    return stops - balance, stops
 
 
 def _held(schedule: Schedule, chunks: int) -> Iterator[NDArray[np.int64]]:

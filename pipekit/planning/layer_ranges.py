@@ -30,13 +30,10 @@ class PairBytes(NamedTuple):
 class LayerRanges:
     """Costs of the layers between two cuts of a chain, for one microbatch.
 
-    Cut k is before layer k: ``first`` and ``stop`` are a stage's first layer and the layer after
-    its last.  :class:`.states.StateRanges` has the cuts of a graph.
-
-    ``layers`` is the number of the last cut.  At each cut pass ``boundary_bytes``: the model's
-    input, or the main tensor and all skips that are under way there.  A skip is so counted on links
-    past which a pipeline sends it straight, as in PipeDream's optimizer.  ``possible`` says by
-    ``[first, stop]`` whether there are layers between two cuts that can be a stage.
+    Cut k is before layer k, ``layers`` the number of the last cut.  ``boundary_bytes`` pass each
+    cut: the model's input, or the main tensor and all skips that are under way there, as in
+    PipeDream's optimizer.  ``possible`` says by ``[first, stop]`` whether the layers between two
+    cuts can be a stage.
     """
 
     boundary_bytes: Floats
@@ -82,31 +79,13 @@ class LayerRanges:
             entering, leaving, np.where(first <= stop, np.maximum.accumulate(lead, axis=1), 0.0)
         )
 
-    @cached_property
-    def every_compute_s(self) -> Floats:
-        """Seconds of forward, backward and update by ``[first, stop]``; infinite if impossible."""
-        return np.where(self.possible, self.total("compute_s", *self.every()), np.inf)
-
-    @cached_property
-    def every_parameter_bytes(self) -> Floats:
-        """Bytes of the trained parameters by ``[first, stop]``, possible or not."""
-        return self.parameter_bytes(*self.every())
-
     def total(self, name: str, first: Index, stop: Index) -> Floats:
         """Return one of :data:`SUMS`, or "compute_s": T_l with the optimizer's step."""
         total: Floats = self._totals[name][stop] - self._totals[name][first]
         return total
 
-    def parameter_bytes(self, first: Index, stop: Index) -> Floats:
-        """Return bytes of the trained parameters."""
-        return self.total("parameter_bytes", first, stop)
-
     def first_gradient_bytes(self, first: Index, stop: Index) -> Floats:
-        """Return how far gradients raise the bytes in the first backward of a batch.
-
-        There they come layer by layer as activations go; in later backwards of a batch all
-        gradients are there from the start.
-        """
+        """Return by how much gradients raise the bytes: they come as activations go."""
         parameters, saved = self._totals["parameter_bytes"], self._totals["saved_bytes"]
         rise: Floats = parameters[stop] - saved[stop] + self.pairs.lead[first, stop]
         return rise
@@ -124,17 +103,18 @@ class LayerRanges:
 
         ``tensors`` of the parameters' size are weight versions and the optimizer's state.  Of every
         microbatch ``in_flight`` there is the stage's input, with skips from other stages; of those
-        of which more is ``kept``, by default all, also what layers save, and the output.
-        ``gradients`` are those of all parameters, or :meth:`first_gradient_bytes`.
+        ``kept``, by default all, also what layers save, and the output.  ``gradients`` are by
+        default as large as the parameters.
         """
+        parameters = self.total("parameter_bytes", first, stop)
         sent = self._unsaved_output[stop] + self.pairs.leaving[first, stop]
         kept = in_flight if kept is None else kept
         total: Floats = (
-            tensors * self.parameter_bytes(first, stop)
+            tensors * parameters
             + self.total("buffer_bytes", first, stop)
             + in_flight * (self._input_bytes[first] + self.pairs.entering[first, stop])
             + kept * (self.total("saved_bytes", first, stop) + sent)
-            + (self.parameter_bytes(first, stop) if gradients is None else gradients)
+            + (parameters if gradients is None else gradients)
         )
         return total
 

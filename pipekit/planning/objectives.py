@@ -33,9 +33,9 @@ def transfer_seconds(boundary_bytes: Floats | float, level: Level) -> Floats | f
 class Seconds:
     """Seconds a minibatch in steady state, as an objective of the dynamic program.
 
-    Matrices hold, at ``[i, j]``, the value for the layers between the cuts i and j, infinite where
-    there are none or where a worker's memory does not hold them.  ``in_flight_matters`` says
-    whether they depend on the minibatches in flight.
+    Matrices hold the value for the layers between two cuts, ``[first, stop]``, infinite where there
+    are none or where a worker's memory does not hold them.  ``in_flight_matters`` says whether they
+    depend on the minibatches in flight.
     """
 
     def __init__(
@@ -48,21 +48,21 @@ class Seconds:
     ) -> None:
         self._ranges, self._levels, self._cost = ranges, levels, cost
         self._memory, self._limit = memory, limit
+        self._every = ranges.every()
+        self._compute_s = np.where(ranges.possible, ranges.total("compute_s", *self._every), np.inf)
         self.in_flight_matters = False
         if limit < np.inf:
             fullest = memory.worker(math.prod(level.width for level in levels))
             self.in_flight_matters = bool((fullest[fullest < np.inf] > limit).any())
 
     def worker(self, in_flight: int) -> Floats:
-        """Return the matrix of one worker, for the microbatches that it has in flight."""
         if self._limit == np.inf:
-            return self._ranges.every_compute_s
-        fits = self._memory.worker(in_flight) <= self._limit
-        return np.where(fits, self._ranges.every_compute_s, np.inf)
+            return self._compute_s
+        return np.where(self._memory.worker(in_flight) <= self._limit, self._compute_s, np.inf)
 
     def replicated(self, inner: Floats, level: int, members: int) -> Floats:
-        """Return the matrix of a stage on so many members of a level."""
-        sync = sync_seconds(self._ranges.every_parameter_bytes, members, self._levels[level])
+        weights = self._ranges.total("parameter_bytes", *self._every)
+        sync = sync_seconds(weights, members, self._levels[level])
         return stage_seconds(self._cost, inner, sync, members)
 
     def transfer(self, level: int) -> Floats:
@@ -71,10 +71,10 @@ class Seconds:
 
 
 class Bytes:
-    """Bytes on the fullest worker, as an objective of the dynamic program like :class:`Seconds`.
+    """Bytes on the fullest worker, as an objective like :class:`Seconds`.
 
-    A minibatch in flight holds a weight version of its own (weight stashing) and its activations.
-    Each minibatch ends with an update, which frees its gradients.
+    A minibatch in flight holds a weight version of its own (weight stashing) and its activations;
+    it ends with an update, which frees its gradients.
     """
 
     in_flight_matters = True
@@ -90,7 +90,6 @@ class Bytes:
         return self._ranges.worker_bytes(first, stop, tensors, in_flight, gradients=gradients)
 
     def worker(self, in_flight: int) -> Floats:
-        """Return the matrix of one worker's bytes."""
         size = self.of(*self._ranges.every(), in_flight)
         return np.where(self._ranges.possible, size, np.inf)
 

@@ -9,14 +9,8 @@ from pipekit.choices import require_choice
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
 from pipekit.planning.layer_ranges import exact_bytes, milliseconds
-from pipekit.planning.objectives import (
-    Cost,
-    Seconds,
-    stage_seconds,
-    sync_seconds,
-    transfer_seconds,
-)
-from pipekit.planning.states import SearchSpace, Settled
+from pipekit.planning.objectives import Cost, Seconds, stage_seconds, sync_seconds, transfer_seconds
+from pipekit.planning.states import SearchSpace
 from pipekit.plans import Plan, StagePlan, layers_text
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
@@ -40,22 +34,18 @@ def pipedream(
     bandwidth, once in a round of m minibatches.  A transfer takes 2 C, activation and gradient.
     Latencies do not count; every link is taken to be its member's own.
 
-    With several levels the plan is hierarchical: what the program finds for all workers of a group
-    is what one member computes at the next level.  The plan returned is the best of the
-    hierarchical ones for the cluster and for one of its groups at each level, and of the flat one
-    that takes all links to be as slow as the slowest.  Workers, and members of the outermost level
-    that is used, may stay idle.
+    The best is taken of the hierarchical plans for the cluster and for one of its groups at each
+    level, and of the flat one over links that are all as slow as the slowest.  Workers, and members
+    of the outermost level that is used, may stay idle.
 
     A worker's memory has to hold, for every minibatch in flight, a weight version and the
     activations, and once the gradients, the optimizer's state and the buffers.  In flight are
-    ceil(workers from this stage to the end / replicas of this stage) a replica, which for the first
-    stage is NOAM.
+    ceil(workers from this stage to the end / replicas of this stage) a replica.
 
-    A profile that is a graph (:attr:`Profile.values`) is cut at its states, the sets of layers that
-    hold, with a layer, also what it reads, as in the released optimizer.  The plan's stages then
-    name layers in the plan's order.  If a graph has more than
-    :data:`pipekit.planning.states.MOST_STATES`, only cuts in the profile's own order are tried, and
-    the plan says so.
+    A profile that is a graph (:attr:`Profile.values`) is cut at the sets of layers that hold, with
+    a layer, also what it reads, as in the released optimizer; of more than 2,000 such sets only
+    those in the profile's order are tried, and the plan says so.  Its stages name layers in the
+    plan's order.
 
     Equally fast plans (to one part in 10^9): fewest workers, then hierarchical before flat, then
     most layers on the first stage, fewest replicas of it, and so on with the second.
@@ -65,8 +55,7 @@ def pipedream(
         cluster: the workers and their links.
         cost: "paper" (the maximum of compute and synchronisation) or "released" (their sum).
         replicate: False for a straight pipeline, each stage on one worker.
-        optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
-            plain SGD, 1 with momentum, 2 for Adam.
+        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam.
         progress: whether to show a bar, if it takes more than a second.
 
     Raises:
@@ -77,24 +66,29 @@ def pipedream(
     best = planner.best(replicate)
     if best is None:
         raise ValueError(planner.why_nothing_fits(replicate))
-    (seconds, what, timed), settled = best
-    in_flight = optimal_in_flight([stage.replicas for stage in timed])
+    (seconds, what, timed), order = best
+    space, in_flight = planner.space, optimal_in_flight([stage.replicas for stage in timed])
     return Plan(
         method="pipedream",
         stages=tuple(
-            replace(stage, memory_bytes=float(settled.memory.of(stage.first, stage.stop, count)))
+            replace(
+                stage,
+                first=space.layers_before(stage.first),
+                stop=space.layers_before(stage.stop),
+                memory_bytes=float(space.memory.of(stage.first, stage.stop, count)),
+            )
             for stage, count in zip(timed, in_flight, strict=True)
         ),
         microbatch_rows=profile.rows,
         in_flight=in_flight[0],
         predicted_s=seconds,
-        why=f"The slowest is {what}. {planner.compared()}{planner.space.remark}",
-        order=settled.order,
+        why=f"The slowest is {what}. {planner.compared()}{space.remark}",
+        order=() if list(order) == list(range(len(order))) else tuple(order),
     )
 
 
 class _Timed(NamedTuple):
-    """A plan for some layers: seconds a minibatch, what takes them, and the stages."""
+    """A plan for some layers: seconds a minibatch, what takes them, and the stages by cuts."""
 
     seconds: float
     what: str
@@ -103,8 +97,6 @@ class _Timed(NamedTuple):
 
 @dataclass(frozen=True)
 class _Planner:
-    """One profile, cluster and cost."""
-
     space: SearchSpace
     cluster: Cluster
     cost: Cost
@@ -112,20 +104,23 @@ class _Planner:
 
     @property
     def limit(self) -> float:
-        """Bytes of a worker."""
         return self.cluster.device.memory_bytes
 
-    def best(self, replicate: bool) -> tuple[_Timed, Settled] | None:
-        """Return the times of the best plan that fits, and its layers in one order; or None."""
+    def best(self, replicate: bool) -> tuple[_Timed, Sequence[int]] | None:
+        """Return the times of the best plan that fits, and its layers in their order; or None."""
         programs = self._programs(replicate)
         least = min(program.least() for program, _ in programs) * (1 + TIE)
         if least == math.inf:
             return None
-        found = [self._timed(*each) for each in programs if each[0].least() <= least]
+        found = []
+        for program, levels in programs:
+            if program.least() <= least:
+                nodes = program.plan()
+                order = self.space.order(nodes)
+                found.append((self._chain(order, nodes, levels), order))
         return min(found, key=lambda found: sum(stage.replicas for stage in found[0].stages))
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
-        """Return the programs of the hierarchies that may have the best plan."""
         every = self.cluster.levels
         hierarchies: list[Sequence[Level]] = [every[:k] for k in range(len(every), 0, -1)]
         if len(every) > 1:
@@ -146,11 +141,10 @@ class _Planner:
         return programs
 
     def compared(self) -> str:
-        """Return what plain data parallelism and a straight pipeline would take."""
         ranges, layers = self.space.ranges, self.space.ranges.layers
         everywhere = ranges.total("compute_s", 0, layers)
         for level in self.cluster.levels:
-            sync = sync_seconds(ranges.parameter_bytes(0, layers), level.width, level)
+            sync = sync_seconds(ranges.total("parameter_bytes", 0, layers), level.width, level)
             everywhere = stage_seconds(self.cost, everywhere, sync, level.width)
         straight = min(program.least() for program, _ in self._programs(replicate=False))
         fits = self.limit == math.inf or self.space.memory.of(0, layers, 1) <= self.limit
@@ -161,7 +155,6 @@ class _Planner:
         )
 
     def why_nothing_fits(self, replicate: bool) -> str:
-        """Return what is the least memory with which a plan exists."""
         workers, layers = self.cluster.workers, self.space.ranges.layers
         program = BottleneckProgram(self.space.memory, layers, [workers], replicate)
         return (
@@ -169,38 +162,35 @@ class _Planner:
             f"give each at least {exact_bytes(program.least(self.progress))}"
         )
 
-    def _timed(self, program: BottleneckProgram, levels: Sequence[Level]) -> tuple[_Timed, Settled]:
-        settled = self.space.settle(program.plan(), self.limit)
-        return self._chain(settled, settled.nodes, levels), settled
-
     def _chain(
-        self, settled: Settled, nodes: Sequence[NestedStage], levels: Sequence[Level]
+        self, order: Sequence[int], nodes: Sequence[NestedStage], levels: Sequence[Level]
     ) -> _Timed:
         """Return what stages that follow one another at the last of the levels take together."""
-        parts = [self._stage(settled, node, levels) for node in nodes]
+        parts = [self._stage(order, node, levels) for node in nodes]
         seconds, what, _ = max(parts, key=lambda part: part.seconds)
         for node in nodes[:-1]:
-            size = float(settled.ranges.boundary_bytes[node.stop])
+            size = float(self.space.ranges.boundary_bytes[node.stop])
             passing = float(transfer_seconds(size, levels[-1]))
             if passing > seconds:
                 seconds = passing
-                last, first = settled.names[node.stop - 1 : node.stop + 1]
+                stop = self.space.layers_before(node.stop)
+                last, first = order[stop - 1 : stop + 1]
                 what = f"the transfer from layer {last} to {first}"
                 what += f" over {levels[-1].name} ({milliseconds(passing)})"
         return _Timed(seconds, what, tuple(stage for part in parts for stage in part.stages))
 
-    def _stage(self, settled: Settled, node: NestedStage, levels: Sequence[Level]) -> _Timed:
+    def _stage(self, order: Sequence[int], node: NestedStage, levels: Sequence[Level]) -> _Timed:
         """Return what one stage at the last of the levels takes."""
-        *below, level = levels
+        space, (*below, level) = self.space, levels
         first, stop, members, inside = node
         if inside:
-            inner = self._chain(settled, inside, below)
+            inner = self._chain(order, inside, below)
         else:
-            seconds = float(settled.ranges.total("compute_s", first, stop))
+            seconds = float(space.ranges.total("compute_s", first, stop))
             inner = _Timed(seconds, "", (StagePlan(first, stop, 1, predicted_s=seconds),))
 
         def sync(first: int, stop: int) -> float:
-            size = settled.ranges.parameter_bytes(first, stop)
+            size = space.ranges.total("parameter_bytes", first, stop)
             return float(sync_seconds(size, members, level))
 
         def shared(stage: StagePlan) -> StagePlan:
@@ -209,7 +199,8 @@ class _Planner:
             return replace(stage, replicas=stage.replicas * members, predicted_s=seconds)
 
         total = float(stage_seconds(self.cost, inner.seconds, sync(first, stop), members))
-        layers, what = layers_text(settled.names[first:stop]), inner.what
+        own = order[space.layers_before(first) : space.layers_before(stop)]
+        layers, what = layers_text(own), inner.what
         if sync(first, stop) > inner.seconds:
             what = f"the synchronisation of {layers} over {level.name} ({milliseconds(total)})"
         elif not what:

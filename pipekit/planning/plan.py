@@ -34,9 +34,8 @@ def plan(
     Args:
         profile: costs of each layer; for "parallel_pipelines" there may be several, by rows.
         cluster: the workers and their links.
-        method: "pipedream", "parallel_pipelines" (PipeDream-2BW's) or "balance" (GPipe's and
-            torchgpipe's, :func:`balanced`) or "interleaved" (Megatron-LM's loop); each has a
-            function of its own here.
+        method: "pipedream", "parallel_pipelines" (PipeDream-2BW's), "balance" (GPipe's and
+            torchgpipe's, :func:`balanced`) or "interleaved" (Megatron-LM's loop).
         progress: whether to show a bar, if it takes more than a second.
         options: the planner's own, such as ``cost="released"`` or ``max_batch``.
 

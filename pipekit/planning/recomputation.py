@@ -1,7 +1,5 @@
 """Which layers of each stage to recompute, so that every worker has room."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,7 +8,6 @@ from pipekit.plans import Plan, StagePlan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check
 from pipekit.schedules.schedule import beginning
-from pipekit.schedules.table import Tasks
 
 
 def layers_to_recompute(
@@ -25,9 +22,8 @@ def layers_to_recompute(
 
     A worker's choice is a knapsack: the layers whose forwards take longest keep their activations,
     as often as microbatches are in flight at once (adaptive recomputation in AdaPipe, Sun et al.,
-    ASPLOS 2024).  So early stages recompute more.  What a layer frees is there again for the moment
-    of its backward; if anything is recomputed, there is room for the largest.
-    ``profile.recomputing(layers)`` has the costs of the choice.
+    ASPLOS 2024).  What a layer frees is there again for the moment of its backward; if anything is
+    recomputed, there is room for the largest.  ``profile.recomputing(layers)`` has the costs.
 
     Args:
         profile: what each layer of a chain costs.
@@ -52,8 +48,14 @@ def layers_to_recompute(
     for worker, tasks in enumerate(some.workers):
         stages = sorted({task.stage for task in tasks})
         cuts = [plan.stages[stage] for stage in stages]
-        in_flight = _in_flight(tasks, stages)
-        held = _held(ranges, cuts, in_flight, versions[worker] / len(stages), optimizer_states)
+        more = [[task.op.in_flight * (task.stage == stage) for stage in stages] for task in tasks]
+        in_flight = np.unique(np.cumsum(more, axis=0), axis=0)  # [moments, stages]
+        tensors = versions[worker] / len(stages) + optimizer_states
+        parts = [
+            ranges.worker_bytes(cut.first, cut.stop, tensors, each)
+            for cut, each in zip(cuts, in_flight.T, strict=True)
+        ]
+        held = np.sum(parts, axis=0)  # bytes at each moment, nothing being recomputed
         if held.max() <= memory_bytes:
             continue
         pairs = [(layer, cut) for cut in cuts for layer in range(cut.first, cut.stop)]
@@ -73,26 +75,6 @@ def layers_to_recompute(
     return tuple(sorted(chosen))
 
 
-def _in_flight(tasks: Tasks, stages: Sequence[int]) -> NDArray[np.int64]:
-    """Return which numbers of microbatches are in flight on the stages together: a row each."""
-    more = [[task.op.in_flight * (task.stage == stage) for stage in stages] for task in tasks]
-    return np.unique(np.cumsum(more, axis=0), axis=0)
-
-
-def _held(
-    ranges: LayerRanges,
-    cuts: Sequence[StagePlan],
-    in_flight: NDArray[np.int64],
-    versions: float,
-    states: float,
-) -> Floats:
-    """Return a worker's bytes with so many microbatches in flight, nothing being recomputed."""
-    each = zip(cuts, in_flight.T, strict=True)
-    parts = [ranges.worker_bytes(cut.first, cut.stop, versions + states, n) for cut, n in each]
-    held: Floats = np.sum(parts, axis=0)
-    return held
-
-
 def _freed(profile: Profile, layer: int, cut: StagePlan) -> float:
     """Return by how much less its stage keeps of a microbatch if a layer is recomputed."""
     kept = (
@@ -105,10 +87,8 @@ def _freed(profile: Profile, layer: int, cut: StagePlan) -> float:
 def _cheapest(seconds: Floats, freed: Floats, needed: Floats) -> NDArray[np.bool_] | None:
     """Return the layers of the least seconds that free what is needed; None: all do not.
 
-    Args:
-        seconds: of each layer, ``[layers]``.
-        freed: bytes by each layer, in every row for another moment, ``[moments, layers]``.
-        needed: bytes at each moment, ``[moments]``.
+    ``seconds`` are by ``[layers]``, bytes ``freed`` by ``[moments, layers]``, ``needed`` by
+    ``[moments]``.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # here: it takes a second
 

@@ -5,8 +5,7 @@ stages between the cuts cost.
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +14,10 @@ from pipekit.planning.bottleneck import NestedStage
 from pipekit.planning.layer_ranges import Floats, LayerRanges, PairBytes, layer_costs
 from pipekit.planning.objectives import Bytes
 from pipekit.profiling import Profile, ValueProfile
-from pipekit.schedules import optimal_in_flight
 
-MOST_STATES = 2000
-"""With more, the matrices of the dynamic program (one number for each pair) grow too large."""
-_MOST_COUNTED = 100_000
+MOST_STATES = 2000  # with more, the matrices of the dynamic program grow too large
 
 Bools = NDArray[np.bool_]
-
-
-class TooManyStates(ValueError):
-    """A graph can be cut in more ways than can be planned."""
 
 
 class States:
@@ -34,32 +26,23 @@ class States:
     PipeDream's released optimizer names each such set by its last layers, an antichain.  They are
     numbered by size, so that a set comes after all that it contains; of equally large ones the
     first layers in the profile's own order come last.  ``members`` says by ``[states, layers]``
-    whether a state holds a layer.
+    whether a state holds a layer.  ValueError if there are too many to plan.
     """
 
     def __init__(self, profile: Profile) -> None:
         layers = len(profile)
         self._without = _every_state(profile)
         self._sets = sorted(self._without, key=lambda held: (held.bit_count(), -held))
-        if (count := len(self._sets)) > MOST_STATES:
-            counted = f"more than {_MOST_COUNTED:,}" if count > _MOST_COUNTED else f"{count:,}"
-            raise TooManyStates(
-                f"the graph of {layers} layers can be cut in {counted} ways, too many to plan (at "
-                f"most {MOST_STATES:,})"
+        if len(self._sets) > MOST_STATES:
+            raise ValueError(
+                f"the graph of {layers} layers can be cut in more than {MOST_STATES:,} ways, too "
+                f"many to plan"
             )
-        size = -(-layers // 8)
-        held = b"".join(held.to_bytes(size, "little") for held in self._sets)
-        bits = np.frombuffer(held, np.uint8).reshape(count, size)
-        self.members = np.unpackbits(bits, axis=1, count=layers, bitorder="little").astype(bool)
+        held = [[state >> layer & 1 for layer in range(layers)] for state in self._sets]
+        self.members = np.array(held, bool)
 
     def __len__(self) -> int:
         return len(self._sets)
-
-    @cached_property
-    def _smaller(self) -> list[list[int]]:
-        """For each state those that lack one of its layers: first those that lack a late one."""
-        number = {held: place for place, held in enumerate(self._sets)}
-        return [[number[held] for held in sorted(self._without[state])] for state in self._sets]
 
     @cached_property
     def within(self) -> Bools:
@@ -70,41 +53,32 @@ class States:
         np.fill_diagonal(found, val=False)
         return found
 
-    def lowest_peaks(self, height: Floats) -> Floats:
-        """Return by ``[first, stop]`` how high one must climb from one state to another.
+    def peaks(self, height: Floats) -> Floats:
+        """Return the largest height of the states between two, both included, by ``[first, stop]``.
 
-        Each order of the layers between them passes some states; its peak is the largest height
-        among them, both ends included, and the lowest peak counts; infinite if there is no order.
+        These are the states of the profile's order; infinite if there are none.
         """
+        number = {held: place for place, held in enumerate(self._sets)}
         peaks = np.full((len(self), len(self)), np.inf)  # [stop, first]
-        for stop, smaller in enumerate(self._smaller):
-            for middle in smaller:
-                np.minimum(peaks[stop], peaks[middle], out=peaks[stop])
+        for stop, state in enumerate(self._sets):
+            # Of the states that lack one of its layers, that which lacks the last one counts.
+            for middle in sorted(self._without[state], reverse=True):
+                way = peaks[number[middle]]
+                np.copyto(peaks[stop], way, where=way < np.inf)
             np.maximum(peaks[stop], height[stop], out=peaks[stop])
             peaks[stop, stop] = height[stop]
         return peaks.T
 
-    def layers_between(self, first: int, stop: int, peaks: Floats | None = None) -> list[int]:
-        """Return the layers that ``stop`` has beyond ``first``, as they stand in the profile.
-
-        With what :meth:`lowest_peaks` returned they stand in an order with the lowest peak.
-        """
-        if peaks is None:
-            return _bits(self._sets[stop] & ~self._sets[first])
-        order: list[int] = []
-        state = stop
-        while state != first:
-            smaller = next(s for s in self._smaller[state] if peaks[first, s] <= peaks[first, stop])
-            order += _bits(self._sets[state] & ~self._sets[smaller])
-            state = smaller
-        return order[::-1]
+    def layers_between(self, first: int, stop: int) -> list[int]:
+        """Return the layers that ``stop`` has beyond ``first``, as they stand in the profile."""
+        beyond: list[int] = np.flatnonzero(self.members[stop] & ~self.members[first]).tolist()
+        return beyond
 
 
 class StateRanges(LayerRanges):
-    """Costs of the layers between two states of a graph.
+    """Costs of the layers between two states of a graph, which run in the profile's order.
 
-    Every value that crosses a cut counts once, however many layers read it behind the cut.  Where
-    memory decides, a stage's layers run in the order that lets gradients raise the bytes least.
+    Every value that crosses a cut counts once, however many layers read it behind the cut.
     """
 
     def __init__(self, profile: Profile, states: States) -> None:
@@ -122,7 +96,7 @@ class StateRanges(LayerRanges):
     @cached_property
     def pairs(self) -> PairBytes:
         height = self._totals["saved_bytes"] - self._totals["parameter_bytes"]
-        lead = self._states.lowest_peaks(height)
+        lead = self._states.peaks(height)
         none = np.zeros((len(self._states), len(self._states)))
         return PairBytes(*((none, none) if self._profile.relayed else self._between()), lead)
 
@@ -169,10 +143,7 @@ class StateRanges(LayerRanges):
         return entering, unsaved
 
     def _with_input(self) -> Bools:
-        """Return whether each state has what each layer made; the last column is the input's.
-
-        The model's input is there once anything has run.
-        """
+        """Return whether each state has what each layer, and in the last column the input, made."""
         anything = np.arange(len(self._states)) > 0
         return np.column_stack([self._states.members, anything])
 
@@ -180,55 +151,25 @@ class StateRanges(LayerRanges):
 def _every_state(profile: Profile) -> dict[int, list[int]]:
     """Return the states as bits, or too many, each with those that lack one of its layers."""
     needs = [0] * len(profile)
-    used_by: list[list[int]] = [[] for _ in profile.layers]
     for value in profile.values:
         if value.source is not None:
             for user in value.users:
                 needs[user] |= 1 << value.source
-                used_by[value.source].append(user)
-    ready = {0: sum(1 << layer for layer, needed in enumerate(needs) if not needed)}
     without: dict[int, list[int]] = {0: []}
     recent = [0]
-    while recent and len(without) <= _MOST_COUNTED:
+    while recent and len(without) <= MOST_STATES:
         larger = []
         for held in recent:
-            for layer in _bits(ready[held]):
+            for layer, needed in enumerate(needs):
                 grown = held | 1 << layer
+                if grown == held or needed & ~held:
+                    continue
                 if grown not in without:
-                    next_ones = ready[held] & ~(1 << layer)
-                    for user in used_by[layer]:
-                        if not needs[user] & ~grown:
-                            next_ones |= 1 << user
-                    ready[grown] = next_ones
                     without[grown] = []
                     larger.append(grown)
                 without[grown].append(held)
         recent = larger
     return without
-
-
-def _bits(held: int) -> list[int]:
-    """Return the numbers of the bits that are set, from the lowest."""
-    found = []
-    while held:
-        lowest = held & -held
-        found.append(lowest.bit_length() - 1)
-        held ^= lowest
-    return found
-
-
-class Settled(NamedTuple):
-    """A nested plan whose cuts are places in one order; empty: the order of the layers' numbers."""
-
-    nodes: tuple[NestedStage, ...]
-    order: tuple[int, ...]
-    ranges: LayerRanges
-    memory: Bytes
-
-    @property
-    def names(self) -> Sequence[int]:
-        """The numbers of the layers, in their order."""
-        return self.order or range(self.ranges.layers)
 
 
 class SearchSpace:
@@ -238,61 +179,29 @@ class SearchSpace:
     """
 
     def __init__(self, profile: Profile, optimizer_states: float) -> None:
-        self._profile, self._optimizer_states = profile, optimizer_states
         self._states, self.remark = None, ""
         edges = {(value.source, user) for value in profile.values for user in value.users}
         if profile.values and not edges >= set(pairwise(range(len(profile)))):
             try:
                 self._states = States(profile)
-            except TooManyStates as error:
+            except ValueError as error:
                 self.remark = f" Only cuts in the order of the layers were looked at: {error}."
         states = self._states
         self.ranges = LayerRanges(profile) if states is None else StateRanges(profile, states)
         self.memory = Bytes(self.ranges, optimizer_states)
 
-    def settle(self, nodes: Sequence[NestedStage], limit: float) -> Settled:
-        """Return a nested plan with its layers in one order.
-
-        Within a stage they run in the profile's order, unless only another fits the memory.
-        """
+    def order(self, nodes: Sequence[NestedStage]) -> Sequence[int]:
+        """Return the numbers of the layers in the order in which a nested plan runs them."""
         if (states := self._states) is None:
-            return Settled(tuple(nodes), (), self.ranges, self.memory)
-        leaves = list(_leaves(nodes))
-        runs = [states.layers_between(leaf.first, leaf.stop) for leaf in leaves]
-        settled = self._in_order(nodes, runs)
-        if limit == inf:
-            return settled
-        counts, first = optimal_in_flight([leaf.members for leaf in leaves]), 0
-        for number, (leaf, in_flight) in enumerate(zip(leaves, counts, strict=True)):
-            stop = first + len(runs[number])
-            if settled.memory.of(first, stop, in_flight) > limit:
-                lean = self.ranges.pairs.lead
-                runs[number] = states.layers_between(leaf.first, leaf.stop, lean)
-            first = stop
-        return self._in_order(nodes, runs)
+            return range(self.ranges.layers)
+        cuts = [0, *_stops(nodes)]
+        return [layer for ends in pairwise(cuts) for layer in states.layers_between(*ends)]
 
-    def _in_order(self, nodes: Sequence[NestedStage], runs: Sequence[Sequence[int]]) -> Settled:
-        order = tuple(layer for run in runs for layer in run)
-        if order == tuple(range(len(order))):
-            order = ()
-        ranges = LayerRanges(self._profile.in_order(order))
-        return Settled(self._counted(nodes), order, ranges, Bytes(ranges, self._optimizer_states))
-
-    def _counted(self, nodes: Sequence[NestedStage]) -> tuple[NestedStage, ...]:
-        """Return nodes that name a state by how many layers it holds."""
-        assert self._states is not None
-        sizes = self._states.members.sum(axis=1)
-        return tuple(
-            NestedStage(int(sizes[first]), int(sizes[stop]), members, self._counted(inside))
-            for first, stop, members, inside in nodes
-        )
+    def layers_before(self, cut: int) -> int:
+        return cut if self._states is None else int(self._states.members[cut].sum())
 
 
-def _leaves(nodes: Sequence[NestedStage], groups: int = 1) -> Iterator[NestedStage]:
-    """Yield the stages of a nested plan, each with its number of workers."""
+def _stops(nodes: Sequence[NestedStage]) -> Iterator[int]:
+    """Yield the cuts at which the stages of a nested plan stop."""
     for node in nodes:
-        workers = node.members * groups
-        if node.inside:
-            yield from _leaves(node.inside, workers)
-        else:
-            yield node._replace(members=workers)
+        yield from _stops(node.inside) if node.inside else (node.stop,)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import count, groupby, product, takewhile
 
 import numpy as np
@@ -38,9 +39,8 @@ def parallel_pipelines(
             by rows, of which each is taken as it is.
         cluster: the workers and their links.
         max_batch: rows that a global batch may have at most (B in section 4).
-        optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
-            plain SGD, 1 with momentum, 2 for Adam; 6 for Adam in mixed precision, where weights
-            of 2 bytes have a copy and two moments of 4 bytes each.
+        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam,
+            6 in mixed precision, where weights of 2 bytes have a copy and two moments of 4 each.
         progress: whether to show a bar, if it takes more than a second.
 
     Raises:
@@ -78,7 +78,6 @@ def _plan(
     cluster: Cluster,
     optimizer_states: float,
 ) -> Plan:
-    """Return a row of the sweep as a plan."""
     width, depth, rows = int(best["width"]), int(best["depth"]), int(best["microbatch_rows"])
     microbatches, recompute = int(best["microbatches"]), bool(best["recompute"])
     scaled = profile.scaled(rows) if isinstance(profile, Profile) else profile[rows]
@@ -107,7 +106,6 @@ def _plan(
 
 
 def _text(row: pd.Series) -> str:
-    """Return a row of the sweep for a message."""
     return (
         f"width {row['width']}, depth {row['depth']}, {row['microbatch_rows']} rows a microbatch, "
         f"{'with' if row['recompute'] else 'without'} recomputation"
@@ -129,11 +127,10 @@ def sweep(
     many microbatches a batch as max_batch allows, m = floor(max_batch / (w b)), and at least d;
     :func:`block_balance` says which layers make a stage.
 
-    The paper's Appendix A was not at hand.  A microbatch of one pipeline takes max over stages of
-    max(compute + transfers, all-reduce / m): ``compute`` is forward and backward and 1 / m of the
-    optimizer's step, and the forward again if it is recomputed; ``transfers`` are the activation
-    and the gradient that come in; the all-reduce is hidden behind the m microbatches of a batch.
-    The throughput is w b a such time.
+    A microbatch of one pipeline takes max over stages of max(compute + transfers, all-reduce / m):
+    ``compute`` is forward and backward and 1 / m of the optimizer's step, and the forward again if
+    it is recomputed; ``transfers`` are the activation and the gradient that come in; the all-reduce
+    is hidden behind the m microbatches of a batch.  (The paper's Appendix A was not at hand.)
 
     Stage i of d (from 0) holds two weight versions, one sum of gradients, the optimizer's state,
     its buffers, and for d - i microbatches in flight their activations, or only their inputs and
@@ -179,10 +176,9 @@ def sweep(
 class Placement:
     """Parallel pipelines on a cluster, the replicas of a stage being neighbours.
 
-    Replica r of stage i is worker ``i * width + r``, so that the all-reduce of a stage has a
-    server's fast links as far as it can (PipeDream-2BW, section 3.3).  ``reducing`` has the seconds
-    of each stage's all-reduce alone, a byte of its parameters; ``passing`` those for a microbatch
-    of every pipeline to go from each stage to the next at once, a byte of one.
+    Replica r of stage i is worker ``i * width + r`` (PipeDream-2BW, section 3.3).  ``reducing`` has
+    the seconds of each stage's all-reduce alone, a byte of its parameters; ``passing`` those for a
+    microbatch of every pipeline to go from each stage to the next at once, a byte of one.
     """
 
     def __init__(self, cluster: Cluster, width: int, depth: int) -> None:
@@ -193,13 +189,9 @@ class Placement:
         self.passing = self._of_each(self._passing, depth - 1)
 
     def _of_each(self, seconds: Callable[[int], float], stages: int) -> Floats:
-        known: dict[int, float] = {}
+        known = cache(seconds)
         firsts = range(0, stages * self._width, self._width)
-        for first in firsts:
-            place = first % self._period
-            if place not in known:
-                known[place] = seconds(first)
-        return np.array([known[first % self._period] for first in firsts], dtype=float)
+        return np.array([known(first % self._period) for first in firsts], dtype=float)
 
     def _reducing(self, first: int) -> float:
         if self._width == 1:
@@ -216,8 +208,6 @@ class Placement:
 
 
 class _Stages:
-    """The costs of stages, each an array of shape ``(depth,)``."""
-
     def __init__(
         self, ranges: LayerRanges, balance: Sequence[int], optimizer_states: float, recompute: bool
     ) -> None:
@@ -253,12 +243,8 @@ def block_balance(profile: Profile, depth: int) -> list[int]:
     """Return how many layers each stage gets: equal numbers of blocks, if they divide so.
 
     The blocks are the longest run of layers with parameters and outputs of equal size, if they make
-    up half of the computation; the first and the last stage have the layers before and after them.
-    Where there are no such blocks, or ``depth`` does not divide their number, the stage that
+    up half of the computation; the ends have the layers before and after them.  Else the stage that
     computes longest is as short as can be.
-
-    Raises:
-        ValueError: there are more stages than layers.
     """
     costs = [layer.forward_s + layer.backward_s for layer in profile.layers]
     sizes = [(layer.parameter_bytes, layer.output_bytes) for layer in profile.layers]

@@ -1,7 +1,6 @@
 """What each layer costs: measured, estimated for a named device, or imported."""
 
-from pipekit.profiling.graph import merged
 from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile, ValueProfile
 from pipekit.profiling.profile import Profile
 
-__all__ = ["LayerProfile", "Profile", "SkipProfile", "TieProfile", "ValueProfile", "merged"]
+__all__ = ["LayerProfile", "Profile", "SkipProfile", "TieProfile", "ValueProfile"]

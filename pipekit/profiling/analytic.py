@@ -31,11 +31,10 @@ def analytic(
 ) -> dict[str, Any]:
     """Estimate what each layer of a model costs in training on a named device, by the roofline.
 
-    Operators run one after another, and each takes as long as its operations at ``efficiency``
-    times the device's peak, or as its bytes at ``memory_efficiency`` times the bandwidth of its
-    memory, whichever is longer (Williams et al., "Roofline", CACM 2009).  No two are fused, no
-    cache holds anything, and starting kernels is free; updates count 0 s, and each of a backward's
-    two parts is assumed to be half.
+    Operators run one after another, each for its operations at ``efficiency`` times the device's
+    peak, or its bytes at ``memory_efficiency`` times its memory's bandwidth, whichever is longer
+    (Williams et al., "Roofline", CACM 2009).  No two are fused, no cache holds anything, starting
+    kernels is free, and updates count 0 s.
 
     - cuDNN does 3 x 3 convolutions of stride 1 in float32 with 2.25 times fewer multiplications
       (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016).
@@ -76,7 +75,7 @@ def analytic(
 
     def seconds(work: Work) -> float:
         if device.library == "XLA":
-            work = work.overlapped()
+            return work.seconds_at_once(peak, bandwidth)
         winograd = device.library == "cuDNN" and dtype == "float32"
         return work.seconds(peak, bandwidth, winograd)
 
@@ -86,9 +85,7 @@ def analytic(
     return found._asdict() | {
         "layers": [
             replace(
-                layer.profile,
-                forward_s=seconds(layer.forward),
-                backward_s=seconds(layer.backward),
+                layer.profile, forward_s=seconds(layer.forward), backward_s=seconds(layer.backward)
             )
             for layer in found.layers
         ],

@@ -38,26 +38,22 @@ class _Graph(NamedTuple):
 def read(path: str | os.PathLike[str], rows: int = 1) -> dict[str, Any]:
     """Read a profile that PipeDream's profiler wrote.
 
-    A node's output is one value, however many nodes read it.  Input nodes stand for the loading of
-    data: their time is dropped, and each is a value that the first stage is given.  A part of an
-    output (``__getitem__``) that nobody reads is left out, as by PipeDream's optimizer.  A
-    partition (``stage_id``) is not read.
-
-    The file does not say what a backward needs: every node's output is taken to be saved, as
-    PipeDream's optimizer takes it.
+    A node's output is one value, however many nodes read it, and is taken to be saved.  Input nodes
+    stand for the loading of data: their time is dropped, and each is a value that the first stage
+    is given.  A part of an output (``__getitem__``) that nobody reads is left out, as by
+    PipeDream's optimizer.  A partition (``stage_id``) is not read.
 
     Args:
         path: the file.
-        rows: rows of the minibatch that it was profiled with, which it does not say.
+        rows: of the minibatch that it was profiled with, which it does not say.
 
     Returns:
         The arguments of a profile: of a chain if the graph is one.  If not, it has the graph's
         values, and its layers stand in the order of the file as far as they can run in it.
 
     Raises:
-        ValueError: a line is not understood or names an unknown node, with its number; or the graph
+        ValueError: a line, by its number, is not understood or names an unknown node, or the graph
             has a cycle.
-        OSError: there is no such file, or it cannot be opened.
     """
     graph = _parse(Path(path))
     order = _order(graph, str(path))

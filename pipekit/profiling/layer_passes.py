@@ -1,7 +1,7 @@
 """The forward and the backward of a single layer, cut from those before and after it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
 
@@ -18,8 +18,8 @@ from pipekit.trees import Tree, differentiable, leaves, refill
 class Input:
     """What a layer gets, in ``tree`` and ``skips``: the layer before's tensors without its graph.
 
-    A tensor needs a gradient if it needed one before; so the model's own input needs none.  If they
-    are ``editable``, the layer may write into them; the backward is then a few microseconds longer.
+    If they are ``editable``, the layer may write into them, and its backward is a few microseconds
+    longer.
     """
 
     def __init__(
@@ -51,7 +51,6 @@ class Input:
 
     @property
     def skip_gradients(self) -> dict[Name, Tensor | None]:
-        """Likewise, of each skip."""
         return {name: t.grad for name, t in self._popped.items()}
 
 
@@ -62,10 +61,7 @@ def cut_forwards(
     editable: Callable[[int], bool],
     around: Callable[[int], AbstractContextManager[object]],
 ) -> Iterator[tuple[Input, tuple[Tree, dict[Name, Tensor]]]]:
-    """Run the forward of each layer within ``around``, and yield what it got and what it made.
-
-    The model's skips have to match.  What a layer makes is its output, and what it stashes.
-    """
+    """Run each layer's forward within ``around``; yield what it got, made and stashed."""
     skips = crossing(model)
     under_way: dict[Name, Tensor] = {}
     for number, layer in enumerate(model):
@@ -88,12 +84,9 @@ def run_forward(
     layer: Callable[[Tree], Tree], name: str, x: Tree, dtype: torch.dtype | None = None
 ) -> Tree:
     """Return a layer's output, computed in ``dtype`` where that is safe; None: as it comes."""
-    with _naming(name, "forward"):
-        if dtype is None:
-            y = layer(x)
-        else:
-            with autocast(leaves(x)[0].device, dtype):
-                y = layer(x)
+    narrow = nullcontext() if dtype is None else autocast(leaves(x)[0].device, dtype)
+    with _naming(name, "forward"), narrow:
+        y = layer(x)
     try:
         leaves(y)
     except TypeError as error:

@@ -1,15 +1,15 @@
 """What one layer of a model costs, and what layers hand on and share."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipekit.schedules import Op
 from pipekit.units import MOST
 
 INPUT_PART = 0.5
-"""Of a backward's seconds, those that count for its part for the input where nobody has measured
-them: half, since each of a linear layer's two products has as many operations as its forward."""
+"""Of a backward's seconds, those for its part for the input where nobody has measured them: each of
+a linear layer's two products has as many operations as its forward."""
 
 _PARTS = {"backward_input_s": Op.BACKWARD_INPUT, "backward_weight_s": Op.BACKWARD_WEIGHT}
 _OF_THE_LAST = {"name", "output_bytes", "saves_output", *_PARTS}
@@ -18,10 +18,7 @@ _OF_THE_LAST = {"name", "output_bytes", "saves_output", *_PARTS}
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """What one layer, or some consecutive layers, cost for one microbatch.
-
-    A backward needs tensors that a forward has made.  Each of them is counted once, in the layer
-    that made it: parameters and the stage's input are counted apart.  What was not measured is 0.
+    """What one layer, or some consecutive layers, cost for one microbatch; 0: not measured.
 
     Attributes:
         name: say "3 Conv2d".
@@ -29,17 +26,15 @@ class LayerProfile:
         output_bytes: of its output, which travels if a stage ends here (a_l in PipeDream, 3.2).
         parameter_bytes: of its trained parameters (w_l in PipeDream, section 3.2).
         saved_bytes: of the tensors made here that live from the forward to the backward, the output
-            among them if ``saves_output``.
+            among them if ``saves_output``; parameters and the stage's input are counted apart.
         saves_output: whether a backward, this layer's or the next one's, needs the output.
         buffer_bytes: of its buffers (such as running means) and untrained parameters.
         flops: floating-point operations of its forward, a multiply-add being two.
         update_s: seconds of the optimizer's step on its parameters.
-        copy_s: seconds to copy its parameters, which an update does first if the version before it
-            is still to be read (weight stashing, 2BW).
+        copy_s: seconds to copy its parameters before an update, if they are still to be read.
         backward_input_s, backward_weight_s: seconds of the backward's parts, if it is run in two;
             None: :data:`INPUT_PART` of ``backward_s`` is for the input.
-        input_only_bytes: those of ``saved_bytes`` that the part for the weights does not need, so
-            that the part for the input frees them.
+        input_only_bytes: those of ``saved_bytes`` that the part for the input frees.
 
     Raises:
         ValueError: a number is negative or not finite, only one part of the backward has seconds,
@@ -99,12 +94,9 @@ class LayerProfile:
 class SkipProfile:
     """What one skip connection costs for one microbatch; see :mod:`pipekit.layers.skips`.
 
-    Attributes:
-        name: in the whole model.
-        source, destination: the layers that stash and pop it.
-        bytes: of the tensor.
-        saved: whether a backward needs it, so that it is among the ``saved_bytes`` of the layer
-            that made it; otherwise it costs memory of its own where it is handed over.
+    Layer ``source`` stashes a tensor of so many ``bytes`` by its ``name``, and ``destination`` pops
+    it.  If it is not ``saved``, among the ``saved_bytes`` of the layer that made it, it costs
+    memory of its own where it is handed over.
 
     Raises:
         ValueError: the bytes are negative or not finite.
@@ -122,11 +114,9 @@ class SkipProfile:
 
 @dataclass(frozen=True)
 class TieProfile:
-    """Weights that several layers share, as the embeddings of input and output.
+    """Weights that several ``layers`` share, as the embeddings of input and output.
 
-    Attributes:
-        layers: those that have them, in order.
-        bytes: of the weights; they are among the ``parameter_bytes`` of the first of these layers.
+    Their ``bytes`` are among the ``parameter_bytes`` of the first of these layers.
 
     Raises:
         ValueError: there are fewer than two layers, or the bytes are negative or not finite.
@@ -148,16 +138,13 @@ class ValueProfile:
 
     Attributes:
         source: the layer that makes it; None if it is the model's input.
-        users: the layers that read it, all behind the source; none if it is the model's output or
-            is not needed, and then it stays where it was made.
+        users: the layers that read it, all behind the source; none if it stays where it was made.
         bytes: of it, for one microbatch.
-        saved: whether a backward needs it, so that it is among the ``saved_bytes`` of its source;
-            otherwise it costs memory of its own where it is handed over.
+        saved: as of :class:`SkipProfile`; the model's input, and a value without users, always is.
 
     Raises:
         ValueError: a user comes before the source, or there can be no such layer; or the bytes are
-            negative or not finite; or an input, or a value without users, is not saved: the first
-            stage holds the input and the backward starts from an output, so that both are kept.
+            negative or not finite; or an input, or a value without users, is not saved.
     """
 
     source: int | None
@@ -179,33 +166,6 @@ class ValueProfile:
         return (
             "a value of the model's input" if self.source is None else f"a value of {self.source}"
         )
-
-
-class Hop(NamedTuple):
-    """One step of a value on its way along a chain of layers; ``own``: its ``source`` made it."""
-
-    value: int
-    source: int
-    destination: int
-    own: bool
-
-
-def hops(values: Sequence[ValueProfile], relayed: bool = False) -> Iterator[Hop]:
-    """Yield the steps by which values travel if the layers run in the order of their numbers.
-
-    A value goes from its source to its first user, from there to the second, and so on, or, if it
-    is ``relayed``, from layer to layer up to its last user: it crosses each cut between exactly
-    once.  The model's input starts from layer 0.
-    """
-    for number, value in enumerate(values):
-        place = value.source or 0
-        stops = value.users
-        if relayed and stops:
-            stops = tuple(range(place + 1, stops[-1] + 1))
-        for user in stops:
-            if user != place:
-                yield Hop(number, place, user, own=place == value.source)
-                place = user
 
 
 def require_bytes(what: str, size: float) -> None:

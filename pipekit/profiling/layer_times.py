@@ -6,6 +6,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,9 @@ from pipekit.profiling.layer_passes import (
 from pipekit.trees import Tree, differentiable, tree_map
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-_Pending = tuple[int, Input, Any]
-"""A layer's number, its input, and its output with the skips that it stashed."""
+_Pending = tuple[int, Input, Any]  # number, input, output with the skips that it stashed
 WHOLE = "the whole model"
-WARM_UP = 2
-"""Rounds that do not count, after the pass that found the sizes."""
+WARM_UP = 2  # rounds that do not count, after the pass that found the sizes
 
 
 class Stopwatch:
@@ -61,20 +61,15 @@ class Stopwatch:
         return np.asarray(sum(np.array(each[WARM_UP:]) for each in found))
 
 
+@dataclass
 class TimedLayers:
     """A model that is run layer by layer; ``edits`` says whether each writes into its input."""
 
-    def __init__(
-        self,
-        model: nn.Sequential,
-        x: Tree,
-        dtype: torch.dtype | None,
-        edits: Sequence[bool],
-        watch: Stopwatch,
-    ) -> None:
-        self._model, self._x, self._dtype, self._edits = model, x, dtype, edits
-        self._names = [layer_name(layer, number) for number, layer in enumerate(model)]
-        self._watch = watch
+    model: nn.Sequential
+    x: Tree
+    dtype: torch.dtype | None
+    edits: Sequence[bool]
+    watch: Stopwatch
 
     def time_step(self) -> None:
         """Time two microbatches, one through the undivided model and one layer by layer.
@@ -82,29 +77,29 @@ class TimedLayers:
         The two are in flight together, so that a backward finds its tensors no warmer in the caches
         than in a pipeline, and adds to gradients that are there.
         """
-        with self._watch.time("whole forward"):
+        with self.watch.time("whole forward"):
             whole = self._forward()
-        pending = self._forwards(lambda number: self._watch.time(("forward", number)))
-        with self._watch.time("whole backward"):
+        pending = self._forwards(lambda number: self.watch.time(("forward", number)))
+        with self.watch.time("whole backward"):
             run_backward(WHOLE, whole, [torch.ones_like(t) for t in differentiable(whole)])
         for number, _, passed, gradients in _backwards(pending):
-            with self._watch.time(("backward", number)):
+            with self.watch.time(("backward", number)):
                 run_backward(self._names[number], passed, gradients)
-        self._watch.collect()
+        self.watch.collect()
 
     def time_parts(self, rounds: int) -> None:
         """Time backwards in two parts, layer by layer, each right after the other."""
         by_branches: dict[int, bool] = {}  # as the engine, which looks at the first split backward
         for _ in range(rounds):
             for number, entered, passed, gradients in _backwards(self._forwards(nullcontext)):
-                with self._watch.time(("backward_input", number)):
+                with self.watch.time(("backward_input", number)):
                     rest = run_backward(self._names[number], passed, gradients, entered)
                 if rest and number not in by_branches:
                     by_branches[number] = rest.is_exact()
-                with self._watch.time(("backward_weight", number)):
+                with self.watch.time(("backward_weight", number)):
                     if rest:
                         rest.run(by_branches[number])
-        self._watch.collect()
+        self.watch.collect()
 
     def time_updates(self, make: OptimizerFactory, rounds: int) -> None:
         """Time the optimizer's step and a copy of each layer, after passes that cool the caches.
@@ -113,31 +108,35 @@ class TimedLayers:
         """
         trained = (
             (number, [p for p in layer.parameters() if p.requires_grad])
-            for number, layer in enumerate(self._model)
+            for number, layer in enumerate(self.model)
         )
         optimizers = {number: make(parameters) for number, parameters in trained if parameters}
-        own = {number: list(self._model[number].parameters()) for number in optimizers}
+        own = {number: list(self.model[number].parameters()) for number in optimizers}
         twins = {number: [p.detach().clone() for p in each] for number, each in own.items()}
         for _ in range(rounds):
             self._forward()
             for number, optimizer in optimizers.items():
-                with self._watch.time(("update", number)):
+                with self.watch.time(("update", number)):
                     optimizer.step()
             self._forward()
             for number in optimizers:
-                with self._watch.time(("copy", number)), torch.no_grad():
+                with self.watch.time(("copy", number)), torch.no_grad():
                     for twin, parameter in zip(twins[number], own[number], strict=True):
                         twin.copy_(parameter)
-        self._watch.collect()
+        self.watch.collect()
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [layer_name(layer, number) for number, layer in enumerate(self.model)]
 
     def _forward(self) -> Tree:
         # Of a copy, since a layer may write into its input.
-        return run_forward(self._model, WHOLE, tree_map(torch.clone, self._x), self._dtype)
+        return run_forward(self.model, WHOLE, tree_map(torch.clone, self.x), self.dtype)
 
     def _forwards(self, around: Callable[[int], AbstractContextManager[object]]) -> list[_Pending]:
         """Run the forward of each layer within ``around``, and return what they left."""
-        x = tree_map(torch.clone, self._x)
-        passes = cut_forwards(self._model, x, self._dtype, self._edits.__getitem__, around)
+        x = tree_map(torch.clone, self.x)
+        passes = cut_forwards(self.model, x, self.dtype, self.edits.__getitem__, around)
         return [(number, *each) for number, each in enumerate(passes)]
 
 

@@ -52,15 +52,14 @@ def profile(
 ) -> Profile:
     """Measure what each layer of a model costs in training, by default as one of two workers here.
 
-    A repeat is a whole forward and a whole backward, timed layer by layer, in the order of
-    training, and beside it a second microbatch, in flight as in a pipeline, through the undivided
-    model.  All numbers are medians; on a GPU the times are between CUDA events.  At last the
-    layers' times are scaled so that they add up to the undivided model's mean.  Then backwards are
-    run layer by layer in two parts, for the input and for the weights, and scaled alike; on tiny
+    A repeat is a forward and a backward layer by layer, and beside it a second microbatch, in
+    flight as in a pipeline, through the undivided model.  All numbers are medians, between events
+    on a GPU; the layers' times are scaled so that they add up to the undivided model's mean.  Then
+    backwards are run in two parts, for the input and for the weights, and scaled alike; on tiny
     layers the parts take up to three times as long as the whole.
 
-    It runs on a copy, in training mode, with the generators' state put back: the model, its
-    gradients and buffers, and the sample stay as they are.
+    It runs on a copy, in training mode: the model, its gradients and buffers, the generators and
+    the sample stay as they are.
 
     Args:
         model: layers, on any device but "meta".
@@ -68,16 +67,14 @@ def profile(
             leading dimension is the rows.  A dict may hold more than a recorded model takes.
         device: "cpu", with PyTorch's present number of threads, or an accelerator's.
         repeats: how many count, after three to warm up.
-        loss: ``loss(output, target)``, whose seconds and bytes count as the last layer's; None:
-            there is none, and the last layer's output gets ones as its gradient.
-        target: what the loss compares the sample's output with; None: it is made up for the
-            default loss (:func:`pipekit.losses.losses.made_up_target`).
+        loss: ``loss(output, target)``, whose costs count as the last layer's; None: there is none,
+            and the last layer's output gets ones as its gradient.
+        target: what the loss compares the output with; None: it is made up for the default loss.
         optimizer: makes an optimizer from a list of parameters, whose step is timed layer by layer,
             as is the copying of weights.  None: updates and copies count 0 s.
         autocast: what forwards compute in where that is safe, as :class:`pipekit.Pipeline` has it.
-        others: how many workers will share the machine's cores: so many threads train copies of the
-            model meanwhile, with an equal share of the cores each.  None: 1 on a CPU, for a
-            pipeline of two, and 0 elsewhere.
+        others: how many threads train copies of the model meanwhile, as a pipeline's other workers
+            on this machine would.  None: 1 on a CPU and 0 elsewhere.
         tolerance: how far the sum of the layers' times may be from the undivided model's, as a
             part of that, before it is warned of.
         progress: whether to show a bar.
@@ -163,14 +160,11 @@ def _copied(tree: Tree, device: torch.device) -> Tree:
 
 
 class _Loss(nn.Module):
-    """A loss as the last layer."""
-
     def __init__(self, loss: Callable[[Any, Any], Tensor], target: Tree) -> None:
         super().__init__()
         self.loss, self.target = loss, target
 
     def forward(self, output: Tree) -> Tensor:
-        """Return the loss, one number."""
         if self.target is None:
             self.target = made_up_target(output)
         return self.loss(output, self.target)
@@ -184,7 +178,6 @@ def _with_loss(last: LayerProfile, loss: LayerProfile) -> LayerProfile:
 
 
 def _adding_up(layers: Sequence[LayerProfile], watch: Stopwatch) -> tuple[LayerProfile, ...]:
-    """Return the layers with their shares of the undivided model's mean time."""
     forward_s, backward_s = (watch.seconds(f"whole {x}").mean() for x in ("forward", "backward"))
     forward = forward_s / sum(layer.forward_s for layer in layers)
     backwards_s = sum(layer.backward_s for layer in layers)

@@ -16,7 +16,6 @@ from pipekit.profiling.layer_profile import (
     TieProfile,
     ValueProfile,
     combined,
-    hops,
     renumbered,
     require_bytes,
 )
@@ -41,8 +40,8 @@ _BY_ROWS = (
 class Profile:
     """The costs of a chain or a graph of layers for a microbatch of ``rows`` rows.
 
-    A graph is written as a chain, too: its layers stand in an order in which they can run, and its
-    values travel as outputs and skips; a planner may choose another order (:meth:`in_order`).
+    The layers of a graph stand in an order in which they can run; a planner may choose another one
+    (:meth:`in_order`).
 
     Attributes:
         layers: in the order in which they run.
@@ -57,9 +56,8 @@ class Profile:
         ties: weights that several layers share.
 
     Raises:
-        ValueError: there is no layer, or no row, or a skip's or a value's ends are not layers in
-            order, or weights are shared by layers that are not there, or ``input_bytes`` is
-            negative or not finite.
+        ValueError: there is no layer or row, a skip, value or tie has layers that are not there or
+            not in order, or ``input_bytes`` is negative or not finite.
     """
 
     layers: tuple[LayerProfile, ...]
@@ -97,19 +95,25 @@ class Profile:
             self._let_values_travel()
 
     def _let_values_travel(self) -> None:
-        """Set the layers' outputs, which the next layer reads, and as skips what else travels."""
+        """Set the layers' outputs, which the next layer reads, and as skips what else travels.
+
+        A value, or the model's input from layer 0 on, goes from user to user, or, if it is relayed,
+        from layer to layer up to its last user.
+        """
         outputs = [0.0] * len(self)
         skips = []
-        for hop in hops(self.values, self.relayed):
-            value = self.values[hop.value]
-            is_held = value.saved and (hop.own or self.relayed)
-            if is_held and hop.destination == hop.source + 1:
-                outputs[hop.source] += value.bytes
-            else:
-                name = f"value {hop.value} from {hop.source} to {hop.destination}"
-                skips.append(
-                    SkipProfile(name, hop.source, hop.destination, value.bytes, value.saved)
-                )
+        for number, value in enumerate(self.values):
+            place, stops = value.source or 0, value.users
+            if self.relayed and stops:
+                stops = tuple(range(place + 1, stops[-1] + 1))
+            for user in stops:
+                is_held = value.saved and (place == value.source or self.relayed)
+                if is_held and user == place + 1:
+                    outputs[place] += value.bytes
+                elif user != place:
+                    name = f"value {number} from {place} to {user}"
+                    skips.append(SkipProfile(name, place, user, value.bytes, value.saved))
+                place = user
         last = len(self) - 1
         outputs[last] = sum(v.bytes for v in self.values if v.source == last)
         layers = tuple(
@@ -129,10 +133,9 @@ class Profile:
         output_bytes: float = 0.0,
         parameter_bytes: float = 0.0,
     ) -> "Profile":
-        """Return ``stages`` equal layers, for studies by hand; a layer's output is saved.
+        """Return ``stages`` equal layers of ``forward_s``, ``backward_s`` and ``parameter_bytes``.
 
-        They take ``forward_s`` and ``backward_s``, and have ``parameter_bytes``; each output, and
-        the input, is of ``output_bytes``.
+        Each output, which is saved, and the input are of ``output_bytes``.
         """
         layer = LayerProfile(
             "layer", forward_s, backward_s, output_bytes, parameter_bytes, output_bytes, True
@@ -247,9 +250,7 @@ class Profile:
         """Return the costs if some layers keep no more than their input, and run forward again.
 
         Each is a checkpoint of its own (Chen et al., arXiv 1604.06174), say by
-        ``torch.utils.checkpoint``: its backward begins with its forward, and its input is kept if
-        no backward needed it.  What such a layer makes for the moment of its backward is not
-        counted.
+        ``torch.utils.checkpoint``.  What it makes for the moment of its backward is not counted.
 
         Raises:
             ValueError: there is no such layer.

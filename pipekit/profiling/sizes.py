@@ -23,22 +23,16 @@ from pipekit.profiling.work import Work, counted_work
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes
 
 
-class _Made(NamedTuple):
-    layer: int
-    size: int
-
-
 class SavedStorages:
     """Counts each storage once, in the layer that made it, whatever views and layers save of it.
 
-    Call :meth:`pack` for every tensor saved, and :meth:`end_layer` after each layer's forward,
-    while its graph is alive.  Tensors ``apart`` do not count, because they are there anyway.  A
-    weak reference keeps a storage's identity, not its memory: no later one is taken for it.
+    Tensors ``apart`` do not count, because they are there anyway.  A weak reference keeps a
+    storage's identity, not its memory: no later one is taken for it.
     """
 
     def __init__(self, apart: Iterable[Tensor]) -> None:
         self._apart = {storage_of(t) for t in apart}
-        self._made: dict[StorageWeakRef, _Made] = {}
+        self._made: dict[StorageWeakRef, tuple[int, int]] = {}  # the layer, and the bytes
         self._packed: dict[StorageWeakRef, int] = {}
         self._needed: set[StorageWeakRef] = set()
         self.saved_bytes: Counter[int] = Counter()
@@ -49,18 +43,17 @@ class SavedStorages:
         return tensor
 
     def end_layer(self, number: int, outputs: Iterable[Tensor]) -> None:
-        """Say that layer ``number`` has run, and what it passes on."""
+        """Say that layer ``number`` has run, while its graph is alive, and what it passes on."""
         for storage, size in self._packed.items():
             # A part of the graph that leads to no output is gone by now, with what it saved.
             if storage not in self._apart and not storage.expired():
-                made = self._made.setdefault(storage, _Made(number, size))
+                layer, made = self._made.setdefault(storage, (number, size))
                 if storage not in self._needed:
                     self._needed.add(storage)
-                    self.saved_bytes[made.layer] += made.size
+                    self.saved_bytes[layer] += made
         self._packed.clear()
         for tensor in outputs:
-            made = _Made(number, tensor.untyped_storage().nbytes())
-            self._made.setdefault(storage_of(tensor), made)
+            self._made.setdefault(storage_of(tensor), (number, tensor.untyped_storage().nbytes()))
 
     def live_on(self, storages: Iterable[StorageWeakRef]) -> bool:
         """Return whether all of them live until a backward, or are there anyway."""

@@ -31,7 +31,6 @@ class Work(list[Operator]):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of them all."""
         return sum(operator.flops for operator in self)
 
     def seconds(self, flops: float, bandwidth: float, winograd: bool = False) -> float:
@@ -44,9 +43,9 @@ class Work(list[Operator]):
             for each in self
         )
 
-    def overlapped(self) -> "Work":
-        """Return the same as one operator, which computes while it reads and writes."""
-        return Work([Operator(self.flops, sum(each.moved_bytes for each in self))])
+    def seconds_at_once(self, flops: float, bandwidth: float) -> float:
+        """Return how long they take as one operator, which computes while it reads and writes."""
+        return max(self.flops / flops, sum(each.moved_bytes for each in self) / bandwidth)
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def made(model: Shape, layout: ParallelLayout) -> TrainingSetup:
     [
         ("llama3-8b", {"recompute": "activations"}, "--recompute-modules layernorm --bf16"),
         ("deepseek-v3", {"recompute": "activations"}, "layernorm moe_act mla_up_proj"),
-        ("llama3-8b", {"pp": 2, "chunks": 4, "method": "interleaved"}, "--num-virtual-stages"),
+        ("llama3-8b", {"pp": 2, "chunks": 4}, "--num-virtual-stages"),
         ("llama3-8b", {"pp": 5}, '-layout "E,t*7|t*7|t*7|t*7|t*4,L"'),
         ("deepseek-v3", {"pp": 2, "ep": 8, "dp": 8}, "--expert-tensor-parallel-size 1"),
         ("deepseek-v3", {"pp": 2, "ep": 8, "dp": 8}, "--mtp-num-layers 1 --pipeline-model"),

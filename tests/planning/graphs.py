@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, pairwise, permutations, product
+from itertools import combinations, pairwise, product
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -130,12 +130,9 @@ def _shared(part: Possible, profile: Profile, link: float, m: int, cost: Cost) -
 
 
 def fullest(profile: Profile, stages: Sequence[tuple[State, State, int]], states: float) -> float:
-    """Return the bytes of the fullest worker, each stage's layers in their best order."""
+    """Return the bytes of the fullest worker, each stage's layers in the profile's order."""
     return max(
-        min(
-            _worker_bytes(profile, first, order, in_flight, states)
-            for order in _orders(profile, first, stop)
-        )
+        _worker_bytes(profile, first, tuple(sorted(stop - first)), in_flight, states)
         for (first, stop, _), in_flight in zip(stages, _in_flight(stages), strict=True)
     )
 
@@ -163,17 +160,6 @@ def stages_of(plan: Plan) -> tuple[tuple[State, State, int], ...]:
 def _in_flight(stages: Sequence[tuple[State, State, int]]) -> list[int]:
     workers = [replicas for _, _, replicas in stages]
     return [ceil(sum(workers[k:]) / workers[k]) for k in range(len(workers))]
-
-
-@cache
-def _orders(profile: Profile, first: State, stop: State) -> list[tuple[int, ...]]:
-    """Return every order in which the layers between two states can run."""
-    closed = set(closed_sets(profile))
-    return [
-        order
-        for order in permutations(stop - first)
-        if all(first | set(order[:k]) in closed for k in range(len(order)))
-    ]
 
 
 def _worker_bytes(

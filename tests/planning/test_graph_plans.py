@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -230,12 +229,7 @@ def test_of_too_many_states_those_in_the_layers_order_are_looked_at() -> None:
     plan = pipedream(wide, flat(2, 1.0))
     assert plan.order == ()
     assert plan.stages == pipedream(wide.as_chain(), flat(2, 1.0)).stages
-    assert "34 layers can be cut in 6,563 ways, too many" in plan.why  # 1 + 9^4 + 1
-    wider = Profile(
-        tuple(layer(str(k), 1.0) for k in range(41)),
-        values=tuple(ValueProfile(k, (40,), 1.0) for k in range(40)),
-    )
-    assert "can be cut in more than 100,000 ways" in pipedream(wider, flat(2, 1.0)).why
+    assert "34 layers can be cut in more than 2,000 ways" in plan.why  # 1 + 9^4 + 1
 
 
 def sets_of(states: States) -> list[frozenset[int]]:
@@ -255,25 +249,19 @@ def test_they_are_all_sets_closed_under_what_layers_read(profile: Profile) -> No
 
 @settings(deadline=None)
 @given(graphs(5), st.data())
-def test_peaks_are_the_lowest_of_all_orders(profile: Profile, data: st.DataObject) -> None:
+def test_peaks_are_those_of_the_profiles_order(profile: Profile, data: st.DataObject) -> None:
     states = States(profile)
     found = sets_of(states)
     drawn = st.lists(st.integers(-9, 9), min_size=len(states), max_size=len(states))
     height = np.array(data.draw(drawn), float)
-    peaks = states.lowest_peaks(height)
+    peaks = states.peaks(height)
     number = {held: k for k, held in enumerate(found)}
     for a, first in enumerate(found):
         for b, stop in enumerate(found):
             if not first <= stop:
                 assert peaks[a, b] == np.inf
                 continue
-            ways = [
-                [number.get(first | set(order[:k]), -1) for k in range(len(order) + 1)]
-                for order in permutations(stop - first)
-            ]
-            heights = [max(height[k] for k in way) for way in ways if -1 not in way]
-            assert peaks[a, b] == min(heights)
-            assert states.layers_between(a, b) == sorted(stop - first)
-            lean = states.layers_between(a, b, peaks)
-            passed = [number[first | set(lean[:k])] for k in range(len(lean) + 1)]
+            order = states.layers_between(a, b)
+            assert order == sorted(stop - first)
+            passed = [number[first | set(order[:k])] for k in range(len(order) + 1)]
             assert max(height[k] for k in passed) == peaks[a, b]

@@ -1,4 +1,4 @@
-"""Profiles of graphs: values along a chain of layers, other orders, and smaller graphs."""
+"""Profiles of graphs: values along a chain of layers, and other orders."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from pipekit import Profile
-from pipekit.profiling import LayerProfile, SkipProfile, ValueProfile, merged
+from pipekit.profiling import LayerProfile, SkipProfile, ValueProfile
 from tests.planning.graphs import crossing_bytes, graphs
 
 
@@ -101,33 +101,6 @@ class TestOrder:
         assert chain.in_order([0, 1, 2, 3]) == chain
         with pytest.raises(ValueError, match="a chain: its layers have one order only"):
             chain.in_order([1, 0, 2, 3])
-
-
-class TestMerged:
-    def test_the_chain_is_cut_where_one_output_is_all_that_is_read(self) -> None:
-        values = (*VALUES[:1], *VALUES[2:])
-        made = merged(Profile(LAYERS, 2, 5.0, values=values))
-        assert [x.name for x in made.layers] == ["a", "b to d"]
-        assert [x.output_bytes for x in made.layers] == [10.0, 80.0]
-        assert made.layers[1].forward_s == 3.0
-        assert made.layers[1].saved_bytes == 9.0
-        assert (made.values, made.skips) == ((), ())
-        assert [x.name for x in merged(DIAMOND).layers] == ["a to d"]  # an input is read late
-
-    @given(graphs(7))
-    def test_its_cuts_are_the_graphs_and_nothing_is_lost(self, profile: Profile) -> None:
-        chain, first = merged(profile), 0
-        assert chain.forward_s == profile.forward_s
-        assert chain.parameter_bytes == profile.parameter_bytes
-        assert chain.values == ()
-        sizes = [round(x.flops) for x in merged(_counting(profile)).layers]
-        for size, part in zip(sizes[:-1], chain.layers, strict=False):
-            first += size
-            assert part.output_bytes == crossing_bytes(profile, frozenset(range(first)))
-
-
-def _counting(profile: Profile) -> Profile:
-    return replace(profile, layers=tuple(replace(x, flops=1.0) for x in profile.layers))
 
 
 class TestErrors:

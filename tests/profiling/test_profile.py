@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import Profile
-from pipekit.profiling import LayerProfile, SkipProfile, ValueProfile, merged
+from pipekit.profiling import LayerProfile, SkipProfile, ValueProfile
 from pipekit.schedules import OPS
 from tests.hostile import damaged_json, read_or_refuse
 from tests.planning.graphs import graphs
@@ -113,7 +113,7 @@ def test_whatever_stands_in_a_file_it_is_a_profile_or_refused(
 ) -> None:
     def read(path: Path) -> None:
         profile = Profile.load(path)
-        merged(profile.scaled(7)).stage(0, 1)
+        profile.scaled(7).stage(0, 1)
 
     read_or_refuse(read, content, tmp_path_factory.getbasetemp() / "profile.json")
 

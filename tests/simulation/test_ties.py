@@ -24,7 +24,7 @@ from pipekit import (
 )
 from pipekit.clusters import V100, flat
 from pipekit.losses.losses import token_loss
-from pipekit.profiling import LayerProfile, TieProfile, ValueProfile, merged
+from pipekit.profiling import LayerProfile, TieProfile, ValueProfile
 from pipekit.traces import Trace
 
 ROWS, SEQUENCE, WORDS = 4, 6, 12
@@ -122,16 +122,6 @@ def test_ties_are_saved_scaled_and_put_in_order(tmp_path: Path) -> None:
     assert Profile.load(tmp_path / "graph.json") == graph
     assert graph.scaled(3).ties == graph.ties
     assert graph.in_order([1, 0, 2]).ties == (TieProfile((0, 2), 4.0),)
-
-
-def test_layers_that_are_merged_share_what_they_shared() -> None:
-    #   0 -> 1 -> 4 -> 5,  0 -> 2 -> 3 -> 4
-    reads = {0: (1, 2), 1: (4,), 2: (3,), 3: (4,), 4: (5,), 5: ()}
-    values = tuple(ValueProfile(source, users, 8.0) for source, users in reads.items())
-    ties = TieProfile((0, 3), 4.0), TieProfile((2, 3), 8.0), TieProfile((1, 2, 5), 16.0)
-    graph = Profile(tuple(LayerProfile(str(k), 1, 2) for k in reads), values=values, ties=ties)
-    chain = merged(graph)  # 0, 1 to 4, 5
-    assert chain.ties == (TieProfile((0, 1), 4.0), TieProfile((1, 2), 16.0))
 
 
 @pytest.mark.parametrize(

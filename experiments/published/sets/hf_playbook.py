@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction, Values
+from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.shapes import MLP, Shape, llama
@@ -19,8 +19,7 @@ from pipekit.performance.step import TrainingStep, in_flight
 _H100 = machine("H100")
 _NODE_SHARE, _NETWORK_SHARE = 0.8, 0.4
 """Of their sheets' bandwidths that collectives get; the network's is read off the given rows."""
-_STALL_S = 0.5
-"""What a receive loses in runs that stall, as the given rows show: see :func:`_stalls`."""
+_STALL_S = 0.5  # what a receive loses in runs that stall, by the given rows; see _stalls
 _VOCABULARY = 131072
 _SHAPES = {
     "1B": llama("1B", 2048, 32, 32, 8192, 16, _VOCABULARY),
@@ -52,10 +51,16 @@ class _Stage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PlaybookRow:
-    """A row: one configuration."""
+class PlaybookRow(Row):
+    """One configuration."""
 
-    row_id: str
+    name = "hf_playbook"
+    file = "hf_playbook/runs.csv"
+    machine = "nanotron on H100"
+    names: ClassVar = {"model": _SHAPES}
+    efficiencies = (0.35, 0.38, 0.41, 0.44, 0.47, 0.5)
+    overheads = (3.5e-3, 4e-3, 4.5e-3, 5e-3)
+
     model: str
     nodes: PositiveInt
     dp: PositiveInt
@@ -69,12 +74,10 @@ class PlaybookRow:
 
     @property
     def gpus(self) -> int:
-        """All of its GPUs."""
         return self.dp * self.tp * self.pp
 
     @property
     def shape(self) -> Shape:
-        """The model."""
         return _SHAPES[self.model]
 
     @property
@@ -91,19 +94,58 @@ class PlaybookRow:
 
     @cached_property
     def stages(self) -> list[_Stage]:
-        """Blocks and tables of each pipeline rank."""
         first, *blocks, _, head, _, _ = self.dealt
         return [
             _Stage(blocks.count(rank), (rank == first) + (rank == head), rank == head)
             for rank in range(self.pp)
         ]
 
+    @property
+    def work(self) -> float:
+        samples = self.global_batch_samples / self.gpus
+        return self.shape.active_parameters * self.seq_tokens * samples
+
+    @property
+    def kind(self) -> str:
+        """Its class: many that may stall do not, and some that may not do."""
+        if _stalls(self):
+            return "stalls, without ZeRO" if self.zero_stage == 0 else "stalls"
+        many = " on many nodes" if self.nodes >= 32 else ""
+        return f"{'pipeline' if self.pp > 1 else 'one stage'}{many}"
+
+    @property
+    def panel(self) -> str:
+        return f"{self.model} on {self.nodes} nodes"
+
+    @property
+    def anomaly(self) -> str | None:
+        samples = self.grad_accumulation * self.micro_batch_samples * self.dp
+        known = samples == self.global_batch_samples
+        return None if known else "its factors do not give its batch"
+
+    @staticmethod
+    def measured(values: Values) -> RowMeasured:
+        speed, memory = values["tokens_per_s"], values["memory_gb"]
+        tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
+        return RowMeasured(
+            tokens / float(speed) if speed else None,
+            float(memory) * 1e9 if memory else None,
+            fits=values["status"] != "crashed",
+        )
+
+    def predict(self, constants: Constants) -> RowPrediction:
+        memory = _memory(self)
+        room = NormalDist(math.log(_USABLE_BYTES), _SPREAD).cdf(math.log(memory))
+        stops = len({*self.dealt}) < self.pp  # nanotron does, if a rank has no item
+        chance = 0.0 if stops else (1 - _OTHER_CRASHES) * (1 - room)
+        fits = max(_HOPELESS, chance)
+        return RowPrediction(_step(self, constants), "data sheet, fitted constants", memory, fits)
+
 
 def by_thresholds(costs: Sequence[float], stages: int) -> list[int]:
-    """Return the stage of each item: a stage ends once all costs so far exceed its even share.
+    """Return the stage of each item: one ends once all costs so far exceed its even share.
 
-    nanotron deals so (``parallel/pipeline_parallel/utils.py``); a large item may leave later stages
-    without any, which there ends the run.
+    nanotron deals so (``parallel/pipeline_parallel/utils.py``); later stages may get none.
     """
     share = sum(costs) / stages
     dealt, stage = [], 0
@@ -113,17 +155,9 @@ def by_thresholds(costs: Sequence[float], stages: int) -> list[int]:
     return dealt
 
 
-def _predict(row: PlaybookRow, constants: Constants) -> RowPrediction:
-    memory = _memory(row)
-    room = NormalDist(math.log(_USABLE_BYTES), _SPREAD).cdf(math.log(memory))
-    stops = len({*row.dealt}) < row.pp  # nanotron does, if a rank has no item
-    chance = 0.0 if stops else (1 - _OTHER_CRASHES) * (1 - room)
-    fits = max(_HOPELESS, chance)
-    return RowPrediction(_step(row, constants), "data sheet, fitted constants", memory, fits)
-
-
 def _step(row: PlaybookRow, constants: Constants) -> float:
-    block, head = _block_s(row, constants), _head_s(row, constants)
+    shape, block = row.shape, _block_s(row, constants)
+    head = _products_s(6 * shape.vocabulary * shape.hidden * row.tokens / row.tp, constants)
     seconds = [each.blocks * block + each.has_head * head for each in row.stages]
     stall = _STALL_S * _stalls(row)
     last = row.pp - 1
@@ -155,11 +189,6 @@ def _block_s(row: PlaybookRow, constants: Constants) -> float:
     return max(device, constants.overhead_s * host)
 
 
-def _head_s(row: PlaybookRow, constants: Constants) -> float:
-    shape = row.shape
-    return _products_s(6 * shape.vocabulary * shape.hidden * row.tokens / row.tp, constants)
-
-
 def _products_s(flops: float, constants: Constants) -> float:
     return flops / (_H100.peak("bfloat16") * constants.efficiency)
 
@@ -171,14 +200,12 @@ def _bandwidth(ranks: int) -> float:
 
 
 def _transfer_s(row: PlaybookRow) -> float:
-    """Return the seconds of a rank's activation to the next stage, dp x tp ranks further on."""
     inside = row.dp * row.tp < _H100.node_gpus
     rate = _bandwidth(1) if inside else _NETWORK_SHARE * _H100.network_bandwidth
     return 2 * row.tokens * row.shape.hidden / row.tp / rate
 
 
 def _replicas_s(row: PlaybookRow) -> float:
-    """Return the seconds of the gradients' all-reduce, in bfloat16, after the passes."""
     inside = row.dp * row.tp <= _H100.node_gpus
     rate = _H100.node_bandwidth if inside else _H100.network_bandwidth
     size = 2 * max(_weights(row, stage) for stage in row.stages)
@@ -192,7 +219,6 @@ def _weights(row: PlaybookRow, stage: _Stage) -> float:
 
 
 def _memory(row: PlaybookRow) -> float:
-    """Return the bytes of the fullest rank."""
     flying = in_flight("flush", row.pp, row.grad_accumulation)
     hidden, wide = _ACTIVATION_BYTES
     (width,) = (each.width for each, _ in row.shape.each_layer() if isinstance(each, MLP))
@@ -218,47 +244,3 @@ def _stalls(row: PlaybookRow) -> bool:
     replicated = row.zero_stage == 0 and row.dp > 1 and row.grad_accumulation > 8
     summed = replicated and row.nodes >= 4
     return row.nodes >= 64 or row.tp >= 32 or summed or _memory(row) > _USABLE_BYTES
-
-
-def _measured(values: Values) -> RowMeasured:
-    speed, memory = values["tokens_per_s"], values["memory_gb"]
-    tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
-    return RowMeasured(
-        tokens / float(speed) if speed else None,
-        float(memory) * 1e9 if memory else None,
-        fits=values["status"] != "crashed",
-    )
-
-
-def _work(row: PlaybookRow) -> float:
-    samples = row.global_batch_samples / (row.dp * row.tp * row.pp)
-    return row.shape.active_parameters * row.seq_tokens * samples
-
-
-def _anomaly(row: PlaybookRow) -> str | None:
-    samples = row.grad_accumulation * row.micro_batch_samples * row.dp
-    return None if samples == row.global_batch_samples else "its factors do not give its batch"
-
-
-def _kind(row: PlaybookRow) -> str:
-    """Return the class of a run: many that may stall do not, and some that may not do."""
-    if _stalls(row):
-        return "stalls, without ZeRO" if row.zero_stage == 0 else "stalls"
-    return f"{'pipeline' if row.pp > 1 else 'one stage'}{' on many nodes' * (row.nodes >= 32)}"
-
-
-HF_PLAYBOOK = PublishedSet(
-    name="hf_playbook",
-    file="hf_playbook/runs.csv",
-    row=PlaybookRow,
-    machine=lambda _: "nanotron on H100",
-    predict=_predict,
-    measured=_measured,
-    work=_work,
-    kind=_kind,
-    panel=lambda row: f"{row.model} on {row.nodes} nodes",
-    anomaly=_anomaly,
-    names={"model": _SHAPES},
-    efficiencies=(0.35, 0.38, 0.41, 0.44, 0.47, 0.5),
-    overheads=(3.5e-3, 4e-3, 4.5e-3, 5e-3),
-)

@@ -3,11 +3,12 @@ et al., vTrain, MICRO 2024), and BigScience's trials before BLOOM, 18 to 200 bil
 (Jean Zay, chronicles-prequel.md): rank only, since the authors saw the network vary by 40 %."""
 
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
+from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import PublishedSet, RowPrediction, given, layout_of
+from experiments.published.published_set import Row, RowPrediction, given, layout_of
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
@@ -24,12 +25,9 @@ _VTRAIN_NETWORK, _BIGSCIENCE_NETWORK = 100e9, 50e9
 100 Gb/s."""
 _VOCABULARY = 250_880
 _HEAD_WIDTH = 128
-_HIDDEN = 14_400
-"""Of rows that do not print it, with layers tweaked to fit (the set's README)."""
-_ONE_NODE_BATCH = 512
-"""Samples of a step of the one-node lines: they print 2048 and TFLOPs of a quarter of them."""
-_FLOAT32_FROM = "02-28"
-"""From this date on gradients are summed in float32, beside those of 2 bytes."""
+_HIDDEN = 14_400  # of rows that do not print it, with layers tweaked to fit (the set's README)
+_ONE_NODE_BATCH = 512  # samples of one-node lines, which print 2048 and a quarter's TFLOPs
+_FLOAT32_FROM = "02-28"  # since when gradients are summed in float32, beside those of 2 bytes
 
 
 def _run(
@@ -58,10 +56,14 @@ def all_reduces() -> dict[int, Curve]:
 
 
 @dataclass(frozen=True)
-class VTrainRow:
+class VTrainRow(Row):
     """A configuration."""
 
-    row_id: str
+    machine = "Megatron-DeepSpeed on A100"
+    efficiencies = tuple(round(0.80 + 0.02 * each, 2) for each in range(10))
+    overheads = tuple(round(each * 1e-6, 7) for each in range(38, 58, 3))
+    recompute: ClassVar[Recompute]
+
     gpus: PositiveInt
     global_batch_samples: PositiveInt
     micro_batch_samples: PositiveInt
@@ -80,36 +82,59 @@ class VTrainRow:
 
     @property
     def shape(self) -> Shape:
-        """The model."""
         return gpt("GPT", self.hidden_size, self.attention_heads, self.layers)
 
+    @property
+    def work(self) -> float:
+        """A step's FLOPs a GPU (Narayanan et al., SC '21, equation 2)."""
+        scores = 12 * self.layers * self.hidden_size * self.seq_tokens
+        tokens = self.global_batch_samples * self.seq_tokens
+        return tokens * (6 * self.shape.active_parameters + scores) / self.gpus
 
-def _vtrain_predicted(
-    row: VTrainRow, constants: Constants, *, recompute: Recompute
-) -> RowPrediction:
-    layout = on_gpus(
-        row.gpus,
-        row.global_batch_samples,
-        tp=row.tp,
-        pp=row.pp,
-        microbatch_samples=row.micro_batch_samples,
-        recompute=recompute,
-    )
-    return _predicted(_run(row.shape, layout, _VTRAIN_NETWORK, constants, row.seq_tokens))
-
-
-def _vtrain_flops(row: VTrainRow) -> float:
-    """Return a step's FLOPs a GPU (Narayanan et al., SC '21, equation 2)."""
-    scores = 12 * row.layers * row.hidden_size * row.seq_tokens
-    tokens = row.global_batch_samples * row.seq_tokens
-    return tokens * (6 * row.shape.active_parameters + scores) / row.gpus
+    def predict(self, constants: Constants) -> RowPrediction:
+        layout = on_gpus(
+            self.gpus,
+            self.global_batch_samples,
+            tp=self.tp,
+            pp=self.pp,
+            microbatch_samples=self.micro_batch_samples,
+            recompute=self.recompute,
+        )
+        return _predicted(_run(self.shape, layout, _VTRAIN_NETWORK, constants, self.seq_tokens))
 
 
 @dataclass(frozen=True)
-class BigScienceRow:
+class SingleNodeRow(VTrainRow):
+    """On one node."""
+
+    name = "vtrain_single_node"
+    file = "vtrain/single_node.csv"
+    recompute = "nothing"
+    published_error = 0.0837
+
+    @property
+    def kind(self) -> str:
+        return f"tp {self.tp}"
+
+
+@dataclass(frozen=True)
+class MultiNodeRow(VTrainRow):
+    """On many nodes."""
+
+    name = "vtrain_multi_node"
+    file = "vtrain/multi_node.csv"
+    recompute = "everything"
+    published_error = 0.1473
+
+
+@dataclass(frozen=True)
+class BigScienceRow(Row):
     """A line of a table."""
 
-    row_id: str
+    name = "bigscience"
+    file = "bigscience/a100_steps.csv"
+    machine = "Megatron-DeepSpeed on A100"
+
     date: str
     nodes: PositiveInt
     gpus: PositiveInt
@@ -136,52 +161,21 @@ class BigScienceRow:
         heads = int(self.attention_heads or hidden // _HEAD_WIDTH)
         return gpt("BLOOM trial", hidden, heads, layers, _VOCABULARY)
 
+    @property
+    def work(self) -> float:
+        tokens = self.global_batch_samples * self.seq_tokens
+        return 6 * self.shape.active_parameters * tokens / self.gpus
 
-def _bigscience_predicted(row: BigScienceRow, constants: Constants) -> RowPrediction:
-    batch = _ONE_NODE_BATCH if row.nodes == 1 else row.global_batch_samples
-    layout = layout_of(
-        row,
-        microbatches=max(round(batch / (row.micro_batch_samples * row.dp)), 1),
-        zero=int(1 if row.zero_stage is None else row.zero_stage),
-        recompute="everything",
-    )
-    run = _run(row.shape, layout, _BIGSCIENCE_NETWORK, constants, row.seq_tokens)
-    if row.date >= _FLOAT32_FROM:
-        own = replace(run.framework, accumulation_bytes=8, gradients_held=8)
-        run = replace(run, framework=own)
-    return _predicted(run, max(peak_bytes(run)))
-
-
-def _bigscience_flops(row: BigScienceRow) -> float:
-    tokens = row.global_batch_samples * row.seq_tokens
-    return 6 * row.shape.active_parameters * tokens / row.gpus
-
-
-_on_a100 = partial(PublishedSet, machine=lambda _: "Megatron-DeepSpeed on A100")
-_vtrain = partial(
-    _on_a100,
-    row=VTrainRow,
-    work=_vtrain_flops,
-    efficiencies=tuple(round(0.80 + 0.02 * each, 2) for each in range(10)),
-    overheads=tuple(round(each * 1e-6, 7) for each in range(38, 58, 3)),
-)
-SINGLE_NODE = _vtrain(
-    name="vtrain_single_node",
-    file="vtrain/single_node.csv",
-    predict=partial(_vtrain_predicted, recompute="nothing"),
-    kind=lambda row: f"tp {row.tp}",
-    published_error=0.0837,
-)
-MULTI_NODE = _vtrain(
-    name="vtrain_multi_node",
-    file="vtrain/multi_node.csv",
-    predict=partial(_vtrain_predicted, recompute="everything"),
-    published_error=0.1473,
-)
-BIGSCIENCE = _on_a100(
-    name="bigscience",
-    file="bigscience/a100_steps.csv",
-    row=BigScienceRow,
-    predict=_bigscience_predicted,
-    work=_bigscience_flops,
-)
+    def predict(self, constants: Constants) -> RowPrediction:
+        batch = _ONE_NODE_BATCH if self.nodes == 1 else self.global_batch_samples
+        layout = layout_of(
+            self,
+            microbatches=max(round(batch / (self.micro_batch_samples * self.dp)), 1),
+            zero=int(1 if self.zero_stage is None else self.zero_stage),
+            recompute="everything",
+        )
+        run = _run(self.shape, layout, _BIGSCIENCE_NETWORK, constants, self.seq_tokens)
+        if self.date >= _FLOAT32_FROM:
+            own = replace(run.framework, accumulation_bytes=8, gradients_held=8)
+            run = replace(run, framework=own)
+        return _predicted(run, max(peak_bytes(run)))

@@ -9,21 +9,17 @@ from typing import NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import PublishedSet, RowPrediction, given
+from experiments.published.published_set import Row, RowPrediction, given
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.step import TrainingStep
 from pipekit.reading import read_table
 
 _V100 = machine("V100 16GB")
-_PAYLOAD = 1448 / 1538
-"""What TCP carries of the bytes of an Ethernet frame, headers and gaps counted."""
-_NARROW = 512
-"""Hidden size at which products reach half of the efficiency of large ones."""
-_LOGIT_BYTES = 10
-"""Moved for each logit: float16 twice, float32 for the loss and its gradient."""
-_UPDATE_BYTES = 26
-"""Moved for each weight by Adam in mixed precision: 4-byte state, weight and copy, the gradient."""
+_PAYLOAD = 1448 / 1538  # of an Ethernet frame, headers and gaps counted, that TCP carries
+_NARROW = 512  # hidden size at which products reach half of the efficiency of large ones
+_LOGIT_BYTES = 10  # moved for each logit: float16 twice, float32 for the loss and its gradient
+_UPDATE_BYTES = 26  # by Adam for each weight: 4-byte state, weight and copy, the gradient
 _BLOCKS_UNSTATED = 32  # of gpt-6.7b, in its training script
 _IMAGES = {"resnet152": (11.5e9, 60.2e6, 14 * 14 * 1024), "vgg19": (19.6e9, 143.7e6, 56 * 56 * 256)}
 """Forward FLOPs and parameters at 224 x 224 pixels, and the activations of the middle layer (He et
@@ -31,10 +27,14 @@ al., CVPR 2016, Table 1; Simonyan and Zisserman, ICLR 2015, Table 1)."""
 
 
 @dataclass(frozen=True)
-class ParcaeRow:
-    """A row: degrees, microbatches and the model's shape (None of image models)."""
+class ParcaeRow(Row):
+    """Degrees, microbatches and the model's shape (None of image models)."""
 
-    row_id: str
+    name = "parcae"
+    file = "parcae/step_times.csv"
+    efficiencies = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7)
+    overheads = (5e-3, 5.5e-3, 5.8e-3, 6e-3, 6.2e-3, 6.5e-3, 7e-3)
+
     model: str
     dp: PositiveInt
     pp: PositiveInt
@@ -48,8 +48,39 @@ class ParcaeRow:
 
     @property
     def gpus(self) -> int:
-        """All of its GPUs, one an instance."""
         return self.dp * self.pp
+
+    @property
+    def machine(self) -> str:
+        return f"DeepSpeed{', convolutions' * (self.model in _IMAGES)} on V100 16GB"
+
+    @property
+    def kind(self) -> str:
+        return "images" if self.model in _IMAGES else "transformers"
+
+    @property
+    def part(self) -> str:
+        return f" ({self.model})" if self.model in _IMAGES else ""
+
+    @property
+    def work(self) -> float:
+        samples = self.micro_batch_samples * self.microbatches_per_replica / self.pp
+        if self.model in _IMAGES:
+            return samples * _IMAGES[self.model][0]
+        model = _transformer(self)
+        return samples * 24 * model.blocks * model.hidden**2 * model.seq_tokens
+
+    @property
+    def anomaly(self) -> str | None:
+        if self.model == "bert" and self.gpus == 18:
+            return "twice as slow as all neighbours"
+        if (self.model, self.dp, self.pp) == ("gpt-6.7b", 2, 16):
+            return "1.4 times as slow as its neighbours"
+        return None
+
+    def predict(self, constants: Constants) -> RowPrediction:
+        seconds = (_images if self.model in _IMAGES else _language)(self, constants)
+        return RowPrediction(seconds, _network().basis)
 
 
 class _Transformer(NamedTuple):
@@ -77,12 +108,9 @@ def _transformer(row: ParcaeRow) -> _Transformer:
     )
 
 
-@dataclass(frozen=True)
-class InstanceNetwork:
-    """Seconds of the smallest message, and bytes/s of a long exchange between replicas."""
-
-    latency_s: float
-    collective_bandwidth: float
+class _Network(NamedTuple):
+    latency_s: float  # of the smallest message
+    collective_bandwidth: float  # of a long exchange between replicas
     basis: str
 
     def transfer_s(self, size: float) -> float:
@@ -90,24 +118,21 @@ class InstanceNetwork:
         return self.latency_s + size / (_PAYLOAD * _V100.network_bandwidth)
 
 
-def _network() -> InstanceNetwork:
+def _network() -> _Network:
     return _timed(given("parcae/p2p_10gbps.csv"))
 
 
 @cache
-def _timed(path: Path | None) -> InstanceNetwork:
+def _timed(path: Path | None) -> _Network:
     if path is None:
-        return InstanceNetwork(0.0, _PAYLOAD * _V100.network_bandwidth, "data sheets")
+        return _Network(0.0, _PAYLOAD * _V100.network_bandwidth, "data sheets")
     messages = read_table(path)
     size, seconds = messages["message_bytes"], messages["p2p_us"] * 1e-6
-    return InstanceNetwork(
-        seconds.iloc[0], size.iloc[-1] / seconds.iloc[-1], "data sheets, messages timed"
-    )
+    return _Network(seconds[0], size.iloc[-1] / seconds.iloc[-1], "data sheets, messages timed")
 
 
 def filled(items: int, stages: int) -> list[int]:
-    """Return how many of equal items each stage gets: all get the most that one needs, till none
-    is left, so that the last stages may have fewer or none.
+    """Return how many of equal items each stage gets: the most that one needs, till none is left.
 
     DeepSpeed deals so (``runtime/utils.py``, ``partition_balanced``), by the type of a layer.
     """
@@ -156,9 +181,9 @@ def _step_s(
 
 
 def _block_s(model: _Transformer, constants: Constants) -> float:
-    """Return forward and backward seconds of a block: its products, and its traffic three times.
+    """Return forward and backward seconds of a block: products, and activations kept three times.
 
-    The traffic is the activations kept (Korthikanti et al., arXiv 2205.05198, section 4.1).
+    The activations are those of Korthikanti et al., arXiv 2205.05198, section 4.1.
     """
     flops = 12 * model.hidden * model.tokens * (6 * model.hidden + model.seq_tokens)
     moved = 3 * model.tokens * (34 * model.hidden + 5 * model.heads * model.seq_tokens)
@@ -179,44 +204,7 @@ def _products_s(flops: float, efficiency: float) -> float:
 
 
 def _images(row: ParcaeRow, constants: Constants) -> float:
-    """Return the seconds of a step of an image model in equal stages."""
     flops, weights, activations = _IMAGES[row.model]
     stage = _products_s(3 * row.micro_batch_samples * flops / row.pp, constants.efficiency)
     transfer = _network().transfer_s(2.0 * row.micro_batch_samples * activations)
     return _step_s(row, [stage] * row.pp, [transfer] * (row.pp - 1), weights / row.pp)
-
-
-def _predict(row: ParcaeRow, constants: Constants) -> RowPrediction:
-    seconds = (_images if row.model in _IMAGES else _language)(row, constants)
-    return RowPrediction(seconds, _network().basis)
-
-
-def _work(row: ParcaeRow) -> float:
-    samples = row.micro_batch_samples * row.microbatches_per_replica / row.pp
-    if row.model in _IMAGES:
-        return samples * _IMAGES[row.model][0]
-    model = _transformer(row)
-    return samples * 24 * model.blocks * model.hidden**2 * model.seq_tokens
-
-
-def _anomaly(row: ParcaeRow) -> str | None:
-    if row.model == "bert" and row.dp * row.pp == 18:
-        return "twice as slow as all neighbours"
-    if (row.model, row.dp, row.pp) == ("gpt-6.7b", 2, 16):
-        return "1.4 times as slow as its neighbours"
-    return None
-
-
-PARCAE = PublishedSet(
-    name="parcae",
-    file="parcae/step_times.csv",
-    row=ParcaeRow,
-    machine=lambda row: f"DeepSpeed{', convolutions' * (row.model in _IMAGES)} on V100 16GB",
-    predict=_predict,
-    work=_work,
-    kind=lambda row: "images" if row.model in _IMAGES else "transformers",
-    part=lambda row: f" ({row.model})" if row.model in _IMAGES else "",
-    anomaly=_anomaly,
-    efficiencies=(0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7),
-    overheads=(5e-3, 5.5e-3, 5.8e-3, 6e-3, 6.2e-3, 6.5e-3, 7e-3),
-)

@@ -5,17 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import (
-    PublishedSet,
-    RowMeasured,
-    RowPrediction,
-    Values,
-    layout_of,
-)
+from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, layout_of
 from experiments.published.sets.sailor_inputs import bandwidth, layers, profile
 from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
@@ -40,12 +34,10 @@ _FITTED, _NO_LOSSES = "clariden", Constants(1.0, 0.0)
 """Constants are the share of the network's fit that messages get while all nodes send, and how long
 a profile waits after each pass.  On other clusters profiles and fits are taken as they are."""
 _VOCABULARY, _SEQ_TOKENS = 50257, 2048
-_EAGER_BYTES = 4e6
-"""A larger message waits until its receiver is there (NCCL's buffer)."""
+_EAGER_BYTES = 4e6  # a larger message waits until its receiver is there (NCCL's buffer)
 _UPDATE_BYTES = 28  # moved for each weight by Adam in float32
 _STATE_BYTES = 16  # weight, gradient and Adam's moments
-_WASTE, _RUNTIME_BYTES = 1.15, 3e9
-"""Activations with the allocator's gaps, as a multiple; and what the runtime holds."""
+_WASTE, _RUNTIME_BYTES = 1.15, 3e9  # activations with the allocator's gaps, a factor; the runtime's
 _LOGITS = 3  # in float32: logits, losses' softmax, gradient
 
 
@@ -58,10 +50,16 @@ class _GpuPlace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SailorRow:
-    """A row: one plan."""
+class SailorRow(Row):
+    """One plan."""
 
-    row_id: str
+    name = "sailor"
+    file = "sailor/plans.csv"
+    machine = "Megatron-DeepSpeed by layer profiles on GH200"
+    names: ClassVar = {"model": _SHAPES}
+    efficiencies = (0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0)
+    overheads = (0.0, 1e-4, 1.5e-4, 2e-4, 2.5e-4, 3e-4)
+
     plan_file: str
     cluster: str
     model: str
@@ -90,7 +88,6 @@ class SailorRow:
 
     @property
     def stages(self) -> list[list[_GpuPlace]]:
-        """The place of each replica of each stage."""
         return self.plan[0]
 
     @property
@@ -98,6 +95,32 @@ class SailorRow:
         """The layers of each stage: as many as the plan lists there, what is left on the last."""
         edges = [0, *accumulate(self.plan[1][:-1]), len(layers(self.model, 1))]
         return [range(a, b) for a, b in pairwise(edges)]
+
+    @property
+    def work(self) -> float:
+        samples = self.micro_batch_samples * self.microbatches_per_replica / (self.pp * self.tp)
+        return samples * sum(layer.weights for layer in layers(self.model, 1))
+
+    @property
+    def anomaly(self) -> str | None:
+        copied = ("clariden", "N4_D4"), ("mit", "N2_D1")
+        if (self.cluster, self.plan_file.rpartition("plan_config_")[2]) in copied:
+            return "shares measured numbers with another plan"
+        return None
+
+    @staticmethod
+    def measured(values: Values) -> RowMeasured:
+        return RowMeasured(float(values["step_s"]), float(values["peak_memory_bytes"]))
+
+    def predict(self, constants: Constants) -> RowPrediction:
+        losses = constants if self.cluster == _FITTED else _NO_LOSSES
+        try:
+            replicas = (_replica_s(self, replica, losses) for replica in range(self.dp))
+            seconds = max(replicas) + max(_after_s(self, stage) for stage in range(self.pp))
+            basis = "layer profiles, network fits, fitted constants"
+            return RowPrediction(seconds, basis, _memory(self))
+        except ValueError as missing:
+            return replace(_by_data_sheet(self), note=str(missing))
 
 
 def _passes(row: SailorRow, place: _GpuPlace, layer: int, waits_s: float) -> Iterator[float]:
@@ -135,17 +158,6 @@ def _hidden(model: str) -> int:
     return shape(_SHAPES[model]).hidden
 
 
-def _predict(row: SailorRow, constants: Constants) -> RowPrediction:
-    losses = constants if row.cluster == _FITTED else _NO_LOSSES
-    try:
-        replicas = (_replica_s(row, replica, losses) for replica in range(row.dp))
-        seconds = max(replicas) + max(_after_s(row, stage) for stage in range(row.pp))
-        basis = "layer profiles, network fits, fitted constants"
-        return RowPrediction(seconds, basis, _memory(row))
-    except ValueError as missing:
-        return replace(_by_data_sheet(row), note=str(missing))
-
-
 def _by_data_sheet(row: SailorRow) -> RowPrediction:
     """Return what data sheets alone say, all machines being as slow as the slowest."""
     places = [place for stage in row.stages for place in stage]
@@ -162,7 +174,6 @@ def _machine(place: _GpuPlace) -> Machine:
 
 
 def _replica_s(row: SailorRow, replica: int, constants: Constants) -> float:
-    """Return the seconds of one pipeline's passes."""
     places = [stage[replica] for stage in row.stages]
     passes = [_stage(row, s, place, constants.overhead_s) for s, place in enumerate(places)]
     size = layers(row.model, row.tp)[1].output_bytes * row.micro_batch_samples
@@ -201,7 +212,6 @@ def _weights(row: SailorRow, stage: int) -> float:
 
 
 def _memory(row: SailorRow) -> float:
-    """Return the bytes of the fullest rank."""
     flying = in_flight("flush", row.pp, row.microbatches_per_replica)
     sizes, samples = layers(row.model, row.tp), row.micro_batch_samples
     logits = 4 * _LOGITS * samples * _SEQ_TOKENS * _VOCABULARY / row.tp
@@ -211,34 +221,3 @@ def _memory(row: SailorRow) -> float:
         + logits * (stage == row.pp - 1)
         for stage, layers in enumerate(row.layers)
     )
-
-
-def _measured(values: Values) -> RowMeasured:
-    return RowMeasured(float(values["step_s"]), float(values["peak_memory_bytes"]))
-
-
-def _work(row: SailorRow) -> float:
-    samples = row.micro_batch_samples * row.microbatches_per_replica / (row.pp * row.tp)
-    return samples * sum(layer.weights for layer in layers(row.model, 1))
-
-
-def _anomaly(row: SailorRow) -> str | None:
-    copied = ("clariden", "N4_D4"), ("mit", "N2_D1")
-    if (row.cluster, row.plan_file.rpartition("plan_config_")[2]) in copied:
-        return "shares measured numbers with another plan"
-    return None
-
-
-SAILOR = PublishedSet(
-    name="sailor",
-    file="sailor/plans.csv",
-    row=SailorRow,
-    machine=lambda _: "Megatron-DeepSpeed by layer profiles on GH200",
-    predict=_predict,
-    measured=_measured,
-    work=_work,
-    anomaly=_anomaly,
-    names={"model": _SHAPES},
-    efficiencies=(0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0),
-    overheads=(0.0, 1e-4, 1.5e-4, 2e-4, 2.5e-4, 3e-4),
-)

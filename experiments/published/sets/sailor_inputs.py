@@ -20,23 +20,18 @@ class Layer(NamedTuple):
 
 
 _FILES = "layer_sizes", "layer_profiles", "network_fits"
-PassCosts = dict[int, tuple[float, float]]
-"""Seconds of a forward and of a backward, by layer."""
+PassCosts = dict[int, tuple[float, float]]  # seconds of a forward and of a backward, by layer
 Fit = tuple[float, float, float, float]
 """Of a bandwidth in GB/s, by the logarithm of the MB of a message: three coefficients; its peak."""
 
 
 class Inputs(NamedTuple):
-    """What the set gives in full.
+    """What the set gives in full."""
 
-    Attributes:
-        layers: on a tensor-parallel rank, by model and degree.
-        passes: by model, GPU and degree, then by samples of a microbatch.
-        networks: between nodes, by sender, how many of its GPUs send, and receiver likewise.
-    """
-
-    layers: Mapping[tuple[str, int], list[Layer]]
+    layers: Mapping[tuple[str, int], list[Layer]]  # by model and tensor-parallel degree
+    # By model, GPU and degree, then by samples of a microbatch.
     passes: Mapping[tuple[str, str, int], Mapping[int, PassCosts]]
+    # Between nodes, by sender, how many of its GPUs send, and receiver likewise.
     networks: Mapping[tuple[str, int, str, int], Fit]
 
 
@@ -50,10 +45,10 @@ def inputs() -> Inputs:
 
 @cache
 def _read(folder: Path) -> Inputs:
-    """Return the inputs of a folder.
+    """Read a folder.
 
-    The planner's profiles count only where Sailor's own validation has none: one of them is a copy
-    of another model's.  Networks of mixed GPUs count before those of equal ones.
+    The planner's profiles, one of which is a copy of another model's, count only where Sailor's own
+    validation has none; networks of mixed GPUs before those of equal ones.
     """
     sizes = read_table(folder / "layer_sizes.csv").groupby(["model", "tp"])
     columns = ["params_floats", "act_output_bytes", "act_mem_bytes"]

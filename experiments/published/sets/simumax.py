@@ -2,16 +2,11 @@
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import (
-    PublishedSet,
-    RowMeasured,
-    RowPrediction,
-    Values,
-    layout_of,
-)
+from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, layout_of
 from experiments.published.sets.simumax_kernels import Rank, System, system
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
@@ -50,10 +45,16 @@ dense layer, all others are the last kind of block."""
 
 
 @dataclass(frozen=True)
-class SimumaxRow:
-    """A row: a model cut short, and its degrees."""
+class SimumaxRow(Row):
+    """A model cut short, and its degrees."""
 
-    row_id: str
+    name = "simumax"
+    file = "simumax/runs.csv"
+    machine = "Megatron-Core by timed kernels on B200"
+    names: ClassVar = {"model": _SHAPES}
+    efficiencies = tuple(round(0.84 + 0.01 * each, 2) for each in range(17))
+    overheads = tuple(each * 2e-6 for each in range(16))
+
     model: str
     layers: PositiveInt
     tp: PositiveInt
@@ -71,26 +72,39 @@ class SimumaxRow:
         *first, (last, _) = _SHAPES[self.model].blocks
         return replace(_SHAPES[self.model], blocks=(*first, (last, self.layers - len(first))))
 
+    @property
+    def group(self) -> str:
+        return str((self.model, self.tp, self.pp, self.cp, self.ep))
 
-def _predict(row: SimumaxRow, constants: Constants) -> RowPrediction:
-    shape = row.shape
-    layout = layout_of(row, microbatches=row.microbatches, zero=1)
-    run = training(shape, layout, machine("B200"), MEGATRON_CORE, seq_tokens=row.seq_tokens)
-    mlps = (layer for block, _ in shape.blocks for layer in block if isinstance(layer, MLP))
-    largest = max((1 + mlp.gated) * mlp.width * shape.hidden / row.tp for mlp in mlps)
-    # The gradient of the largest product is there twice at the peak.
-    memory = max(peak_bytes(run)) + _GRADIENT_BYTES * largest
-    timed = system()
-    if timed is None:
-        return RowPrediction(step(run).seconds, "data sheet, fitted constants", memory)
-    basis = "kernels timed one by one, fitted constants"
-    return RowPrediction(_timed(run, timed, constants), basis, memory)
+    @property
+    def work(self) -> float:
+        samples = self.micro_batch_samples * self.microbatches / (self.tp * self.cp * self.pp)
+        return self.shape.active_parameters * self.seq_tokens * samples
+
+    @staticmethod
+    def measured(values: Values) -> RowMeasured:
+        peak, simulated = float(values["peak_allocated_gib"]), float(values["simumax_step_s"])
+        return RowMeasured(float(values["step_s"]), peak * 2**30, simulated_s=simulated)
+
+    def predict(self, constants: Constants) -> RowPrediction:
+        shape = self.shape
+        layout = layout_of(self, microbatches=self.microbatches, zero=1)
+        run = training(shape, layout, machine("B200"), MEGATRON_CORE, seq_tokens=self.seq_tokens)
+        mlps = (layer for layer, _ in shape.each_layer() if isinstance(layer, MLP))
+        largest = max((1 + mlp.gated) * mlp.width * shape.hidden / self.tp for mlp in mlps)
+        # The gradient of the largest product is there twice at the peak.
+        memory = max(peak_bytes(run)) + _GRADIENT_BYTES * largest
+        timed = system()
+        if timed is None:
+            return RowPrediction(step(run).seconds, "data sheet, fitted constants", memory)
+        basis = "kernels timed one by one, fitted constants"
+        return RowPrediction(_timed(run, timed, constants), basis, memory)
 
 
 def _timed(run: TrainingSetup, timed: System, constants: Constants) -> float:
     """Return the seconds of a step by timed kernels, all a little slower side by side."""
     layout = run.layout
-    rank = Rank(timed, run.shape, layout, run.seq_tokens)
+    rank = Rank(timed, run)
     blocks = [block for block, count in run.shape.blocks for _ in range(count)]
     edges = [stage * len(blocks) // layout.pp for stage in range(layout.pp + 1)]
     dealt = [blocks[a:b] for a, b in pairwise(edges)]
@@ -123,28 +137,3 @@ def _after_s(run: TrainingSetup, timed: System) -> float:
         exchanged += timed.collective("all_gather", _WEIGHT_BYTES * weights, ranks)
         moved += weights * (_CLEAR_BYTES + _UPDATE_BYTES / ranks)
     return exchanged + timed.moved(moved, 0).forward_s
-
-
-def _measured(values: Values) -> RowMeasured:
-    peak, simulated = float(values["peak_allocated_gib"]), float(values["simumax_step_s"])
-    return RowMeasured(float(values["step_s"]), peak * 2**30, simulated_s=simulated)
-
-
-def _work(row: SimumaxRow) -> float:
-    samples = row.micro_batch_samples * row.microbatches / (row.tp * row.cp * row.pp)
-    return row.shape.active_parameters * row.seq_tokens * samples
-
-
-SIMUMAX = PublishedSet(
-    name="simumax",
-    file="simumax/runs.csv",
-    row=SimumaxRow,
-    machine=lambda _: "Megatron-Core by timed kernels on B200",
-    predict=_predict,
-    measured=_measured,
-    work=_work,
-    names={"model": _SHAPES},
-    group=lambda row: str((row.model, row.tp, row.pp, row.cp, row.ep)),
-    efficiencies=tuple(round(0.84 + 0.01 * each, 2) for each in range(17)),
-    overheads=tuple(each * 2e-6 for each in range(16)),
-)

@@ -10,9 +10,9 @@ from typing import Any
 
 from experiments.published.published_set import given
 from pipekit.performance.devices import machine
-from pipekit.performance.layout import ParallelLayout
-from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, Layer, Shape
+from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, Layer
 from pipekit.performance.terms.kernels import PassCosts, total
+from pipekit.performance.training import TrainingSetup
 from pipekit.reading import read_json
 
 _B200 = machine("B200")
@@ -22,31 +22,21 @@ _FORWARD, _INPUT, _WEIGHT = "TN", "NN", "NT"
 _GROUPED = "fwd", "bwd_grad_act", "bwd_grad_w"
 
 Sizes = tuple[int, ...]
-Shares = dict[Sizes, float]
-"""Of a peak, by sizes."""
+Shares = dict[Sizes, float]  # of a peak, by sizes
 
 
 @dataclass(frozen=True)
 class System:
-    """The tables of the file.
+    """The tables of the file."""
 
-    Attributes:
-        products: by layout, then by (m, k, n).
-        grouped: by pass, then by (products, m, n, k).
-        attention: forward and backward, by (tokens, heads, key heads, width); the whole square
-            counts.
-        traffic: the share of the memory's bandwidth by kind of kernel.
-        collectives: by name, as the file has them.
-    """
-
-    products: dict[str, Shares]
-    grouped: dict[str, Shares]
+    products: dict[str, Shares]  # by layout, then by (m, k, n)
+    grouped: dict[str, Shares]  # by pass, then by (products, m, n, k)
+    # Forward and backward, by (tokens, heads, key heads, width); the whole square counts.
     attention: tuple[Shares, Shares]
-    traffic: dict[str, float]
-    collectives: dict[str, dict[str, Any]]
+    traffic: dict[str, float]  # of the memory's bandwidth, by kind of kernel
+    collectives: dict[str, dict[str, Any]]  # by name, as the file has them
 
     def linear(self, rows: int, inputs: int, outputs: int) -> PassCosts:
-        """Return the seconds of a linear layer."""
         seconds = 2 * rows * inputs * outputs / _PEAK
         return PassCosts(
             seconds / _nearest(self.products[_FORWARD], (rows, inputs, outputs)),
@@ -55,7 +45,6 @@ class System:
         )
 
     def grouped_linear(self, layers: int, rows: int, inputs: int, outputs: int) -> PassCosts:
-        """Return the seconds of so many linear layers, ``rows`` of each, in one kernel a pass."""
         flops = 2 * layers * rows * inputs * outputs
         sizes = layers, rows, outputs, inputs
         forward, *backward = (
@@ -71,7 +60,6 @@ class System:
         return PassCosts(seconds / forward, 2.5 * seconds / backward)
 
     def moved(self, forward: float, backward: float, kind: str = "default") -> PassCosts:
-        """Return the seconds of kernels that only move so many bytes."""
         kinds = (f"{kind}_fwd", f"{kind}_bwd") if kind == "permute" else (kind, kind)
         rates = [_B200.device.memory_bandwidth * self.traffic[each] for each in kinds]
         return PassCosts(forward / rates[0], backward / rates[1])
@@ -89,7 +77,6 @@ class System:
 
 
 def system() -> System | None:
-    """Return the measured system; None without its file."""
     path = given("simumax/b200_system.json")
     return None if path is None else _system(path)
 
@@ -133,14 +120,21 @@ def _distance(known: Sizes, sizes: Sizes) -> float:
     return sum(abs(math.log(a / b)) for a, b in zip(known, sizes, strict=True))
 
 
+@dataclass(frozen=True)
 class Rank:
     """The passes of a microbatch of 2-byte numbers on a rank."""
 
-    def __init__(self, timed: System, shape: Shape, layout: ParallelLayout, seq: int) -> None:
-        self._timed, self._shape, self._layout, self._seq = timed, shape, layout, seq
-        self._hidden, self._tp, self._cp = shape.hidden, layout.tp, layout.cp
-        self._tokens = layout.microbatch_samples * seq // layout.cp
-        self.hidden_bytes = 2 * self._tokens * shape.hidden  # of the residual stream
+    timed: System
+    run: TrainingSetup
+
+    @property
+    def tokens(self) -> int:
+        return int(self.run.tokens)
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Of the residual stream."""
+        return 2 * self.tokens * self.run.shape.hidden
 
     def layer(self, layer: Layer) -> PassCosts:
         """Return the passes of a layer; ValueError if nothing like it was timed."""
@@ -157,53 +151,59 @@ class Rank:
                 raise ValueError(f"nothing was timed for a layer like {layer}")
         # Norm, residual connection and tensor-parallel collectives.
         gather, scatter = self._collected("all_gather"), self._collected("reduce_scatter")
-        moved = 5 * self.hidden_bytes / self._tp
+        moved = 5 * self.hidden_bytes / self.run.layout.tp
         around = PassCosts(gather + scatter, 2 * gather + scatter)
-        return total([self._timed.moved(moved, moved), around, *inside])
+        return total([self.timed.moved(moved, moved), around, *inside])
 
     def head(self) -> PassCosts:
-        """Return the passes of logits and fused cross entropy."""
-        vocabulary = self._shape.vocabulary // self._tp
-        logits, gather = 4 * self._tokens * vocabulary, self._collected("all_gather")
-        return total(
-            [
-                self._timed.linear(self._tokens, self._hidden, vocabulary),
-                self._timed.moved(logits, logits, "ce_fusion"),
-                PassCosts(gather, gather),
-            ]
-        )
+        shape, gather = self.run.shape, self._collected("all_gather")
+        vocabulary = shape.vocabulary // self.run.layout.tp
+        logits = 4 * self.tokens * vocabulary
+        linear = self.timed.linear(self.tokens, shape.hidden, vocabulary)
+        loss = self.timed.moved(logits, logits, "ce_fusion")
+        return total([linear, loss, PassCosts(gather, gather)])
 
     def _collected(self, name: str) -> float:
-        return self._timed.collective(name, self.hidden_bytes, self._tp)
+        return self.timed.collective(name, self.hidden_bytes, self.run.layout.tp)
 
     def _heads(self, heads: int) -> int:
         """Return how many of so many heads a rank has, which cp divides again."""
-        if heads % (self._tp * self._cp):
-            raise ValueError(f"tp {self._tp} x cp {self._cp} does not divide {heads} heads")
-        return heads // self._tp
+        tp, cp = self.run.layout.tp, self.run.layout.cp
+        if heads % (tp * cp):
+            raise ValueError(f"tp {tp} x cp {cp} does not divide {heads} heads")
+        return heads // tp
 
     def _exchanged(self, *widths: int) -> PassCosts:
         """Return the passes in which ranks of a sequence exchange tokens for heads, and back."""
-        seconds = sum(
-            self._timed.collective("all2all", 2 * self._tokens * width, self._cp)
-            for width in widths
-        )
+        sizes, cp = (2 * self.tokens * width for width in widths), self.run.layout.cp
+        seconds = sum(self.timed.collective("all2all", size, cp) for size in sizes)
         return PassCosts(seconds, seconds)
 
     def _attention(self, layer: Attention) -> list[PassCosts]:
-        timed, tokens, width, cp = self._timed, self._tokens, layer.head_dim, self._cp
-        heads, kv_heads = self._heads(layer.heads), max(layer.kv_heads // self._tp, 1)
+        timed, tokens, hidden, cp = (
+            self.timed,
+            self.tokens,
+            self.run.shape.hidden,
+            self.run.layout.cp,
+        )
+        heads, kv_heads = self._heads(layer.heads), max(layer.kv_heads // self.run.layout.tp, 1)
+        width = layer.head_dim
         projected = (heads + 2 * kv_heads) * width
         return [
-            timed.linear(tokens, self._hidden, projected),
-            timed.linear(tokens, heads * width, self._hidden),
-            timed.scores(self._seq, heads // cp, max(kv_heads // cp, 1), width, width),
+            timed.linear(tokens, hidden, projected),
+            timed.linear(tokens, heads * width, hidden),
+            timed.scores(self.run.seq_tokens, heads // cp, max(kv_heads // cp, 1), width, width),
             timed.moved(4 * tokens * projected, 4 * tokens * projected),
             self._exchanged(heads * width, heads * width, 2 * kv_heads * width),
         ]
 
     def _latent_attention(self, layer: LatentAttention) -> list[PassCosts]:
-        timed, tokens, hidden, cp = self._timed, self._tokens, self._hidden, self._cp
+        timed, tokens, hidden, cp = (
+            self.timed,
+            self.tokens,
+            self.run.shape.hidden,
+            self.run.layout.cp,
+        )
         heads, value = self._heads(layer.heads), layer.head_dim
         key, ranks = value + layer.rope_dim, layer.query_rank + layer.kv_rank
         rotated = 5 * tokens * heads * (2 * key + value)
@@ -213,31 +213,31 @@ class Rank:
             timed.linear(tokens, hidden, layer.kv_rank + layer.rope_dim),
             timed.linear(tokens, layer.kv_rank, heads * 2 * value),
             timed.linear(tokens, heads * value, hidden),
-            timed.scores(self._seq, heads // cp, heads // cp, key, value),
+            timed.scores(self.run.seq_tokens, heads // cp, heads // cp, key, value),
             timed.moved(4 * tokens * ranks, 6 * tokens * ranks),
             timed.moved(rotated, rotated),
             self._exchanged(heads * key, heads * key, heads * value, heads * value),
         ]
 
     def _mlp(self, width: int) -> list[PassCosts]:
-        own, tokens = width // self._tp, self._tokens
+        own, hidden, tokens = width // self.run.layout.tp, self.run.shape.hidden, self.tokens
         return [
-            self._timed.linear(tokens, self._hidden, 2 * own),
-            self._timed.linear(tokens, own, self._hidden),
-            self._timed.moved(6 * tokens * own, 10 * tokens * own),
+            self.timed.linear(tokens, hidden, 2 * own),
+            self.timed.linear(tokens, own, hidden),
+            self.timed.moved(6 * tokens * own, 10 * tokens * own),
         ]
 
     def _experts(self, layer: Experts) -> list[PassCosts]:
         """Return the passes of a mixture: shared expert, router, exchange, grouped products."""
-        timed, hidden, ep = self._timed, self._hidden, self._layout.ep
-        visits, local = self._tokens * layer.active, layer.count // ep
+        timed, hidden, ep = self.timed, self.run.shape.hidden, self.run.layout.ep
+        visits, local = self.tokens * layer.active, layer.count // ep
         rows = math.ceil(visits / layer.count) * ep
         sent = 2 * visits * hidden
         exchanged = 2 * timed.collective("all2all", sent, ep)
         in_order = 4 * sent * (1 + (ep > 1))
         return [
             *self._mlp(layer.shared_width),
-            timed.linear(self._tokens, hidden, layer.count),
+            timed.linear(self.tokens, hidden, layer.count),
             timed.grouped_linear(local, rows, hidden, 2 * layer.width),
             timed.grouped_linear(local, rows, layer.width, hidden),
             timed.moved(6 * visits * layer.width, 10 * visits * layer.width),

@@ -15,18 +15,12 @@ _NODE_LATENCY_S, _NETWORK_LATENCY_S = 20e-6, 50e-6
 """Until the first byte of a collective arrives (Hu et al., Demystifying NCCL, arXiv 2507.04786)."""
 
 Numbers = NDArray[np.float64]
-Curve = tuple[Numbers, Numbers]
-"""Bytes, ascending, and the seconds measured for each."""
+Curve = tuple[Numbers, Numbers]  # bytes, ascending, and the seconds measured for each
 
 
 @dataclass(frozen=True)
 class Links:
-    """A machine's links.
-
-    Attributes:
-        machine: whose data sheet counts.
-        all_reduces: measured all-reduces inside a node by number of ranks, in place of the sheet.
-    """
+    """A machine's links, by its data sheet, or by all-reduces measured in a node, by ranks."""
 
     machine: Machine
     all_reduces: Mapping[int, Curve] = field(default_factory=dict, hash=False)

@@ -10,8 +10,7 @@ from pipekit.performance.devices import Machine
 _TILES = ((128, 256, 1.0), (128, 128, 0.92), (64, 128, 0.75), (64, 64, 0.55))
 """Rows and columns of a tile, and the share of the peak that it reaches (CUTLASS, "Efficient GEMM";
 NVIDIA, Matrix Multiplication Background User's Guide, section 3)."""
-_FILL = 512
-"""Depth of a product that takes as long as to fill and drain a tile's pipeline."""
+_FILL = 512  # depth of a product that takes as long as to fill and drain a tile's pipeline
 _UNALIGNED = 2.5
 """How many times as long a product of 2-byte numbers takes whose rows do not begin at multiples of
 16 bytes (the same guide, section 2.1)."""
@@ -26,7 +25,7 @@ _CAST_BYTES = {"float8": 4.0, "float4": 10.0}
 class PassCosts(NamedTuple):
     """Seconds on the device of a forward and a backward, and the kernels that a host launches.
 
-    ``exchange_s`` are further seconds of either, of messages between experts.
+    ``exchange_s`` of messages between experts come to either.
     """
 
     forward_s: float = 0.0
@@ -36,7 +35,6 @@ class PassCosts(NamedTuple):
     exchange_s: float = 0.0
 
     def scaled(self, factor: float) -> "PassCosts":
-        """Return so many of these passes."""
         return PassCosts(*(factor * each for each in self))
 
 
@@ -49,8 +47,7 @@ def total(parts: Iterable[PassCosts]) -> PassCosts:
 class Kernels:
     """What kernels of a dtype take on a machine that reaches so much of its sheet.
 
-    ``accumulation_bytes`` are moved for each weight to add its gradient to those before, if weights
-    are ``trained``.
+    If weights are ``trained``, ``accumulation_bytes`` of each are moved to add its gradient.
     """
 
     machine: Machine

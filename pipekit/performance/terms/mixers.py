@@ -8,15 +8,11 @@ from pipekit.performance.training import TrainingSetup
 _FLASH, _FLASH_BACKWARD = 0.55, 0.5
 """Shares of the 2-byte peak that fused attention reaches (Shah et al., FlashAttention-3, arXiv
 2407.08608, Figures 5 and 6); its backward computes the scores again: 2.5 times the work."""
-_SCORE_BYTES = 4.5, 5.5
-"""Moved for each score that is written out: scale and mask, softmax, dropout and its mask."""
-_LATENT_LAUNCHES = 1.6
-"""Latent attention's kernels, as a multiple: two more projections and norms."""
+_SCORE_BYTES = 4.5, 5.5  # for each score written out: scale, mask, softmax, dropout and its mask
+_LATENT_LAUNCHES = 1.6  # latent attention's kernels, as a multiple: two more projections and norms
 _CHUNK = 128
-_SCAN_EFFICIENCY = 0.2
-"""Of the 2-byte peak: chunks of 128 tokens are small products (section 9.3 of the paper)."""
-_SCAN_BYTES = 48
-"""Moved for each channel: convolution, chunk states, their passing and output, a kernel each."""
+_SCAN_EFFICIENCY = 0.2  # of the 2-byte peak: chunks are small products (section 9.3)
+_SCAN_BYTES = 48  # for each channel: convolution, chunk states, their passing, output
 _SCAN_LAUNCHES = 25, 35
 
 

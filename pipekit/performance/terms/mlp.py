@@ -7,16 +7,13 @@ from pipekit.performance.shapes import MLP, Experts
 from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.training import TrainingSetup
 
-_PERMUTE_BYTES = 8
-"""Moved for each element to sort tokens by expert, and back."""
-_ROUTER_BYTES = 40
-"""Moved for each token's score of an expert: softmax, choice, counts, losses, in float32."""
+_PERMUTE_BYTES = 8  # moved for each element to sort tokens by expert, and back
+_ROUTER_BYTES = 40  # for each token's score of an expert: softmax, choice, counts, losses
 _UNFUSED_BYTES = 48, 144
 """Moved for each element of an activation of several kernels in float32 (clamped SwiGLU)."""
 _LAUNCHES, _EXPERT_LAUNCHES, _NARROW_LAUNCHES = 60, (2, 4), (6, 8)
 """Kernels of a layer; of each local expert; and of each whose operands are quantized as well."""
-_GRAPHED_WAIT = 0.3
-"""Of an all-to-all that is not hidden in a graph, in which it runs beside other work."""
+_GRAPHED_WAIT = 0.3  # of an all-to-all that is not hidden in a graph, beside other work
 _LATENCY_S = 20e-6
 
 
@@ -84,10 +81,9 @@ def activations(run: TrainingSetup, layer: Experts) -> PassCosts:
 
 
 def _all_to_all(run: TrainingSetup, layer: Experts, tokens: float, inner: int) -> PassCosts:
-    """Return the passes of tokens to their experts and back; each rank gets a token once.
+    """Return the passes of tokens to their experts and back; a rank, or node, gets a token once.
 
-    Of ``ep`` ranks k choices at random meet ep (1 - (1 - 1 / ep)^k); likewise of nodes, which
-    tokens reach over the network before they are handed on inside.
+    Of ``ep`` ranks k choices at random meet ep (1 - (1 - 1 / ep)^k).
     """
     ep, machine = run.layout.ep, run.links.machine
     if ep == 1:

@@ -3,8 +3,7 @@
 from pipekit.performance.terms.vocabulary import vocabulary
 from pipekit.performance.training import TrainingSetup
 
-HIDDEN = 0.5
-"""Of a pass's time in which messages between replicas, or experts, can run beside it."""
+HIDDEN = 0.5  # of a pass's time in which messages can run beside it
 
 
 def parameters(run: TrainingSetup) -> tuple[float, float]:
@@ -25,12 +24,7 @@ def weights(run: TrainingSetup, layers: float, tables: float) -> tuple[float, fl
 
 
 def seconds(run: TrainingSetup, slot_s: float) -> float:
-    """Return the seconds that a step takes after its passes.
-
-    Args:
-        run: the training.
-        slot_s: what a worker's passes of one microbatch take.
-    """
+    """Return the seconds of a step after its passes, ``slot_s`` each microbatch on a worker."""
     if not run.trains_weights:
         return 0.0
     return _exposed(run, _exchange(run), slot_s) + _tied(run) + _optimizer(run)
@@ -58,10 +52,9 @@ def _exchange(run: TrainingSetup) -> float:
 
 
 def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
-    """Return what of the exchange is not hidden behind passes.
+    """Return what of the exchange is not hidden behind passes; at least the last layer's is late.
 
-    It runs beside the passes of a worker's last microbatches, or of all (ZeRO 2 and 3); at least
-    the last layer's is late.
+    It runs beside a worker's last microbatches, or all (ZeRO 2 and 3).
     """
     if not run.framework.overlaps_replicas:
         return exchange_s
@@ -72,7 +65,6 @@ def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
 
 
 def _tied(run: TrainingSetup) -> float:
-    """Return seconds in which first and last stage sum the gradients of their tied tables."""
     layout, shape = run.layout, run.shape
     if not shape.tied or layout.pp == 1 or layout.spreads_vocabulary:
         return 0.0
@@ -81,7 +73,6 @@ def _tied(run: TrainingSetup) -> float:
 
 
 def _optimizer(run: TrainingSetup) -> float:
-    """Return seconds to read and write a rank's weights, moments and gradients."""
     experts, dense = parameters(run)
     if run.layout.zero:
         experts /= run.layout.expert_replicas

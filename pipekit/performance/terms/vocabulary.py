@@ -2,13 +2,11 @@
 
 import math
 
-from pipekit.performance.terms.kernels import PassCosts
+from pipekit.performance.terms.kernels import PassCosts, total
 from pipekit.performance.training import TrainingSetup
 
-_MULTIPLE = 128
-"""A padded vocabulary is a multiple of so many tokens on each rank (Megatron-LM's default)."""
-_EMBEDDING_LAUNCHES, _HEAD_LAUNCHES = 5, 30
-"""Of each pass, in frameworks without fused losses."""
+_MULTIPLE = 128  # of which a rank's padded vocabulary is one (Megatron-LM's default)
+_EMBEDDING_LAUNCHES, _HEAD_LAUNCHES = 5, 30  # of each pass, in frameworks without fused losses
 
 
 def vocabulary(run: TrainingSetup) -> float:
@@ -21,14 +19,10 @@ def vocabulary(run: TrainingSetup) -> float:
 
 def embedding(run: TrainingSetup) -> PassCosts:
     """Return the passes of the embedding: rows gathered, scattered, and its gradient added."""
-    elements = run.tokens * run.shape.hidden
-    seconds = (
-        run.kernels.traffic(8 * elements),
-        run.kernels.traffic(
-            8 * elements + run.framework.accumulation_bytes * vocabulary(run) * run.shape.hidden
-        ),
-    )
-    return PassCosts(*seconds, _EMBEDDING_LAUNCHES, _EMBEDDING_LAUNCHES)
+    moved = 8 * run.tokens * run.shape.hidden
+    added = run.framework.accumulation_bytes * vocabulary(run) * run.shape.hidden
+    launches = PassCosts(0, 0, _EMBEDDING_LAUNCHES, _EMBEDDING_LAUNCHES)
+    return total((run.kernels.both(moved, moved + added), launches))
 
 
 def head(run: TrainingSetup) -> PassCosts:
@@ -42,9 +36,4 @@ def head(run: TrainingSetup) -> PassCosts:
     if not run.framework.sequence_parallel:
         sums = 3 * run.links.all_reduce(run.layout.tp, 4 * run.tokens)
     back = run.tensor_parallel().backward_s
-    return PassCosts(
-        linear.forward_s + loss.forward_s + sums,
-        linear.backward_s + loss.backward_s + back,
-        _HEAD_LAUNCHES,
-        _HEAD_LAUNCHES,
-    )
+    return total((linear, loss, PassCosts(sums, back, _HEAD_LAUNCHES, _HEAD_LAUNCHES)))

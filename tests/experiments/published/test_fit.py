@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from experiments.published import fit, table
 from experiments.published.fit import half_width, half_widths
-from experiments.published.published_set import PublishedSet, RowMeasured, RowPrediction
+from experiments.published.published_set import Row, RowPrediction
 from experiments.published.table import choices, errors, judged
 from pipekit.performance.constants import NEW_DEVICE, UNKNOWN, Constants
 
@@ -20,8 +20,13 @@ TRUE = Constants(0.5, 3e-6)
 
 
 @dataclass(frozen=True)
-class Row:
-    row_id: str
+class Made(Row):
+    name = "made"
+    file = "made.csv"
+    machine = "Made on made"
+    efficiencies = (0.3, 0.5, 0.7)
+    overheads = (1e-6, 3e-6, 5e-6)
+
     flops: float
     launches: float
 
@@ -29,31 +34,28 @@ class Row:
     def device(self) -> str:
         return "even" if self.flops % 2 else "odd"
 
+    @property
+    def work(self) -> float:
+        return self.flops
 
-def seconds(row: Row, constants: Constants) -> float:
+    @property
+    def anomaly(self) -> str | None:
+        return "made so" if self.row_id == "odd" else None
+
+    def predict(self, constants: Constants) -> RowPrediction:
+        return RowPrediction(seconds(self, constants), "made")
+
+
+def seconds(row: Made, constants: Constants) -> float:
     return row.flops / constants.efficiency + row.launches * constants.overhead_s
-
-
-MADE = PublishedSet(
-    name="made",
-    file="made.csv",
-    row=Row,
-    machine=lambda _: "Made on made",
-    predict=lambda row, constants: RowPrediction(seconds(row, constants), "made"),
-    measured=lambda values: RowMeasured(float(values["step_s"])),
-    work=lambda row: row.flops,
-    anomaly=lambda row: "made so" if row.row_id == "odd" else None,
-    efficiencies=(0.3, 0.5, 0.7),
-    overheads=(1e-6, 3e-6, 5e-6),
-)
 
 
 @pytest.fixture
 def outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fit.CrossValidation:
     """Of 60 rows that the true constants made, with noise of 5 %, and of one anomaly."""
     monkeypatch.setenv("PIPEKIT_MEASURED", str(tmp_path))
-    monkeypatch.setattr(fit, "SETS", {"made": MADE})
-    rows = [Row(f"row{n}", 1.0 + n % 7, 1e5 * (n % 11)) for n in range(60)] + [Row("odd", 1, 0)]
+    monkeypatch.setattr(fit, "SETS", {"made": Made})
+    rows = [Made(f"row{n}", 1.0 + n % 7, 1e5 * (n % 11)) for n in range(60)] + [Made("odd", 1, 0)]
     with (tmp_path / "made.csv").open("w", newline="") as lines:
         table = csv.writer(lines)
         table.writerow(["row_id", "flops", "launches", "step_s"])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.published.sets.hf_playbook import HF_PLAYBOOK, PlaybookRow, by_thresholds
-from experiments.published.sets.parcae import PARCAE, ParcaeRow, filled
+from experiments.published.sets.hf_playbook import PlaybookRow, by_thresholds
+from experiments.published.sets.parcae import ParcaeRow, filled
 from pipekit.performance.constants import Constants
 from pipekit.planning.balance import balance
 
@@ -38,7 +38,7 @@ def test_layers_are_dealt_in_order_and_the_head_counts_as_layers() -> None:
 def test_a_rank_without_an_item_ends_the_run() -> None:
     deep = replace(ROW, model="1B", pp=16)
     assert len({*deep.dealt}) < deep.pp
-    assert HF_PLAYBOOK.predict(deep, CONSTANTS).fits == pytest.approx(0.01)
+    assert deep.predict(CONSTANTS).fits == pytest.approx(0.01)
 
 
 def test_zero_shards_the_optimizer_only() -> None:
@@ -46,7 +46,7 @@ def test_zero_shards_the_optimizer_only() -> None:
     (stage,) = alone.stages
     weights = stage.blocks * alone.shape.dense_parameters / 32 + 2 * 131072 * 4096
     whole, sharded = (
-        HF_PLAYBOOK.predict(replace(alone, dp=8, zero_stage=zero), CONSTANTS).memory_bytes or 0.0
+        replace(alone, dp=8, zero_stage=zero).predict(CONSTANTS).memory_bytes or 0.0
         for zero in (0, 1)
     )
     assert whole - sharded == pytest.approx(12 * weights * 7 / 8)
@@ -55,7 +55,7 @@ def test_zero_shards_the_optimizer_only() -> None:
 def test_a_stalled_receive_takes_half_a_second() -> None:
     few = replace(ROW, pp=2, grad_accumulation=4)
     calm, stalled = (
-        HF_PLAYBOOK.predict(replace(few, nodes=nodes), CONSTANTS).step_s or 0.0 for nodes in (8, 64)
+        replace(few, nodes=nodes).predict(CONSTANTS).step_s or 0.0 for nodes in (8, 64)
     )
     # Stage 1 receives each forward and stage 0 each backward: 4 of one, and the first of the other.
     assert stalled - calm == pytest.approx(0.5 * 5)
@@ -64,9 +64,7 @@ def test_a_stalled_receive_takes_half_a_second() -> None:
 @given(st.sampled_from(["1B", "3B", "8B", "80B"]), st.sampled_from([1, 2, 4, 8]))
 def test_more_samples_of_a_microbatch_never_fit_better(model: str, tp: int) -> None:
     chances = [
-        HF_PLAYBOOK.predict(
-            replace(ROW, model=model, tp=tp, micro_batch_samples=samples), CONSTANTS
-        ).fits
+        replace(ROW, model=model, tp=tp, micro_batch_samples=samples).predict(CONSTANTS).fits
         for samples in (1, 4, 16, 64)
     ]
     assert chances == sorted(chances, key=lambda each: -(each or 0))
@@ -102,7 +100,7 @@ def no_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seconds(row: ParcaeRow, constants: Constants = PARCAE_CONSTANTS) -> float:
-    found = PARCAE.predict(row, constants).step_s
+    found = row.predict(constants).step_s
     assert found is not None
     return found
 
@@ -129,7 +127,7 @@ def test_workers_without_layers_make_a_pipeline_no_faster() -> None:
 
 
 def test_a_transformer_without_its_shape_is_refused() -> None:
-    found = PARCAE.predicted(replace(GPT, hidden_size=None), lambda _: PARCAE_CONSTANTS)
+    found = replace(GPT, hidden_size=None).predicted(lambda _: PARCAE_CONSTANTS)
     assert found.step_s is None
     assert "gpt-1.5b needs hidden_size" in found.basis
 

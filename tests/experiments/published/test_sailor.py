@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments.published.sets.sailor import SAILOR, SailorRow
+from experiments.published.sets.sailor import SailorRow
 from pipekit.performance.constants import Constants
 
 LAYERS = 26
@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def seconds(row: SailorRow, constants: Constants = LOSSLESS) -> float:
-    found = SAILOR.predict(row, constants).step_s
+    found = row.predict(constants).step_s
     assert found is not None
     return found
 
@@ -80,7 +80,7 @@ def test_a_wait_of_the_profile_is_taken_off_but_never_the_device_s_own_time() ->
 
 def test_a_batch_in_flight_on_each_stage_takes_memory() -> None:
     few, more = (
-        SAILOR.predict(replace(ROW, microbatches_per_replica=m), LOSSLESS).memory_bytes or 0.0
+        replace(ROW, microbatches_per_replica=m).predict(LOSSLESS).memory_bytes or 0.0
         for m in (1, 8)
     )
     assert few < more < 2 * few  # two in flight on the first stage, one on the last
@@ -88,7 +88,7 @@ def test_a_batch_in_flight_on_each_stage_takes_memory() -> None:
 
 def test_without_inputs_the_data_sheet_predicts(folder: Path) -> None:
     (folder / "layer_profiles.csv").unlink()
-    found = SAILOR.predict(ROW, LOSSLESS)
+    found = ROW.predict(LOSSLESS)
     assert found.step_s
     assert found.basis == "data sheet, fitted constants"
 
@@ -105,7 +105,7 @@ def elsewhere(gpu: str) -> str:
     ],
 )
 def test_what_was_not_profiled_is_predicted_with_a_note(change: dict[str, Any], said: str) -> None:
-    found = SAILOR.predicted(replace(ROW, **change), lambda _: LOSSLESS)
+    found = replace(ROW, **change).predicted(lambda _: LOSSLESS)
     assert found.step_s
     assert said in found.note
 
@@ -115,6 +115,6 @@ def test_what_was_not_profiled_is_predicted_with_a_note(change: dict[str, Any], 
     [("{}", "plan_json is no plan"), (elsewhere("GH-69"), "did you mean 'GH-96'?")],
 )
 def test_plans_that_are_none_have_the_reason(plan: str, said: str) -> None:
-    found = SAILOR.predicted(replace(ROW, plan_json=plan), lambda _: LOSSLESS)
+    found = replace(ROW, plan_json=plan).predicted(lambda _: LOSSLESS)
     assert found.step_s is None
     assert said in found.basis

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.published.sets.simumax import SIMUMAX, SimumaxRow
+from experiments.published.sets.simumax import SimumaxRow
 from experiments.published.sets.simumax_kernels import system
 from pipekit.performance.constants import Constants
 
@@ -52,7 +52,7 @@ def perfect_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seconds(row: SimumaxRow, constants: Constants = FULL) -> float:
-    found = SIMUMAX.predict(row, constants).step_s
+    found = row.predict(constants).step_s
     assert found is not None
     return found
 
@@ -91,8 +91,8 @@ def test_shares_are_of_the_nearest_size() -> None:
 
 
 def test_an_unknown_model_is_taken_for_the_closest_and_said() -> None:
-    found = SIMUMAX.predicted(replace(ROW, model="llama3-7b"), lambda _: FULL)
+    found = replace(ROW, model="llama3-7b").predicted(lambda _: FULL)
     assert found.step_s
     assert found.note == "model llama3-7b is unknown and taken for llama3-70b"
-    refused = SIMUMAX.predicted(replace(ROW, model="own"), lambda _: FULL)
+    refused = replace(ROW, model="own").predicted(lambda _: FULL)
     assert (refused.step_s, refused.basis[:20]) == (None, "model must be one of")
