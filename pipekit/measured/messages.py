@@ -18,13 +18,10 @@ RECEIVING = {p: [name for name, rule in RULES.items() if rule.receives is p] for
 WHOLE_BACKWARDS = [
     name for name, rule in RULES.items() if rule.sends is Payload.GRADIENT and rule.adds_gradient
 ]
-_WITH_WAITS = 0.05
-"""If more than this share of passes begin clearly before their input is sent, spans contain waits,
-and messages are received within them."""
-_CLEARLY = 0.1  # of the pass
+# If more than this share of passes begin clearly before their input is sent, spans contain waits.
+_WITH_WAITS, _CLEARLY = 0.05, 0.1  # of passes, and of the pass
+# A pass waited for its message if its worker idled for more of the time for which that was sent.
 _WAITED = 0.5
-"""A pass waited for its message if its worker was idle for more than this share of the time for
-which the message may have been under way."""
 
 
 def packed(*columns: ArrayLike) -> Numbers:
@@ -38,10 +35,7 @@ def packed(*columns: ArrayLike) -> Numbers:
 
 
 def in_order(*keys: NDArray[Any]) -> Numbers:
-    """Return np.lexsort's order, the last key being of whole numbers.
-
-    It takes a third of the time where no rows are alike in the last two keys.
-    """
+    """Return np.lexsort's order, the last key being of whole numbers, in a third of the time."""
     *_, start, lane = keys
     key = lane * len(lane) + np.unique(start, return_inverse=True)[1]
     order = np.argsort(key)
@@ -101,9 +95,8 @@ def before_in_stream(table: pd.DataFrame) -> Numbers:
 def with_messages(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with a row for each message between two workers, in the order of its link.
 
-    A link carries one message after another: none is under way before its pass has ended, nor
-    before the one in front of it was used at the latest.  Where spans contain the waits for
-    messages, these take no time of their own.
+    None is under way before its pass has ended, nor before the one in front of it was used at the
+    latest.  Where spans contain the waits for messages, these take no time of their own.
     """
     worker, lanes = table["worker"].to_numpy(), int(table["lane"].max()) + 1
     start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)

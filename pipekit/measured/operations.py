@@ -35,14 +35,11 @@ _PASSES = [RECOMPUTE, *(op for op, rule in RULES.items() if rule.is_pass)]
 _ADDING = [name for name, rule in RULES.items() if rule.adds_gradient]
 _SENT = {p: [p.value, f"send {p.value}"] for p in Payload}
 _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
-_WHOLE = [p.value for p in Payload]
-"""Messages that were not recorded."""
+_WHOLE = [p.value for p in Payload]  # messages that were not recorded
 MESSAGES = list(dict.fromkeys(name for p in Payload for name in _SENT[p] + _RECEIVED[p]))
 
-
 Blocks = list[tuple[int, int, int]]
-"""Operations that wait for none of each other: from which row up to which so many each, one behind
-the other, end together."""
+"""Operations of which none waits for another: from which row to which so many end together."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +90,10 @@ class Operations:
         return last
 
     def ends_s(self, cases: Times, delays: Times | None = None) -> Times:
-        """Return [operations, cases], when each ends if operations take other times.
+        """Return [operations, cases], when each ends.
 
-        Args:
-            cases: [operations, cases], the seconds of each after all that it waits for.
-            delays: [operations], how long each begins after all is there.
+        ``cases`` [operations, cases] are the seconds that each takes after all that it waits for,
+        and ``delays`` [operations] those before it begins then.
         """
         ends = np.zeros((len(self.table) + 1, cases.shape[1]), cases.dtype)
         for begin, stop, size in self.blocks:
@@ -126,7 +122,6 @@ class Operations:
 
 
 def _latest(ends: Times, before: Numbers) -> Times:
-    """Return when the last of those that each waits for ends."""
     found = ends[before[:, 0]]
     for column in before.T[1:]:
         np.maximum(found, ends[column], out=found)
@@ -134,11 +129,10 @@ def _latest(ends: Times, before: Numbers) -> Times:
 
 
 def operations(trace: Trace) -> Operations:
-    """Return the operations of a trace.
+    """Return the operations of a trace, with messages between workers that were not recorded.
 
-    Where messages were not recorded there is one between each two passes of a microbatch that are
-    on different workers, behind the one before it on its link; it takes the median of what those at
-    its place and on its link take where the receiver waited for them.
+    Such a one takes the median of what those at its place and on its link take where the receiver
+    waited for them.  Raises ValueError if operations wait for one another in a circle.
     """
     table = _table(trace)
     if not table["kind"].isin(MESSAGES).any():
@@ -172,7 +166,6 @@ def operations(trace: Trace) -> Operations:
 
 
 def _table(trace: Trace) -> pd.DataFrame:
-    """Return passes, updates and what else was recorded, from the beginning of each step."""
     tasks = trace.frame[trace.frame["op"].isin([*RULES, RECOMPUTE])]
     parts = [tasks.rename(columns={"op": "kind"}).assign(moves=False, group=-1)]
     table = pd.concat([*parts, *([] if trace.other is None else [trace.other])], ignore_index=True)
@@ -193,8 +186,7 @@ def _table(trace: Trace) -> pd.DataFrame:
 
 
 def _data(place: Places, none: int) -> Numbers:
-    """Return of a pass the message that it receives, or the pass that made its input; of that the
-    pass that sends it."""
+    """Return of a pass its message, or the pass that made its input; of a message its pass."""
     found = np.full(none, none)
     for payload in Payload:
         here = place.among(RECEIVING[payload])
@@ -233,11 +225,7 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
 
 
 def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
-    """Return the rows behind those that they wait for, those of a group together, and the blocks.
-
-    Raises:
-        ValueError: operations wait for one another in a circle.
-    """
+    """Return the rows behind those that they wait for, groups together, and the blocks."""
     none, in_front = len(before), np.append(before[:, 0], len(before))
     waits, size = np.append(np.ones(none, np.bool_), False), np.bincount(group)
     order: list[Numbers] = []

@@ -52,9 +52,8 @@ class Ranks:
     ) -> list[Any]:
         """Have each process call ``function(rank, *arguments)``; return what they return.
 
-        Raises:
-            ValueError: a process has failed or left, or the time, in seconds, is over; it says
-                which, and its last messages.  Its cause is the process's own error.
+        A ValueError says which process has failed or left, or where they are when the seconds are
+        over, and the last messages.  Its cause is the process's own error.
         """
         job, end = cloudpickle.dumps((function, arguments)), time.monotonic() + timeout
         for each in self._ranks:
@@ -81,8 +80,6 @@ class Ranks:
 
 
 class _Rank:
-    """One rank: its process, what it has told, and the end of what it has printed."""
-
     def __init__(self, rank: int, environment: Mapping[str, str]) -> None:
         self.rank, self._at = rank, "its start"
         self.result: bytes | None = None
@@ -105,7 +102,6 @@ class _Rank:
                 self._printed.append(chunk)
 
     def hear(self) -> None:
-        """Take in what the process has told by now, or that it has left; and when it failed."""
         try:
             while self.news.poll():
                 kind, content = self.news.recv()
@@ -125,13 +121,11 @@ class _Rank:
             self.failed = 0, left, None
 
     def where(self) -> str:
-        """Return what it was doing last, and its last messages."""
         printed = " ".join(b"".join(self._printed).decode(errors="replace").split())
         last = f", its last words: {printed[-SHOWN:]}" if printed else ""
         return f"rank {self.rank} in {self._at}{last}"
 
     def end(self) -> None:
-        """End it and what it has started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
@@ -154,7 +148,6 @@ def _environment(count: int) -> dict[str, str]:
 def _main(
     rank: int, news: Connection, printing: Connection, environment: Mapping[str, str]
 ) -> None:
-    """Call what comes, and tell where that is and what came of it: a result, or an error."""
     global _news
     end_with_parent()
     os.setsid()  # so that all that it starts can be ended with it
@@ -170,7 +163,6 @@ def _main(
 
 
 def _called(rank: int, job: bytes) -> tuple[str, Any]:
-    """Return what a function returns, or what it raises and when."""
     try:
         function, arguments = cloudpickle.loads(job)
         return "result", cloudpickle.dumps(function(rank, *arguments))

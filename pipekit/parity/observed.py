@@ -16,8 +16,7 @@ from pipekit.parity.verdict import TOLERANCE
 ULP = 2.0**-23
 DIVERGED = 16  # times the first batch's largest gradient: float32 then shows no small difference
 
-Prediction = Callable[[int], Tensors]
-"""Gradients by step."""
+Prediction = Callable[[int], Tensors]  # gradients by step
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +106,7 @@ class Observed:
         return float((one - other).abs().max()) / size
 
     def ulp(self, step: int, name: str) -> float:
-        """Return 2^-23 of a parameter's largest weight over the learning rate and gradient.
-
-        To that the change of a float32 weight tells what the gradient was.
-        """
+        """Return how precisely the change of a float32 weight tells what the gradient was."""
         weight = self.loop.weights[step][name].abs().max() / LEARNING_RATE
         return ULP * float(weight + self.right(step)[name].abs().max())
 
@@ -131,7 +127,6 @@ class Observed:
         return joined
 
     def _differs(self, name: str) -> bool:
-        """Return whether ranks hold different copies after some update."""
         held = [r.parameters for r in self.records if name in r.parameters[-1]]
         return any(
             (own[v][name] - held[0][v][name]).abs().max() > 2 * ULP * held[0][v][name].abs().max()
@@ -158,7 +153,6 @@ class Observed:
         return (tensors[name].double() for tensors in found[: self.steps])
 
     def _likeness(self, right: Tensors) -> float:
-        """Return how parallel the first updates are to such gradients."""
         pairs = ((n.values[0].flatten(), right[n.name].flatten()) for n in self.entries)
         return sum(float(torch.cosine_similarity(*pair, 0)) for pair in pairs)
 
@@ -169,7 +163,6 @@ class Observed:
         return [n for n in range(2, rows + 1) if rows % n == 0 or (self.loop.case.odd and n <= 16)]
 
     def _stage_of(self) -> list[int] | None:
-        """Return the stage of each layer: as stated, or as the ranks hold them."""
         depth, uses = self.loop.depth, self.loop.uses
         if self.stated.stages:
             parts = torch.arange(depth).tensor_split(self.stated.stages)

@@ -24,8 +24,7 @@ from pipekit.parity.verdict import Fault
 
 MOST = 24  # microbatches, up to which each is computed alone
 REPLICAS = (2, 3, 4, 6, 8)  # that may share a batch
-Cut = Callable[[int], Sequence[Rows]]
-"""The parts of a step's batch."""
+Cut = Callable[[int], Sequence[Rows]]  # the parts of a step's batch
 
 
 def microbatches(e: Observed) -> Iterator[Known]:
@@ -58,8 +57,6 @@ def microbatches(e: Observed) -> Iterator[Known]:
 
 
 def _means(e: Observed, count: int, cut: Cut) -> Iterator[Known]:
-    """Yield the sum of the parts' own means, however many terms each has."""
-
     def summed(step: int) -> list[Tensors]:
         passes = (replace(e.loop.whole(step), rows=rows) for rows in cut(step))
         return [total((1.0, e.loop.run(one).gradients) for one in passes)]
@@ -75,7 +72,6 @@ def _means(e: Observed, count: int, cut: Cut) -> Iterator[Known]:
 
 
 def _one_by_one(e: Observed, count: int, factor: float, step: int) -> Tensors:
-    """Return what the updates of a batch add up to, one after each microbatch."""
     before = weights = e.loop.weights[step]
     for rows in e.loop.cut(step, count):
         own = e.loop.run_anew(replace(e.loop.whole(step), rows=rows), weights=weights).gradients
@@ -115,7 +111,6 @@ def _with_late(own: Callable[[int], list[Tensors]], step: int) -> list[Tensors]:
 
 
 def _of_counts(count: int, factors: Factors) -> Named:
-    """Yield the class of parts that count so many times, and so many in the next update."""
     own, late = factors[:count], factors[count:]
     if any(abs(factor) > NOTHING for factor in late or own):
         said = f"of {count} microbatches or rows each counts {shown(own)} times"
@@ -125,7 +120,6 @@ def _of_counts(count: int, factors: Factors) -> Named:
 
 
 def _of_each_step(count: int, factors: Factors) -> Named:
-    """Yield the class of parts whose counts differ from step to step."""
     steps = [factors[k : k + count] for k in range(0, len(factors), count)]
     if all(shown(step) == shown(steps[0]) for step in steps):
         return  # which is said of all steps at once

@@ -22,14 +22,12 @@ MOST_READ = 16  # microbatches, up to which each may read weights of its own
 MOST_MOVED = 24  # microbatches, up to which targets may be those of another one
 MOST_HANDED = 8  # microbatches that may be exchanged between layers
 BLOCKS = (2, 3, 4)  # stages that are tried where their number is not known
-Targets = Callable[[Tensor, Tensor], Tensor]
-"""Other targets, of the right ones and those of the batch before."""
+Targets = Callable[[Tensor, Tensor], Tensor]  # others, of the right ones and the batch before's
 
 
 def _passing(
     e: Observed, fault: str, said: str, like: Callable[[int], Pass], behind: int = 0, first: int = 0
 ) -> Iterator[Known]:
-    """Yield what such a pass in each step, in place of the right one, explains."""
     gradients = partial(_gradients, e, like)
     return multiples(e, fault, said, gradients, behind, together=True, first=first)
 
@@ -81,8 +79,6 @@ def _updates(k: int) -> str:
 def _delayed(
     e: Observed, fault: str, said: str, delays: Sequence[int], stashing: bool = True
 ) -> Iterator[Known]:
-    """Yield that each layer reads weights of so many updates before, if only in its forward."""
-
     def like(step: int) -> Pass:
         forward = tuple(max(step - delay, 0) for delay in delays)
         backward = None if stashing else (step,) * e.loop.depth
@@ -140,7 +136,6 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
 
 
 def _auxiliary(e: Observed) -> Iterator[Known]:
-    """Yield auxiliary losses of microbatches that count so many times."""
     without = _with(e, loss=_without_auxiliary)
 
     def basis(step: int) -> list[Tensors]:
@@ -254,7 +249,6 @@ def between(e: Observed) -> Iterator[Known]:
 
 
 def _rerouted(first: int, to: tuple[int, int], layer: int, value: Any) -> Any:
-    """Return tensors that a layer gets, with gradients that go back to others of them."""
     if layer != first or isinstance(value, Tensor) or value[0].shape != value[1].shape:
         return value
     return tuple(v.detach() + value[k] - value[k].detach() for v, k in zip(value, to, strict=True))

@@ -16,8 +16,7 @@ from pipekit.oracle.shared_weights import with_copies
 from pipekit.parity.suite import Batch, Case, count, loss
 
 Tensors = dict[str, Tensor]
-Rows = tuple[int, ...]
-"""The first, the one behind the last, and perhaps the distance of two."""
+Rows = tuple[int, ...]  # the first, the one behind the last, and perhaps the distance of two
 LEARNING_RATE = 0.25  # large, since a change of float32 weights shows a small step only roughly
 
 
@@ -99,7 +98,7 @@ class PlainLoop:
     def batch(self, like: Pass, parts: Sequence[Rows], drawn: bool = False) -> PassResult:
         """Return what passes of the parts add up to, each by its share of the terms of the mean.
 
-        ``drawn`` says that random numbers are drawn now, in the order of the parts.
+        ``drawn``: with new random numbers.
         """
         shares = [self.share(like.step, rows) for rows in parts]
         passes = [replace(like, rows=rows) for rows in parts]

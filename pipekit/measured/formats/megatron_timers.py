@@ -16,8 +16,7 @@ import pandas as pd
 
 from pipekit.units import SECONDS, written
 
-_BEGINNING = 1_000_000
-"""Bytes in which a log's first timers are looked for."""
+_BEGINNING = 1_000_000  # bytes in which a log's first timers are looked for
 _ELAPSED = re.compile(r"elapsed time per iteration \(ms\): ([\d.]+)")
 _TIMER = re.compile(r"\s*([a-z][\w/-]*) \.+: \(?([\d.]+)(?:, ([\d.]+)\))?\s*")
 _IN_A_LINE = re.compile(r"\| ([a-z][\w/-]*): ([\d.]+)")
@@ -32,22 +31,13 @@ _COUNTS = {
 
 @dataclass(frozen=True)
 class TimerLog:
-    """The mean iteration of a log, without its first one; ``print`` shows it in some lines.
+    """The mean iteration of a log, without its first one; ``print`` shows it in some lines."""
 
-    Attributes:
-        name: of the file.
-        iterations: how many were read.
-        step_s: seconds of one.
-        timers: a row a timer: least_s and most_s, the seconds of an iteration on the rank that
-            takes least and most; least_s is NaN where only the most was logged.
-        counts: stages, chunks and microbatches, as far as the log has them.
-    """
-
-    name: str
+    name: str  # of the file
     iterations: int
-    step_s: float
-    timers: pd.DataFrame
-    counts: dict[str, int]
+    step_s: float  # seconds of one
+    timers: pd.DataFrame  # a row a timer: least_s and most_s of ranks; NaN where it was not logged
+    counts: dict[str, int]  # stages, chunks and microbatches, as far as the log has them
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

@@ -20,8 +20,8 @@ from pipekit.partition.recording.templates import require_no_dataclass, tensors
 
 _ABSENT = object()
 
+# What PyTorch says if a model lets an input require gradients that comes with them.
 LEAVES_ALONE = "you can only change requires_grad flags of leaf variables"
-"""What PyTorch says if a model lets an input require gradients that comes with them."""
 
 
 def call(model: nn.Module, batch: Any) -> Any:
@@ -53,11 +53,7 @@ def rows_of(batch: Any) -> int:
 
 
 def with_rows(batch: Any, rows: int) -> Any:
-    """Return a batch of ``rows`` rows, taken in turn from the second row of ``batch`` on.
-
-    Floating-point numbers are scaled too, so that what a forward computes from the rows' contents
-    differs.  Tensors with another first dimension are taken to belong to all rows.
-    """
+    """Return a batch of other rows; tensors with another first dimension belong to all rows."""
     known = rows_of(batch)
     shapes = [list(tensor.shape) for tensor in tensors(batch)]
     for shape in shapes:
@@ -70,7 +66,7 @@ def with_shapes(batch: Any, shapes: Iterable[Sequence[int]]) -> Any:
     """Return a batch whose tensors have other shapes: rows and so on of ``batch``, taken in turn.
 
     A first dimension of another length begins with its second row.  Floating-point numbers of
-    tensors that have another shape are scaled.
+    tensors that have another shape are scaled, so that what a forward computes of them differs.
     """
     shapes = iter(shapes)
 
@@ -110,10 +106,10 @@ def with_masks(batch: Any, padded: bool) -> Any:
 
 
 def copied(batch: Any, tracked: list[Tensor] | None = None) -> Any:
-    """Return a copy of the batch, as a data loader gives it; its gradients go to ``tracked``.
+    """Return a copy of the batch, as a data loader gives it.
 
-    With a list, floating-point tensors track gradients.  They are no leaves, so that a model may
-    edit them in place; the list gets the leaf of each.
+    With ``tracked``, floating-point tensors track gradients.  They are no leaves, so that a model
+    may edit them in place; the list gets the leaf of each.
     """
 
     def copy_of(leaf: Any) -> Any:
@@ -172,11 +168,7 @@ def first_forward(model: nn.Module, batch: Any) -> None:
 
 @contextmanager
 def drawing_from_torch() -> Iterator[None]:
-    """Refuse a forward that draws from Python's or NumPy's generator.
-
-    Between blocks a record would hold what was drawn to be so for ever; within one, stages would
-    draw in no fixed order.
-    """
+    """Refuse a forward that draws from the generator of Python or NumPy: stages have no order."""
     before = numbers_so_far()
     yield
     drawn = drawn_since(before)
@@ -211,5 +203,4 @@ def stateless(outer: Iterable[nn.Module], model: nn.Module) -> Iterator[None]:
 
 
 def _tensors(module: nn.Module) -> dict[str, object]:
-    """Return a module's own parameters and buffers, by name."""
     return {**module._parameters, **module._buffers}

@@ -19,10 +19,7 @@ from pipekit.partition.recording.templates import (
 
 
 class Within(NamedTuple):
-    """A tensor that a module within a block gives, and something beside the block uses.
-
-    Hooks hand it on: so transformers collects the logits of routers, and attentions.
-    """
+    """A tensor of a module within a block that hooks hand on (transformers' router logits, say)."""
 
     module: str
     call: int  # of the module in that of the block
@@ -31,10 +28,7 @@ class Within(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedStep:
-    """A call of one of the model's blocks, or one operation on tensors.
-
-    Either ``module`` or ``operation`` is the name of the module, or of the function, called.
-    """
+    """A call of one of the model's blocks, or one operation on tensors, by its function's name."""
 
     module: str | None = None
     operation: str | None = None
@@ -157,10 +151,7 @@ class Program:
         return positions
 
     def alive(self, cut: int) -> tuple[int, ...]:
-        """Return the values made before step ``cut`` that it or a later one, or the output, reads.
-
-        They are what a cut before that step carries, as they were made.
-        """
+        """Return the values, in their order, that a cut before step ``cut`` carries."""
         return tuple(n for n, (made, read) in self._lives.items() if made <= cut <= read)
 
     def size_sources(self, carried: Iterable[int]) -> dict[str, SizeSource]:
@@ -178,10 +169,7 @@ class Program:
 
     @cached_property
     def _lives(self) -> dict[int, tuple[int, int]]:
-        """For each value that is read, the step before which it is there, and the last to read it.
-
-        The output is read by a step behind all others.
-        """
+        """By value: the step before which it is there, and the last to read it, or one behind."""
         made = dict.fromkeys(values(self.batch), 0)
         last: dict[int, int] = {}
         for position, step in enumerate(self.steps):

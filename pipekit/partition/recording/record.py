@@ -29,16 +29,11 @@ from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import tensors
 from pipekit.partition.recording.unify import ROWS, Sizes, sizes_text, unify
 
-Programs = tuple[Program, Program]
-"""In training and in evaluation mode."""
-
-Dimensions = list[tuple[int, int]]
-"""Places of tensors in the batch, and dimensions of these."""
+Programs = tuple[Program, Program]  # in training and in evaluation mode
+Dimensions = list[tuple[int, int]]  # places of tensors in the batch, and dimensions of these
 
 
 class _FreeLength(NamedTuple):
-    """A length of the batch that the model lets vary, with a recording of another one."""
-
     dimensions: Dimensions
     known: int
     other: int
@@ -50,11 +45,9 @@ def record(
 ) -> list[RecordedModel]:
     """Return a module as a row of layers: its blocks as they are, the operations between recorded.
 
-    The model runs in training and in evaluation mode, on the example's rows and on another number
-    of them, which tells what depends on the number of rows; and on other lengths, each by itself.
-    A length is free if the model takes others, runs the same operations then, and can be cut at as
-    many places.  If some are, the model with these lengths comes before the one without.  The
-    model's buffers, modes and the random generators are left as they were.
+    The model runs in both modes, on the example's rows and on another number of them, which tells
+    what depends on these; and on other lengths, each by itself.  If some lengths are free, the
+    model with these comes before the one without.
     """
     rows = batches.rows_of(example)
     blocks = Blocks(model, wish)
@@ -83,8 +76,6 @@ def record(
 
 
 class _Forwards:
-    """Records forwards of a model in both modes."""
-
     def __init__(self, model: nn.Module, blocks: Blocks, way: Way) -> None:
         self.model, self.device = model, device_of(model)
         self._tracked = True
@@ -92,7 +83,6 @@ class _Forwards:
         self._blocks, self._way, self._kept = blocks, way, in_evaluation(model)
 
     def record(self, batch: Any) -> Programs:
-        """Return what the forwards of a batch leave, in training and in evaluation mode."""
         try:
             return self._one(batch, training=True), self._one(batch, training=False)
         except RuntimeError as error:
@@ -129,7 +119,6 @@ class _Forwards:
                     written.put_back()
 
     def programs(self, recordings: Sequence[tuple[Sizes, Programs]]) -> Programs:
-        """Return the programs, in training and in evaluation mode, of batches of several sizes."""
         training, evaluation = (
             unify([(sizes, recorded[mode]) for sizes, recorded in recordings], self.device)
             for mode in (0, 1)
@@ -137,10 +126,7 @@ class _Forwards:
         return training, evaluation
 
     def longer(self, *wanted: Any) -> list[Any]:
-        """Return what asks for lengths beyond the example's, which may be beyond a table's end.
-
-        An accelerator is lost to the process then.
-        """
+        """Longer ones may be beyond a table's end, where an accelerator is lost to the process."""
         return list(wanted) if self.device.type == "cpu" else []
 
     def runs(self, batch: Any) -> bool:
@@ -156,10 +142,7 @@ class _Forwards:
 def _of_other_rows(
     forwards: _Forwards, example: Any, recorded: Programs
 ) -> tuple[int, Programs, Programs]:
-    """Return another number of rows, its recordings, and the programs that hold for both numbers.
-
-    Few rows take less time; one more than the example's is for models that want as many.
-    """
+    """Return another number of rows, its recordings, and the programs that hold for both."""
     rows = batches.rows_of(example)
 
     def of(other: int) -> tuple[int, Programs, Programs]:
@@ -186,10 +169,7 @@ def _of_other_rows(
 def _free_lengths(
     forwards: _Forwards, example: Any, few: int, recorded: Programs
 ) -> Iterator[_FreeLength]:
-    """Yield the lengths that may vary, with recordings of ``few`` rows, as ``recorded`` are.
-
-    Equal lengths of two tensors are one length.
-    """
+    """Yield the lengths that may vary, with recordings of ``few`` rows, as ``recorded`` are."""
     rows = batches.rows_of(example)
     small = batches.with_rows(example, few)
     places: dict[int, dict[int, Dimensions]] = {}  # by length, and how often its tensor had it
@@ -227,7 +207,6 @@ def _free_length(
 
 
 def _trial(forwards: _Forwards, example: Any, free: Sequence[_FreeLength]) -> Trial | None:
-    """Return a batch that the model takes, all of whose sizes differ from the recorded ones."""
     rows = batches.rows_of(example) + 2
     changes = [(0.75, 0), *forwards.longer((1.5, 0), (1, 1))]
     for times, plus in changes:
@@ -242,7 +221,6 @@ def _trial(forwards: _Forwards, example: Any, free: Sequence[_FreeLength]) -> Tr
 
 
 def _resized(batch: Any, lengths: Mapping[tuple[int, int], int]) -> Any:
-    """Return a batch some of whose tensors' dimensions have other lengths."""
     shapes = [list(tensor.shape) for tensor in tensors(batch)]
     for (number, dimension), length in lengths.items():
         shapes[number][dimension] = length

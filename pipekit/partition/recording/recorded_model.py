@@ -17,8 +17,7 @@ from pipekit.partition.recording.program import Made, Program, RecordedStep
 from pipekit.partition.recording.stage import RecordedStage, StageSteps
 from pipekit.partition.recording.templates import values
 
-Ranges = tuple[range, range]
-"""The steps of a layer, in training and in evaluation."""
+Ranges = tuple[range, range]  # the steps of a layer, in training and in evaluation
 
 
 class Passed(NamedTuple):
@@ -84,10 +83,9 @@ class RecordedModel:
         return self._names.aliases()
 
     def stages(self) -> list[RecordedStage]:
-        """Return a stage for each layer, one after another.
+        """Return a stage for each layer, which takes what the one before returns.
 
-        Each takes what the one before returns, and has the names of the unsplit model; together
-        they have all of them.
+        Together they have all names of the unsplit model.
         """
         stages = []
         for number, ranges in enumerate(self.layers):
@@ -137,11 +135,7 @@ class RecordedModel:
         return tuple(passed for passed in found if passed.users)
 
     def in_order(self, order: Sequence[int]) -> Self:
-        """Return the model with its layers in another order: layer ``order[0]`` first.
-
-        Whether they can run in it, and do the same, is for :func:`pipekit.partition.verify.verify`
-        to find out: gradients of a value that three layers read are summed in the order of these.
-        """
+        """Return the model with layer ``order[0]`` first, and so on, unverified."""
         made = copy.copy(self)
         chosen = [self.layers[layer] for layer in order]
         training, evaluation = (
@@ -182,10 +176,7 @@ def _boundaries(
     tensors: Mapping[str, Set[str]],
     buffers: Set[str],
 ) -> list[tuple[int, int]]:
-    """Return where both programs may be cut: between blocks' calls, if nothing forbids it.
-
-    Of the operations between two calls, so many belong to the first that the fewest bytes cross.
-    """
+    """Return where both programs may be cut: between calls of blocks, where fewest bytes cross."""
     closed, other_closed = (_closed(p, tensors, buffers) for p in (training, evaluation))
     calls, other_calls = training.calls(), evaluation.calls()
     found = []
@@ -204,12 +195,10 @@ def _boundaries(
 
 
 def _narrowest(program: Program, gap: range, closed: set[int]) -> int | None:
-    """Return the position of a gap where the fewest bytes cross, the first of several."""
     return min((p for p in gap if p not in closed), key=program.carried_bytes, default=None)
 
 
 def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]) -> set[int]:
-    """Return the positions before which a program must not be cut."""
     closed: set[int] = set()
     made_by = dict.fromkeys(values(program.batch), 0)
     storage_from = {program.made[number].storage: 0 for number in made_by}
@@ -248,6 +237,5 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
 
 
 def _held(step: RecordedStep, tensors: Mapping[str, Set[str]]) -> set[str]:
-    """Return the parameters and buffers that a step uses."""
     names = step.weights if step.module is None else {*step.weights, step.module}
     return set().union(*(tensors[name] for name in names))

@@ -38,8 +38,7 @@ from pipekit.partition.recording.templates import (
 )
 from pipekit.partition.recording.traced import traced
 
-LENGTH = "v"
-"""How the name of a value's length begins: ``v7_1`` is the length of value 7's dimension 1."""
+LENGTH = "v"  # begins the name of a value's length: v7_1 is that of value 7's dimension 1
 
 
 class Way(NamedTuple):
@@ -50,15 +49,10 @@ class Way(NamedTuple):
 
 
 PLAIN = Way()
-
-
-_OTHER = frozenset([None])
-"""What a value depends on that depends on weights or chance, and not only on the batch."""
+_OTHER = frozenset([None])  # the origin of what depends on weights or chance, not only on the batch
 
 
 class _Before(NamedTuple):
-    """A call's arguments, which it may change, and its modes, as they were before it."""
-
     arguments: Any
     tensors: list[Tensor]
     versions: list[int]
@@ -91,7 +85,6 @@ class Recorder(TorchFunctionMode):
         self._constants: dict[int, Constant] = {}
         self._written, self._kinds = written, OperatorKinds(device, written)
         self._device, self._autocasts = device.type, _autocast_depth()
-        self._kept: list[Tensor] = []
         self._inner = WeakIdKeyDictionary()  # what modules in blocks return, and by which step
         self._calls = Counter[str]()  # of modules in the block that runs
         self._steps: list[RecordedStep] = []
@@ -251,7 +244,6 @@ class Recorder(TorchFunctionMode):
         self._depth -= 1
 
     def _autocast(self) -> tuple[str, torch.dtype | None, bool, bool] | None:
-        """Return the arguments of the ``torch.autocast`` that the forward is in, or None."""
         if _autocast_depth() == self._autocasts:
             return None
         kind = self._device
@@ -268,7 +260,6 @@ class Recorder(TorchFunctionMode):
         return [tensor for tensor, version in pairs if tensor._version != version]
 
     def _add(self, before: _Before, template: Template, result: Any, **called: Any) -> None:
-        """Record the call of a module or an operation."""
         edited = self._edited(before)
         references = [self._references.get(id(tensor)) for tensor in edited]
         if any(id(tensor) in self._constants for tensor in edited):
@@ -335,14 +326,10 @@ class Recorder(TorchFunctionMode):
                 f"custom autograd function or torch.func must run within a module; make that, or "
                 f"a module around both ends, a block by blocks=[...]"
             )
-        self._kept.append(leaf)
         return self._constants.setdefault(id(leaf), Constant(leaf))
 
     def _read_buffer(self, buffer: Tensor, known: NamedWeight) -> Value:
-        """Read a buffer once, a mask say, as a value that stages carry.
-
-        Two stages must not both have it, which either might edit; so no cut could part its users.
-        """
+        """Read a buffer, a mask say, as a value that stages carry: only one of them may have it."""
         value = Value(self._number(buffer, _OTHER))
         self._references[id(buffer)], self._buffer_names[value.number] = value, known.name
         self._steps.append(
@@ -356,7 +343,6 @@ class Recorder(TorchFunctionMode):
         return value
 
     def _from_within(self, leaf: Tensor) -> Value:
-        """Let the step of a block give what a module within it gave, too."""
         position, within = self._inner[leaf]
         step = self._steps[position]
         number = self._number(leaf, _OTHER.union(*(self._origins[n] for n in step.reads)))
@@ -390,7 +376,6 @@ class Recorder(TorchFunctionMode):
             self._add(before, template, None, operation=name_of(func), held=result)
 
     def _origins_of(self, found: Sequence[Tensor]) -> frozenset[int | None]:
-        """Return on what tensors depend: values of the batch, and :data:`_OTHER`."""
         references = filter(None, (self._references.get(id(tensor)) for tensor in found))
         return frozenset[int | None]().union(
             *(self._origins[r.number] if isinstance(r, Value) else _OTHER for r in references)

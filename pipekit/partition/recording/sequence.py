@@ -21,18 +21,12 @@ class RecordedSequence(nn.Sequential):
     """The layers of a recorded model, in order: any consecutive ones make a stage.
 
     ``state_dict()`` has the unsplit model's names.  ``print`` shows the layers as a table.
-
-    Attributes:
-        table: a row a layer; None of a part of a sequence.
-        remarks: what else is known of the layers together.
-        passed: the values that they hand to one another.
-        origin: what they were made from; None of a part or a copy.
     """
 
-    table: pd.DataFrame | None = None
-    remarks: tuple[str, ...] = ()
-    passed: tuple[Passed, ...] = ()
-    origin: RecordedModel | None = None
+    table: pd.DataFrame | None = None  # a row a layer; None of a part of a sequence
+    remarks: tuple[str, ...] = ()  # what else is known of the layers together
+    passed: tuple[Passed, ...] = ()  # the values that they hand to one another
+    origin: RecordedModel | None = None  # None of a part or a copy
 
     @classmethod
     def of(cls, recorded: RecordedModel, seconds: list[float]) -> Self:
@@ -61,7 +55,6 @@ class RecordedSequence(nn.Sequential):
         return "\n".join([self.table.to_string(max_colwidth=60), *self.remarks])
 
     def _repr_html_(self) -> str | None:
-        """Return the table for a notebook."""
         if self.table is None:
             return None
         remarks = "".join(f"<p>{html.escape(line)}</p>" for line in self.remarks)
@@ -70,10 +63,7 @@ class RecordedSequence(nn.Sequential):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load tensors by their names in the unsplit model, as torch's modules do.
-
-        Raises ValueError if with ``strict`` a name is missing, or is none of the model's.
-        """
+        """Load tensors by the unsplit model's names; ValueError of a wrong one with ``strict``."""
         names = set(self.state_dict())
         if strict and names != set(state_dict):
             wrong = sorted(names ^ set(state_dict))
@@ -86,7 +76,6 @@ class RecordedSequence(nn.Sequential):
 def _table(
     recorded: RecordedModel, layers: Iterable[RecordedStage], seconds: Iterable[float]
 ) -> pd.DataFrame:
-    """Return what is known of each layer; milliseconds of one forward when it was verified."""
     rows = [
         {
             "modules": span(called(layer)),
@@ -104,7 +93,6 @@ def _table(
 
 
 def _crosses(recorded: RecordedModel, layer: int) -> str:
-    """Return what goes from the layers before one to it and later ones."""
     crossing = recorded.crossing(layer) if layer < len(recorded) else []
     if not crossing:
         return ""

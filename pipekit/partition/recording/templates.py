@@ -99,10 +99,7 @@ def encode(tree: Any, leaf: Callable[[Any], Template]) -> Template:
 
 
 def _is_plain_dataclass(tree: Any) -> bool:
-    """Return whether a value is the fields of a dataclass and nothing else, tensors among them.
-
-    One without tensors, a configuration say, stays the object that it is.
-    """
+    """Whether a value is just its fields, tensors among them: a configuration stays an object."""
     if not is_dataclass(tree) or isinstance(tree, type):
         return False
     names = [field.name for field in fields(tree)]

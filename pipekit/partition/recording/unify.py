@@ -32,10 +32,10 @@ Sizes = Mapping[Any, int]
 def unify(recordings: Sequence[tuple[Sizes, Program]], device: torch.device) -> Program:
     """Return the program of which recordings with batches of other sizes are instances.
 
-    Refused is a forward in which what runs, or with which arguments, depends on the sizes otherwise
-    than by numbers that grow with them or are computed from ``x.shape``.  The second recording has
-    another number of rows than the first, every later one another length than the second.  The
-    ``device`` is the model's: in arguments it follows the stage.
+    Refused is a forward in which what runs depends on the sizes otherwise than by numbers that grow
+    with them or are computed from ``x.shape``.  The second recording has another number of rows
+    than the first, every later one another length than the second.  In arguments the model's
+    ``device`` follows the stage.
     """
     return _Unifier(recordings, device).program()
 
@@ -87,7 +87,6 @@ class _Unifier:
             )
 
     def _shapes(self, number: int) -> Iterator[tuple[int, ...]]:
-        """Yield the lengths of each dimension of a value in all recordings."""
         return zip(*(each.made[number].shape for each in self._recorded), strict=True)
 
     def _linear(self, numbers: Sequence[int]) -> tuple[dict[str, int], int] | None:
@@ -105,7 +104,6 @@ class _Unifier:
         return {name: factor for name, factor in times.items() if factor}, plus
 
     def _growth(self, lengths: Sequence[int]) -> Growth | None:
-        """Return how a dimension grows with one size, if it does so."""
         found = self._linear(lengths)
         if found is None or len(found[0]) != 1 or min(found[0].values()) < 0:
             return None
