@@ -58,7 +58,7 @@ class Explanation:
         return {name: float(self.shares[name].sum() / total) for name in [*SHARES, *WAITING, AGAIN]}
 
     def timeline(self, cause: Counterfactual | None = None, replica: int = 0) -> Trace:
-        """Return ``replica``'s passes of the step of median length, recorded or without ``cause``."""
+        """Return a ``replica``'s passes of the median step, as recorded or without ``cause``."""
         if cause is not None and cause.step is not None:
             return cause.step
         operations, table = self.what_if.operations, self.what_if.operations.table

@@ -134,7 +134,7 @@ def _wrong_buffers(e: Observed) -> list[str]:
 
 def _loss(e: Observed) -> Iterator[Finding]:
     ratios = [
-        loss / e.loop.batch(e.loop.whole(step), e.parts(step)).loss
+        loss / e.loop.batch(e.loop.whole(step), e.parts).loss
         for step in range(e.steps)
         for loss in e.losses(step)
     ]
@@ -200,7 +200,7 @@ def _with_these_masks(e: Observed) -> Iterator[Finding]:
 def _with_seed(loop: PlainLoop, count: int, step: int) -> PassResult:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + step)
-        return loop.batch(loop.whole(step), loop.cut(step, count), drawn=True)
+        return loop.batch(loop.whole(step), loop.cut(count), drawn=True)
 
 
 def _drawn(loop: PlainLoop, step: int, training: bool = True) -> PassResult:

@@ -83,7 +83,7 @@ class _Rank:
         self.result: bytes | None = None
         self.failed: tuple[int, str, BaseException | None] | None = None
         self.news, news = Pipe()
-        self._printed = NamedTemporaryFile()
+        self._printed = NamedTemporaryFile()  # noqa: SIM115  # until the process has ended
         own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         arguments = rank, news, self._printed.name, own
         self.process: Any = forkserver().Process(target=_main, args=arguments)

@@ -61,7 +61,7 @@ class Observed:
         self.candidates = self._possible()
         self.microbatches = self.stated.microbatches
         if self.microbatches is None and loop.case.coupled:
-            some = [1, *(n for n in self.candidates if n <= loop.rows(0) // 4)]
+            some = [1, *(n for n in self.candidates if n <= loop.rows // 4)]
             self.microbatches = max(some, key=lambda n: self._likeness(loop.expected(0, n)))
         self.stages = self.stated.stages or (len(records) if len(records) > 1 else None)
         self.stage_of = self._stage_of()
@@ -89,9 +89,10 @@ class Observed:
         """Return the losses of a batch that ranks have reported."""
         return [loss for r in self.records if (loss := r.losses[step]) is not None]
 
-    def parts(self, step: int) -> list[Rows]:
-        """Return the rows of the trainer's microbatches, as far as their number is known."""
-        return self.loop.cut(step, self.microbatches or 1)
+    @property
+    def parts(self) -> list[Rows]:
+        """The rows that the trainer lets see one another, as far as that is known."""
+        return self.loop.together(self.microbatches or 1)
 
     def off(self, entry: Entry) -> float:
         """Return the largest difference of an entry from the right values, in ulps."""
@@ -159,7 +160,7 @@ class Observed:
     def _possible(self) -> list[int]:
         if self.stated.microbatches:
             return [self.stated.microbatches]
-        rows = self.loop.rows(0)
+        rows = self.loop.rows
         return [n for n in range(2, rows + 1) if rows % n == 0 or (self.loop.case.odd and n <= 16)]
 
     def _stage_of(self) -> list[int] | None:
