@@ -60,7 +60,6 @@ class Places:
         self._size = int(self._code.max(initial=0)) + self._stages
 
     def among(self, kinds: Collection[str]) -> Mask:
-        """Return which rows are of some kinds."""
         found: Mask = np.isin(self.names, list(kinds))[self.kind]
         return found
 

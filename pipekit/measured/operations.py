@@ -72,7 +72,6 @@ class Operations:
     names: Sequence[str]
 
     def among(self, *kinds: str) -> Mask:
-        """Return which operations are of some kinds."""
         found: Mask = np.isin(self.names, kinds)[self.kind]
         return found
 

@@ -56,7 +56,6 @@ class Stage:
             parameter.data.copy_(self._past.weights[-1][name])
 
     def take_gradients(self, microbatch: int, batch: int) -> None:
-        """Note a microbatch's gradients."""
         self._batches.add(batch)
         own = self._taken[microbatch] = {}
         for name, parameter in self._parameters.items():

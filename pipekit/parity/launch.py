@@ -71,7 +71,6 @@ class Ranks:
         return [cloudpickle.loads(rank.result) for rank in self._ranks]
 
     def leave(self) -> None:
-        """Let all leave by themselves."""
         for each in self._ranks:
             each.news.close()
             each.process.join(GRACE_S)

@@ -86,7 +86,6 @@ class Observed:
         self.wrong = [entry for entry in self.entries if self.off(entry) > TOLERANCE]
 
     def losses(self, step: int) -> list[float]:
-        """Return the losses of a batch that ranks have reported."""
         return [loss for r in self.records if (loss := r.losses[step]) is not None]
 
     @property

@@ -71,7 +71,6 @@ class PlainLoop:
         self._found: dict[Pass, PassResult] = {}
 
     def layer(self, name: str) -> int:
-        """Return the layer of a parameter."""
         return int(name.partition(".")[0])
 
     def train(self, steps: int, microbatches: int, clip_norm: float | None) -> list[Tensors]:

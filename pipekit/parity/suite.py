@@ -27,7 +27,6 @@ class Layers(nn.Sequential):
     """Layers in order; a slice that is called with two tensors passes them on as one tuple."""
 
     def forward(self, *values: Any) -> Any:
-        """Return the last layer's output."""
         value = values[0] if len(values) == 1 else values
         for layer in self:
             value = layer(value)

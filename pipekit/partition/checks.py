@@ -122,7 +122,6 @@ class OriginalUnread(OperatorMode):
         self.refused: ValueError | None = None
 
     def look_at(self, func: Callable[..., Any], tensors: Iterable[Tensor]) -> None:
-        """Refuse one that reads them."""
         for tensor in tensors:
             if name := self._names.get(memory_of(tensor)):
                 self.refused = ValueError(self._refusal(f"reads {name}"))

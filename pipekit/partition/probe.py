@@ -184,7 +184,6 @@ class HandedOn(OperatorMode):
         self._owners = WeakTensorKeyDictionary()
 
     def begin(self, layer: int, given: Iterable[Tensor]) -> None:
-        """Begin a layer's forward with the tensors that it is given."""
         self._layer = layer
         self._owners.update(dict.fromkeys(given, layer))
 

@@ -135,7 +135,6 @@ class ModelNames:
                 yield home_of.get(tensor, near), name
 
     def aliases(self) -> list[list[str]]:
-        """Return the names of each trained parameter that has several."""
         return [
             names
             for tensor, names in self._tensors.items()

@@ -73,7 +73,6 @@ class OperatorKinds(OperatorMode):
         self.reset()
 
     def reset(self) -> None:
-        """Forget what ran."""
         self.drew = self.shape_from_data = False
 
     def __torch_dispatch__(

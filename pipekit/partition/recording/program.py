@@ -44,7 +44,6 @@ class RecordedStep:
     place: str = ""  # file:line of the call
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return what ``function``, which the step calls, returns for arguments."""
         if self.grad and self.autocast is None:
             return function(*args, **kwargs)
         grad = nullcontext() if self.grad else torch.no_grad()
@@ -58,7 +57,6 @@ class RecordedStep:
 
     @property
     def weights(self) -> frozenset[str]:
-        """The parameters and buffers that are among the arguments, by name."""
         return frozenset(
             leaf.name for leaf in leaves(self.arguments) if isinstance(leaf, NamedWeight)
         )
@@ -88,11 +86,9 @@ class Growth(NamedTuple):
         return f"{times}{self.size}{f' + {self.plus}' if self.plus else ''}"
 
     def size_at(self, length: int) -> int:
-        """Return the size of the batch that makes the dimension so long."""
         return (length - self.plus) // self.times
 
     def length_at(self, size: int) -> int:
-        """Return how long the dimension is for a size."""
         return self.times * size + self.plus
 
 

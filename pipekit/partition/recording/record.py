@@ -130,7 +130,6 @@ class _Forwards:
         return list(wanted) if self.device.type == "cpu" else []
 
     def runs(self, batch: Any) -> bool:
-        """Return whether the model takes a batch; beyond its tables' ends, say, it does not."""
         try:
             with run_to_look_at(self.model, self.edited), torch.no_grad():
                 batches.call(self.model, batch)

@@ -64,12 +64,10 @@ class RecordedModel:
         ]
 
     def __len__(self) -> int:
-        """Return the number of layers."""
         return len(self.layers)
 
     @property
     def rows(self) -> int:
-        """How many rows the example had."""
         return self.programs[0].sizes["rows"]
 
     @property
@@ -107,7 +105,6 @@ class RecordedModel:
         return stages
 
     def steps(self, layer: int) -> tuple[RecordedStep, ...]:
-        """Return what a layer does in training."""
         here = self.layers[layer][0]
         return self.programs[0].steps[here.start : here.stop]
 

@@ -98,7 +98,6 @@ class Recorder(TorchFunctionMode):
             self._references[id(tensor)] = NamedWeight(name)
 
     def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
-        """Record ``call(batch)``, a forward of the model."""
         template = encode(batch, self._batch_leaf)
         self._entries = entries(template)
         with self._watching(), self._traced_if_asked(), self._kinds, self:

@@ -226,7 +226,6 @@ class RecordedStage(nn.Module):
         return span(called(self))
 
     def extra_repr(self) -> str:
-        """Return how many operations are recorded beside the modules."""
         steps = self._recorded_parts[1].steps
         return f"{sum(step.operation is not None for step in steps)} recorded operations"
 

@@ -48,11 +48,9 @@ class Size:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sizes on which it depends."""
         return tuple(n for n in _compiled(self.expression).co_names if n not in _KNOWN)
 
     def at(self, sizes: Mapping[str, int]) -> Any:
-        """Return the number for a batch of these sizes, by name."""
         return eval(_compiled(self.expression), _KNOWN, dict(sizes))
 
 
