@@ -247,7 +247,8 @@ def _mean_passes(operations: Operations) -> dict[tuple[str, int], float]:
     key = kind * count + stages
     total, number = np.bincount(key, operations.seconds[rows]), np.bincount(key, ~again)
     places = np.flatnonzero(number).tolist()
-    return {(operations.names[n // count], n % count): total[n] / number[n] for n in places}
+    names = table["kind"].cat.categories
+    return {(names[n // count], n % count): total[n] / number[n] for n in places}
 
 
 def _replayed(

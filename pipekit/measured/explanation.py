@@ -65,7 +65,7 @@ class Explanation:
         lasting = self.what_if.lasting_s
         step = np.unique(table["step"])[np.argsort(lasting)[len(lasting) // 2]]
         here = operations.passes & (table["step"] == step) & (table["replica"] == replica)
-        frame = table[here].rename(columns={"kind": "op"}).assign(version=0, bytes=0)
+        frame = table[here].assign(op=table["kind"].astype(object), version=0, bytes=0)
         name = f"{self.name}, step {step}"
         if cause is not None and cause.seconds is not None:
             delays = None if cause.kind == BETWEEN_STEPS else self.what_if.between_steps

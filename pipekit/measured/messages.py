@@ -52,7 +52,7 @@ class Places:
     """Finds the rows of a table with columns step, replica, stage, microbatch and kind."""
 
     def __init__(self, table: pd.DataFrame) -> None:
-        self.kind, self.names = pd.factorize(table["kind"])
+        self._kind = table["kind"]
         self._stage = table["stage"].to_numpy(np.int64)
         self._stages = int(self._stage.max(initial=0)) + 1
         code = packed(*(table[name] for name in ("step", "replica", "microbatch")))
@@ -60,12 +60,11 @@ class Places:
         self._size = int(self._code.max(initial=0)) + self._stages
 
     def among(self, kinds: Collection[str]) -> Mask:
-        found: Mask = np.isin(self.names, list(kinds))[self.kind]
-        return found
+        return among(self._kind, kinds)
 
     def of(self, kinds: Collection[str], here: Mask, step: int = 0) -> Numbers:
         """Return for the rows ``here`` those of some kinds, so many stages on; else their count."""
-        none, stage = len(self.kind), self._stage[here] + step
+        none, stage = len(self._kind), self._stage[here] + step
         rows = np.flatnonzero(self.among(kinds) & (self._stage >= 0))[::-1]  # the first counts
         place = np.full(self._size, none)
         place[self._code[rows] + self._stage[rows]] = rows

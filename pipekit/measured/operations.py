@@ -6,7 +6,6 @@ beside the other; an operation begins when those before it in its stream and tho
 needs have ended; partners of a communication end together, the transfer after the last has begun.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -21,6 +20,7 @@ from pipekit.measured.messages import (
     Mask,
     Numbers,
     Places,
+    among,
     before_in_stream,
     in_order,
     packed,
@@ -58,7 +58,6 @@ class Operations:
         moves: whether it is a communication.
         passes: whether it is a forward, also one that is run again, or a backward.
         messages: whether it is a message between two passes, or an end of one.
-        kind: the number of its kind, of those in ``names``.
     """
 
     table: pd.DataFrame
@@ -68,12 +67,14 @@ class Operations:
     moves: Mask
     passes: Mask
     messages: Mask
-    kind: Numbers
-    names: Sequence[str]
 
     def among(self, *kinds: str) -> Mask:
-        found: Mask = np.isin(self.names, kinds)[self.kind]
-        return found
+        return among(self.table["kind"], kinds)
+
+    @cached_property
+    def kind(self) -> Numbers:
+        """The number of each one's kind."""
+        return self.table["kind"].cat.codes.to_numpy(np.int64)
 
     @cached_property
     def delays(self) -> Times:
@@ -134,8 +135,9 @@ def operations(trace: Trace) -> Operations:
     waited for them.  Raises ValueError if operations wait for one another in a circle.
     """
     table = _table(trace)
-    if not table["kind"].isin(MESSAGES).any():
+    if not among(table["kind"], MESSAGES).any():
         table = with_messages(table)
+    table["kind"] = pd.Categorical(table["kind"], categories=list(table["kind"].unique()))
     place, moves = Places(table), table["moves"].to_numpy(bool)
     start, end = table["start_s"].to_numpy(), table["end_s"].to_numpy()
     before = np.stack([before_in_stream(table), _data(place, len(table)), *_sums(table)], axis=1)
@@ -159,8 +161,6 @@ def operations(trace: Trace) -> Operations:
         moves[order],
         place.among(_PASSES)[order],
         place.among(MESSAGES)[order],
-        place.kind[order],
-        place.names,
     )
 
 
@@ -170,12 +170,12 @@ def _table(trace: Trace) -> pd.DataFrame:
     table = pd.concat([*parts, *([] if trace.other is None else [trace.other])], ignore_index=True)
     for name in {"step", "replica"} - set(table):
         table[name] = 0
-    kind = table["kind"].astype("category").cat
-    streams = np.array([MESSAGES.index(n) + 1 if n in MESSAGES else 0 for n in kind.categories])
-    stream = np.where(table["moves"], streams[kind.codes], 0)
+    kind = table["kind"].astype("category")
+    streams = np.array([MESSAGES.index(n) + 1 if n in MESSAGES else 0 for n in kind.cat.categories])
+    stream = np.where(table["moves"], streams[kind.cat.codes], 0)
     lane = packed(table["step"], table["worker"], stream)
     order = in_order(table["end_s"].to_numpy(), table["start_s"].to_numpy(), lane)
-    table = table.assign(lane=lane).take(order).reset_index(drop=True)
+    table = table.assign(lane=lane, kind=kind).take(order).reset_index(drop=True)
     if trace.steps is not None:
         place = np.searchsorted(trace.steps["step"], table["step"])
         begins = trace.steps["start_s"].to_numpy()[place]

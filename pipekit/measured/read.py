@@ -106,8 +106,7 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     if recording.own_clocks:  # each step begins at 0: put one behind the other
         took = (steps["end_s"] - steps["start_s"]).to_numpy()
         begins = np.cumsum(took) - took
-        place = np.searchsorted(steps["step"], rows["step"])
-        shifts = begins[place]
+        shifts = begins[np.searchsorted(steps["step"], rows["step"])]
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)
@@ -143,11 +142,9 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(
             f"{path} has passes of less than two stages: it is cut off, or not of a pipeline"
         )
-    if "replica" not in rows and (replica := _pipelines(passes)).any():
-        rows["replica"] = rows["worker"].map(replica).fillna(0).astype(int)
-    number, pipelines = pd.factorize(
-        rows.get("replica", pd.Series(0, rows.index))[is_pass], sort=True
-    )
+    if "replica" not in rows:
+        rows["replica"] = rows["worker"].map(_pipelines(passes)).fillna(0).astype(int)
+    number, pipelines = pd.factorize(rows["replica"][is_pass], sort=True)
     there = np.zeros((len(pipelines), passes["stage"].max() + 2), np.bool_)  # the last: of no stage
     there[number, passes["stage"]] = True
     for pipeline, stage in np.argwhere(~there[:, :-1])[:1]:
@@ -167,7 +164,7 @@ def _pipelines(passes: pd.DataFrame) -> pd.Series:
 
 def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
     rows, passes = recording.rows, recording.passes
-    whose = packed(passes["step"], passes.get("replica", 0), passes["microbatch"])
+    whose = packed(passes["step"], passes["replica"], passes["microbatch"])
     what = packed(whose, passes["worker"], passes["stage"], passes["kind"].cat.codes)
     if pd.Series(what).duplicated().any():
         raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
@@ -228,9 +225,9 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     most ahead, and those back how much it is at most behind; the middle is taken, and half of the
     width is the uncertainty.  One clock is left alone, unless a pass ends before its input is sent.
     """
-    passes = recording.passes.assign(replica=recording.passes.get("replica", 0))
-    sent = [(made, used) for _, made, used in between_workers(passes)]
-    made, used = map(np.concatenate, zip(*sent, strict=True))
+    passes = recording.passes
+    _, *sent = zip(*between_workers(passes), strict=True)
+    made, used = map(np.concatenate, sent)
     end = passes["end_s"].to_numpy()
     if not recording.own_clocks and (end[used] - end[made] > -_TOLERATED_S).all():
         return recording
@@ -255,9 +252,8 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
         f"{max(width):.2g} s (estimated)"
     )
     steps = recording.steps
-    if steps is not None and "worker" in steps:
-        steps = moved(steps)
-    return replace(recording, rows=moved(recording.rows), steps=steps)
+    aligned = moved(steps) if steps is not None and "worker" in steps else steps
+    return replace(recording, rows=moved(recording.rows), steps=aligned)
 
 
 def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers) -> pd.DataFrame:

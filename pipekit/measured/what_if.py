@@ -43,7 +43,7 @@ class WhatIf:
     @cached_property
     def ideal(self) -> Times:
         """The seconds of the ideal run."""
-        operations, moves = self.operations, np.zeros(len(self.operations.names), np.bool_)
+        operations, moves = self.operations, np.zeros(self.operations.kind.max() + 1, np.bool_)
         moves[operations.kind] = operations.moves
         kinds = pd.Series(operations.seconds).groupby(operations.kind)
         usual = np.where(moves, kinds.median(), kinds.mean())

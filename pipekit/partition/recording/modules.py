@@ -120,7 +120,8 @@ class ModelNames:
         for _, path, module in sorted(paths, key=lambda each: each[0]):
             self._place(stage, path, module)
         for name in weights:
-            self._place(stage, name, self._tensor(name))
+            owner, _, local_name = name.rpartition(".")
+            self._place(stage, name, getattr(self._model.get_submodule(owner), local_name))
 
     def homes(self, stages: Sequence[nn.Module]) -> Iterator[tuple[int, str]]:
         """Yield (stage, name) for weights that no forward reads: their other name's or the last."""
@@ -140,11 +141,6 @@ class ModelNames:
             for tensor, names in self._tensors.items()
             if len(names) > 1 and isinstance(tensor, nn.Parameter)
         ]
-
-    def _tensor(self, name: str) -> Tensor:
-        owner, _, local_name = name.rpartition(".")
-        tensor: Tensor = getattr(self._model.get_submodule(owner), local_name)
-        return tensor
 
     def _place(self, stage: nn.Module, name: str, placed: nn.Module | Tensor) -> None:
         *path, local_name = name.split(".")

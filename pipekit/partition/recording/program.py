@@ -159,10 +159,6 @@ class Program:
                     found.setdefault(growth.size, SizeSource(number, dimension, growth))
         return found
 
-    def carried_bytes(self, cut: int) -> int:
-        """Return how many bytes a cut before step ``cut`` carries, in the example."""
-        return sum(self.made[number].nbytes for number in self.alive(cut))
-
     @cached_property
     def _lives(self) -> dict[int, tuple[int, int]]:
         """By value: the step before which it is there, and the last to read it, or one behind."""

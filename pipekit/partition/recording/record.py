@@ -27,7 +27,7 @@ from pipekit.partition.recording.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording.recorder import PLAIN, Recorder, Way
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import tensors
-from pipekit.partition.recording.unify import ROWS, Sizes, sizes_text, unify
+from pipekit.partition.recording.unify import ROWS, Sizes, Unifier, sizes_text
 
 Programs = tuple[Program, Program]  # in training and in evaluation mode
 Dimensions = list[tuple[int, int]]  # places of tensors in the batch, and dimensions of these
@@ -120,7 +120,7 @@ class _Forwards:
 
     def programs(self, recordings: Sequence[tuple[Sizes, Programs]]) -> Programs:
         training, evaluation = (
-            unify([(sizes, recorded[mode]) for sizes, recorded in recordings], self.device)
+            Unifier([(sizes, each[mode]) for sizes, each in recordings], self.device).program()
             for mode in (0, 1)
         )
         return training, evaluation

@@ -55,7 +55,7 @@ class RecordedModel:
         self.traced, self.edited = traced, edited
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
         self.attributes = Attributes(model.named_modules())
-        self._names = ModelNames(model)
+        self.names = ModelNames(model)
         cuts = _boundaries(*programs, *_tensors(model))
         behind = tuple(len(program.steps) for program in programs)
         self.layers: list[Ranges] = [
@@ -67,18 +67,9 @@ class RecordedModel:
         return len(self.layers)
 
     @property
-    def rows(self) -> int:
-        return self.programs[0].sizes["rows"]
-
-    @property
     def frozen(self) -> list[str]:
         """What Python read from tensors, which is held to be as in the example."""
         return list(dict.fromkeys(read for each in self.programs for read in each.frozen))
-
-    @property
-    def ties(self) -> list[list[str]]:
-        """The names of each parameter that has several."""
-        return self._names.aliases()
 
     def stages(self) -> list[RecordedStage]:
         """Return a stage for each layer, which takes what the one before returns.
@@ -96,10 +87,10 @@ class RecordedModel:
             steps = (*training.steps, *evaluation.steps)
             modules = dict.fromkeys(step.module for step in steps if step.module is not None)
             weights = dict.fromkeys(name for step in steps for name in sorted(step.weights))
-            self._names.fill(stage, modules, weights)
+            self.names.fill(stage, modules, weights)
             stages.append(stage)
-        for home, name in list(self._names.homes(stages)):
-            self._names.fill(stages[home], (), [name])
+        for home, name in list(self.names.homes(stages)):
+            self.names.fill(stages[home], (), [name])
         for stage in stages:
             stage.training = self.model.training  # its modules are the model's, and keep theirs
         return stages
@@ -192,7 +183,11 @@ def _boundaries(
 
 
 def _narrowest(program: Program, gap: range, closed: set[int]) -> int | None:
-    return min((p for p in gap if p not in closed), key=program.carried_bytes, default=None)
+
+    def carried(position: int) -> int:
+        return sum(program.made[number].nbytes for number in program.alive(position))
+
+    return min((p for p in gap if p not in closed), key=carried, default=None)
 
 
 def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]) -> set[int]:

@@ -9,6 +9,7 @@ from torch import nn
 
 from pipekit.partition.recording.recorded_model import Passed, RecordedModel
 from pipekit.partition.recording.stage import RecordedStage, called, span
+from pipekit.partition.recording.unify import ROWS
 from pipekit.units import bytes_text
 
 _TRACED = (
@@ -31,16 +32,16 @@ class RecordedSequence(nn.Sequential):
     @classmethod
     def of(cls, recorded: RecordedModel, seconds: list[float]) -> Self:
         """Return the layers of a recorded model, whose forwards took so long."""
-        layers = recorded.stages()
+        layers, rows = recorded.stages(), recorded.programs[0].sizes[ROWS]
         sequence = cls(*layers)
         sequence.passed = recorded.passed_values()
         sequence.origin = recorded
         sequence.table = _table(recorded, layers, seconds)
         sequence.remarks = (
-            f"{len(layers)} layers; bytes that cross are those of {recorded.rows} rows; outputs, "
+            f"{len(layers)} layers; bytes that cross are those of {rows} rows; outputs, "
             f"buffers and all gradients equal the unsplit model's, with {recorded.trial.sizes}",
             *_TRACED * recorded.traced,
-            *(f"tied: {' = '.join(names)}" for names in recorded.ties),
+            *(f"tied: {' = '.join(names)}" for names in recorded.names.aliases()),
             *(f"held to be as in the example: {read}" for read in recorded.frozen),
         )
         return sequence
