@@ -71,24 +71,22 @@ def stages(
     warn_of_hooks(model, blocks)
     hooks = Hooks(model)
     try:
-        recorded, seconds = _recorded(model, example, blocks, freeze)
+        recorded = _recorded(model, example, blocks, freeze)
     except NotRecordable:
         if not hooks.put_back():
             raise
         first_forward(model, example)  # which gives modules their hooks
-        recorded, seconds = _recorded(model, example, blocks, freeze)
+        recorded = _recorded(model, example, blocks, freeze)
     if recorded.frozen:
         warnings.warn(
             f"all batches are assumed to be like the example in these respects: "
             f"{'; '.join(recorded.frozen)}",
             stacklevel=2,
         )
-    return RecordedSequence.of(recorded, seconds)
+    return RecordedSequence.of(recorded)
 
 
-def _recorded(
-    model: nn.Module, example: Any, blocks: Wish | None, freeze: bool
-) -> tuple[RecordedModel, list[float]]:
+def _recorded(model: nn.Module, example: Any, blocks: Wish | None, freeze: bool) -> RecordedModel:
     """A forward that reads numbers of tensors is recorded as it behaves under tracing.
 
     Masks are then applied whether or not they hide something; only then is what it reads frozen.
@@ -109,11 +107,13 @@ def _recorded(
     return _verified(record(model, example, blocks, Way(freeze=True)))
 
 
-def _verified(found: Sequence[RecordedModel]) -> tuple[RecordedModel, list[float]]:
+def _verified(found: Sequence[RecordedModel]) -> RecordedModel:
     for recorded in found[:-1]:
         with suppress(NotRecordable):
-            return recorded, verify(recorded)
-    return found[-1], verify(found[-1])
+            verify(recorded)
+            return recorded
+    verify(found[-1])
+    return found[-1]
 
 
 def _require_module(model: object) -> None:
@@ -154,7 +154,8 @@ def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
             )
     recorded = layers.origin.in_order(order)
     try:
-        return RecordedSequence.of(recorded, verify(recorded))
+        verify(recorded)
+        return RecordedSequence.of(recorded)
     except NotRecordable as error:
         raise ValueError(f"in the order of the plan, {error}; or {_KEEP_ORDER}") from error
     except KeyError as error:  # of a value, or a size of the batch

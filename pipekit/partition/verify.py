@@ -1,6 +1,5 @@
 """A recorded model beside the unsplit one: outputs, buffers and all gradients, to the bit."""
 
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,7 +51,7 @@ class _Case(NamedTuple):
         return None
 
 
-def verify(recorded: RecordedModel) -> list[float]:
+def verify(recorded: RecordedModel) -> None:
     """Compare every layer as a stage of its own with the unsplit model, in both modes.
 
     Both run on a batch of other sizes than any recording had, with equal random numbers.  Outputs,
@@ -62,25 +61,13 @@ def verify(recorded: RecordedModel) -> list[float]:
     else (weights in a reentrant checkpoint get no gradient).  A model that was told that it is
     traced is tried with masks that hide something, to the bit, and with masks that do not, to
     rounding: untraced, it then computes without them.
-
-    Returns the seconds that each layer's forward took in training mode, once.
     """
     stages = recorded.stages()
     _require_names(recorded.model, stages)
-    seconds = [0.0] * len(stages)
-    cut: _Parts = {each: partial(_timed, seconds, n, each) for n, each in enumerate(stages)}
+    cut: _Parts = {each: each for each in stages}
     with left_as_it_was(recorded.model):
         for case in _cases(recorded):
             _compare(recorded, cut, case)
-    return seconds
-
-
-def _timed(seconds: list[float], number: int, stage: RecordedStage, tree: Any) -> Any:
-    start = time.perf_counter()
-    output = stage(tree)
-    if stage.training:
-        seconds[number] = time.perf_counter() - start
-    return output
 
 
 def _cases(recorded: RecordedModel) -> Iterator[_Case]:

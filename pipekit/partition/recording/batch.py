@@ -1,9 +1,9 @@
 """Batches for a model that runs to be looked at, and that is left as it was."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -55,35 +55,31 @@ def rows_of(batch: Any) -> int:
 def with_rows(batch: Any, rows: int) -> Any:
     """Return a batch of other rows; tensors with another first dimension belong to all rows."""
     known = rows_of(batch)
-    shapes = [list(tensor.shape) for tensor in tensors(batch)]
-    for shape in shapes:
-        if shape and shape[0] == known:
-            shape[0] = rows
-    return with_shapes(batch, shapes)
+    having = (n for n, each in enumerate(tensors(batch)) if each.dim() and len(each) == known)
+    return resized(batch, {(number, 0): rows for number in having})
 
 
-def with_shapes(batch: Any, shapes: Iterable[Sequence[int]]) -> Any:
-    """Return a batch whose tensors have other shapes: rows and so on of ``batch``, taken in turn.
+def resized(batch: Any, lengths: Mapping[tuple[int, int], int]) -> Any:
+    """Return a batch with other lengths by (tensor, dimension): rows and so on, taken in turn.
 
     A first dimension of another length begins with its second row.  Floating-point numbers of
     tensors that have another shape are scaled, so that what a forward computes of them differs.
     """
-    shapes = iter(shapes)
+    numbers = count()
 
-    def resized(leaf: Any) -> Any:
+    def changed(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        chosen = leaf.detach().clone()
-        for dimension, length in enumerate(next(shapes)):
-            known = leaf.shape[dimension]
+        number, chosen = next(numbers), leaf.detach().clone()
+        for dimension, known in enumerate(leaf.shape):
+            length = lengths.get((number, dimension), known)
             if length != known:
                 places = torch.arange(length, device=leaf.device) + (dimension == 0)
                 chosen = chosen.index_select(dimension, places % known)
-        return (
-            chosen * 0.75 if chosen.is_floating_point() and chosen.shape != leaf.shape else chosen
-        )
+        is_other = chosen.is_floating_point() and chosen.shape != leaf.shape
+        return chosen * 0.75 if is_other else chosen
 
-    return tree_map(resized, batch)
+    return tree_map(changed, batch)
 
 
 def with_masks(batch: Any, padded: bool) -> Any:

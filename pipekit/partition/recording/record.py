@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -78,6 +78,8 @@ def record(
 class _Forwards:
     def __init__(self, model: nn.Module, blocks: Blocks, way: Way) -> None:
         self.model, self.device = model, device_of(model)
+        # Beyond the end of a table of positions, say, an accelerator is lost to the process.
+        self.goes_beyond = self.device.type == "cpu"
         self._tracked = True
         self.edited: set[str] = set()  # names of weights that a forward has edited
         self._blocks, self._way, self._kept = blocks, way, in_evaluation(model)
@@ -124,10 +126,6 @@ class _Forwards:
             for mode in (0, 1)
         )
         return training, evaluation
-
-    def longer(self, *wanted: Any) -> list[Any]:
-        """Longer ones may be beyond a table's end, where an accelerator is lost to the process."""
-        return list(wanted) if self.device.type == "cpu" else []
 
     def runs(self, batch: Any) -> bool:
         try:
@@ -193,10 +191,10 @@ def _free_length(
     rows = batches.rows_of(example)
     shorter = [known // 2] if known > 3 else []
     is_image = any(tensors(example)[number].dim() > 3 for number, _ in dimensions)
-    longer = [] if is_image else forwards.longer(2 * known)  # of images four times as long
+    longer = [2 * known] if forwards.goes_beyond and not is_image else []  # of images four times
     for other in [*shorter, *longer]:
         try:
-            found = forwards.record(_resized(example, dict.fromkeys(dimensions, other)))
+            found = forwards.record(batches.resized(example, dict.fromkeys(dimensions, other)))
             recordings = ((known, recorded), (other, found))
             forwards.programs([({ROWS: rows, "length": n}, each) for n, each in recordings])
         except Exception:  # whatever the model says of that batch
@@ -207,23 +205,15 @@ def _free_length(
 
 def _trial(forwards: _Forwards, example: Any, free: Sequence[_FreeLength]) -> Trial | None:
     rows = batches.rows_of(example) + 2
-    changes = [(0.75, 0), *forwards.longer((1.5, 0), (1, 1))]
-    for times, plus in changes:
+    for times, plus in [(0.75, 0), (1.5, 0), (1, 1)][: 3 if forwards.goes_beyond else 1]:
         lengths = [math.ceil(times * each.known) + plus for each in free]
         if any(n in (1, each.known, each.other) for n, each in zip(lengths, free, strict=True)):
             continue
         changed = {d: n for n, each in zip(lengths, free, strict=True) for d in each.dimensions}
-        batch = _resized(batches.with_rows(example, rows), changed)
+        batch = batches.resized(batches.with_rows(example, rows), changed)
         if forwards.runs(batch):
             return Trial(sizes_text({ROWS: rows, **dict(enumerate(lengths))}), batch)
     return None
-
-
-def _resized(batch: Any, lengths: Mapping[tuple[int, int], int]) -> Any:
-    shapes = [list(tensor.shape) for tensor in tensors(batch)]
-    for (number, dimension), length in lengths.items():
-        shapes[number][dimension] = length
-    return batches.with_shapes(batch, shapes)
 
 
 def warn_of_hooks(model: nn.Module, wish: Wish | None) -> None:

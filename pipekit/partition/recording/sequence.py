@@ -30,13 +30,13 @@ class RecordedSequence(nn.Sequential):
     origin: RecordedModel | None = None  # None of a part or a copy
 
     @classmethod
-    def of(cls, recorded: RecordedModel, seconds: list[float]) -> Self:
-        """Return the layers of a recorded model, whose forwards took so long."""
+    def of(cls, recorded: RecordedModel) -> Self:
+        """Return the layers of a recorded model."""
         layers, rows = recorded.stages(), recorded.programs[0].sizes[ROWS]
         sequence = cls(*layers)
         sequence.passed = recorded.passed_values()
         sequence.origin = recorded
-        sequence.table = _table(recorded, layers, seconds)
+        sequence.table = _table(recorded, layers)
         sequence.remarks = (
             f"{len(layers)} layers; bytes that cross are those of {rows} rows; outputs, "
             f"buffers and all gradients equal the unsplit model's, with {recorded.trial.sizes}",
@@ -74,21 +74,18 @@ class RecordedSequence(nn.Sequential):
             layer.load_state_dict(own, strict=strict, assign=assign)
 
 
-def _table(
-    recorded: RecordedModel, layers: Iterable[RecordedStage], seconds: Iterable[float]
-) -> pd.DataFrame:
+def _table(recorded: RecordedModel, layers: Iterable[RecordedStage]) -> pd.DataFrame:
     rows = [
         {
             "modules": span(called(layer)),
             "operations": sum(step.operation is not None for step in recorded.steps(number)),
             "parameters": sum(p.numel() for p in layer.parameters()),
             "MB": round(sum(p.nbytes for p in layer.parameters()) / 1e6, 3),
-            "ms (measured)": round(took * 1e3, 2),
             "random": "yes" if any(step.random for step in recorded.steps(number)) else "",
             "buffers": len(list(layer.buffers())) or "",
             "crosses behind": _crosses(recorded, number + 1),
         }
-        for number, (layer, took) in enumerate(zip(layers, seconds, strict=True))
+        for number, layer in enumerate(layers)
     ]
     return pd.DataFrame(rows)
 
