@@ -80,7 +80,9 @@ def recognise(trace: Trace) -> Recognition:
         order = _of(finite, bool(updates))
         edits = min(_edits(lists, order), _edits(lists, _last_first(order)))
         if edits <= _NEAR * sum(sizes):
-            others = 0 if moves is None else len(moves ^ _moves(_beside(finite)))
+            workers = enumerate(finite.workers)
+            tasks = ((worker, task, 0.0, 0.0, 0.0) for worker, own in workers for task in own)
+            others = 0 if moves is None else len(moves ^ _moves(moved(tasks)))
             same.setdefault((edits, others), []).append((name, schedule))
     count = max(1, len(numbers) // max(batch, 1)) if trace.steps is None else len(trace.steps)
     shape = (stages, len(lists), batch, count)
@@ -117,11 +119,6 @@ def _ordered(tasks: Sequence[tuple[int, str, int, int]], workers: Iterable[int])
     for worker, op, stage, microbatch in tasks:
         lists.setdefault(worker, []).append((op, stage, numbers[microbatch]))
     return tuple(map(tuple, lists.values()))
-
-
-def _beside(schedule: Schedule) -> pd.DataFrame:
-    workers = enumerate(schedule.workers)
-    return moved((worker, task, 0.0, 0.0, 0.0) for worker, own in workers for task in own)
 
 
 def _moves(rows: pd.DataFrame, first: int = 0) -> set[Move]:

@@ -25,13 +25,7 @@ _WORST = 0.03  # the share of workers that M_W makes ideal (OSDI 2025, section 4
 
 
 class WhatIf:
-    """The cases of one recording.
-
-    Args:
-        operations: of the recording.
-        lasting_s: of each recorded step, in the operations' order of steps.
-        steps: how many training steps these are, which may overlap.
-    """
+    """The cases of a recording whose steps last so long; ``steps`` of training may overlap."""
 
     def __init__(self, operations: Operations, lasting_s: Times, steps: int) -> None:
         self.operations, self.lasting_s, self._steps = operations, lasting_s, steps

@@ -191,7 +191,7 @@ def _load(stages: Sequence[Stage], reads: Reads, batch: int, microbatch: int) ->
 def _forward(
     model: nn.Sequential, value: Any, seed: int, microbatch: int, shared: dict[int, list[Copied]]
 ) -> Any:
-    """The graph is not cut where a stage ends: no bits change if what crosses keeps its strides."""
+    # The graph is not cut where a stage ends: no bits change if what crosses keeps its strides.
     # The CPU's generator alone: torch.manual_seed asks for every accelerator, which takes long.
     with torch.random.fork_rng(devices=[]):
         for index, layer in enumerate(model):

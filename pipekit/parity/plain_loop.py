@@ -47,13 +47,8 @@ class PassResult(NamedTuple):
 class PlainLoop:
     """A model in float64 with its batches; each of its passes reads the weights that it is given.
 
-    Attributes:
-        uses: all names of the weight that has a name.
-        frozen: the names of parameters that are not trained.
-        weights: by version and name; the caller adds those that a trainer has reached.
-        buffers: likewise.
-        depth: how many layers there are.
-        rows: of every batch.
+    ``uses`` are all names of the weight that has a name.  The caller adds to ``weights`` and
+    ``buffers``, by version and name, those that a trainer has reached.  All batches have ``rows``.
     """
 
     def __init__(self, case: Case, batches: Sequence[Batch]) -> None:

@@ -1,8 +1,8 @@
 """What a pipeline knows of a model: its stages, and what passes between them.
 
-Of weights that layers of several stages share, every stage has a copy.  Each begins the backward of
-a microbatch with the gradient that the later stages have added up, and passes on the sum, so that
-the first stage has that of all uses, from the last to the first, as in the unsplit model.
+Of weights that layers of several stages share, every stage has a copy.  Each begins its backwards
+with the gradient that the later stages have added up: as in the unsplit model, all is summed from
+the last use to the first.
 """
 
 import copy

@@ -33,10 +33,7 @@ class Blocks:
 
 
 def find_blocks(model: nn.Module) -> list[str]:
-    """Return the names of the outermost repeated modules, in the order of ``named_modules()``.
-
-    An element that has a list of repeated modules itself (a Swin transformer's stage) is opened.
-    """
+    """Return the names of the outermost repeated modules; Swin's stages, say, are opened."""
     return list(_within("", model))
 
 

@@ -59,11 +59,10 @@ def last_name(func: Callable[..., Any]) -> str:
 
 
 class OperatorKinds(OperatorMode):
-    """Notes, while it is entered, what kinds of operators have run since the last reset.
+    """Notes what kinds of operators have run since the last reset, and shows them to ``written``.
 
     ``drew``: a generator's state has changed; attention has the tag also where nothing is dropped.
     ``shape_from_data``: the shape of an operator's output depended on numbers in its input.
-    ``written`` is shown each operator before it runs.
     """
 
     def __init__(self, device: torch.device, written: WrittenTensors) -> None:

@@ -43,11 +43,9 @@ class _FreeLength(NamedTuple):
 def record(
     model: nn.Module, example: Any, wish: Wish | None = None, way: Way = PLAIN
 ) -> list[RecordedModel]:
-    """Return a module as a row of layers: its blocks as they are, the operations between recorded.
+    """Return a module as a row of layers; if some lengths may vary, the model with these first.
 
-    The model runs in both modes, on the example's rows and on another number of them, which tells
-    what depends on these; and on other lengths, each by itself.  If some lengths are free, the
-    model with these comes before the one without.
+    It runs in both modes, on other numbers of rows, and on other lengths, each by itself.
     """
     rows = batches.rows_of(example)
     blocks = Blocks(model, wish)

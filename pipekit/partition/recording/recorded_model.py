@@ -38,9 +38,8 @@ class Trial(NamedTuple):
 class RecordedModel:
     """A module as a row of layers, each of one block's call and operations around it.
 
-    The model's modules and tensors are used, not copied.  ``programs``, and the steps of each of
-    the ``layers``, are those in training and in evaluation mode; ``edited`` names tensors that a
-    forward has edited, and ``kept`` are the modules that stay in evaluation mode.
+    ``programs``, and the steps of each of the ``layers``, are those in training and in evaluation;
+    ``edited`` names tensors that a forward has edited; ``kept`` modules stay in evaluation mode.
     """
 
     def __init__(

@@ -19,10 +19,7 @@ class ReadsNumbers(NotRecordable):
 
 
 def caller() -> str:
-    """Return ``file:line`` of the model's own code that is running, neither torch's nor ours.
-
-    torch's own modules are skipped, because a user looks for the place in the network.
-    """
+    """Return ``file:line`` of the model's own code that is running, neither torch's nor ours."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename

@@ -8,7 +8,7 @@ import pandas as pd
 from torch import nn
 
 from pipekit.partition.recording.recorded_model import Passed, RecordedModel
-from pipekit.partition.recording.stage import RecordedStage, called, span
+from pipekit.partition.recording.stage import RecordedStage, span
 from pipekit.partition.recording.unify import ROWS
 from pipekit.units import bytes_text
 
@@ -77,7 +77,7 @@ class RecordedSequence(nn.Sequential):
 def _table(recorded: RecordedModel, layers: Iterable[RecordedStage]) -> pd.DataFrame:
     rows = [
         {
-            "modules": span(called(layer)),
+            "modules": span(layer),
             "operations": sum(step.operation is not None for step in recorded.steps(number)),
             "parameters": sum(p.numel() for p in layer.parameters()),
             "MB": round(sum(p.nbytes for p in layer.parameters()) / 1e6, 3),

@@ -223,7 +223,7 @@ class RecordedStage(nn.Module):
         return super().state_dict(*args, **options)
 
     def _get_name(self) -> str:
-        return span(called(self))
+        return span(self)
 
     def extra_repr(self) -> str:
         steps = self._recorded_parts[1].steps
@@ -251,8 +251,9 @@ def called(stage: RecordedStage) -> tuple[str, ...]:
     return tuple(dict.fromkeys(s.module for s in steps if s.module is not None))
 
 
-def span(names: tuple[str, ...]) -> str:
-    """Return modules' names in short: of more than two the first and the last."""
+def span(stage: RecordedStage) -> str:
+    """Return these names in short: of more than two the first and the last."""
+    names = called(stage)
     if len(names) > 2:
         return f"{names[0]} ... {names[-1]}"
     return ", ".join(names) or "operations"

@@ -1,7 +1,4 @@
-"""The arguments of a recorded step: their structure, with references in the place of tensors.
-
-:func:`encode` makes a template from real arguments, :func:`decode` makes arguments from it.
-"""
+"""The arguments of a recorded step: their structure, with references in the place of tensors."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
