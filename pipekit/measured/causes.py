@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.messages import Numbers, packed
+from pipekit.measured.messages import Numbers, among, packed
 from pipekit.measured.operations import MESSAGES, Operations, Times
 from pipekit.measured.recognition import Recognition, named
 from pipekit.measured.what_if import WhatIf
@@ -191,18 +191,13 @@ def _links(what_if: WhatIf) -> Iterator[Case]:
 
 def _link(what_if: WhatIf, workers: int) -> Numbers:
     """Return of each message the lower of its workers times their number, plus the higher."""
-    operations = what_if.operations
-    replica, stage, worker = (
-        operations.table[name].to_numpy() for name in ("replica", "stage", "worker")
-    )
-    first = np.flatnonzero(operations.passes)[::-1]  # the first row of each place is written last
-    home = np.full((replica[first].max() + 1, stage[first].max() + 3), np.nan)
-    home[replica[first], stage[first] + 1] = worker[first]
-    activation = operations.among(*(name for name in MESSAGES if Payload.ACTIVATION.value in name))
-    here = operations.messages
-    made = stage[here]
-    used = made + np.where(activation[here], 1, -1)
-    one, other = (home[replica[here], each + 1] for each in (made, used))
+    table, place = what_if.operations.table, ["replica", "stage"]
+    passes = table[what_if.operations.passes].drop_duplicates(place)
+    home = passes.set_index(place)["worker"]
+    sent = table.loc[what_if.operations.messages, [*place, "kind"]]
+    ahead = among(sent["kind"], [name for name in MESSAGES if Payload.ACTIVATION.value in name])
+    ends = [sent, sent.assign(stage=sent["stage"] + np.where(ahead, 1, -1))]
+    one, other = (home.reindex(pd.MultiIndex.from_frame(each[place])).to_numpy() for each in ends)
     return np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
 
 

@@ -83,12 +83,6 @@ class Operations:
         late: Times = np.maximum(self.table["start_s"].to_numpy() - ready, 0.0)
         return late
 
-    @cached_property
-    def recorded_s(self) -> Times:
-        """[steps], when the last operation of each step ended."""
-        last: Times = self.table.groupby("step")["end_s"].max().to_numpy()
-        return last
-
     def ends_s(self, cases: Times, delays: Times | None = None) -> Times:
         """Return [operations, cases], when each ends.
 

@@ -114,8 +114,8 @@ class WhatIf:
     def replayed_s(self, *cases: Times) -> Times:
         """Return [recorded steps, cases], the seconds of each step; see :meth:`step_s`."""
         lasting = self.operations.lasting_s(np.stack(cases, axis=1), self.between_steps)
-        after = np.maximum(self.lasting_s - self.operations.recorded_s, 0.0)
-        return lasting + after[:, None]
+        ended = self.operations.table.groupby("step")["end_s"].max().to_numpy()
+        return lasting + np.maximum(self.lasting_s - ended, 0.0)[:, None]
 
 
 def shares(what_if: WhatIf) -> pd.DataFrame:

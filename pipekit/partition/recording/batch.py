@@ -1,7 +1,7 @@
 """Batches for a model that runs to be looked at, and that is left as it was."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, count
 from typing import Any
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from pipekit.devices import random_states_put_back
 from pipekit.layers.edited_tensors import weights_untouched
-from pipekit.layers.module_state import buffers_untouched, modes_put_back, state_untouched
+from pipekit.layers.module_state import buffers_untouched, modes_put_back
 from pipekit.layers.python_state import PythonState, module_names
 from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.partition.recording.refusal import NotRecordable
@@ -130,13 +130,6 @@ def device_of(model: nn.Module) -> torch.device:
 def left_as_it_was(model: nn.Module) -> Iterator[None]:
     """Put back the modes of all modules, and the state of the random generators."""
     with random_states_put_back(device_of(model)), modes_put_back(model):
-        yield
-
-
-@contextmanager
-def run_to_look_at(model: nn.Module, edited: Collection[str]) -> Iterator[None]:
-    """Let a forward leave nothing: no buffers, nothing in Python, none of the weights it edits."""
-    with state_untouched(model), weights_untouched(model, edited):
         yield
 
 
