@@ -34,7 +34,8 @@ def explain(
     """Say which method a recorded trace is of, where its time went, and what would save how much.
 
     It reads torch.profiler's JSON of torch.distributed.pipelining, ByteDance's Parquet, Primus's
-    and MegatronApp's dumps, and pipekit's own traces, each recognised by its content.
+    and MegatronApp's dumps, and pipekit's own traces, each recognised by its content; and what
+    Megatron-LM's timers say in a log.
 
     \b
     [b]Examples[/b]
@@ -48,8 +49,16 @@ def explain(
     chosen = _slice(steps)
     from pipekit.measured import compared, read_trace
     from pipekit.measured import explain as why
+    from pipekit.measured.formats import megatron_timers
     from pipekit.progress import PATIENCE_S, progress_bar
 
+    if len(paths) == 1 and megatron_timers.is_it(paths[0]):
+        if json or html or steps:
+            raise ValueError(
+                f"{paths[0]} has timers and no trace: leave out --json, --html, --steps"
+            )
+        typer.echo(str(megatron_timers.read(paths[0])))
+        return
     bar = progress_bar(paths, desc="reading and replaying", delay=PATIENCE_S)
     found = [why(read_trace(path, chosen)) for path in bar]
     for number, explanation in enumerate(found):

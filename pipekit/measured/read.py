@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.formats import bytedance, kineto, megatron_app, primus
+from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.recording import Recording, head, is_json
 from pipekit.measured.messages import (
     RULES,
@@ -79,22 +79,14 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
                     f"is not known"
                 ) from None
             return _trace(path, recording, steps)
-    if _has_timers(path):
+    if megatron_timers.is_it(path):
         raise ValueError(
             f"{path} has Megatron's timers, which sum up all passes of an iteration, so that no "
-            f"pass has a time: record a trace with torch.profiler (docs/why_slow.md)"
+            f"pass has a time: see what they say with pipekit explain, or record a trace with "
+            f"torch.profiler (docs/why_slow.md)"
         )
     known = "; ".join(f"{name} ({each.SIGN})" for name, each in FORMATS.items())
     raise ValueError(f"{path} is not a trace of a known format: {known}; pipekit's own JSON")
-
-
-def _has_timers(path: Path) -> bool:
-    """Return whether it is a log of Megatron-LM with ``--timing-log-level``."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        begin = file.read(1_000_000)
-    return b"across ranks (ms):" in begin or b"time (ms) |" in begin
 
 
 def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:

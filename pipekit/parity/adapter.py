@@ -75,16 +75,17 @@ class RankRecord:
     losses: list[float | None] = field(default_factory=list)
 
 
-def train(adapter: str | Callable[[], Any], model: str) -> RankRecord:
+def train(adapter: str | Callable[[], Any], model: str, seed: int = SEED) -> RankRecord:
     """Return what this process's adapter, a reference or a class, does on a model of the suite.
 
-    A TypeError or ValueError says what it returns that the model could not have.
+    Each step draws random numbers from ``seed`` on.  A TypeError or ValueError says what the
+    adapter returns that the model could not have.
     """
     tell("loading the adapter")
     case = SUITE[model]
     made: Any = (load(adapter) if isinstance(adapter, str) else adapter)()
     tell("build()")
-    torch.manual_seed(SEED)
+    torch.manual_seed(seed)
     own = case.model()
     known = dict(own.state_dict())
     trained = {n for n, p in own.named_parameters(remove_duplicate=False) if p.requires_grad}
@@ -98,7 +99,7 @@ def train(adapter: str | Callable[[], Any], model: str) -> RankRecord:
         record.gradients = []
     for step, batch in enumerate(case.batches(STEPS, record.stated.microbatches)):
         tell(f"step() of batch {step + 1}")
-        torch.manual_seed(SEED + step)
+        torch.manual_seed(seed + step)
         record.losses.append(_loss(made.step(batch)))
         held = _tensors("parameters()", made.parameters(), known)
         if step and held.keys() != record.parameters[-1].keys():

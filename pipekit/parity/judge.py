@@ -63,15 +63,32 @@ def parity(
         # Other processes may not find its module: it is sent itself.
         cloudpickle.register_pickle_by_value(sys.modules[adapter.__module__])
 
-    with Ranks(processes) as started:
-        records = started.call(_trained, adapter, model, timeout=timeout)
-        started.leave()
-    return judged(model, records)
+    def run(seed: int) -> list[RankRecord]:
+        with Ranks(processes) as started:
+            records = started.call(_trained, adapter, model, seed, timeout=timeout)
+            started.leave()
+        return records
+
+    verdict = judged(model, records := run(SEED))
+    is_unknown = Fault.UNKNOWN in verdict.classes and not SUITE[model].random
+    if is_unknown and not _same(records, run(SEED + 1)):
+        said, unknown = ("another seed gives other weights",), (Fault.UNKNOWN,)
+        findings = (
+            Finding((Fault.DROPOUT,), said, f.parameters) if f.classes == unknown else f
+            for f in verdict.findings
+        )
+        return replace(verdict, findings=tuple(findings))
+    return verdict
 
 
-def _trained(_: int, adapter: Any, model: str) -> RankRecord:
+def _trained(_: int, adapter: Any, model: str, seed: int) -> RankRecord:
     torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
-    return train(adapter, model)
+    return train(adapter, model, seed)
+
+
+def _same(one: Sequence[RankRecord], other: Sequence[RankRecord]) -> bool:
+    held = [(a.parameters[-1], b.parameters[-1]) for a, b in zip(one, other, strict=True)]
+    return all(torch.equal(tensor, b[name]) for a, b in held for name, tensor in a.items())
 
 
 def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
