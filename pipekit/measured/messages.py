@@ -20,7 +20,7 @@ WHOLE_BACKWARDS = [
 ]
 # If more than this share of passes begin clearly before their input is sent, spans contain waits.
 _WITH_WAITS, _CLEARLY = 0.05, 0.1  # of passes, and of the pass
-# A pass waited for its message if its worker idled for more of the time for which that was sent.
+# A pass waited for its message if its worker idled for over this share of the message's time.
 _WAITED = 0.5
 
 

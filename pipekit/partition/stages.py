@@ -65,7 +65,11 @@ def stages(
         UserWarning: of what was held; of forward hooks outside the blocks, whose other effects
             stages do not have.
     """
-    _require_module(model)
+    if isinstance(model, type):
+        raise TypeError(f"{model.__name__} is a class: make a model of it, {model.__name__}(...)")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model must be an nn.Module, not {type(model).__name__}")
+    require_data(model)
     if isinstance(example, Mapping):
         example = dict(example)  # as tokenizers and data collators give it, whose class is no dict
     warn_of_hooks(model, blocks)
@@ -114,14 +118,6 @@ def _verified(found: Sequence[RecordedModel]) -> RecordedModel:
             return recorded
     verify(found[-1])
     return found[-1]
-
-
-def _require_module(model: object) -> None:
-    if isinstance(model, type):
-        raise TypeError(f"{model.__name__} is a class: make a model of it, {model.__name__}(...)")
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"the model must be an nn.Module, not {type(model).__name__}")
-    require_data(model)
 
 
 def in_plan_order(layers: nn.Sequential, plan: Plan) -> tuple[nn.Sequential, Plan]:

@@ -91,7 +91,9 @@ class Recorder(TorchFunctionMode):
         self._buffer_names: dict[int, str] = {}  # by value
 
     def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
-        template = encode(batch, self._batch_leaf)
+        template = encode(
+            batch, lambda leaf: Value(self._known.add(leaf)) if isinstance(leaf, Tensor) else leaf
+        )
         self._entries = entries(template)
         with self._watching(), self._traced_if_asked(), self._kinds, self:
             output = call(batch)
@@ -268,11 +270,6 @@ class Recorder(TorchFunctionMode):
                 place=caller(),
             )
         )
-
-    def _batch_leaf(self, leaf: Any) -> Template:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        return Value(self._known.add(leaf))
 
     def _leaf(self, leaf: Any) -> Template:
         if not isinstance(leaf, Tensor):
