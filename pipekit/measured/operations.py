@@ -74,7 +74,8 @@ class Operations:
     @cached_property
     def kind(self) -> Numbers:
         """The number of each one's kind."""
-        return self.table["kind"].cat.codes.to_numpy(np.int64)
+        codes: Numbers = self.table["kind"].cat.codes.to_numpy(np.int64)
+        return codes
 
     @cached_property
     def delays(self) -> Times:

@@ -114,7 +114,7 @@ class WhatIf:
     def replayed_s(self, *cases: Times) -> Times:
         """Return [recorded steps, cases], the seconds of each step; see :meth:`step_s`."""
         lasting = self.operations.lasting_s(np.stack(cases, axis=1), self.between_steps)
-        ended = self.operations.table.groupby("step")["end_s"].max().to_numpy()
+        ended: Times = self.operations.table.groupby("step")["end_s"].max().to_numpy()
         return lasting + np.maximum(self.lasting_s - ended, 0.0)[:, None]
 
 
