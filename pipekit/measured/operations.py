@@ -46,27 +46,19 @@ Blocks = list[tuple[int, int, int]]
 class Operations:
     """All operations of a recorded run, each behind those that it waits for.
 
-    Attributes:
-        table: a row an operation: step, worker, replica, stage, kind (an op of a schedule, the
-            payload of a message, or the format's own name), microbatch, start_s, end_s (both from
-            the beginning of the step).
-        before: [operations, k], the rows that must have ended; the number of operations stands for
-            none.
-        blocks: the order in which to replay them.
-        seconds: what each takes by itself: a pass without waiting for its input; of a communication
-            the transfer, once all of its group have begun.
-        moves: whether it is a communication.
-        passes: whether it is a forward, also one that is run again, or a backward.
-        messages: whether it is a message between two passes, or an end of one.
+    ``table`` has a row an operation: step, worker, replica, stage, kind (an op of a schedule, the
+    payload of a message, or the format's own name), microbatch, start_s, end_s (both from the
+    beginning of the step).  ``seconds`` are what each takes by itself: a pass without waiting for
+    its input; of a communication the transfer, once all of its group have begun.
     """
 
     table: pd.DataFrame
-    before: Numbers
-    blocks: Blocks
+    before: Numbers  # [operations, k], rows that must have ended; their number stands for none
+    blocks: Blocks  # in the order in which to replay them
     seconds: Times
-    moves: Mask
-    passes: Mask
-    messages: Mask
+    moves: Mask  # whether it is a communication
+    passes: Mask  # a forward, also one that is run again, or a backward
+    messages: Mask  # a message between two passes, or an end of one
 
     def among(self, *kinds: str) -> Mask:
         return among(self.table["kind"], kinds)

@@ -171,10 +171,9 @@ def _ratios(e: Observed) -> dict[str, Ratio]:
 def _with_dropout(model: str, e: Observed) -> Verdict:
     """Return the verdict on a model with dropout.
 
-    If the trainer draws the plain loop's masks, seed by seed, its gradients are judged as ever.
-    Else each parameter's are compared with many draws, along their mean, and the class
-    "other dropout" says so.  If only its losses are those of the plain loop's masks, its backwards
-    have other masks than its forwards.
+    If the trainer draws the plain loop's masks, its gradients are judged as ever; if only its
+    losses are those, its backwards have other masks.  Else gradients are compared with many draws,
+    along their mean, and the class "other dropout" says so.
     """
     for count in [e.microbatches] if e.microbatches else range(1, MOST + 1):
         drawn = cache(partial(_with_seed, e.loop, count))
