@@ -219,11 +219,8 @@ class _Cut:
         """Take the gradients as the hooks leave them that the next stage has given its input."""
         for number, tensor in enumerate(self.received):
             if tensor.requires_grad:
-                tensor.register_hook(partial(self._take, number))
-
-    def _take(self, number: int, gradient: Tensor) -> None:
-        # As autograd computed it: a leaf's .grad may have other strides, hence other roundings.
-        self._gradients[number] = gradient.detach()
+                # As autograd computed it: .grad may have other strides, hence other roundings.
+                tensor.register_hook(partial(self._gradients.__setitem__, number))
 
     def backward(self) -> None:
         reached = [n for n in sorted(self._gradients) if self._made[n].requires_grad]

@@ -215,7 +215,8 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
             storage = program.made[number].storage
             closed |= set(range(min(made_by[number], storage_from[storage]), position + 1))
         read = {home.get(program.made[number].storage, "") for number in step.reads}
-        for name in single & (_held(step, tensors) | read):
+        names = step.weights if step.module is None else {*step.weights, step.module}
+        for name in single & read.union(*(tensors[name] for name in names)):
             users.setdefault(name, []).append(position)
     for positions in users.values():
         closed |= set(range(positions[0] + 1, positions[-1] + 1))
@@ -225,8 +226,3 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
         if needed - program.size_sources(program.alive(position)).keys():
             closed.add(position)
     return closed
-
-
-def _held(step: RecordedStep, tensors: Mapping[str, Set[str]]) -> set[str]:
-    names = step.weights if step.module is None else {*step.weights, step.module}
-    return set().union(*(tensors[name] for name in names))
