@@ -40,10 +40,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_bytes(path: str | os.PathLike[str], what: str = "") -> bytes:
-    """Return the bytes of a file, unpacked if gzip compressed them; see :func:`found`.
-
-    Raise ValueError if they are cut off.
-    """
+    """Return the bytes of a file, unpacked if gzipped; ValueError if they are cut off."""
     content = found(path, what).read_bytes()
     if not content.startswith(GZIP):
         return content
@@ -73,8 +70,7 @@ def read_json(
     """Return a JSON file's content as a ``shape``, a dataclass or a model of pydantic's.
 
     If its key "format" has to say ``form``, it has no keys but this and the shape's, and those that
-    are ``required``.  Otherwise a ValueError says that it is not ``what`` it should be, with the
-    first wrong value in it.
+    are ``required``.  A ValueError says that it is not ``what`` it should be, and the first fault.
     """
     content = read_bytes(path, what)
     try:
@@ -91,10 +87,9 @@ def read_json(
 
 
 def parse_json(content: str | bytes, shape: type[T], *, exact: bool = False) -> T:
-    """Return JSON text as a ``shape``; types are taken strictly.
+    """Return JSON text as a ``shape``, strictly; if ``exact``, it has no other keys.
 
-    A ValueError names the first wrong value, say ``layers[3].name``; if ``exact``, keys that the
-    shape has not are wrong.
+    A ValueError names the first wrong value, say ``layers[3].name``.
     """
     try:
         known = TypeAdapter(shape)

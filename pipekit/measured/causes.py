@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.messages import Numbers, packed
+from pipekit.measured.messages import Numbers, among, packed
 from pipekit.measured.operations import MESSAGES, Operations, Times
 from pipekit.measured.recognition import Recognition, named
 from pipekit.measured.what_if import WhatIf
@@ -17,29 +17,20 @@ from pipekit.schedules.clock import Walk, graph_needs
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.traces.rows import events_of
 
-_SLOW_LINK = 1.5
-"""A link is slow if its messages take more than so many times those of the median link."""
+_SLOW_LINK = 1.5  # a link is slow if its messages take over so many times the median link's
 
 Where = dict[str, object] | None
 
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """Something that cost time, and what a run without it would save.
+    """Something that cost time, and what a run without it would save."""
 
-    Attributes:
-        kind: one of KINDS.
-        where: {"worker": 3}, {"stage": 3}, {"link": (0, 1)}, or None.
-        saves_s: seconds a step.
-        text: a sentence.
-        seconds: of each operation without it; None if the operations are others.
-        step: a step of these others.
-    """
-
-    kind: str
-    where: Where
-    saves_s: float
-    text: str
+    kind: str  # one of KINDS
+    where: Where  # {"worker": 3}, {"stage": 3}, {"link": (0, 1)}, or None
+    saves_s: float  # a step
+    text: str  # a sentence
+    # Of each operation without it; None if these are others, of which there is a step.
     seconds: Times | None = field(default=None, repr=False, compare=False)
     step: Trace | None = field(default=None, repr=False, compare=False)
 
@@ -59,8 +50,7 @@ KINDS = (
 SLOW = frozenset({"slow worker", "unequal stages", "slow last stage"})
 """Kinds that may be the same passes, told otherwise."""
 
-Case = tuple[str, Where, str, Times]
-"""A kind, where, a sentence, and the seconds of all operations without it."""
+Case = tuple[str, Where, str, Times]  # a Counterfactual's kind, where, text and seconds
 
 
 def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
@@ -83,10 +73,7 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
 
 
 def _slow(what_if: WhatIf) -> Iterator[Case]:
-    """Yield a slow worker, stages that are unequal, and a last one that is slow.
-
-    Where a worker and its stage are the same passes, its updates say which of them it is.
-    """
+    """Where a worker and its stage are the same passes, its updates say which of them is slow."""
     operations, passes = what_if.operations, what_if.operations.passes
     rows = operations.table.loc[passes, ["stage", "worker"]].assign(
         kind=operations.kind[passes], seconds=operations.seconds[passes]
@@ -119,10 +106,9 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
 
 
 def _by_worker(rows: pd.DataFrame) -> pd.Series:
-    """Return how many times as long a worker takes for its passes as others with the same work.
+    """Return how many times as long a worker takes for its passes as replicas of its stages.
 
-    Others are the replicas of its stages; where there are none, all other workers, and it is as
-    slow as the least slow of its stages.
+    Where there are none, it is as slow as the least slow of its stages.
     """
     usual = rows.groupby(["stage", "kind", "worker"])["seconds"].median().unstack()
     if (usual.notna().sum(axis=1) > 1).all():
@@ -134,8 +120,7 @@ def _by_worker(rows: pd.DataFrame) -> pd.Series:
 def _over_median(rows: pd.DataFrame, *owner: str) -> pd.Series:
     """Return by owner its seconds over those that its passes take at the median owner of each.
 
-    Of an even number it is the lower median, so that one of two can be slow.  What a pass takes is
-    a median, too, so that a pause is none of the owner's slowness.
+    It is the lower median, so that one of two can be slow; and that of medians, without pauses.
     """
     each = rows.groupby([*owner, "kind"])["seconds"]
     usual, count = each.median().unstack(), each.size().unstack()
@@ -153,10 +138,9 @@ def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
 
 
 def _microbatches(what_if: WhatIf) -> Iterator[Case]:
-    """Yield microbatches that all take the mean, and passes that take the median of their kind.
+    """Passes of one microbatch vary alike if it is longer, and each by itself if it is noise.
 
-    Passes of one microbatch vary alike if it is longer, and each by itself if it is noise; the
-    share of the variance between microbatches says how much of a microbatch's mean to believe.
+    The share of the variance between microbatches says how much of a microbatch's mean to believe.
     """
     operations, passes = what_if.operations, what_if.operations.passes
     rows = operations.table[["step", "replica", "stage", "worker", "microbatch"]][passes]
@@ -184,7 +168,7 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
 
 
 def _links(what_if: WhatIf) -> Iterator[Case]:
-    """Make slow links like the others; or, if all are alike, have messages take no time."""
+    """If no link is slow, messages take no time."""
     here, everything = what_if.operations.messages, what_if.operations.seconds
     if not here.any():
         return
@@ -206,27 +190,21 @@ def _links(what_if: WhatIf) -> Iterator[Case]:
 
 
 def _link(what_if: WhatIf, workers: int) -> Numbers:
-    """Return for each message the lower of its workers times their number, and the higher."""
-    operations = what_if.operations
-    replica, stage, worker = (
-        operations.table[name].to_numpy() for name in ("replica", "stage", "worker")
-    )
-    first = np.flatnonzero(operations.passes)[::-1]  # the first row of each place is written last
-    home = np.full((replica[first].max() + 1, stage[first].max() + 3), np.nan)
-    home[replica[first], stage[first] + 1] = worker[first]
-    activation = operations.among(*(name for name in MESSAGES if Payload.ACTIVATION.value in name))
-    here = operations.messages
-    made = stage[here]
-    used = made + np.where(activation[here], 1, -1)
-    one, other = (home[replica[here], each + 1] for each in (made, used))
+    """Return of each message the lower of its workers times their number, plus the higher."""
+    table, place = what_if.operations.table, ["replica", "stage"]
+    passes = table[what_if.operations.passes].drop_duplicates(place)
+    home = passes.set_index(place)["worker"]
+    sent = table.loc[what_if.operations.messages, [*place, "kind"]]
+    ahead = among(sent["kind"], [name for name in MESSAGES if Payload.ACTIVATION.value in name])
+    ends = [sent, sent.assign(stage=sent["stage"] + np.where(ahead, 1, -1))]
+    one, other = (home.reindex(pd.MultiIndex.from_frame(each[place])).to_numpy() for each in ends)
     return np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
 
 
 def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counterfactual]:
-    """Yield the method that saves most, if one does.
+    """The method that saves most flushes and has the same stages on the same workers.
 
-    It flushes, has the same stages on the same workers and the same kinds of passes, each of which
-    takes its mean of the recording, as do messages.
+    Each kind of pass takes its mean of the recording, as do messages.
     """
     if recognition.schedule is None or not recognition.schedule.is_closed:
         return
@@ -253,10 +231,7 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
 
 
 def _mean_passes(operations: Operations) -> dict[tuple[str, int], float]:
-    """Return what passes take, by kind and stage.
-
-    A forward that is run again is part of the backward behind it.
-    """
+    """Return seconds by kind and stage; a forward run again is part of the backward behind it."""
     table = operations.table
     rows = np.flatnonzero(operations.passes)
     rows = rows[np.lexsort((table["worker"].to_numpy()[rows], table["step"].to_numpy()[rows]))]
@@ -267,13 +242,13 @@ def _mean_passes(operations: Operations) -> dict[tuple[str, int], float]:
     key = kind * count + stages
     total, number = np.bincount(key, operations.seconds[rows]), np.bincount(key, ~again)
     places = np.flatnonzero(number).tolist()
-    return {(operations.names[n // count], n % count): total[n] / number[n] for n in places}
+    names = table["kind"].cat.categories
+    return {(names[n // count], n % count): total[n] / number[n] for n in places}
 
 
 def _replayed(
     schedule: Schedule, passes: dict[tuple[str, int], float], sent: float
 ) -> tuple[Times, Times]:
-    """Return when the tasks of a method begin and end; never, if a kind of pass is unknown."""
     graph = schedule.dependencies
     home = graph.worker_of
     seconds = [

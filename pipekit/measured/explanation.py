@@ -17,10 +17,8 @@ from pipekit.traces.record import COLUMNS
 from pipekit.units import SECONDS, plural, written
 
 _SHOWN = 4
-_SMALL = 0.001
-"""Causes that save a smaller share of a step are not printed."""
-_ALIKE = 0.5
-"""Nor is a slow stage beside its worker, if it saves over half as much."""
+_SMALL = 0.001  # causes that save a smaller share of a step are not printed
+_ALIKE = 0.5  # nor is a slow stage beside its worker, if it saves over half as much
 
 
 @dataclass(frozen=True)
@@ -28,16 +26,15 @@ class Explanation:
     """What :func:`explain` found; ``print`` shows it in some ten lines.
 
     Attributes:
-        name: of the trace; ``label``: what its times are.
+        name, label: of the trace, and of its times.
         recognition: the method, and its counts.
         workers: all that were recorded.
         step_s: the mean recorded step.
-        simulated_s: what the replay of the recorded durations in the method's order takes, with
-            what was recorded between steps; no start, end or gap of the pipeline enters.
-        slowdowns: t_ori_s, t_ideal_s, slowdown (S), m_s and m_w, as the published analysis defines
-            them (:mod:`pipekit.measured.what_if`).
+        simulated_s: what the recorded durations take in the method's order, with what was recorded
+            between steps; no start, end or gap of the pipeline enters.
+        slowdowns: :attr:`pipekit.measured.what_if.WhatIf.slowdowns`.
         shares: seconds by worker and what they went into (:mod:`pipekit.measured.what_if`).
-        causes: what cost time, what saves most first.
+        causes: what saves most first.
         notes: what reading left out or estimated.
         what_if: the replay, to be asked for more.
     """
@@ -61,19 +58,14 @@ class Explanation:
         return {name: float(self.shares[name].sum() / total) for name in [*SHARES, *WAITING, AGAIN]}
 
     def timeline(self, cause: Counterfactual | None = None, replica: int = 0) -> Trace:
-        """Return the passes of the step of median length, as they were recorded.
-
-        Args:
-            cause: replay the step without it.
-            replica: of the pipelines that train together.
-        """
+        """Return a ``replica``'s passes of the median step, as recorded or without ``cause``."""
         if cause is not None and cause.step is not None:
             return cause.step
         operations, table = self.what_if.operations, self.what_if.operations.table
         lasting = self.what_if.lasting_s
         step = np.unique(table["step"])[np.argsort(lasting)[len(lasting) // 2]]
         here = operations.passes & (table["step"] == step) & (table["replica"] == replica)
-        frame = table[here].rename(columns={"kind": "op"}).assign(version=0, bytes=0)
+        frame = table[here].assign(op=table["kind"].astype(object), version=0, bytes=0)
         name = f"{self.name}, step {step}"
         if cause is not None and cause.seconds is not None:
             delays = None if cause.kind == BETWEEN_STEPS else self.what_if.between_steps
@@ -164,10 +156,7 @@ class Explanation:
 
 
 def explain(trace: Trace) -> Explanation:
-    """Say why a recorded run took the time that it took.
-
-    Args:
-        trace: in seconds; of :func:`pipekit.read_trace`, or a run's or simulation's own.
+    """Say why a run took its time; of :func:`pipekit.read_trace`, or a run or simulation.
 
     Raises:
         ValueError: the trace is in slots, has no passes, or one stage.

@@ -18,13 +18,10 @@ RECEIVING = {p: [name for name, rule in RULES.items() if rule.receives is p] for
 WHOLE_BACKWARDS = [
     name for name, rule in RULES.items() if rule.sends is Payload.GRADIENT and rule.adds_gradient
 ]
-_WITH_WAITS = 0.05
-"""If more than this share of passes begin clearly before their input is sent, spans contain waits,
-and messages are received within them."""
-_CLEARLY = 0.1  # of the pass
+# If more than this share of passes begin clearly before their input is sent, spans contain waits.
+_WITH_WAITS, _CLEARLY = 0.05, 0.1  # of passes, and of the pass
+# A pass waited for its message if its worker idled for over this share of the message's time.
 _WAITED = 0.5
-"""A pass waited for its message if its worker was idle for more than this share of the time for
-which the message may have been under way."""
 
 
 def packed(*columns: ArrayLike) -> Numbers:
@@ -38,10 +35,7 @@ def packed(*columns: ArrayLike) -> Numbers:
 
 
 def in_order(*keys: NDArray[Any]) -> Numbers:
-    """Return np.lexsort's order, the last key being of whole numbers.
-
-    It takes a third of the time where no rows are alike in the last two keys.
-    """
+    """Return np.lexsort's order, the last key being of whole numbers, in a third of the time."""
     *_, start, lane = keys
     key = lane * len(lane) + np.unique(start, return_inverse=True)[1]
     order = np.argsort(key)
@@ -58,7 +52,7 @@ class Places:
     """Finds the rows of a table with columns step, replica, stage, microbatch and kind."""
 
     def __init__(self, table: pd.DataFrame) -> None:
-        self.kind, self.names = pd.factorize(table["kind"])
+        self._kind = table["kind"]
         self._stage = table["stage"].to_numpy(np.int64)
         self._stages = int(self._stage.max(initial=0)) + 1
         code = packed(*(table[name] for name in ("step", "replica", "microbatch")))
@@ -66,13 +60,11 @@ class Places:
         self._size = int(self._code.max(initial=0)) + self._stages
 
     def among(self, kinds: Collection[str]) -> Mask:
-        """Return which rows are of some kinds."""
-        found: Mask = np.isin(self.names, list(kinds))[self.kind]
-        return found
+        return among(self._kind, kinds)
 
     def of(self, kinds: Collection[str], here: Mask, step: int = 0) -> Numbers:
         """Return for the rows ``here`` those of some kinds, so many stages on; else their count."""
-        none, stage = len(self.kind), self._stage[here] + step
+        none, stage = len(self._kind), self._stage[here] + step
         rows = np.flatnonzero(self.among(kinds) & (self._stage >= 0))[::-1]  # the first counts
         place = np.full(self._size, none)
         place[self._code[rows] + self._stage[rows]] = rows
@@ -101,9 +93,8 @@ def before_in_stream(table: pd.DataFrame) -> Numbers:
 def with_messages(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with a row for each message between two workers, in the order of its link.
 
-    A link carries one message after another: none is under way before its pass has ended, nor
-    before the one in front of it was used at the latest.  Where spans contain the waits for
-    messages, these take no time of their own.
+    None is under way before its pass has ended, nor before the one in front of it was used at the
+    latest.  Where spans contain the waits for messages, these take no time of their own.
     """
     worker, lanes = table["worker"].to_numpy(), int(table["lane"].max()) + 1
     start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)

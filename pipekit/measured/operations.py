@@ -6,7 +6,6 @@ beside the other; an operation begins when those before it in its stream and tho
 needs have ended; partners of a communication end together, the transfer after the last has begun.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -21,6 +20,7 @@ from pipekit.measured.messages import (
     Mask,
     Numbers,
     Places,
+    among,
     before_in_stream,
     in_order,
     packed,
@@ -35,49 +35,39 @@ _PASSES = [RECOMPUTE, *(op for op, rule in RULES.items() if rule.is_pass)]
 _ADDING = [name for name, rule in RULES.items() if rule.adds_gradient]
 _SENT = {p: [p.value, f"send {p.value}"] for p in Payload}
 _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
-_WHOLE = [p.value for p in Payload]
-"""Messages that were not recorded."""
+_WHOLE = [p.value for p in Payload]  # messages that were not recorded
 MESSAGES = list(dict.fromkeys(name for p in Payload for name in _SENT[p] + _RECEIVED[p]))
 
-
 Blocks = list[tuple[int, int, int]]
-"""Operations that wait for none of each other: from which row up to which so many each, one behind
-the other, end together."""
+"""Operations of which none waits for another: from which row to which so many end together."""
 
 
 @dataclass(frozen=True)
 class Operations:
     """All operations of a recorded run, each behind those that it waits for.
 
-    Attributes:
-        table: a row an operation: step, worker, replica, stage, kind (an op of a schedule, the
-            payload of a message, or the format's own name), microbatch, start_s, end_s (both from
-            the beginning of the step).
-        before: [operations, k], the rows that must have ended; the number of operations stands for
-            none.
-        blocks: the order in which to replay them.
-        seconds: what each takes by itself: a pass without waiting for its input; of a communication
-            the transfer, once all of its group have begun.
-        moves: whether it is a communication.
-        passes: whether it is a forward, also one that is run again, or a backward.
-        messages: whether it is a message between two passes, or an end of one.
-        kind: the number of its kind, of those in ``names``.
+    ``table`` has a row an operation: step, worker, replica, stage, kind (an op of a schedule, the
+    payload of a message, or the format's own name), microbatch, start_s, end_s (both from the
+    beginning of the step).  ``seconds`` are what each takes by itself: a pass without waiting for
+    its input; of a communication the transfer, once all of its group have begun.
     """
 
     table: pd.DataFrame
-    before: Numbers
-    blocks: Blocks
+    before: Numbers  # [operations, k], rows that must have ended; their number stands for none
+    blocks: Blocks  # in the order in which to replay them
     seconds: Times
-    moves: Mask
-    passes: Mask
-    messages: Mask
-    kind: Numbers
-    names: Sequence[str]
+    moves: Mask  # whether it is a communication
+    passes: Mask  # a forward, also one that is run again, or a backward
+    messages: Mask  # a message between two passes, or an end of one
 
     def among(self, *kinds: str) -> Mask:
-        """Return which operations are of some kinds."""
-        found: Mask = np.isin(self.names, kinds)[self.kind]
-        return found
+        return among(self.table["kind"], kinds)
+
+    @cached_property
+    def kind(self) -> Numbers:
+        """The number of each one's kind."""
+        codes: Numbers = self.table["kind"].cat.codes.to_numpy(np.int64)
+        return codes
 
     @cached_property
     def delays(self) -> Times:
@@ -86,18 +76,11 @@ class Operations:
         late: Times = np.maximum(self.table["start_s"].to_numpy() - ready, 0.0)
         return late
 
-    @cached_property
-    def recorded_s(self) -> Times:
-        """[steps], when the last operation of each step ended."""
-        last: Times = self.table.groupby("step")["end_s"].max().to_numpy()
-        return last
-
     def ends_s(self, cases: Times, delays: Times | None = None) -> Times:
-        """Return [operations, cases], when each ends if operations take other times.
+        """Return [operations, cases], when each ends.
 
-        Args:
-            cases: [operations, cases], the seconds of each after all that it waits for.
-            delays: [operations], how long each begins after all is there.
+        ``cases`` [operations, cases] are the seconds that each takes after all that it waits for,
+        and ``delays`` [operations] those before it begins then.
         """
         ends = np.zeros((len(self.table) + 1, cases.shape[1]), cases.dtype)
         for begin, stop, size in self.blocks:
@@ -112,21 +95,12 @@ class Operations:
 
     def lasting_s(self, cases: Times, delays: Times | None = None) -> Times:
         """Return [steps, cases], when each step's last operation ends; see :meth:`ends_s`."""
-        rows, first = self._last
-        return np.maximum.reduceat(self.ends_s(cases, delays)[rows], first, axis=0)
-
-    @cached_property
-    def _last(self) -> tuple[Numbers, Numbers]:
-        """The operations that none waits for, step by step, and where in them each begins."""
-        is_last = np.ones(len(self.table) + 1, np.bool_)
-        is_last[self.before] = False
-        rows, step = np.flatnonzero(is_last[:-1]), self.table["step"].to_numpy()
-        rows = rows[np.argsort(step[rows], kind="stable")]
-        return rows, np.flatnonzero(np.diff(step[rows], prepend=step.min() - 1))
+        ends = pd.DataFrame(self.ends_s(cases, delays))
+        last: Times = ends.groupby(self.table["step"].to_numpy()).max().to_numpy()
+        return last
 
 
 def _latest(ends: Times, before: Numbers) -> Times:
-    """Return when the last of those that each waits for ends."""
     found = ends[before[:, 0]]
     for column in before.T[1:]:
         np.maximum(found, ends[column], out=found)
@@ -134,15 +108,15 @@ def _latest(ends: Times, before: Numbers) -> Times:
 
 
 def operations(trace: Trace) -> Operations:
-    """Return the operations of a trace.
+    """Return the operations of a trace, with messages between workers that were not recorded.
 
-    Where messages were not recorded there is one between each two passes of a microbatch that are
-    on different workers, behind the one before it on its link; it takes the median of what those at
-    its place and on its link take where the receiver waited for them.
+    Such a one takes the median of what those at its place and on its link take where the receiver
+    waited for them.  Raises ValueError if operations wait for one another in a circle.
     """
     table = _table(trace)
-    if not table["kind"].isin(MESSAGES).any():
+    if not among(table["kind"], MESSAGES).any():
         table = with_messages(table)
+    table["kind"] = pd.Categorical(table["kind"], categories=list(table["kind"].unique()))
     place, moves = Places(table), table["moves"].to_numpy(bool)
     start, end = table["start_s"].to_numpy(), table["end_s"].to_numpy()
     before = np.stack([before_in_stream(table), _data(place, len(table)), *_sums(table)], axis=1)
@@ -166,24 +140,21 @@ def operations(trace: Trace) -> Operations:
         moves[order],
         place.among(_PASSES)[order],
         place.among(MESSAGES)[order],
-        place.kind[order],
-        place.names,
     )
 
 
 def _table(trace: Trace) -> pd.DataFrame:
-    """Return passes, updates and what else was recorded, from the beginning of each step."""
     tasks = trace.frame[trace.frame["op"].isin([*RULES, RECOMPUTE])]
     parts = [tasks.rename(columns={"op": "kind"}).assign(moves=False, group=-1)]
     table = pd.concat([*parts, *([] if trace.other is None else [trace.other])], ignore_index=True)
     for name in {"step", "replica"} - set(table):
         table[name] = 0
-    kind = table["kind"].astype("category").cat
-    streams = np.array([MESSAGES.index(n) + 1 if n in MESSAGES else 0 for n in kind.categories])
-    stream = np.where(table["moves"], streams[kind.codes], 0)
+    kind = table["kind"].astype("category")
+    streams = np.array([MESSAGES.index(n) + 1 if n in MESSAGES else 0 for n in kind.cat.categories])
+    stream = np.where(table["moves"], streams[kind.cat.codes], 0)
     lane = packed(table["step"], table["worker"], stream)
     order = in_order(table["end_s"].to_numpy(), table["start_s"].to_numpy(), lane)
-    table = table.assign(lane=lane).take(order).reset_index(drop=True)
+    table = table.assign(lane=lane, kind=kind).take(order).reset_index(drop=True)
     if trace.steps is not None:
         place = np.searchsorted(trace.steps["step"], table["step"])
         begins = trace.steps["start_s"].to_numpy()[place]
@@ -193,8 +164,7 @@ def _table(trace: Trace) -> pd.DataFrame:
 
 
 def _data(place: Places, none: int) -> Numbers:
-    """Return of a pass the message that it receives, or the pass that made its input; of that the
-    pass that sends it."""
+    """Return of a pass its message, or the pass that made its input; of a message its pass."""
     found = np.full(none, none)
     for payload in Payload:
         here = place.among(RECEIVING[payload])
@@ -233,11 +203,7 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
 
 
 def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
-    """Return the rows behind those that they wait for, those of a group together, and the blocks.
-
-    Raises:
-        ValueError: operations wait for one another in a circle.
-    """
+    """Return the rows behind those that they wait for, groups together, and the blocks."""
     none, in_front = len(before), np.append(before[:, 0], len(before))
     waits, size = np.append(np.ones(none, np.bool_), False), np.bincount(group)
     order: list[Numbers] = []

@@ -21,16 +21,12 @@ from pipekit.measured.messages import (
 )
 from pipekit.traces import Trace
 
-_COMPILED = 1.5
-"""A first step that takes so many times the median compiled something: it and the next ones, in
-which caches and clocks settle, are left out."""
-_SETTLING = 3
+_COMPILED = 1.5  # a first step that takes so many times the median compiled something
+_SETTLING = 3  # steps behind it, in which caches and clocks settle
 _MOST_STAGES = 10_000
-_TOLERATED_S = 1e-4
-"""Passes that begin this much before their input was sent are within a clock's own noise."""
+_TOLERATED_S = 1e-4  # by which a pass may begin before its input was sent: a clock's own noise
 
-Slack = dict[tuple[int, int], float]
-"""By sender and receiver, how long after a message was sent it was used, at least."""
+Slack = dict[tuple[int, int], float]  # by sender and receiver, from sending to use, at least
 
 FORMATS = {
     "ByteDance's Parquet": bytedance,
@@ -94,7 +90,6 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
 
 
 def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
-    """Return a recording in order: complete steps, on one clock, one step behind the other."""
     notes = list(recording.notes)
     recording = replace(recording, rows=_sound(path, recording.rows))
     recording = _complete(path, recording, notes)
@@ -103,8 +98,7 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     if recording.own_clocks:  # each step begins at 0: put one behind the other
         took = (steps["end_s"] - steps["start_s"]).to_numpy()
         begins = np.cumsum(took) - took
-        place = np.searchsorted(steps["step"], rows["step"])
-        shifts = begins[place]
+        shifts = begins[np.searchsorted(steps["step"], rows["step"])]
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)
@@ -123,7 +117,6 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
 
 
 def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with all columns; ValueError if they cannot be those of a pipeline."""
     took = rows["end_s"] - rows["start_s"]
     wrong = ~np.isfinite(rows["start_s"]) | ~np.isfinite(took) | (took < 0)
     if wrong.any():
@@ -141,11 +134,9 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(
             f"{path} has passes of less than two stages: it is cut off, or not of a pipeline"
         )
-    if "replica" not in rows and (replica := _pipelines(passes)).any():
-        rows["replica"] = rows["worker"].map(replica).fillna(0).astype(int)
-    number, pipelines = pd.factorize(
-        rows.get("replica", pd.Series(0, rows.index))[is_pass], sort=True
-    )
+    if "replica" not in rows:
+        rows["replica"] = rows["worker"].map(_pipelines(passes)).fillna(0).astype(int)
+    number, pipelines = pd.factorize(rows["replica"][is_pass], sort=True)
     there = np.zeros((len(pipelines), passes["stage"].max() + 2), np.bool_)  # the last: of no stage
     there[number, passes["stage"]] = True
     for pipeline, stage in np.argwhere(~there[:, :-1])[:1]:
@@ -164,9 +155,8 @@ def _pipelines(passes: pd.DataFrame) -> pd.Series:
 
 
 def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
-    """Return a recording without the steps in which passes are missing."""
     rows, passes = recording.rows, recording.passes
-    whose = packed(passes["step"], passes.get("replica", 0), passes["microbatch"])
+    whose = packed(passes["step"], passes["replica"], passes["microbatch"])
     what = packed(whose, passes["worker"], passes["stage"], passes["kind"].cat.codes)
     if pd.Series(what).duplicated().any():
         raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
@@ -186,7 +176,6 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
 
 
 def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[str]) -> Recording:
-    """Return a recording of the chosen steps; or without those at its beginning that compiled."""
     numbers = np.sort(recording.rows["step"].unique())
     if chosen is not None:
         kept = [n for n in numbers if (chosen.start or 0) <= n < (chosen.stop or np.inf)]
@@ -209,13 +198,11 @@ def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[st
 
 
 def _bounds(recording: Recording) -> pd.DataFrame:
-    """Return start_s and end_s by step."""
     by_step = (recording.rows if recording.steps is None else recording.steps).groupby("step")
     return pd.DataFrame({"start_s": by_step["start_s"].min(), "end_s": by_step["end_s"].max()})
 
 
 def _only(recording: Recording, kept: list[int]) -> Recording:
-    """Return a recording of some steps."""
     rows, steps = (
         None if table is None else table[table["step"].isin(kept)]
         for table in (recording.rows, recording.steps)
@@ -227,13 +214,12 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     """Return a recording on the clock of the first worker, and note what was estimated.
 
     No pass begins before its input is sent.  So messages to a worker say how much its clock is at
-    most ahead, and those back how much it is at most behind; the middle is taken, as if messages
-    took equally long both ways, and half of the width is the uncertainty.  A recording on one clock
-    is left alone, unless a pass ends before its input was sent.
+    most ahead, and those back how much it is at most behind; the middle is taken, and half of the
+    width is the uncertainty.  One clock is left alone, unless a pass ends before its input is sent.
     """
-    passes = recording.passes.assign(replica=recording.passes.get("replica", 0))
-    sent = [(made, used) for _, made, used in between_workers(passes)]
-    made, used = map(np.concatenate, zip(*sent, strict=True))
+    passes = recording.passes
+    _, *sent = zip(*between_workers(passes), strict=True)
+    made, used = map(np.concatenate, sent)
     end = passes["end_s"].to_numpy()
     if not recording.own_clocks and (end[used] - end[made] > -_TOLERATED_S).all():
         return recording
@@ -258,16 +244,14 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
         f"{max(width):.2g} s (estimated)"
     )
     steps = recording.steps
-    if steps is not None and "worker" in steps:
-        steps = moved(steps)
-    return replace(recording, rows=moved(recording.rows), steps=steps)
+    aligned = moved(steps) if steps is not None and "worker" in steps else steps
+    return replace(recording, rows=moved(recording.rows), steps=aligned)
 
 
 def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers) -> pd.DataFrame:
     """Return by message its step, its workers, and how long after it was sent it was used at least.
 
-    Spans of passes may contain the wait for their input: then their ends tell, less what such a
-    pass takes at least.
+    Where the span of a pass contains a wait, its end tells, less what such a pass takes at least.
     """
     rows, end = passes.take(used), passes["end_s"].to_numpy()
     took = rows["end_s"] - rows["start_s"]
@@ -278,7 +262,7 @@ def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers) -> pd.DataFrame:
 
 
 def _offsets(slack: Slack) -> dict[int, tuple[float, float]]:
-    """Return what to add to each worker's times, from the first worker on, and how sure that is."""
+    """Return what to add to each worker's times, and how sure that is."""
     beside: dict[int, set[int]] = defaultdict(set)
     for one, other in slack:
         if (other, one) in slack:

@@ -21,19 +21,13 @@ from pipekit.traces.rows import moved, tasks_of
 from pipekit.units import plural
 
 UNKNOWN = "unknown"
-_NEAR = 0.05
-"""An order is named after a method if it differs in at most this share of the tasks."""
-MOST_CHUNKS = 8
-"""Of a sequence, where chunks are recorded as microbatches."""
-_ENOUGH = 16
-"""Of more steps and replicas some are looked at: the order is a table's, and the same in each."""
+_NEAR = 0.05  # an order is a method's if it differs in at most this share of the tasks
+MOST_CHUNKS = 8  # of a sequence, where chunks are recorded as microbatches
+_ENOUGH = 16  # of more steps and replicas some are looked at: the order is the same in each
 
-Lists = tuple[tuple[tuple[str, int, int], ...], ...]
-"""For each worker (op, stage, microbatch) in order."""
-Counts = tuple[int | tuple[int, ...], int]
-"""Stages, or on how many workers each of them is, and microbatches."""
-Move = tuple[str, int, int, int, int]
-"""What a transfer is for, from which worker to which, its stage and microbatch."""
+Lists = tuple[tuple[tuple[str, int, int], ...], ...]  # for each worker (op, stage, microbatch)
+Counts = tuple[int | tuple[int, ...], int]  # stages, or the workers of each, and microbatches
+Move = tuple[str, int, int, int, int]  # purpose, source, destination, stage, microbatch
 
 
 @dataclass(frozen=True)
@@ -41,13 +35,11 @@ class Recognition:
     """What the order of tasks says.
 
     Attributes:
-        method: as ``pipekit schedule`` names it, or "unknown"; the first in the order of
-            docs/methods.md of those that have this order.
+        method: as ``pipekit schedule`` names it, or "unknown"; the first in docs/methods.md that
+            has this order.
         also: the others: weight versions tell them apart, or transfers that were not recorded.
         schedule: the method's, of the microbatches of a step; None if it is unknown.
-        stages: how many.
-        workers: of one pipeline.
-        microbatches: of one pipeline, in a step.
+        stages, workers, microbatches: of one pipeline, in a step.
         steps: how many there are in the trace.
         edits: tasks to be moved, over all workers, to get the method's order.
         tasks: of one pipeline, in a step (or in the whole trace, if steps overlap).
@@ -88,7 +80,9 @@ def recognise(trace: Trace) -> Recognition:
         order = _of(finite, bool(updates))
         edits = min(_edits(lists, order), _edits(lists, _last_first(order)))
         if edits <= _NEAR * sum(sizes):
-            others = 0 if moves is None else len(moves ^ _moves(_beside(finite)))
+            workers = enumerate(finite.workers)
+            tasks = ((worker, task, 0.0, 0.0, 0.0) for worker, own in workers for task in own)
+            others = 0 if moves is None else len(moves ^ _moves(moved(tasks)))
             same.setdefault((edits, others), []).append((name, schedule))
     count = max(1, len(numbers) // max(batch, 1)) if trace.steps is None else len(trace.steps)
     shape = (stages, len(lists), batch, count)
@@ -101,7 +95,6 @@ def recognise(trace: Trace) -> Recognition:
 
 
 def _lists(trace: Trace) -> Lists:
-    """Return the commonest order of a pipeline's step, microbatches from 0."""
     frame = trace.frame
     pipeline = np.zeros(len(frame), np.int64)
     if trace.steps is not None:
@@ -121,7 +114,6 @@ def _lists(trace: Trace) -> Lists:
 
 
 def _ordered(tasks: Sequence[tuple[int, str, int, int]], workers: Iterable[int]) -> Lists:
-    """Return the tasks of a pipeline by worker, and of some workers even if there are none."""
     numbers = {old: new for new, old in enumerate(sorted({task[3] for task in tasks}))}
     lists: dict[int, list[tuple[str, int, int]]] = {worker: [] for worker in workers}
     for worker, op, stage, microbatch in tasks:
@@ -129,13 +121,7 @@ def _ordered(tasks: Sequence[tuple[int, str, int, int]], workers: Iterable[int])
     return tuple(map(tuple, lists.values()))
 
 
-def _beside(schedule: Schedule) -> pd.DataFrame:
-    workers = enumerate(schedule.workers)
-    return moved((worker, task, 0.0, 0.0, 0.0) for worker, own in workers for task in own)
-
-
 def _moves(rows: pd.DataFrame, first: int = 0) -> set[Move]:
-    """Return what transfers move, microbatches from the first on."""
     columns = ("purpose", "source", "destination", "stage")
     places = (rows[name].tolist() for name in columns)
     return set(zip(*places, (rows["microbatch"] - first).tolist(), strict=True))
@@ -144,7 +130,6 @@ def _moves(rows: pd.DataFrame, first: int = 0) -> set[Move]:
 def _candidates(
     lists: Lists, stages: int, batch: int, trace: Trace
 ) -> Iterator[tuple[str, Schedule]]:
-    """Yield the named methods with so many stages and microbatches on so many workers."""
     homes: Mapping[int, set[int]] = {s: set() for s in range(stages)}
     for worker, tasks in enumerate(lists):
         for _, stage, _ in tasks:
@@ -203,10 +188,7 @@ def _of(schedule: Schedule, updates: bool) -> Lists:
 
 
 def _last_first(lists: Lists) -> Lists:
-    """Return the order with the last microbatch first in backwards, if these follow all forwards.
-
-    So GPipe's Figure 2 draws them, and torch's ScheduleLoopedBFS runs them.
-    """
+    """Turn backwards around that follow all forwards (GPipe, Figure 2; torch ScheduleLoopedBFS)."""
     unturned = (Op.FORWARD.name, Op.UPDATE.name)
     for tasks in lists:
         kinds = [op for op, _, _ in tasks if op != Op.UPDATE.name]

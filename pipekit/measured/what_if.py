@@ -19,21 +19,13 @@ from pipekit.traces import RECOMPUTE
 
 SHARES = ("compute", "waiting", "communication", "between_tasks", "between_steps", "optimizer")
 WAITING = ("warm-up", "activation", "gradient", "sum", "drain")
-AGAIN = "recompute"
-"""The part of "compute" in which forwards are run again."""
+AGAIN = "recompute"  # the part of "compute" in which forwards are run again
 _OPTIMIZER = (Op.UPDATE.name, "optimizer")
-_WORST = 0.03
-"""The share of workers that M_W makes ideal (OSDI 2025, section 4)."""
+_WORST = 0.03  # the share of workers that M_W makes ideal (OSDI 2025, section 4)
 
 
 class WhatIf:
-    """The cases of one recording.
-
-    Args:
-        operations: of the recording.
-        lasting_s: of each recorded step, in the operations' order of steps.
-        steps: how many training steps these are, which may overlap.
-    """
+    """The cases of a recording whose steps last so long; ``steps`` of training may overlap."""
 
     def __init__(self, operations: Operations, lasting_s: Times, steps: int) -> None:
         self.operations, self.lasting_s, self._steps = operations, lasting_s, steps
@@ -45,7 +37,7 @@ class WhatIf:
     @cached_property
     def ideal(self) -> Times:
         """The seconds of the ideal run."""
-        operations, moves = self.operations, np.zeros(len(self.operations.names), np.bool_)
+        operations, moves = self.operations, np.zeros(self.operations.kind.max() + 1, np.bool_)
         moves[operations.kind] = operations.moves
         kinds = pd.Series(operations.seconds).groupby(operations.kind)
         usual = np.where(moves, kinds.median(), kinds.mean())
@@ -92,11 +84,10 @@ class WhatIf:
 
     @cached_property
     def between_steps(self) -> Times:
-        """The recorded launch delays that are no part of the pipeline, one an operation.
+        """[operations], the recorded launch delays that are no part of the pipeline.
 
         That is before a worker's first pass of a step, and before all that is no pass or message:
-        of these the least delay of all workers, since what only some of them wait for is not the
-        launch but, at a barrier that was not recorded, the slowest of them.
+        of these the least of all workers, since the others wait for the slowest of them.
         """
         operations, found = self.operations, np.zeros(len(self.worker))
         table, delays = operations.table, operations.delays
@@ -123,8 +114,8 @@ class WhatIf:
     def replayed_s(self, *cases: Times) -> Times:
         """Return [recorded steps, cases], the seconds of each step; see :meth:`step_s`."""
         lasting = self.operations.lasting_s(np.stack(cases, axis=1), self.between_steps)
-        after = np.maximum(self.lasting_s - self.operations.recorded_s, 0.0)
-        return lasting + after[:, None]
+        ended: Times = self.operations.table.groupby("step")["end_s"].max().to_numpy()
+        return lasting + np.maximum(self.lasting_s - ended, 0.0)[:, None]
 
 
 def shares(what_if: WhatIf) -> pd.DataFrame:
@@ -135,11 +126,8 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     between tasks.  A collective waits until its last partner begins (sum), the rest of it is
     communication; before it lies what is launched between steps, and if that takes longer than on
     another worker, the wait for the others.  Behind a worker's last operation it waits until all
-    passes have ended (drain); what is behind them is between steps.
-
-    Returns:
-        A row a worker; columns: :data:`SHARES`; :data:`WAITING`, whose sum is ``waiting``; and
-        :data:`AGAIN`.
+    passes have ended (drain); what is behind them is between steps.  Columns are :data:`SHARES`,
+    :data:`WAITING`, whose sum is ``waiting``, and :data:`AGAIN`.
     """
     operations = what_if.operations
     rows = np.flatnonzero(~operations.messages)

@@ -1,11 +1,10 @@
 """What papers do about stale weights, carried out slowly: :mod:`pipekit.oracle`'s equations.
 
-Nothing here shares code with :mod:`pipekit.staleness`, which the workers run.  There each rule
-keeps a running average or two; here every value is computed anew, from all weights that ever were.
-With W(t) the weights of a stage after t updates, v the version that a forward reads, t the newest
-when its backward runs or its update is made, tau the stage's delay in updates, k of N the stage
-(from 0), lr the learning rate, and d the step that the optimizer's state suggests (SGD: its
-momentum buffer; Adam and AdamW: m_hat / (sqrt(v_hat) + eps)):
+Nothing here shares code with :mod:`pipekit.staleness`, which the workers run: every value is
+computed anew, from all weights that ever were.  With W(t) the weights of a stage after t updates, v
+the version that a forward reads, t the newest when its backward runs or its update is made, tau the
+stage's delay in updates, k of N the stage (from 0), lr the learning rate, and d the step that the
+optimizer's state suggests (SGD: its momentum buffer; Adam and AdamW: m_hat / (sqrt(v_hat) + eps)):
 
 =================  ============================================================  ==================
 equations          what is other than in plain training                          source
@@ -33,27 +32,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Weights = dict[str, Tensor]
-"""Tensors by their names in the unsplit model's ``state_dict``."""
+Weights = dict[str, Tensor]  # by the names in the unsplit model's ``state_dict``
 
 
 @dataclass
 class Past:
-    """All that a stage ever was.
+    """All that a stage ever was, after 0, 1, 2, ... updates.
 
-    Attributes:
-        stage: its number.
-        stages: how many there are.
-        delay: the updates from the version that a forward reads to its own update, tau.
-        weights: after 0, 1, 2, ... updates, by name.
-        stepped: what the optimizer made of W(0), W(1), ..., before any correction.
-        states: the optimizer's state of each parameter, after as many updates.
-        options: likewise its group's.
+    ``stepped`` is what the optimizer made of W(0), W(1), ..., before any correction; ``states`` and
+    ``options`` are the optimizer's state of each parameter, and its group.
     """
 
     stage: int
     stages: int
-    delay: int
+    delay: int  # in updates, from the version that a forward reads to its own update, tau
     weights: list[Weights] = field(default_factory=list)
     stepped: list[Weights] = field(default_factory=list)
     states: list[dict[str, dict[str, Any]]] = field(default_factory=list)

@@ -1,9 +1,8 @@
 """Weights that layers of several stages share: a copy on each stage, one gradient.
 
-A weight that layers of several stages share has a copy on each, of the versions which that stage
-reads.  The gradient of a microbatch is summed over all uses as backpropagation comes to them, from
-the last to the first, whichever stages these are on; so that it is the unsplit model's.  Then it is
-summed like any other of the first of these stages; in a norm it counts once.
+Each copy has the versions which its stage reads.  The gradient of a microbatch is summed over all
+uses as backpropagation comes to them, from the last to the first, as in the unsplit model.  Then it
+is summed like any other of the first of these stages; in a norm it counts once.
 """
 
 import copy
@@ -17,8 +16,7 @@ from torch import Tensor, nn
 
 from pipekit.trees import leaves, refill
 
-Copied = tuple[nn.Parameter, nn.Parameter]
-"""A stage's copy of a weight, and that of the next stage which has it too."""
+Copied = tuple[nn.Parameter, nn.Parameter]  # a stage's copy, and the next one's that has it too
 
 
 def with_copies(model: nn.Sequential, balance: Sequence[int]) -> nn.Sequential:
@@ -72,11 +70,7 @@ def begin_backward(output: Any, shared: list[Copied]) -> Any:
 
 
 class _BeginBackward(torch.autograd.Function):
-    """Ends a stage's forward; begins its backward with what later stages have added up.
-
-    In its forward it is the last node of the stage, so that it is the first one in its backward:
-    gradients that it gives come before those of the stage's own uses of a weight.
-    """
+    """The first node of a stage's backward: what it gives comes before the stage's own uses'."""
 
     @staticmethod
     def forward(ctx: Any, shared: list[Copied], *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -12,30 +12,18 @@ from pipekit.oracle.mitigation_equations import Equations, Past, Weights
 
 
 class Stage:
-    """The parameters of one stage, with all that they ever were.
-
-    Args:
-        parameters: by their names in the unsplit model.
-        width: workers that it is on.
-        length: batches that an update averages.
-        optimizer: makes its optimizer.
-        lr_scheduler: makes the scheduler of that.
-        averaged: whether the loss is a mean.
-        shares: the microbatches of a batch that each worker has, in its order; None: in turn.
-        past: where it is, and what it was: nothing yet.
-        mitigation: what is done about stale weights, or None.
-    """
+    """The parameters of one stage, with all that they ever were."""
 
     def __init__(
         self,
-        parameters: dict[str, nn.Parameter],
-        width: int,
-        length: int,
+        parameters: dict[str, nn.Parameter],  # by their names in the unsplit model
+        width: int,  # workers that it is on
+        length: int,  # batches that an update averages
         optimizer: Callable[[list[nn.Parameter]], Optimizer],
         lr_scheduler: Callable[[Optimizer], LRScheduler] | None,
-        averaged: bool,
-        shares: Sequence[Sequence[int]] | None,
-        past: Past,
+        averaged: bool,  # whether the loss is a mean
+        shares: Sequence[Sequence[int]] | None,  # microbatches of each worker; None: in turn
+        past: Past,  # where it is, and what it was: nothing yet
         mitigation: Equations | None,
     ) -> None:
         self._shares, self._past, self._mitigation = shares, past, mitigation
@@ -51,9 +39,8 @@ class Stage:
     def load(self, version: int) -> None:
         """Overwrite the parameters with a version of the weights.
 
-        Through ``.data``, which autograd does not watch: between a forward and its backward this
-        changes the weights that the graph has saved by reference.  Training without weight
-        stashing is just that error, made on purpose.
+        Through ``.data``, which autograd does not watch: training without weight stashing changes
+        the weights between a forward and its backward, which the graph has saved by reference.
         """
         self._read = version
         for name, parameter in self._parameters.items():
@@ -69,7 +56,6 @@ class Stage:
             parameter.data.copy_(self._past.weights[-1][name])
 
     def take_gradients(self, microbatch: int, batch: int) -> None:
-        """Note a microbatch's gradients."""
         self._batches.add(batch)
         own = self._taken[microbatch] = {}
         for name, parameter in self._parameters.items():
@@ -98,7 +84,6 @@ class Stage:
         self._batches.clear()
 
     def _of_workers(self) -> list[list[int]]:
-        """Return the microbatches since the last update that each worker has, in its order."""
         if self._shares is None:
             return [[k for k in self._taken if k % self._width == w] for w in range(self._width)]
         first = min(self._taken)
@@ -137,7 +122,6 @@ class Stage:
             parameter.data.copy_(equations.after(past, name, t))
 
     def _note(self, weights: Weights) -> None:
-        """Remember a version, and if it may be asked for, what its optimizer keeps."""
         self._past.weights.append(weights)
         if self._mitigation and self.optimizer:
             state: Mapping[Any, dict[str, Any]] = self.optimizer.state

@@ -38,26 +38,15 @@ from pipekit.oracle.versions import NO_STASHING, PACI, VERSION_READ, Reads
 
 @dataclass(frozen=True)
 class OracleRun:
-    """What a training run by the equations went through.
+    """What a training run by the equations went through."""
 
-    Attributes:
-        weights: all parameters after 0, 1, 2, ... batches; ``weights[t]`` is the papers' W(t).
-        buffers: the buffers at the end (batch-norm statistics, for example).
-        losses: the loss of each batch, at the weights that the method reads.
-        gradients: the gradient of each update, before clipping.  A parameter that got none in that
-            update is absent.
-        optimizers: the state at the end of each stage's optimizer, {} for a stage without.
-        loss_scales: of each update, if losses are scaled.
-        skipped: the updates whose gradient was not finite, from 1, likewise.
-    """
-
-    weights: list[Weights]
-    buffers: dict[str, Tensor]
-    losses: list[float]
-    gradients: list[Weights]
-    optimizers: list[dict[str, Any]]
-    loss_scales: list[float]
-    skipped: list[int]
+    weights: list[Weights]  # after 0, 1, 2, ... batches: ``weights[t]`` is the papers' W(t)
+    buffers: dict[str, Tensor]  # at the end
+    losses: list[float]  # of each batch, at the weights that the method reads
+    gradients: list[Weights]  # of each update, before clipping, of parameters that got one
+    optimizers: list[dict[str, Any]]  # states at the end, {} for a stage without
+    loss_scales: list[float]  # of each update, if losses are scaled
+    skipped: list[int]  # the updates whose gradient was not finite, from 1, likewise
 
 
 def train(
@@ -85,31 +74,26 @@ def train(
     """Train a copy of ``model`` by the update equation of ``method``.
 
     Args:
-        model: the unsplit model; it is left as it is.
-        batches: (input, target) pairs, each a tensor or a tuple, list or dict of tensors with the
-            rows along dimension 0; one update each, but for replicas in PipeDream.
-        method: a name of :mod:`pipekit.oracle.versions`' table, or ``gpipe``, ``flush`` or
-            ``model_parallel``.
+        model: the unsplit model.
+        batches: (input, target) pairs, trees of tensors with the rows along dimension 0; one update
+            each, but for replicas in PipeDream.
+        method: of :mod:`pipekit.oracle.versions`, or ``gpipe``, ``flush`` or ``model_parallel``.
         balance: layers of each stage, in order.
-        microbatches: the parts of a batch (``torch.tensor_split``); 1 for the PipeDream variants
-            and ASP.
+        microbatches: of a batch (``torch.tensor_split``); 1 for PipeDream's variants and ASP.
         replicas: workers of each stage; by default one each.
-        in_flight: rounds of minibatches in flight in each stage of PipeDream; by default as above.
+        in_flight: rounds of minibatches in flight in each stage of PipeDream.
         shares: for each stage and each of its workers, the microbatches of a batch (from 0) whose
-            gradients that worker adds up, in this order; by default as above, in their own order.
-        optimizer: makes the optimizer of one stage from all its parameters.  A stage without
-            parameters gets none.
+            gradients that worker adds up, in this order.
+        optimizer: makes the optimizer of one stage, if it has parameters, from all of these.
         loss: of (output, target), averaged over rows unless its ``reduction`` is ``"sum"``.
-        seed: the run's seed; see :mod:`pipekit.layers.seeded`.
-        autocast: what forwards and losses compute in where that is safe (``torch.autocast``), or
-            None; a weight is narrowed each time that it is used.
-        loss_scale: the rule by which it changes, or None.
+        seed: of :mod:`pipekit.layers.seeded`.
+        autocast: of ``torch.autocast``; a weight is narrowed each time that it is used.
+        loss_scale: the rule by which it changes.
         clip_norm: largest 2-norm of the whole model's gradient (``clip_grad_norm_``).
         lr_scheduler: makes the scheduler of one optimizer, stepped after each update.
         flush_after: of 2BW, the batches (from 0) after which the pipeline is drained.
-        mitigation: what is done about stale weights, or None.
-        first_microbatch: microbatches of earlier runs, for the random numbers only: every run
-            starts with an empty pipeline and a new optimizer.
+        mitigation: what is done about stale weights.
+        first_microbatch: microbatches of earlier runs, for the random numbers only.
         threads: intra-op threads of torch; another number may round differently.
 
     Raises:
@@ -200,7 +184,6 @@ def train(
 
 
 def _load(stages: Sequence[Stage], reads: Reads, batch: int, microbatch: int) -> None:
-    """Give every stage the weights that a microbatch's forward reads."""
     for s, stage in enumerate(stages):
         stage.load(reads.version(s, batch, microbatch))
 
@@ -208,13 +191,8 @@ def _load(stages: Sequence[Stage], reads: Reads, batch: int, microbatch: int) ->
 def _forward(
     model: nn.Sequential, value: Any, seed: int, microbatch: int, shared: dict[int, list[Copied]]
 ) -> Any:
-    """Run all layers, each with the random numbers that belong to it and the microbatch.
-
-    The graph is not cut where a stage ends.  A cut would change no value, and the bits neither as
-    long as what crosses it, activations and gradients, keeps its strides.
-    """
-    # The CPU's generator alone: torch.manual_seed asks for every accelerator each time, which takes
-    # longer than a small layer.
+    # The graph is not cut where a stage ends: no bits change if what crosses keeps its strides.
+    # The CPU's generator alone: torch.manual_seed asks for every accelerator, which takes long.
     with torch.random.fork_rng(devices=[]):
         for index, layer in enumerate(model):
             torch.default_generator.manual_seed(layer_seed(seed, index, microbatch))
@@ -257,14 +235,12 @@ def _scale_after(rule: LossScale, scales: Sequence[float], finite: Sequence[bool
 
 
 def _rows(value: Any) -> int:
-    """Count the rows of the first tensor in ``value``."""
     while not isinstance(value, Tensor):
         value = next(iter(value.values() if isinstance(value, dict) else value))
     return len(value)
 
 
 def _split(value: Any, parts: int) -> list[Any]:
-    """Split every tensor in ``value`` along dimension 0 into ``parts``."""
     if isinstance(value, Tensor):
         return list(torch.tensor_split(value, parts))
     if isinstance(value, dict):

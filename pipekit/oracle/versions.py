@@ -78,23 +78,14 @@ VERSION_READ: dict[str, Callable[[int, int, Sequence[int], Sequence[int]], int]]
 
 @dataclass(frozen=True)
 class Reads:
-    """Which versions a method reads.
+    """Which versions a method reads."""
 
-    Attributes:
-        method: a name of the module's table.
-        replicas: workers of each stage.
-        in_flight: rounds in flight in each stage.
-        rounds: batches that an update of each stage averages.
-        microbatches: of a batch.
-        flush_after: the batches after which 2BW's pipeline is drained.
-    """
-
-    method: str
-    replicas: Sequence[int]
-    in_flight: Sequence[int]
-    rounds: Sequence[int]
-    microbatches: int
-    flush_after: Collection[int]
+    method: str  # of the module's table
+    replicas: Sequence[int]  # workers of each stage
+    in_flight: Sequence[int]  # rounds in each stage
+    rounds: Sequence[int]  # batches that an update of each stage averages
+    microbatches: int  # of a batch
+    flush_after: Collection[int]  # the batches after which 2BW's pipeline is drained
 
     def version(self, s: int, t: int, k: int) -> int:
         """Return what the forward of microbatch k, of batch t, reads on stage s."""

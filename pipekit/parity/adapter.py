@@ -48,11 +48,7 @@ class Stated(BaseModel):
 
     @classmethod
     def by(cls, adapter: Any, layers: int) -> "Stated":
-        """Return what an adapter states of a model with so many layers.
-
-        Raises:
-            ValueError: for what cannot be so.
-        """
+        """Return what an adapter states of a model; ValueError for what cannot be so."""
         try:
             stated = cls.model_validate(adapter)
         except ValidationError as error:
@@ -71,13 +67,10 @@ class Stated(BaseModel):
 
 @dataclass
 class RankRecord:
-    """What one rank has: what it states and, after 0, 1, 2, ... updates, its tensors.
-
-    ``gradients`` and ``losses`` have one entry fewer than ``parameters``.
-    """
+    """What one rank states, and what it had of each step."""
 
     stated: Stated
-    parameters: list[Tensors] = field(default_factory=list)
+    parameters: list[Tensors] = field(default_factory=list)  # after 0, 1, 2, ... updates
     gradients: list[Tensors] | None = None
     losses: list[float | None] = field(default_factory=list)
 
@@ -85,10 +78,8 @@ class RankRecord:
 def train(adapter: str | Callable[[], Any], model: str, seed: int = SEED) -> RankRecord:
     """Return what this process's adapter, a reference or a class, does on a model of the suite.
 
-    ``seed`` is that of torch's random numbers before each step.
-
-    Raises:
-        TypeError, ValueError: the adapter returns what the model could not have.
+    Each step draws random numbers from ``seed`` on.  A TypeError or ValueError says what the
+    adapter returns that the model could not have.
     """
     tell("loading the adapter")
     case = SUITE[model]
@@ -137,7 +128,6 @@ def _loss(returned: Any) -> float | None:
 
 
 def _tensors(source: str, found: Any, known: Tensors) -> Tensors:
-    """Return copies of tensors that an adapter returns, if the model has such ones."""
     if not isinstance(found, Mapping):
         raise TypeError(f"{source} returns {type(found).__name__}: return a dict of tensors")
     return {name: _copied(source, name, tensor, known) for name, tensor in found.items()}

@@ -24,12 +24,10 @@ OVERDETERMINED = 4  # numbers for each factor, at least
 DEPENDENT = 3e-5  # share of the largest singular value, below which gradients are no basis
 ROUGHLY = 0.01  # of a gradient's size: bfloat16 keeps eight bits
 
-Basis = Callable[[int], Sequence[Tensors]]
-"""Gradients by step that count so many times each."""
+Basis = Callable[[int], Sequence[Tensors]]  # gradients by step that count so many times each
 Factors = tuple[float, ...]
 Fits = dict[Entry, Factors]
-Named = Iterable[tuple[str, str]]
-"""Classes of fault, and what about them."""
+Named = Iterable[tuple[str, str]]  # classes of fault, and what about them
 
 
 @dataclass(frozen=True)
@@ -88,10 +86,7 @@ def fit(
 def _fitted(
     e: Observed, basis: Basis, entries: list[Entry], steps: Sequence[int], rough: bool
 ) -> tuple[Factors, list[Entry]]:
-    """Return factors, alike in these steps, and the entries that are explained by them.
-
-    There are none of either if the entries do not determine the factors.
-    """
+    """Return factors that these steps determine, if they do, and the entries that they fit."""
     found = {n: [_columns(n, s, basis(s)) for s in steps] for n in entries}
     pairs = [pair for of in found.values() for pair in of]
     matrix, wanted = (torch.cat(each) for each in zip(*pairs, strict=True))
@@ -126,10 +121,7 @@ def constant(factors: Sequence[float]) -> bool:
 
 
 def alike(fits: Fits, least: float = 1.0) -> list[tuple[Factors, frozenset[Entry]]]:
-    """Return the different factors, and the entries that have them.
-
-    Below ``least`` factors differ by as much as there.
-    """
+    """Return the different factors, and who has them; below ``least`` they differ as there."""
     groups: list[tuple[Factors, list[Entry]]] = []
     for entry, factors in fits.items():
         for known, entries in groups:
@@ -167,10 +159,7 @@ def multiples(
 
 
 def explained(e: Observed, simplest_first: Iterable[Iterable[Source]]) -> list[Finding]:
-    """Return one finding for each group of wrong entries that have a common explanation.
-
-    A later group of sources is asked if no earlier one explains all.
-    """
+    """Return findings; a later group of sources is asked if no earlier one explains all."""
     known: list[list[Known]] = []
     for sources in simplest_first if e.wrong else ():
         known.append([k for source in sources for k in source(e)])
@@ -198,7 +187,6 @@ def _finding(e: Observed, alike: list[Known], covered: frozenset[Entry]) -> Find
 
 
 def _unexplained(e: Observed, entries: list[Entry]) -> Finding:
-    """Return how far the first update is from the right one, for want of better."""
     value = torch.cat([entry.values[0].flatten() for entry in entries])
     right = torch.cat([e.right(0)[entry.name].flatten() for entry in entries])
     said = "where the plain loop has no gradient"

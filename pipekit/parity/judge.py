@@ -108,7 +108,6 @@ def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
 
 
 def _beside_gradients(e: Observed) -> Iterator[Finding]:
-    """Yield what is wrong beside gradients."""
     for names, fault, said in (
         (e.other_start, Fault.START, "than build() was given"),
         (e.missing, Fault.MISSING, "no rank holds them"),
@@ -134,9 +133,8 @@ def _wrong_buffers(e: Observed) -> list[str]:
 
 
 def _loss(e: Observed) -> Iterator[Finding]:
-    """Yield what is wrong with the losses that the ranks report."""
     ratios = [
-        loss / e.loop.batch(e.loop.whole(step), e.parts(step)).loss
+        loss / e.loop.batch(e.loop.whole(step), e.parts).loss
         for step in range(e.steps)
         for loss in e.losses(step)
     ]
@@ -157,7 +155,6 @@ def _remarks(e: Observed, stale: bool) -> Iterator[str]:
 
 
 def _ratios(e: Observed) -> dict[str, Ratio]:
-    """Return each parameter's ratios, those of the first rank that holds it."""
     found: dict[str, Ratio] = {}
     weights, three = e.loop.weights, min(3, len(e.loop.weights) - 1)
     plain = e.loop.train(three, e.microbatches or 1, e.stated.clip_norm)
@@ -174,10 +171,9 @@ def _ratios(e: Observed) -> dict[str, Ratio]:
 def _with_dropout(model: str, e: Observed) -> Verdict:
     """Return the verdict on a model with dropout.
 
-    If the trainer draws the plain loop's masks, seed by seed, its gradients are judged as ever.
-    Else each parameter's are compared with many draws, along their mean, and the class
-    "other dropout" says so.  If only its losses are those of the plain loop's masks, its backwards
-    have other masks than its forwards.
+    If the trainer draws the plain loop's masks, its gradients are judged as ever; if only its
+    losses are those, its backwards have other masks.  Else gradients are compared with many draws,
+    along their mean, and the class "other dropout" says so.
     """
     for count in [e.microbatches] if e.microbatches else range(1, MOST + 1):
         drawn = cache(partial(_with_seed, e.loop, count))
@@ -193,7 +189,6 @@ def _with_dropout(model: str, e: Observed) -> Verdict:
 
 
 def _with_these_masks(e: Observed) -> Iterator[Finding]:
-    """Yield what is wrong where forwards have the plain loop's masks."""
     if e.wrong:
         whole = [(k.fault, k.said) for k in of_updates.scaled(e) if len(k.covers) == len(e.wrong)]
         other = (Fault.DROPOUT, "other masks in a backward than in its forward")
@@ -204,7 +199,7 @@ def _with_these_masks(e: Observed) -> Iterator[Finding]:
 def _with_seed(loop: PlainLoop, count: int, step: int) -> PassResult:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + step)
-        return loop.batch(loop.whole(step), loop.cut(step, count), drawn=True)
+        return loop.batch(loop.whole(step), loop.cut(count), drawn=True)
 
 
 def _drawn(loop: PlainLoop, step: int, training: bool = True) -> PassResult:
@@ -221,7 +216,6 @@ def _exactly(e: Observed) -> dict[str, Ratio]:
 
 
 def _along_draws(e: Observed) -> dict[str, Ratio]:
-    """Return the ratios along the mean of many draws; right if they are within their spread."""
     draws = [[_drawn(e.loop, step).gradients for _ in range(DRAWS)] for step in range(DRAWN)]
     rows = {}
     for entry in e.entries:

@@ -6,11 +6,10 @@ import socket
 import sys
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
-from threading import Thread
+from tempfile import NamedTemporaryFile
 from typing import Any, Self
 
 import cloudpickle
@@ -19,8 +18,7 @@ from pipekit.engine.transports.processes.forkserver import forkserver, without_m
 from pipekit.engine.transports.processes.pickling import portable
 from pipekit.host.parent import end_with_parent
 
-KEPT = 50, 4096  # chunks, and bytes of each, of what a process has printed last
-SHOWN = 300  # characters of it
+READ, SHOWN = 4096, 300  # bytes of what a process has printed last, and characters in messages
 GRACE_S = 5.0  # for a process to leave by itself
 
 _news: Connection | None = None
@@ -52,9 +50,8 @@ class Ranks:
     ) -> list[Any]:
         """Have each process call ``function(rank, *arguments)``; return what they return.
 
-        Raises:
-            ValueError: a process has failed or left, or the time, in seconds, is over; it says
-                which, and its last messages.  Its cause is the process's own error.
+        A ValueError says which process has failed or left, or where they are when the seconds are
+        over, and the last messages.  Its cause is the process's own error.
         """
         job, end = cloudpickle.dumps((function, arguments)), time.monotonic() + timeout
         for each in self._ranks:
@@ -74,38 +71,26 @@ class Ranks:
         return [cloudpickle.loads(rank.result) for rank in self._ranks]
 
     def leave(self) -> None:
-        """Let all leave by themselves."""
         for each in self._ranks:
             each.news.close()
             each.process.join(GRACE_S)
 
 
 class _Rank:
-    """One rank: its process, what it has told, and the end of what it has printed."""
-
     def __init__(self, rank: int, environment: Mapping[str, str]) -> None:
         self.rank, self._at = rank, "its start"
         self.result: bytes | None = None
         self.failed: tuple[int, str, BaseException | None] | None = None
         self.news, news = Pipe()
-        self._reading, printing = Pipe(duplex=False)
+        self._printed = NamedTemporaryFile()  # noqa: SIM115  # until the process has ended
         own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        self.process: Any = forkserver().Process(target=_main, args=(rank, news, printing, own))
+        arguments = rank, news, self._printed.name, own
+        self.process: Any = forkserver().Process(target=_main, args=arguments)
         with without_main_module():
             self.process.start()
         news.close()
-        printing.close()
-        self._printed: deque[bytes] = deque(maxlen=KEPT[0])
-        self._reader = Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        with suppress(OSError):
-            while chunk := os.read(self._reading.fileno(), KEPT[1]):
-                self._printed.append(chunk)
 
     def hear(self) -> None:
-        """Take in what the process has told by now, or that it has left; and when it failed."""
         try:
             while self.news.poll():
                 kind, content = self.news.recv()
@@ -119,26 +104,23 @@ class _Rank:
                     self.failed = when, said, cloudpickle.loads(error)
         except (EOFError, OSError):
             self.process.join(GRACE_S)
-            self._reader.join(GRACE_S)
             left = f"a process left with exit code {self.process.exitcode}, {self.where()}"
             # Before all errors: others follow a process that has left without a word.
             self.failed = 0, left, None
 
     def where(self) -> str:
-        """Return what it was doing last, and its last messages."""
-        printed = " ".join(b"".join(self._printed).decode(errors="replace").split())
-        last = f", its last words: {printed[-SHOWN:]}" if printed else ""
-        return f"rank {self.rank} in {self._at}{last}"
+        file = self._printed.fileno()
+        printed = os.pread(file, READ, max(0, os.fstat(file).st_size - READ))
+        words = " ".join(printed.decode(errors="replace").split())[-SHOWN:]
+        return f"rank {self.rank} in {self._at}" + (f", its last words: {words}" if words else "")
 
     def end(self) -> None:
-        """End it and what it has started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.join()
-        self._reader.join(1)
         self.news.close()
-        self._reading.close()
+        self._printed.close()
 
 
 def _environment(count: int) -> dict[str, str]:
@@ -151,18 +133,15 @@ def _environment(count: int) -> dict[str, str]:
     return loopback | dict(os.environ) | own | {"MASTER_ADDR": "127.0.0.1"}
 
 
-def _main(
-    rank: int, news: Connection, printing: Connection, environment: Mapping[str, str]
-) -> None:
-    """Call what comes, and tell where that is and what came of it: a result, or an error."""
+def _main(rank: int, news: Connection, printed: str, environment: Mapping[str, str]) -> None:
     global _news
     end_with_parent()
     os.setsid()  # so that all that it starts can be ended with it
     os.environ.update(environment)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(printing.fileno(), stream.fileno())
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    printing.close()
+    with open(printed, "ab") as file:  # appended, whoever else prints to it
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _news = news
     with suppress(EOFError, OSError):
         while True:
@@ -170,7 +149,6 @@ def _main(
 
 
 def _called(rank: int, job: bytes) -> tuple[str, Any]:
-    """Return what a function returns, or what it raises and when."""
     try:
         function, arguments = cloudpickle.loads(job)
         return "result", cloudpickle.dumps(function(rank, *arguments))

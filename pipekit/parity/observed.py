@@ -16,8 +16,7 @@ from pipekit.parity.verdict import TOLERANCE
 ULP = 2.0**-23
 DIVERGED = 16  # times the first batch's largest gradient: float32 then shows no small difference
 
-Prediction = Callable[[int], Tensors]
-"""Gradients by step."""
+Prediction = Callable[[int], Tensors]  # gradients by step
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +61,7 @@ class Observed:
         self.candidates = self._possible()
         self.microbatches = self.stated.microbatches
         if self.microbatches is None and loop.case.coupled:
-            some = [1, *(n for n in self.candidates if n <= loop.rows(0) // 4)]
+            some = [1, *(n for n in self.candidates if n <= loop.rows // 4)]
             self.microbatches = max(some, key=lambda n: self._likeness(loop.expected(0, n)))
         self.stages = self.stated.stages or (len(records) if len(records) > 1 else None)
         self.stage_of = self._stage_of()
@@ -87,12 +86,12 @@ class Observed:
         self.wrong = [entry for entry in self.entries if self.off(entry) > TOLERANCE]
 
     def losses(self, step: int) -> list[float]:
-        """Return the losses of a batch that ranks have reported."""
         return [loss for r in self.records if (loss := r.losses[step]) is not None]
 
-    def parts(self, step: int) -> list[Rows]:
-        """Return the rows of the trainer's microbatches, as far as their number is known."""
-        return self.loop.cut(step, self.microbatches or 1)
+    @property
+    def parts(self) -> list[Rows]:
+        """The rows that the trainer lets see one another, as far as that is known."""
+        return self.loop.together(self.microbatches or 1)
 
     def off(self, entry: Entry) -> float:
         """Return the largest difference of an entry from the right values, in ulps."""
@@ -107,10 +106,7 @@ class Observed:
         return float((one - other).abs().max()) / size
 
     def ulp(self, step: int, name: str) -> float:
-        """Return 2^-23 of a parameter's largest weight over the learning rate and gradient.
-
-        To that the change of a float32 weight tells what the gradient was.
-        """
+        """Return how precisely the change of a float32 weight tells what the gradient was."""
         weight = self.loop.weights[step][name].abs().max() / LEARNING_RATE
         return ULP * float(weight + self.right(step)[name].abs().max())
 
@@ -131,7 +127,6 @@ class Observed:
         return joined
 
     def _differs(self, name: str) -> bool:
-        """Return whether ranks hold different copies after some update."""
         held = [r.parameters for r in self.records if name in r.parameters[-1]]
         return any(
             (own[v][name] - held[0][v][name]).abs().max() > 2 * ULP * held[0][v][name].abs().max()
@@ -158,18 +153,16 @@ class Observed:
         return (tensors[name].double() for tensors in found[: self.steps])
 
     def _likeness(self, right: Tensors) -> float:
-        """Return how parallel the first updates are to such gradients."""
         pairs = ((n.values[0].flatten(), right[n.name].flatten()) for n in self.entries)
         return sum(float(torch.cosine_similarity(*pair, 0)) for pair in pairs)
 
     def _possible(self) -> list[int]:
         if self.stated.microbatches:
             return [self.stated.microbatches]
-        rows = self.loop.rows(0)
+        rows = self.loop.rows
         return [n for n in range(2, rows + 1) if rows % n == 0 or (self.loop.case.odd and n <= 16)]
 
     def _stage_of(self) -> list[int] | None:
-        """Return the stage of each layer: as stated, or as the ranks hold them."""
         depth, uses = self.loop.depth, self.loop.uses
         if self.stated.stages:
             parts = torch.arange(depth).tensor_split(self.stated.stages)

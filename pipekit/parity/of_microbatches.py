@@ -24,46 +24,36 @@ from pipekit.parity.verdict import Fault
 
 MOST = 24  # microbatches, up to which each is computed alone
 REPLICAS = (2, 3, 4, 6, 8)  # that may share a batch
-Cut = Callable[[int], Sequence[Rows]]
-"""The parts of a step's batch."""
 
 
 def microbatches(e: Observed) -> Iterator[Known]:
     """Yield what batches cut into possible numbers of microbatches may give."""
-
-    def dealt(count: int, step: int) -> list[Rows]:  # as a distributed sampler deals rows out
-        return [(k, e.loop.rows(step), count) for k in range(count)]
-
-    def split(size: int, step: int) -> list[Rows]:  # the last part has what is left
-        ends = [*range(0, e.loop.rows(step), size), e.loop.rows(step)]
-        return list(pairwise(ends))
-
-    counts = [count for count in e.candidates if count <= MOST]
-    sizes = range(-(-e.loop.rows(0) // MOST), e.loop.rows(0)) if e.loop.case.odd else ()
-    for size in sizes:
-        yield from _means(e, -(-e.loop.rows(0) // size), partial(split, size))
+    rows, counts = e.loop.rows, [count for count in e.candidates if count <= MOST]
+    for size in range(-(-rows // MOST), rows) if e.loop.case.odd else ():
+        parts = list(pairwise([*range(0, rows, size), rows]))  # the last one has what is left
+        yield from _means(e, parts)
     for count in dict.fromkeys((*counts, *REPLICAS)):
-        for cut in (partial(e.loop.cut, microbatches=count), partial(dealt, count)):
-            yield from _means(e, count, cut)
+        yield from _means(e, e.loop.cut(count))
+        # As a distributed sampler deals rows out.
+        yield from _means(e, [(k, rows, count) for k in range(count)])
     for count in counts:
         for factor in (1.0, 1 / count):
             said = f"{count} in a batch, each with {factor:.3g} of its mean"
             updates = partial(_one_by_one, e, count, factor)
             yield from multiples(e, Fault.EACH_MICROBATCH, said, updates)
     fault = Fault.BATCH_NORM if e.loop.buffers[0] else Fault.AUXILIARY
-    whole = [count for count in range(1, MOST + 1) if e.loop.rows(0) % count == 0]
+    whole = [count for count in range(1, MOST + 1) if rows % count == 0]
     for count in whole if e.loop.case.coupled else ():
         said = f"of rows that go through in {count} microbatches"
         yield from multiples(e, fault, said, partial(e.loop.expected, microbatches=count))
 
 
-def _means(e: Observed, count: int, cut: Cut) -> Iterator[Known]:
-    """Yield the sum of the parts' own means, however many terms each has."""
-
+def _means(e: Observed, parts: Sequence[Rows]) -> Iterator[Known]:
     def summed(step: int) -> list[Tensors]:
-        passes = (replace(e.loop.whole(step), rows=rows) for rows in cut(step))
+        passes = (replace(e.loop.whole(step), rows=rows) for rows in parts)
         return [total((1.0, e.loop.run(one).gradients) for one in passes)]
 
+    count = len(parts)
     said = f"each of {count} microbatches or replicas counts alike, however many terms it has"
     known = {1.0: Fault.SUMMED, count**-2: Fault.AVERAGED_TWICE}
     for (factor,), entries in alike(fit(e, summed)):
@@ -75,9 +65,8 @@ def _means(e: Observed, count: int, cut: Cut) -> Iterator[Known]:
 
 
 def _one_by_one(e: Observed, count: int, factor: float, step: int) -> Tensors:
-    """Return what the updates of a batch add up to, one after each microbatch."""
     before = weights = e.loop.weights[step]
-    for rows in e.loop.cut(step, count):
+    for rows in e.loop.cut(count):
         own = e.loop.run_anew(replace(e.loop.whole(step), rows=rows), weights=weights).gradients
         weights = {n: w - LEARNING_RATE * factor * own[n] for n, w in weights.items()}
     return {n: (before[n] - w) / LEARNING_RATE for n, w in weights.items()}
@@ -86,7 +75,7 @@ def _one_by_one(e: Observed, count: int, factor: float, step: int) -> Tensors:
 def counted(e: Observed) -> Iterator[Known]:
     """Yield microbatches that count so many times, in their own update or in the next."""
     for count in (count for count in e.candidates if count <= MOST):
-        own = cache(partial(_alone, e, partial(e.loop.cut, microbatches=count)))
+        own = cache(partial(_alone, e, e.loop.cut(count)))
         for basis in (own, partial(_with_late, own)):
             yield from named(e, basis, partial(_of_counts, count), together=True)
         yield from named(e, own, partial(_of_each_step, count), together=True, each_step=True)
@@ -95,18 +84,15 @@ def counted(e: Observed) -> Iterator[Known]:
 
 def rows(e: Observed) -> Iterator[Known]:
     """Yield rows that count so many times, of models whose rows do not see one another."""
-    count = e.loop.rows(0)
-
-    def cut(_: int) -> list[Rows]:
-        return [(k, k + 1) for k in range(count)]
-
+    parts = e.loop.cut(e.loop.rows)
     if not e.loop.case.coupled:
-        yield from _means(e, count, cut)
-        yield from named(e, partial(_alone, e, cut), partial(_of_counts, count), together=True)
+        yield from _means(e, parts)
+        name = partial(_of_counts, len(parts))
+        yield from named(e, partial(_alone, e, parts), name, together=True)
 
 
-def _alone(e: Observed, cut: Cut, step: int) -> list[Tensors]:
-    return [e.loop.batch(e.loop.whole(step), [rows]).gradients for rows in cut(step)]
+def _alone(e: Observed, parts: Sequence[Rows], step: int) -> list[Tensors]:
+    return [e.loop.batch(e.loop.whole(step), [rows]).gradients for rows in parts]
 
 
 def _with_late(own: Callable[[int], list[Tensors]], step: int) -> list[Tensors]:
@@ -115,7 +101,6 @@ def _with_late(own: Callable[[int], list[Tensors]], step: int) -> list[Tensors]:
 
 
 def _of_counts(count: int, factors: Factors) -> Named:
-    """Yield the class of parts that count so many times, and so many in the next update."""
     own, late = factors[:count], factors[count:]
     if any(abs(factor) > NOTHING for factor in late or own):
         said = f"of {count} microbatches or rows each counts {shown(own)} times"
@@ -125,7 +110,6 @@ def _of_counts(count: int, factors: Factors) -> Named:
 
 
 def _of_each_step(count: int, factors: Factors) -> Named:
-    """Yield the class of parts whose counts differ from step to step."""
     steps = [factors[k : k + count] for k in range(0, len(factors), count)]
     if all(shown(step) == shown(steps[0]) for step in steps):
         return  # which is said of all steps at once
@@ -158,7 +142,7 @@ def tied(e: Observed, count: int = 1) -> Iterator[Known]:
     """Yield sums over other uses of shared weights, or over the microbatches of each use."""
 
     def each_use(uses: tuple[str, ...], step: int) -> list[Tensors]:
-        parts = [[rows] for rows in e.loop.cut(step, count)] if count > 1 else [e.parts(step)]
+        parts = [[rows] for rows in e.loop.cut(count)] if count > 1 else [e.parts]
         found = [e.loop.batch(e.loop.whole(step), part).of_use for part in parts]
         return [dict.fromkeys(uses, of_use[use]) for use in uses for of_use in found]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn.functional import pad
 
 from pipekit.parity.fit import NOTHING, Factors, Known, Named, multiples, named, same, shown
 from pipekit.parity.observed import Observed
@@ -22,22 +22,17 @@ MOST_READ = 16  # microbatches, up to which each may read weights of its own
 MOST_MOVED = 24  # microbatches, up to which targets may be those of another one
 MOST_HANDED = 8  # microbatches that may be exchanged between layers
 BLOCKS = (2, 3, 4)  # stages that are tried where their number is not known
-Targets = Callable[[Tensor, Tensor], Tensor]
-"""Other targets, of the right ones and those of the batch before."""
 
 
 def _passing(
     e: Observed, fault: str, said: str, like: Callable[[int], Pass], behind: int = 0, first: int = 0
 ) -> Iterator[Known]:
-    """Yield what such a pass in each step, in place of the right one, explains."""
     gradients = partial(_gradients, e, like)
     return multiples(e, fault, said, gradients, behind, together=True, first=first)
 
 
 def _gradients(e: Observed, like: Callable[[int], Pass], step: int) -> Tensors:
-    what = like(step)
-    parts = e.parts(what.step) if e.loop.case.coupled else [what.rows]
-    return e.loop.batch(what, parts).gradients
+    return e.loop.batch(like(step), e.parts).gradients
 
 
 def _with(e: Observed, **fault: Any) -> Callable[[int], Pass]:
@@ -81,8 +76,6 @@ def _updates(k: int) -> str:
 def _delayed(
     e: Observed, fault: str, said: str, delays: Sequence[int], stashing: bool = True
 ) -> Iterator[Known]:
-    """Yield that each layer reads weights of so many updates before, if only in its forward."""
-
     def like(step: int) -> Pass:
         forward = tuple(max(step - delay, 0) for delay in delays)
         backward = None if stashing else (step,) * e.loop.depth
@@ -96,7 +89,7 @@ def _as_they_come(e: Observed, delays: Sequence[int]) -> Iterator[Known]:
 
     def predicted(count: int, step: int) -> Tensors:
         newest, sums = (step,) * e.loop.depth, []
-        for k, rows in enumerate(e.loop.cut(step, count)):
+        for k, rows in enumerate(e.loop.cut(count)):
             forward = tuple(max(step * count + k - delay, 0) // count for delay in delays)
             like = replace(e.loop.whole(step), forward=forward, backward=newest)
             sums.append((1.0, e.loop.batch(like, [rows]).gradients))
@@ -111,20 +104,22 @@ def _as_they_come(e: Observed, delays: Sequence[int]) -> Iterator[Known]:
 
 def of_the_loss(e: Observed) -> Iterator[Known]:
     """Yield other targets, other weights of the loss's parts, and layers in evaluation mode."""
-    case, rows = e.loop.case, e.loop.rows(0)
+    case, rows = e.loop.case, e.loop.rows
     for count in (count for count in e.candidates if count <= MOST_MOVED):
         by = rows // count
         for shift, side in ((by, "before"), (-by, "behind")):
             said = f"the inputs of {count} microbatches with the targets of the one {side}"
-            yield from _passing(e, Fault.TARGETS, said, _with(e, target=_rolled(shift)))
+            like = _with(e, target=lambda own, _, shift=shift: own.roll(shift, 0))
+            yield from _passing(e, Fault.TARGETS, said, like)
         said = f"the targets come one of {count} microbatches late, from batch to batch"
-        yield from _passing(e, Fault.TARGETS, said, _with(e, target=_carried(by)), first=1)
+        like = _with(e, target=lambda own, old, by=by: torch.cat([old[-by:], own[:-by]]))
+        yield from _passing(e, Fault.TARGETS, said, like, first=1)
     if case.tokens:
-        like = _with(e, target=_next_token)
+        like = _with(e, target=lambda own, _: pad(own[:, 1:], (0, 1), value=IGNORED))
         yield from _passing(e, Fault.TARGETS, "labels of one token further", like)
     for label in range(CLASSES if case.ignored else 0):
-        said = f"ignored labels count as class {label}"
-        yield from _passing(e, Fault.TERMS, said, _with(e, target=_labelled(label)))
+        like = _with(e, target=lambda own, _, to=label: own.masked_fill(own == IGNORED, to))
+        yield from _passing(e, Fault.TERMS, f"ignored labels count as class {label}", like)
     if e.loop.buffers[0]:
         said = "layers in evaluation mode"
         yield from _passing(e, Fault.BATCH_NORM, said, _with(e, training=False))
@@ -140,12 +135,11 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
 
 
 def _auxiliary(e: Observed) -> Iterator[Known]:
-    """Yield auxiliary losses of microbatches that count so many times."""
-    without = _with(e, loss=_without_auxiliary)
+    without = _with(e, loss=lambda output, target: loss(output[0], target))
 
     def basis(step: int) -> list[Tensors]:
         found = [_gradients(e, without, step)]
-        for rows in e.parts(step):
+        for rows in e.parts:
             own = (e.loop.batch(like(step), [rows]).gradients for like in (e.loop.whole, without))
             found.append(total(zip((1.0, -1.0), own, strict=True)))
         return found
@@ -157,26 +151,6 @@ def _auxiliary(e: Observed) -> Iterator[Known]:
             yield Fault.AUXILIARY, said + ("" if same(rest, 1.0) else f", and the rest {rest:.4g}")
 
     return named(e, basis, name, together=True)
-
-
-def _rolled(by: int) -> Targets:
-    return lambda target, _: target.roll(by, 0)
-
-
-def _carried(by: int) -> Targets:
-    return lambda target, before: torch.cat([before[-by:], target[:-by]])
-
-
-def _labelled(label: int) -> Targets:
-    return lambda target, _: target.masked_fill(target == IGNORED, label)
-
-
-def _next_token(target: Tensor, _: Tensor) -> Tensor:
-    return functional.pad(target[:, 1:], (0, 1), value=IGNORED)
-
-
-def _without_auxiliary(output: Any, target: Tensor) -> Tensor:
-    return loss(output[:1] if isinstance(output, tuple) else output, target)
 
 
 def left_out(e: Observed) -> Iterator[Known]:
@@ -247,14 +221,13 @@ def between(e: Observed) -> Iterator[Known]:
 
     counts = [count for count in e.candidates if count <= MOST_HANDED]
     for layer, count, by, what in product(firsts, counts, (1, -1), ("input", "gradient")):
-        rows = by * (e.loop.rows(0) // count)
+        rows = by * (e.loop.rows // count)
         shifts = (rows, 0) if what == "input" else (0, rows)
         said = f"layer {layer}'s {what} is that of a neighbour of {count} microbatches"
         yield from _passing(e, Fault.HANDED, said, _with(e, input=partial(handed, layer, *shifts)))
 
 
 def _rerouted(first: int, to: tuple[int, int], layer: int, value: Any) -> Any:
-    """Return tensors that a layer gets, with gradients that go back to others of them."""
     if layer != first or isinstance(value, Tensor) or value[0].shape != value[1].shape:
         return value
     return tuple(v.detach() + value[k] - value[k].detach() for v, k in zip(value, to, strict=True))

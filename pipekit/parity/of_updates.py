@@ -77,7 +77,6 @@ def meanings(e: Observed, factor: float) -> list[str]:
 
 
 def _once_a_stage(e: Observed, fits: Fits) -> Iterator[Known]:
-    """Yield a factor that is applied again at each stage, from the last to the first."""
     if not fits or any(not constant(found) or found[0] < LEAST for found in fits.values()):
         return
     depth = sorted((entry.layer[1], factors[0]) for entry, factors in fits.items())
@@ -95,7 +94,6 @@ def _once_a_stage(e: Observed, fits: Fits) -> Iterator[Known]:
 
 
 def _clipped(e: Observed, fits: Fits) -> Iterator[Known]:
-    """Yield a common norm of all parameters that have one ratio."""
     norms, groups = [], alike(fits, LEAST)
     for factors, entries in groups:
         names = {n.name for n in entries if n.name == e.loop.uses[n.name][0]}
@@ -164,7 +162,6 @@ def _sometimes(factors: Factors) -> Named:
 
 
 def _kept(e: Observed, factor: float) -> list[str]:
-    """Return what it may be that an update has so much of the one before."""
     shares = [1.0, *(1 / count for count in e.candidates)]
     kept = [Fault.KEPT] if any(abs(factor - share) < 1e-3 for share in shares) else []
     return [*kept, Fault.MOMENTUM] if factor < 0.999 else kept
@@ -236,7 +233,6 @@ def _like_order(numbers: Tensor, like: Tensor) -> Tensor:
 
 
 def _wrong_numbers(e: Observed, entry: Entry) -> Tensor:
-    """Return which numbers of a parameter are wrong in some step."""
     name, steps = entry.name, range(e.steps)
     off = [(entry.values[step] - e.raw(step)[name]).abs() / e.ulp(step, name) for step in steps]
     return (torch.stack(off) > TOLERANCE).any(0)

@@ -16,8 +16,7 @@ from pipekit.oracle.shared_weights import with_copies
 from pipekit.parity.suite import Batch, Case, count, loss
 
 Tensors = dict[str, Tensor]
-Rows = tuple[int, ...]
-"""The first, the one behind the last, and perhaps the distance of two."""
+Rows = tuple[int, ...]  # the first, the one behind the last, and perhaps the distance of two
 LEARNING_RATE = 0.25  # large, since a change of float32 weights shows a small step only roughly
 
 
@@ -48,19 +47,15 @@ class PassResult(NamedTuple):
 class PlainLoop:
     """A model in float64 with its batches; each of its passes reads the weights that it is given.
 
-    Attributes:
-        uses: all names of the weight that has a name.
-        frozen: the names of parameters that are not trained.
-        weights: by version and name; the caller adds those that a trainer has reached.
-        buffers: likewise.
-        depth: how many layers there are.
+    ``uses`` are all names of the weight that has a name.  The caller adds to ``weights`` and
+    ``buffers``, by version and name, those that a trainer has reached.  All batches have ``rows``.
     """
 
     def __init__(self, case: Case, batches: Sequence[Batch]) -> None:
         self.case, self.batches, model = case, batches, case.model()
         self._model = with_copies(model, [1] * len(model)).double()
         self._layers = list(self._model)
-        self.depth = len(model)
+        self.depth, self.rows = len(model), len(batches[0][0])
         shared: dict[int, list[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             shared.setdefault(id(parameter), []).append(name)
@@ -71,7 +66,6 @@ class PlainLoop:
         self._found: dict[Pass, PassResult] = {}
 
     def layer(self, name: str) -> int:
-        """Return the layer of a parameter."""
         return int(name.partition(".")[0])
 
     def train(self, steps: int, microbatches: int, clip_norm: float | None) -> list[Tensors]:
@@ -89,9 +83,7 @@ class PlainLoop:
 
     def expected(self, step: int, microbatches: int, clip_norm: float | None = None) -> Tensors:
         """Return the gradient of a batch's loss: what SGD is to be given."""
-        whole = self.whole(step)
-        parts = self.cut(step, microbatches) if self.case.coupled else [whole.rows]
-        gradients = self.batch(whole, parts).gradients
+        gradients = self.batch(self.whole(step), self.together(microbatches)).gradients
         norm = torch.stack([g.norm() for n, g in gradients.items() if n == self.uses[n][0]]).norm()
         factor = min(1.0, clip_norm / (float(norm) + 1e-6)) if clip_norm else 1.0
         return {name: factor * gradient for name, gradient in gradients.items()}
@@ -99,7 +91,7 @@ class PlainLoop:
     def batch(self, like: Pass, parts: Sequence[Rows], drawn: bool = False) -> PassResult:
         """Return what passes of the parts add up to, each by its share of the terms of the mean.
 
-        ``drawn`` says that random numbers are drawn now, in the order of the parts.
+        ``drawn``: with new random numbers.
         """
         shares = [self.share(like.step, rows) for rows in parts]
         passes = [replace(like, rows=rows) for rows in parts]
@@ -116,18 +108,18 @@ class PlainLoop:
         """Return which part of the terms of a batch's mean some rows have."""
         return count(self.batches[step][1][slice(*rows)]) / self.terms(step)
 
-    def whole(self, step: int, delay: int = 0) -> Pass:
-        """Return the pass of a whole batch on the weights of so many updates before."""
-        return Pass(step, (0, self.rows(step)), (max(step - delay, 0),) * self.depth)
+    def whole(self, step: int) -> Pass:
+        """Return the pass of a whole batch."""
+        return Pass(step, (0, self.rows), (step,) * self.depth)
 
-    def rows(self, step: int) -> int:
-        """Return how many rows a batch has."""
-        return len(self.batches[step][0])
-
-    def cut(self, step: int, microbatches: int) -> list[Rows]:
+    def cut(self, microbatches: int) -> list[Rows]:
         """Return the rows of each microbatch, as ``tensor_split`` cuts."""
-        ends = torch.arange(self.rows(step) + 1)[1:].tensor_split(microbatches)
+        ends = torch.arange(self.rows + 1)[1:].tensor_split(microbatches)
         return list(pairwise([0, *(int(part[-1]) for part in ends)]))
+
+    def together(self, microbatches: int) -> list[Rows]:
+        """Return the rows that see one another: a microbatch's, or none, as if all did."""
+        return self.cut(microbatches if self.case.coupled else 1)
 
     def run(self, what: Pass) -> PassResult:
         """Return what a pass gives; it is computed once."""
@@ -138,7 +130,7 @@ class PlainLoop:
     def running_statistics(self, step: int, microbatches: int) -> Tensors:
         """Return the buffers after a batch whose microbatches went through in turn."""
         before = self.buffers[step]
-        for rows in self.cut(step, microbatches):
+        for rows in self.cut(microbatches):
             before = self.run_anew(replace(self.whole(step), rows=rows), before).buffers
         return before
 

@@ -1,8 +1,7 @@
 """The models that a trainer is judged on, each with its batches and its loss.
 
-Every model is an ``nn.Sequential`` whose slices keep the parameters' names, so that
-``model[4:8]`` is a stage.  Two attributes come with it: ``model.loss(output, target)``, a mean, and
-``model.count(target)``, the number of terms of that mean.
+Every model is an ``nn.Sequential`` whose slices keep the parameters' names.  Two attributes come
+with it: ``model.loss(output, target)``, a mean, and ``model.count(target)``, its number of terms.
 """
 
 from collections.abc import Callable
@@ -27,7 +26,6 @@ class Layers(nn.Sequential):
     """Layers in order; a slice that is called with two tensors passes them on as one tuple."""
 
     def forward(self, *values: Any) -> Any:
-        """Return the last layer's output."""
         value = values[0] if len(values) == 1 else values
         for layer in self:
             value = layer(value)
@@ -81,9 +79,9 @@ class Close(nn.Module):
 class Experts(nn.Module):
     """The likelier of two experts for each row, and an auxiliary loss that balances them.
 
-    The auxiliary loss, experts * sum of (share of rows * mean probability) as in Switch Transformer
-    (arXiv 2101.03961, section 2.2), is of the rows that go through together; each row carries it,
-    added to what earlier layers gave: ``(x [B, WIDTH], auxiliary [B, 1])`` in and out.
+    The auxiliary loss, experts * sum of (share of rows * mean probability; Switch Transformer,
+    arXiv 2101.03961, section 2.2), is of the rows that go through together; each row carries what
+    layers so far have added up: ``(x [B, WIDTH], auxiliary [B, 1])`` in and out.
     """
 
     def __init__(self) -> None:

@@ -88,21 +88,12 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge says.
+    """What the judge says."""
 
-    Attributes:
-        model: the model's name in the suite.
-        parameters: each one's ratios.
-        findings: the faults, and what the adapter states itself, in full.
-        remarks: what could not be judged.
-        ok: whether there is no fault.
-        classes: of all findings; all that fit, if several cannot be told apart.
-    """
-
-    model: str
+    model: str  # of the suite
     parameters: dict[str, Ratio]
-    findings: tuple[Finding, ...] = ()
-    remarks: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()  # the faults, and what the adapter states itself, in full
+    remarks: tuple[str, ...] = ()  # what could not be judged
 
     @property
     def ok(self) -> bool:
@@ -110,6 +101,7 @@ class Verdict:
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """Of all findings; all that fit, if several cannot be told apart."""
         return tuple(dict.fromkeys(c for finding in self.findings for c in finding.classes))
 
     @property

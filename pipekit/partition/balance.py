@@ -10,10 +10,9 @@ Floats = NDArray[np.float64]
 
 
 def balance_by_cost(costs: Sequence[float], stages: int) -> list[int]:
-    """Return how many layers each stage gets, such that the costliest stage is as cheap as can be.
+    """Return how many layers each stage gets, one or more, so that the costliest costs least.
 
-    Every stage gets at least one layer; of several best splits, the one with the shortest first
-    stage, its rest being split best, is returned.
+    Of several best splits it is the one with the shortest first stage, its rest being split best.
     """
     require_stages(stages, len(costs))
     return best_split(stage_sums(costs), stages, np.maximum)

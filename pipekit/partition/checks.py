@@ -89,9 +89,8 @@ def require_ties_on_one_device(
 def original_unused(original: nn.Module) -> Iterator[None]:
     """Refuse forwards of a copy that read a trained weight of the original, or edit its buffers.
 
-    Copies of modules hold the very functions of the originals: a lambda, a replaced forward or a
-    hook may lead back to a module of the original, whose weights no stage trains.  Frozen weights
-    and buffers that stay as they are may be read: they are equal in both.
+    A lambda, a replaced forward or a hook may lead back to a module of the original.  Frozen
+    weights and buffers that stay as they are may be read: they are equal in both.
     """
     with buffers_untouched(original), OriginalUnread(original, refusal=_of_a_forward):
         yield
@@ -103,8 +102,7 @@ def original_unused(original: nn.Module) -> Iterator[None]:
 class OriginalUnread(OperatorMode):
     """Looks for the trained weights of a model, and some buffers, among operators' arguments.
 
-    Attributes:
-        refused: the error that it has raised, which a user's code may have caught.
+    ``refused`` is the error that it has raised, which a user's code may have caught.
     """
 
     def __init__(
@@ -124,7 +122,6 @@ class OriginalUnread(OperatorMode):
         self.refused: ValueError | None = None
 
     def look_at(self, func: Callable[..., Any], tensors: Iterable[Tensor]) -> None:
-        """Refuse one that reads them."""
         for tensor in tensors:
             if name := self._names.get(memory_of(tensor)):
                 self.refused = ValueError(self._refusal(f"reads {name}"))
@@ -134,7 +131,7 @@ class OriginalUnread(OperatorMode):
 def warn_of_mixed_rows(first: Tree, second: Tree, evaluate: Callable[[Tree], Probe]) -> None:
     """Warn of a model that in evaluation mode gives other rows for a microbatch behind another one.
 
-    Outputs without rows, a loss say, tell nothing, nor does a model that draws random numbers.
+    Outputs without rows tell nothing, nor does a model that draws random numbers.
     """
     pairs = zip(leaves(first), leaves(second), strict=True)
     both = refill(first, [one if one is other else torch.cat([one, other]) for one, other in pairs])
@@ -160,7 +157,6 @@ def warn_of_mixed_rows(first: Tree, second: Tree, evaluate: Callable[[Tree], Pro
 
 
 def _mixed(alone: Tensor, behind: Tensor, rows: int, all_rows: int) -> str | None:
-    """Return how rows of an output differ behind others."""
     has_rows = alone.dim() and behind.dim() and (len(alone), len(behind)) == (rows, all_rows)
     if not has_rows or not alone.is_floating_point():
         return None

@@ -1,9 +1,8 @@
 """What a pipeline knows of a model: its stages, and what passes between them.
 
-Of weights that layers of several stages share, as the embeddings of input and output, every stage
-has a copy.  Each begins the backward of a microbatch with the gradient that the later stages have
-added up, and passes on the sum, so that the first stage has the gradient of all uses, from the last
-one to the first, as it is summed in the unsplit model.
+Of weights that layers of several stages share, every stage has a copy.  Each begins its backwards
+with the gradient that the later stages have added up: as in the unsplit model, all is summed from
+the last use to the first.
 """
 
 import copy
@@ -35,15 +34,12 @@ class Tie(NamedTuple):
 
 
 class TieWay(NamedTuple):
-    """A way on which the gradient of a shared parameter goes back, from stage late to early.
-
-    ``original`` and ``copy``: where it stands among their trained parameters.
-    """
+    """A way on which the gradient of a shared parameter goes back, from stage late to early."""
 
     early: int
     late: int
-    original: int
-    copy: int
+    original: int  # where it stands among the early stage's trained parameters
+    copy: int  # and among the late one's
 
 
 def tie_ways(ties: Iterable[Tie]) -> Iterator[TieWay]:
@@ -80,10 +76,7 @@ def find_ties(stages: Iterable[nn.Module], trained: Trained = trained) -> tuple[
 def parameter_numbers(
     stages: Sequence[nn.Module], trained: Trained = trained
 ) -> list[list[int | None]]:
-    """Return the number of every stage's trained parameters in the unsplit model.
-
-    None stands for the copy of an earlier stage's, which counts there.
-    """
+    """Return every stage's trained parameters' numbers in the unsplit model, None for copies."""
     known: set[nn.Parameter] = set()
     found: list[list[int | None]] = []
     for stage in stages:
@@ -98,8 +91,7 @@ def parameter_numbers(
 class PartitionStage:
     """A stage: modules in order, whose tensors have their names of the unsplit model.
 
-    ``numbers`` are those of its trained parameters in the unsplit model, None for the copy of an
-    earlier stage's.  ``originals`` are the places among them of those of which a later stage has a
+    ``originals`` are the places among its trained parameters of those of which a later stage has a
     copy, by the number on which the copy's gradient comes (:func:`pipekit.schedules.lower`), and
     ``copies`` those that are copies, by the number on which their gradient goes.
     """
@@ -111,7 +103,7 @@ class PartitionStage:
     edited_buffers: frozenset[str] | None = None  # names; None: perhaps all
     pops: Mapping[Name, int] = field(default_factory=dict)  # skips that lead here, with numbers
     stashes: Mapping[Name, int] = field(default_factory=dict)  # and from here
-    numbers: Sequence[int | None] = ()
+    numbers: Sequence[int | None] = ()  # of :func:`parameter_numbers`
     originals: Mapping[int, int] = field(default_factory=dict)
     copies: Mapping[int, int] = field(default_factory=dict)
 
@@ -205,10 +197,7 @@ def require_handed_on_within(balance: Sequence[int], pairs: Collection[tuple[int
 def require_unshared(
     model: nn.Sequential, balance: Sequence[int], edited: Iterable[tuple[int, str]] = ()
 ) -> None:
-    """Raise ValueError if stages share a buffer, or a weight of a layer that a forward edits.
-
-    Nobody keeps their copies equal, as those of other weights.
-    """
+    """Raise ValueError if stages share a buffer or an edited weight: nobody keeps copies equal."""
     single = dict.fromkeys(model.buffers(), "buffer")
     weights = (model[layer].get_parameter(name) for layer, name in edited)
     single |= dict.fromkeys(weights, "weight, which a forward edits,")

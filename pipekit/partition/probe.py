@@ -56,12 +56,8 @@ def probe(
     """Run ``x``, [rows, ...], through layers in order; they, ``x`` and generators stay as they are.
 
     Refused are outputs that are not tensors, and trained weights that become other tensors; edits
-    of weights, or of what a module keeps in Python, are warned of.
-
-    Args:
-        dtype: of :func:`pipekit.layers.pass_state.autocast`.
-        devices: of each layer; None: all are where the first parameter is.
-        training: whether in training mode, or in evaluation mode.
+    of weights, or of what a module keeps in Python, are warned of.  ``dtype`` is autocast's, and
+    ``devices`` are those of each layer: by default that of the first parameter.
     """
     if devices is None:
         devices = [next(model.parameters(), torch.empty(0)).device] * len(model)
@@ -161,10 +157,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
 
 
 class FlopCounter(FlopCounterMode):
-    """Counts operations, of no module apart: torch's tracker of modules fails on a layer's grad.
-
-    It watches a module's inputs by hooks, with which ``torch.autograd.grad`` of them cannot go.
-    """
+    """Counts operations without torch's tracker of modules, whose hooks break ``autograd.grad``."""
 
     def __init__(self, custom_mapping: dict[Any, Any] | None = None) -> None:
         super().__init__(display=False, custom_mapping=custom_mapping)
@@ -180,11 +173,8 @@ class _NoModules(nullcontext[None]):
 class HandedOn(OperatorMode):
     """Finds layers that read a tensor of another layer which they are not given.
 
-    Meant are tensors that depend on the model's input: what else a layer keeps in a shared object,
-    a table of positions, each stage makes for itself.
-
-    Attributes:
-        found: pairs of layers, the one that made a tensor and the one that read it.
+    Meant are tensors that depend on the model's input: of others each stage makes its own.
+    ``found`` are pairs of layers, the one that made a tensor and the one that read it.
     """
 
     def __init__(self) -> None:
@@ -194,7 +184,6 @@ class HandedOn(OperatorMode):
         self._owners = WeakTensorKeyDictionary()
 
     def begin(self, layer: int, given: Iterable[Tensor]) -> None:
-        """Begin a layer's forward with the tensors that it is given."""
         self._layer = layer
         self._owners.update(dict.fromkeys(given, layer))
 
@@ -230,7 +219,6 @@ def _edits(model: nn.Sequential, batch: Tree, devices: Sequence[torch.device]) -
 
 
 def _held(batch: Tree) -> list[Any]:
-    """Return what is in a batch, where a layer may have put anything."""
     return [leaf for leaf in pytree.tree_leaves(batch) if leaf is not None]
 
 
@@ -270,7 +258,6 @@ def _require_tensors(number: int, layer: nn.Module, output: Tree) -> None:
 
 @contextmanager
 def _explained(number: int, layer: nn.Module) -> Iterator[None]:
-    """Say in an error which layer has raised it."""
     name = f"layer {number} ({type(layer).__name__})"
     try:
         yield
@@ -285,7 +272,6 @@ def _explained(number: int, layer: nn.Module) -> Iterator[None]:
 
 
 def _warn_of_edits(names: Sequence[str]) -> None:
-    """Say what each forward changes that is neither a buffer nor an activation."""
     if names:
         warnings.warn(
             f"the forward changes {', '.join(dict.fromkeys(names))}: in a pipeline it does so for "
@@ -308,7 +294,6 @@ def warn_of_edited_batch() -> None:
 
 
 def _require_in_place(number: int, layer: nn.Module, rebound: Sequence[str]) -> None:
-    """Raise ValueError if a trained weight of a layer is another tensor than before its forward."""
     for name in rebound:
         if layer.get_parameter(name).requires_grad:
             raise ValueError(
@@ -322,9 +307,7 @@ def layer_costs(model: nn.Sequential, flops: Sequence[int]) -> list[float]:
     """Return each layer's operations for a microbatch, by which stages are balanced.
 
     A backward takes twice a forward's, and adds one number to the gradient of each parameter that
-    is trained.  What memory alone limits (poolings, activation functions) counts nothing here; a
-    profile knows of it.  The parameters' bytes do not count either: most of a small convolutional
-    network's are in a linear layer that takes little time.
+    is trained.  What memory alone limits (poolings, activation functions) counts nothing here.
     """
     sizes = [sum(p.numel() for p in trained(layer)) for layer in model]
     return [3.0 * f + size for f, size in zip(flops, sizes, strict=True)]

@@ -32,17 +32,15 @@ def stages(
     """Return any module as a sequence of layers, each of which may begin a stage.
 
     The model runs on the example, and what its modules are called with is recorded.  Its blocks
-    stay the model's own modules, called as they are, with their hooks, autograd functions and
-    activation checkpointing; the operations of torch between them are run again from the record,
-    for any number of rows, and for any lengths where the model allows it: where it takes others,
-    runs the same operations then, and can be cut at as many places.  Lengths that are equal in two
-    of the example's tensors are one length.  Other lengths stay as in the example, and a batch with
-    another is refused when it comes.
+    stay the model's own modules, with their hooks, autograd functions and checkpointing; the
+    operations of torch between them are run again from the record, for any number of rows, and for
+    other lengths where the model takes these, runs the same operations then, and can be cut at as
+    many places.  A batch with another length is refused when it comes.  Lengths that are equal in
+    two of the example's tensors are one length.
 
-    Tensors that are used later go along from layer to layer.  The layers are then compared with the
-    unsplit model on another number of rows, and on other lengths if they may vary: outputs in
-    training and in evaluation mode, buffers and all gradients must be equal to the bit, or nothing
-    is returned.
+    Tensors that are used later go along from layer to layer.  The layers are compared with the
+    unsplit model on other rows and lengths: outputs in training and in evaluation mode, buffers and
+    all gradients must be equal to the bit, or nothing is returned.
 
     Args:
         model: any module.  It is neither changed nor copied; the layers have its own tensors.
@@ -51,9 +49,8 @@ def stages(
         blocks: modules that stay whole, by name or class.  By default the outermost repeated ones:
             elements of ``nn.Sequential``, ``nn.ModuleList`` and ``nn.ModuleDict``, and three or
             more children of one class.
-        freeze: whether to hold what Python reads from tensors between blocks
-            (``.item()``, ``if``) to be always as in the example, with a warning; otherwise it is
-            refused.
+        freeze: whether what Python reads from tensors between blocks (``.item()``, ``if``) is held
+            to be always as in the example, with a warning; otherwise it is refused.
 
     Returns:
         The layers; ``print`` shows them as a table.
@@ -65,37 +62,38 @@ def stages(
             says where and what to do.
 
     Warns:
-        UserWarning: with ``freeze``, what was read where; modules outside the blocks have forward
-            hooks, whose other effects stages do not have.
+        UserWarning: of what was held; of forward hooks outside the blocks, whose other effects
+            stages do not have.
     """
-    _require_module(model)
+    if isinstance(model, type):
+        raise TypeError(f"{model.__name__} is a class: make a model of it, {model.__name__}(...)")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model must be an nn.Module, not {type(model).__name__}")
+    require_data(model)
     if isinstance(example, Mapping):
         example = dict(example)  # as tokenizers and data collators give it, whose class is no dict
     warn_of_hooks(model, blocks)
     hooks = Hooks(model)
     try:
-        recorded, seconds = _recorded(model, example, blocks, freeze)
+        recorded = _recorded(model, example, blocks, freeze)
     except NotRecordable:
         if not hooks.put_back():
             raise
         first_forward(model, example)  # which gives modules their hooks
-        recorded, seconds = _recorded(model, example, blocks, freeze)
+        recorded = _recorded(model, example, blocks, freeze)
     if recorded.frozen:
         warnings.warn(
             f"all batches are assumed to be like the example in these respects: "
             f"{'; '.join(recorded.frozen)}",
             stacklevel=2,
         )
-    return RecordedSequence.of(recorded, seconds)
+    return RecordedSequence.of(recorded)
 
 
-def _recorded(
-    model: nn.Module, example: Any, blocks: Wish | None, freeze: bool
-) -> tuple[RecordedModel, list[float]]:
-    """Return a model as it is recorded and verified, and the seconds of its layers.
+def _recorded(model: nn.Module, example: Any, blocks: Wish | None, freeze: bool) -> RecordedModel:
+    """A forward that reads numbers of tensors is recorded as it behaves under tracing.
 
-    A forward that reads numbers of tensors is recorded as it behaves under tracing, where masks are
-    applied whether or not they hide something; only then is what it reads frozen.
+    Masks are then applied whether or not they hide something; only then is what it reads frozen.
     """
     try:
         return _verified(record(model, example, blocks))
@@ -113,21 +111,13 @@ def _recorded(
     return _verified(record(model, example, blocks, Way(freeze=True)))
 
 
-def _verified(found: Sequence[RecordedModel]) -> tuple[RecordedModel, list[float]]:
-    """Return the first that does what the unsplit model does, and the seconds of its layers."""
+def _verified(found: Sequence[RecordedModel]) -> RecordedModel:
     for recorded in found[:-1]:
         with suppress(NotRecordable):
-            return recorded, verify(recorded)
-    return found[-1], verify(found[-1])
-
-
-def _require_module(model: object) -> None:
-    """Raise TypeError or ValueError unless it is a module that can run."""
-    if isinstance(model, type):
-        raise TypeError(f"{model.__name__} is a class: make a model of it, {model.__name__}(...)")
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"the model must be an nn.Module, not {type(model).__name__}")
-    require_data(model)
+            verify(recorded)
+            return recorded
+    verify(found[-1])
+    return found[-1]
 
 
 def in_plan_order(layers: nn.Sequential, plan: Plan) -> tuple[nn.Sequential, Plan]:
@@ -140,9 +130,8 @@ def in_plan_order(layers: nn.Sequential, plan: Plan) -> tuple[nn.Sequential, Pla
 def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
     """Return the layers of a recorded model in another order (:attr:`pipekit.Plan.order`).
 
-    They are compared with the unsplit model as :func:`pipekit.stages` compared them.  Refused is an
-    order in which one would come before what it reads, or in which they do not do the same to the
-    bit: a tensor read by three layers, say, gets its gradient as a sum in the order of these.
+    Refused is an order in which one would come before what it reads, or in which they do not do the
+    same to the bit: a tensor read by three layers, say, gets its gradient as a sum in this order.
     """
     if not isinstance(layers, RecordedSequence) or layers.origin is None:
         raise ValueError(
@@ -161,7 +150,8 @@ def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
             )
     recorded = layers.origin.in_order(order)
     try:
-        return RecordedSequence.of(recorded, verify(recorded))
+        verify(recorded)
+        return RecordedSequence.of(recorded)
     except NotRecordable as error:
         raise ValueError(f"in the order of the plan, {error}; or {_KEEP_ORDER}") from error
     except KeyError as error:  # of a value, or a size of the batch

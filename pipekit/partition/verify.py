@@ -1,6 +1,5 @@
 """A recorded model beside the unsplit one: outputs, buffers and all gradients, to the bit."""
 
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,11 +27,8 @@ _ADVICE = (
     "use_reentrant=False"
 )
 
-_Outcome = dict[str, Tensor | None]
-"""What one run left, by what it is called in messages; None: a gradient that nothing reached."""
-
-_Parts = dict[nn.Module, Callable[[Any], Any]]
-"""Of a model in the order in which they run, each with the function that calls it."""
+_Outcome = dict[str, Tensor | None]  # by names for messages; None: a gradient that nothing reached
+_Parts = dict[nn.Module, Callable[[Any], Any]]  # in order, each with the function that calls it
 
 
 class _Case(NamedTuple):
@@ -45,52 +41,36 @@ class _Case(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For messages."""
         mode = f"in {'training' if self.training else 'evaluation'} mode, with {self.trial.sizes}"
         return mode + ("" if self.tracked else " and inputs that need no gradient")
 
     def difference(self, one: _Outcome, other: _Outcome) -> str | None:
-        """Return the name of the first tensor that differs, in the order in which they were put."""
         for name in dict.fromkeys([*one, *other]):
             if name not in one or name not in other or not self.equal(one[name], other[name]):
                 return name
         return None
 
 
-def verify(recorded: RecordedModel) -> list[float]:
+def verify(recorded: RecordedModel) -> None:
     """Compare every layer as a stage of its own with the unsplit model, in both modes.
 
     Both run on a batch of other sizes than any recording had, with equal random numbers.  Outputs,
     buffers, the gradients of all parameters and of floating-point inputs must be equal to
     the bit, and the names must be the model's; the first tensor that differs is refused by name.
-    In training, floating-point inputs are tried with and without gradients: without, as most
-    batches come, a module may do something else (weights in a reentrant checkpoint get no
-    gradient).  A model that was told that it is traced is tried with masks that hide something, to
-    the bit, and with masks that do not, to rounding: untraced, it then computes without them.
-    Model and generators are left as they were.
-
-    Returns the seconds that each layer's forward took in training mode, once.
+    Floating-point inputs are tried with and without gradients: without, a module may do something
+    else (weights in a reentrant checkpoint get no gradient).  A model that was told that it is
+    traced is tried with masks that hide something, to the bit, and with masks that do not, to
+    rounding: untraced, it then computes without them.
     """
     stages = recorded.stages()
     _require_names(recorded.model, stages)
-    seconds = [0.0] * len(stages)
-    cut: _Parts = {each: partial(_timed, seconds, n, each) for n, each in enumerate(stages)}
+    cut: _Parts = {each: each for each in stages}
     with left_as_it_was(recorded.model):
         for case in _cases(recorded):
             _compare(recorded, cut, case)
-    return seconds
-
-
-def _timed(seconds: list[float], number: int, stage: RecordedStage, tree: Any) -> Any:
-    start = time.perf_counter()
-    output = stage(tree)
-    if stage.training:
-        seconds[number] = time.perf_counter() - start
-    return output
 
 
 def _cases(recorded: RecordedModel) -> Iterator[_Case]:
-    """Yield what to compare on."""
     trials: list[Any] = [(recorded.trial, _equal)]
     if recorded.traced:
         sizes, batch = recorded.trial
@@ -108,7 +88,6 @@ def _cases(recorded: RecordedModel) -> Iterator[_Case]:
 
 
 def _compare(recorded: RecordedModel, cut: _Parts, case: _Case) -> None:
-    """Refuse stages that do not do what the model does with a batch."""
     model, mode = recorded.model, case.text
     whole: _Parts = {model: partial(batches.call, model)}
 
@@ -147,10 +126,7 @@ def _compare(recorded: RecordedModel, cut: _Parts, case: _Case) -> None:
 
 @contextmanager
 def _dropped_if_equal(model: nn.Module, expected: _Outcome, case: _Case) -> Iterator[None]:
-    """Drop each gradient that is the expected one, and that one, so that not all are there twice.
-
-    One that comes in several parts stays, or differs from the one that was dropped.
-    """
+    """Drop each gradient that is as expected, and the expected one: not all are there twice."""
 
     def compare(key: str, parameter: Tensor) -> None:
         if expected.get(key) is not None and case.equal(expected[key], parameter.grad):
@@ -174,7 +150,6 @@ def _of_gradient(name: str) -> str:
 
 @contextmanager
 def _said(what: str, mode: str) -> Iterator[None]:
-    """Refuse a model that fails with a batch made from the example, whatever it raises."""
     try:
         yield
     except Exception as error:
@@ -183,7 +158,6 @@ def _said(what: str, mode: str) -> Iterator[None]:
 
 
 def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
-    """Return what a forward of the model's parts leaves, and in training a backward."""
     model = recorded.model
     kept = {parameter: parameter.grad for parameter in model.parameters()}
     for parameter in kept:
@@ -220,7 +194,6 @@ def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
 
 
 def _run(parts: _Parts, tree: Any, training: bool) -> tuple[Any, list["_Cut"]]:
-    """Run parts one by one; between them go detached tensors, whose gradients the cuts get."""
     cuts: list[_Cut] = []
     for number, call in enumerate(parts.values()):
         if number:
@@ -234,8 +207,6 @@ def _run(parts: _Parts, tree: Any, training: bool) -> tuple[Any, list["_Cut"]]:
 
 
 class _Cut:
-    """Tensors that one stage made, and what the next one received for them."""
-
     def __init__(self, made: list[Tensor], training: bool) -> None:
         self._made = made
         self._gradients: dict[int, Tensor] = {}
@@ -248,14 +219,10 @@ class _Cut:
         """Take the gradients as the hooks leave them that the next stage has given its input."""
         for number, tensor in enumerate(self.received):
             if tensor.requires_grad:
-                tensor.register_hook(partial(self._take, number))
-
-    def _take(self, number: int, gradient: Tensor) -> None:
-        # As autograd computed it: a leaf's .grad may have other strides, hence other roundings.
-        self._gradients[number] = gradient.detach()
+                # As autograd computed it: .grad may have other strides, hence other roundings.
+                tensor.register_hook(partial(self._gradients.__setitem__, number))
 
     def backward(self) -> None:
-        """Run the backward of the stage that made the tensors, from the gradients that came."""
         reached = [n for n in sorted(self._gradients) if self._made[n].requires_grad]
         if reached:
             roots = [self._made[n] for n in reached]
@@ -298,7 +265,6 @@ def _put_forward(outcome: _Outcome, output: Any, model: nn.Module, parts: _Parts
 
 
 def _near(one: Tensor | None, other: Tensor | None) -> bool:
-    """Return whether two tensors differ by no more than rounding."""
     if one is None or other is None or not one.is_floating_point() or one.shape != other.shape:
         return _equal(one, other)
     bound = rounding(one.dtype) * one.abs().max() if one.numel() else 0.0

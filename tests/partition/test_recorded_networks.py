@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import Pipeline, oracle, schedules
-from pipekit.partition.recording.batch import with_shapes
+from pipekit.partition.recording.batch import resized
 from pipekit.partition.recording.templates import tensors
 from pipekit.partition.stages import stages
 from tests.engine.examples import values
@@ -122,7 +122,7 @@ def test_every_method_trains_its_stages_as_the_oracle_does(name: str, method: st
 
 def with_lengths(batch: Any, length: int) -> Any:
     """Return a batch of texts, so long."""
-    return with_shapes(batch, [(len(tensor), length) for tensor in tensors(batch)])
+    return resized(batch, {(number, 1): length for number in range(len(tensors(batch)))})
 
 
 # --- families of transformers with masks, padding and labels of their own

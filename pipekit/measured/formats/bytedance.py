@@ -82,11 +82,7 @@ def read(path: Path) -> Recording:
 
 
 def _one_behind_the_other(rows: pd.DataFrame) -> pd.DataFrame:
-    """Put steps one behind the other, and return where each begins and ends.
-
-    Each counts the seconds as published; on a clock that began long before, from its first
-    operation.
-    """
+    """Each step counts the published seconds; on a clock that began long before, from its first."""
     place, steps = pd.factorize(rows["step"], sort=True)
     by_step = rows.groupby(place)
     first, last = (by_step[name].agg(end) for name, end in (("start_s", "min"), ("end_s", "max")))
@@ -102,8 +98,7 @@ def _one_behind_the_other(rows: pd.DataFrame) -> pd.DataFrame:
 def _joined(rows: pd.DataFrame) -> pd.DataFrame:
     """Return operations with the groups in which they end, and messages with their passes.
 
-    A worker sends and receives messages in the order of its passes, and takes part in its other
-    communications in one order, too.
+    A worker takes part in messages and other communications in the order of its passes.
     """
     kind, stage = rows["kind"], rows["stage"].to_numpy(copy=True)
     microbatch, meets = rows["microbatch"].to_numpy(copy=True), kind.cat.codes.to_numpy(int)
@@ -128,6 +123,5 @@ def _joined(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _counted(keys: Numbers) -> Numbers:
-    """Return how many of the same key stand before each."""
     found: Numbers = pd.Series(keys).groupby(keys, sort=False).cumcount().to_numpy(copy=True)
     return found

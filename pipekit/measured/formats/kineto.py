@@ -27,19 +27,15 @@ _LABEL = "user_annotation"
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("_runtime", "_driver")
 _RAN = "microseconds of kernels"
-Pass = tuple[int, str, int]
-"""Stage, op and microbatch."""
+Pass = tuple[int, str, int]  # stage, op and microbatch
 _SPANS = (_ACTION, _SIMPLE, _STEP, re.compile(_UPDATE + ".*"))
 
 
 def label_actions(*stages: Any) -> None:
-    """Let torch.profiler see each pass of some stages, without the wait for its input.
+    """Let torch.profiler see each pass of torch's ``PipelineStage`` objects without its wait.
 
     torch labels the actions of its multi-stage schedules with their waits, and those of
-    ``Schedule1F1B`` not at all.  Call it once, before the first step.
-
-    Args:
-        stages: of torch.distributed.pipelining, ``PipelineStage(...)``; each is changed.
+    ``Schedule1F1B`` not at all.  The stages are changed: call it once, before the first step.
     """
     for stage in stages:
         for name, letter in (
@@ -104,10 +100,7 @@ def read(path: Path) -> Recording:
 
 
 def _ranks(found: list[Path]) -> Sequence[int]:
-    """Return the ranks by the numbers in the files' names that count from 0; else in their order.
-
-    Such names also have hosts, process numbers and times.
-    """
+    """Of the numbers in files' names (hosts, processes, times) those from 0 on are the ranks."""
     numbers = [[int(digits) for digits in re.findall(r"\d+", str(file))] for file in found]
     if len(found) == 1:
         return numbers[0][-1:] or [0]
@@ -118,7 +111,6 @@ def _ranks(found: list[Path]) -> Sequence[int]:
 
 
 def _spans(file: Path) -> list[dict[str, Any]]:
-    """Return the spans that say something, in order; those of passes on a GPU, over its kernels."""
     recorded = events(file)
     mine = [
         event
@@ -145,10 +137,7 @@ def _busy(spans: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _kernels(recorded: Sequence[dict[str, Any]]) -> np.ndarray:
-    """Return the kernels, in the order of their launches: [number, (launched, start, end)].
-
-    Those of messages (NCCL) are left out: they wait for the other rank.
-    """
+    """Return [kernels, (launched, start, end)], as launched, without NCCL's, which wait."""
     kernels, launched = [], {}
     for event in recorded:
         cat, about = str(event.get("cat")), event.get("args") or {}
@@ -163,8 +152,7 @@ def _kernels(recorded: Sequence[dict[str, Any]]) -> np.ndarray:
 def _over_kernels(spans: list[dict[str, Any]], kernels: np.ndarray) -> list[dict[str, Any]]:
     """Return the spans from the first kernel to the last that were launched within each.
 
-    The profiler's own spans on a GPU lack backwards, which a thread of autograd's launches: what is
-    launched during a pass, by any thread, is of the pass.  Without any, a pass takes no time there.
+    The profiler's own spans on a GPU lack backwards, which a thread of autograd's launches.
     """
     if not len(kernels):
         return spans
@@ -182,7 +170,6 @@ def _over_kernels(spans: list[dict[str, Any]], kernels: np.ndarray) -> list[dict
 
 
 def _passes(spans: list[dict[str, Any]], base: float, rank: int) -> Iterator[dict[str, Any]]:
-    """Yield a rank's passes; a step begins where the profiler says so, or a pass comes again."""
     numbers = iter(_steps([found for span in spans if (found := _pass(span["name"], rank))]))
     marked, step = any(_STEP.fullmatch(span["name"]) for span in spans), 0
     for span in spans:
@@ -200,8 +187,8 @@ def _passes(spans: list[dict[str, Any]], base: float, rank: int) -> Iterator[dic
 def _steps(passes: Sequence[Pass]) -> Sequence[int]:
     """Return the step of each pass: one ends before a pass comes again.
 
-    The first step or the last may be cut off.  Counted from the beginning or from the end, the
-    others are whole, which begin with an earlier microbatch.
+    The first or the last may be cut off.  The others are whole if counted from the beginning or
+    from the end: from where they begin with an earlier microbatch.
     """
     ahead, behind = _repeats(passes), _repeats(passes[::-1])[::-1]
     behind = [behind[0] - number for number in behind]
@@ -209,7 +196,6 @@ def _steps(passes: Sequence[Pass]) -> Sequence[int]:
 
 
 def _repeats(passes: Sequence[Pass]) -> list[int]:
-    """Return of each pass how often passes had come again by then."""
     found, seen, count = list[int](), set[Pass](), 0
     for each in passes:
         if each in seen:

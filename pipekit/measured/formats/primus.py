@@ -25,8 +25,6 @@ class _Config(BaseModel):
     pp_size: int = Field(ge=1, le=10_000)
     vp_size: int | None = None
     vpp_size: int | None = None
-    num_mbs: int | None = None
-    micro_batches: int | None = None
 
 
 class _Iteration(BaseModel):

@@ -21,20 +21,16 @@ class Recording:
         rows: one an operation: worker, stage, kind (an op's name, or another), microbatch, step,
             start_s, end_s; replica, if the format says which of several pipelines it is of; moves
             and group as in :attr:`pipekit.Trace.other`, if it records communication.
-        name: of the file, for titles.
-        workers: all that were recorded.
         steps: step, start_s, end_s on the clock of ``rows``, perhaps a row for each worker; None:
             from first operation to last.
-        own_clocks: whether each worker counts from its own start of each step.
-        notes: what reading left out.
     """
 
     rows: pd.DataFrame
-    name: str
-    workers: int
+    name: str  # of the file, for titles
+    workers: int  # all that were recorded
     steps: pd.DataFrame | None = None
-    own_clocks: bool = False
-    notes: tuple[str, ...] = ()
+    own_clocks: bool = False  # whether each worker counts from its own start of each step
+    notes: tuple[str, ...] = ()  # what reading left out
 
     @cached_property
     def passes(self) -> pd.DataFrame:
@@ -59,11 +55,7 @@ def files(path: Path) -> Iterator[Path]:
 
 
 def content(path: Path) -> Any:
-    """Return what stands in a JSON file, also one that is compressed by gzip.
-
-    Raises:
-        ValueError: it is not JSON, or cut off.
-    """
+    """Return what stands in a JSON file, also a gzipped one; ValueError if it is cut off."""
     about = path.stat()
     return _content(path, about.st_mtime_ns, about.st_size)
 

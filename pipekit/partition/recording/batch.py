@@ -1,9 +1,9 @@
 """Batches for a model that runs to be looked at, and that is left as it was."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from pipekit.devices import random_states_put_back
 from pipekit.layers.edited_tensors import weights_untouched
-from pipekit.layers.module_state import buffers_untouched, modes_put_back, state_untouched
+from pipekit.layers.module_state import buffers_untouched, modes_put_back
 from pipekit.layers.python_state import PythonState, module_names
 from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.partition.recording.refusal import NotRecordable
@@ -20,8 +20,8 @@ from pipekit.partition.recording.templates import require_no_dataclass, tensors
 
 _ABSENT = object()
 
+# What PyTorch says if a model lets an input require gradients that comes with them.
 LEAVES_ALONE = "you can only change requires_grad flags of leaf variables"
-"""What PyTorch says if a model lets an input require gradients that comes with them."""
 
 
 def call(model: nn.Module, batch: Any) -> Any:
@@ -53,41 +53,33 @@ def rows_of(batch: Any) -> int:
 
 
 def with_rows(batch: Any, rows: int) -> Any:
-    """Return a batch of ``rows`` rows, taken in turn from the second row of ``batch`` on.
-
-    Floating-point numbers are scaled too, so that what a forward computes from the rows' contents
-    differs.  Tensors with another first dimension are taken to belong to all rows.
-    """
+    """Return a batch of other rows; tensors with another first dimension belong to all rows."""
     known = rows_of(batch)
-    shapes = [list(tensor.shape) for tensor in tensors(batch)]
-    for shape in shapes:
-        if shape and shape[0] == known:
-            shape[0] = rows
-    return with_shapes(batch, shapes)
+    having = (n for n, each in enumerate(tensors(batch)) if each.dim() and len(each) == known)
+    return resized(batch, {(number, 0): rows for number in having})
 
 
-def with_shapes(batch: Any, shapes: Iterable[Sequence[int]]) -> Any:
-    """Return a batch whose tensors have other shapes: rows and so on of ``batch``, taken in turn.
+def resized(batch: Any, lengths: Mapping[tuple[int, int], int]) -> Any:
+    """Return a batch with other lengths by (tensor, dimension): rows and so on, taken in turn.
 
     A first dimension of another length begins with its second row.  Floating-point numbers of
-    tensors that have another shape are scaled.
+    tensors that have another shape are scaled, so that what a forward computes of them differs.
     """
-    shapes = iter(shapes)
+    numbers = count()
 
-    def resized(leaf: Any) -> Any:
+    def changed(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        chosen = leaf.detach().clone()
-        for dimension, length in enumerate(next(shapes)):
-            known = leaf.shape[dimension]
+        number, chosen = next(numbers), leaf.detach().clone()
+        for dimension, known in enumerate(leaf.shape):
+            length = lengths.get((number, dimension), known)
             if length != known:
                 places = torch.arange(length, device=leaf.device) + (dimension == 0)
                 chosen = chosen.index_select(dimension, places % known)
-        return (
-            chosen * 0.75 if chosen.is_floating_point() and chosen.shape != leaf.shape else chosen
-        )
+        is_other = chosen.is_floating_point() and chosen.shape != leaf.shape
+        return chosen * 0.75 if is_other else chosen
 
-    return tree_map(resized, batch)
+    return tree_map(changed, batch)
 
 
 def with_masks(batch: Any, padded: bool) -> Any:
@@ -110,10 +102,10 @@ def with_masks(batch: Any, padded: bool) -> Any:
 
 
 def copied(batch: Any, tracked: list[Tensor] | None = None) -> Any:
-    """Return a copy of the batch, as a data loader gives it; its gradients go to ``tracked``.
+    """Return a copy of the batch, as a data loader gives it.
 
-    With a list, floating-point tensors track gradients.  They are no leaves, so that a model may
-    edit them in place; the list gets the leaf of each.
+    With ``tracked``, floating-point tensors track gradients.  They are no leaves, so that a model
+    may edit them in place; the list gets the leaf of each.
     """
 
     def copy_of(leaf: Any) -> Any:
@@ -141,13 +133,6 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def run_to_look_at(model: nn.Module, edited: Collection[str]) -> Iterator[None]:
-    """Let a forward leave nothing: no buffers, nothing in Python, none of the weights it edits."""
-    with state_untouched(model), weights_untouched(model, edited):
-        yield
-
-
 class Hooks:
     """The forward hooks of all modules, as they are now."""
 
@@ -172,11 +157,7 @@ def first_forward(model: nn.Module, batch: Any) -> None:
 
 @contextmanager
 def drawing_from_torch() -> Iterator[None]:
-    """Refuse a forward that draws from Python's or NumPy's generator.
-
-    Between blocks a record would hold what was drawn to be so for ever; within one, stages would
-    draw in no fixed order.
-    """
+    """Refuse a forward that draws from the generator of Python or NumPy: stages have no order."""
     before = numbers_so_far()
     yield
     drawn = drawn_since(before)
@@ -211,5 +192,4 @@ def stateless(outer: Iterable[nn.Module], model: nn.Module) -> Iterator[None]:
 
 
 def _tensors(module: nn.Module) -> dict[str, object]:
-    """Return a module's own parameters and buffers, by name."""
     return {**module._parameters, **module._buffers}

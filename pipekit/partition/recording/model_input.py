@@ -130,7 +130,6 @@ def holds_value(template: Template) -> bool:
 
 
 def _names(example: Template) -> list[Any]:
-    """Return the keys of a dict; of all else none."""
     is_dict = isinstance(example, Container) and issubclass(example.type, dict)
     return list(example.context) if is_dict else []
 

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from pipekit.partition.recording.refusal import NotRecordable
 
-SIBLINGS = 3
-"""So many children of one class make blocks of them (two may be an encoder and a decoder)."""
+SIBLINGS = 3  # children of one class that are blocks: two may be an encoder and a decoder
 
 _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
@@ -18,8 +17,7 @@ Wish = Sequence[str | type[nn.Module]]
 class Blocks:
     """Which modules of a model stay ``whole``; the forwards of the ``outer`` ones are recorded.
 
-    ``wish``: names of modules that stay whole, or classes, all of whose outermost instances are
-    meant; None: the outermost repeated modules.
+    ``wish`` names them, or classes, of which the outermost instances are meant.
     """
 
     def __init__(self, model: nn.Module, wish: Wish | None = None) -> None:
@@ -35,12 +33,7 @@ class Blocks:
 
 
 def find_blocks(model: nn.Module) -> list[str]:
-    """Return the names of the outermost repeated modules, in the order of ``named_modules()``.
-
-    Elements of ``nn.ModuleList``, ``nn.ModuleDict`` and ``nn.Sequential`` are blocks, and so are
-    three or more children of one class.  An element that has a list of repeated modules itself (a
-    stage of a Swin transformer, say) is opened.
-    """
+    """Return the names of the outermost repeated modules; Swin's stages, say, are opened."""
     return list(_within("", model))
 
 
@@ -124,13 +117,11 @@ class ModelNames:
         for _, path, module in sorted(paths, key=lambda each: each[0]):
             self._place(stage, path, module)
         for name in weights:
-            self._place(stage, name, self._tensor(name))
+            owner, _, local_name = name.rpartition(".")
+            self._place(stage, name, getattr(self._model.get_submodule(owner), local_name))
 
     def homes(self, stages: Sequence[nn.Module]) -> Iterator[tuple[int, str]]:
-        """Yield, for names that no stage has, (stage, name): that of its other name, or the last.
-
-        So a weight that no forward reads stays part of the model, near its neighbours.
-        """
+        """Yield (stage, name) for weights that no forward reads: their other name's or the last."""
         held = [dict(_named_tensors(stage)) for stage in stages]
         present = {name for tensors in held for name in tensors}
         home_of = {tensor: n for n, tensors in enumerate(held) for tensor in tensors.values()}
@@ -142,20 +133,13 @@ class ModelNames:
                 yield home_of.get(tensor, near), name
 
     def aliases(self) -> list[list[str]]:
-        """Return the names of each trained parameter that has several."""
         return [
             names
             for tensor, names in self._tensors.items()
             if len(names) > 1 and isinstance(tensor, nn.Parameter)
         ]
 
-    def _tensor(self, name: str) -> Tensor:
-        owner, _, local_name = name.rpartition(".")
-        tensor: Tensor = getattr(self._model.get_submodule(owner), local_name)
-        return tensor
-
     def _place(self, stage: nn.Module, name: str, placed: nn.Module | Tensor) -> None:
-        """Let ``stage`` have a module or tensor of that name; empty modules lead there."""
         *path, local_name = name.split(".")
         owner = stage
         for each in path:

@@ -59,11 +59,10 @@ def last_name(func: Callable[..., Any]) -> str:
 
 
 class OperatorKinds(OperatorMode):
-    """Notes, while it is entered, what kinds of operators have run since the last reset.
+    """Notes what kinds of operators have run since the last reset, and shows them to ``written``.
 
-    ``drew``: a generator's state has changed.  An operator's tag alone would not say so: attention
-    has it also where nothing is dropped.  ``shape_from_data``: the shape of an operator's output
-    depended on numbers in its input.  ``written`` is shown each operator before it runs.
+    ``drew``: a generator's state has changed; attention has the tag also where nothing is dropped.
+    ``shape_from_data``: the shape of an operator's output depended on numbers in its input.
     """
 
     def __init__(self, device: torch.device, written: WrittenTensors) -> None:
@@ -73,7 +72,6 @@ class OperatorKinds(OperatorMode):
         self.reset()
 
     def reset(self) -> None:
-        """Forget what ran."""
         self.drew = self.shape_from_data = False
 
     def __torch_dispatch__(
@@ -94,7 +92,6 @@ class OperatorKinds(OperatorMode):
 
 
 def _indexes_by_integers(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Return whether an operator takes as many elements as its indices have, unlike booleans."""
     return func is torch.ops.aten.index.Tensor and not any(
         isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
     )

@@ -19,10 +19,7 @@ from pipekit.partition.recording.templates import (
 
 
 class Within(NamedTuple):
-    """A tensor that a module within a block gives, and something beside the block uses.
-
-    Hooks hand it on: so transformers collects the logits of routers, and attentions.
-    """
+    """A tensor of a module within a block that hooks hand on (transformers' router logits, say)."""
 
     module: str
     call: int  # of the module in that of the block
@@ -31,10 +28,7 @@ class Within(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedStep:
-    """A call of one of the model's blocks, or one operation on tensors.
-
-    Either ``module`` or ``operation`` is the name of the module, or of the function, called.
-    """
+    """A call of one of the model's blocks, or one operation on tensors, by its function's name."""
 
     module: str | None = None
     operation: str | None = None
@@ -50,7 +44,6 @@ class RecordedStep:
     place: str = ""  # file:line of the call
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return what ``function``, which the step calls, returns for arguments."""
         if self.grad and self.autocast is None:
             return function(*args, **kwargs)
         grad = nullcontext() if self.grad else torch.no_grad()
@@ -64,7 +57,6 @@ class RecordedStep:
 
     @property
     def weights(self) -> frozenset[str]:
-        """The parameters and buffers that are among the arguments, by name."""
         return frozenset(
             leaf.name for leaf in leaves(self.arguments) if isinstance(leaf, NamedWeight)
         )
@@ -94,11 +86,9 @@ class Growth(NamedTuple):
         return f"{times}{self.size}{f' + {self.plus}' if self.plus else ''}"
 
     def size_at(self, length: int) -> int:
-        """Return the size of the batch that makes the dimension so long."""
         return (length - self.plus) // self.times
 
     def length_at(self, size: int) -> int:
-        """Return how long the dimension is for a size."""
         return self.times * size + self.plus
 
 
@@ -157,10 +147,7 @@ class Program:
         return positions
 
     def alive(self, cut: int) -> tuple[int, ...]:
-        """Return the values made before step ``cut`` that it or a later one, or the output, reads.
-
-        They are what a cut before that step carries, as they were made.
-        """
+        """Return the values, in their order, that a cut before step ``cut`` carries."""
         return tuple(n for n, (made, read) in self._lives.items() if made <= cut <= read)
 
     def size_sources(self, carried: Iterable[int]) -> dict[str, SizeSource]:
@@ -172,16 +159,9 @@ class Program:
                     found.setdefault(growth.size, SizeSource(number, dimension, growth))
         return found
 
-    def carried_bytes(self, cut: int) -> int:
-        """Return how many bytes a cut before step ``cut`` carries, in the example."""
-        return sum(self.made[number].nbytes for number in self.alive(cut))
-
     @cached_property
     def _lives(self) -> dict[int, tuple[int, int]]:
-        """For each value that is read, the step before which it is there, and the last to read it.
-
-        The output is read by a step behind all others.
-        """
+        """By value: the step before which it is there, and the last to read it, or one behind."""
         made = dict.fromkeys(values(self.batch), 0)
         last: dict[int, int] = {}
         for position, step in enumerate(self.steps):

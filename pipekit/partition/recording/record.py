@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from pipekit.layers.edited_tensors import WrittenTensors
-from pipekit.layers.module_state import in_evaluation, set_mode
+from pipekit.layers.edited_tensors import WrittenTensors, weights_untouched
+from pipekit.layers.module_state import in_evaluation, set_mode, state_untouched
 from pipekit.layers.python_state import module_names
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.batch import (
     device_of,
     drawing_from_torch,
     left_as_it_was,
-    run_to_look_at,
     stateless,
 )
 from pipekit.partition.recording.modules import Blocks, Wish
@@ -27,18 +26,13 @@ from pipekit.partition.recording.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording.recorder import PLAIN, Recorder, Way
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import tensors
-from pipekit.partition.recording.unify import ROWS, Sizes, sizes_text, unify
+from pipekit.partition.recording.unify import ROWS, Sizes, Unifier, sizes_text
 
-Programs = tuple[Program, Program]
-"""In training and in evaluation mode."""
-
-Dimensions = list[tuple[int, int]]
-"""Places of tensors in the batch, and dimensions of these."""
+Programs = tuple[Program, Program]  # in training and in evaluation mode
+Dimensions = list[tuple[int, int]]  # places of tensors in the batch, and dimensions of these
 
 
 class _FreeLength(NamedTuple):
-    """A length of the batch that the model lets vary, with a recording of another one."""
-
     dimensions: Dimensions
     known: int
     other: int
@@ -48,24 +42,19 @@ class _FreeLength(NamedTuple):
 def record(
     model: nn.Module, example: Any, wish: Wish | None = None, way: Way = PLAIN
 ) -> list[RecordedModel]:
-    """Return a module as a row of layers: its blocks as they are, the operations between recorded.
+    """Return a module as a row of layers; if some lengths may vary, the model with these first.
 
-    The model runs in training and in evaluation mode, on the example's rows and on another number
-    of them, which tells what depends on the number of rows; and on other lengths, each by itself.
-    A length is free if the model takes others, runs the same operations then, and can be cut at as
-    many places.  If some are, the model with these lengths comes before the one without.  The
-    model's buffers, modes and the random generators are left as they were.
+    It runs in both modes, on other numbers of rows, and on other lengths, each by itself.
     """
-    rows = batches.rows_of(example)
-    blocks = Blocks(model, wish)
-    forwards = _Forwards(model, blocks, way)
+    forwards = _Forwards(model, example, wish, way)
+    rows = forwards.rows
     with left_as_it_was(model), drawing_from_torch():
         recorded = forwards.record(example)
-        few, others, programs = _of_other_rows(forwards, example, recorded)
+        few, others, programs = forwards.of_other_rows(recorded)
         trial = Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2))
         fixed = RecordedModel(model, programs, trial, way.traced, forwards.edited)
-        free = list(_free_lengths(forwards, example, few, others))
-        longer_or_shorter = _trial(forwards, example, free) if free else None
+        free = list(forwards.free_lengths(few, others))
+        longer_or_shorter = forwards.trial(free) if free else None
         if longer_or_shorter is None:
             return [fixed]
         sizes = ["length", *(f"length{n}" for n in range(2, len(free) + 1))]
@@ -83,16 +72,16 @@ def record(
 
 
 class _Forwards:
-    """Records forwards of a model in both modes."""
-
-    def __init__(self, model: nn.Module, blocks: Blocks, way: Way) -> None:
-        self.model, self.device = model, device_of(model)
-        self._tracked = True
+    def __init__(self, model: nn.Module, example: Any, wish: Wish | None, way: Way) -> None:
+        self.rows = batches.rows_of(example)
         self.edited: set[str] = set()  # names of weights that a forward has edited
-        self._blocks, self._way, self._kept = blocks, way, in_evaluation(model)
+        self._model, self._example, self._way = model, example, way
+        self._blocks, self._kept = Blocks(model, wish), in_evaluation(model)
+        self._device, self._tracked = device_of(model), True
+        # Beyond the end of a table of positions, say, an accelerator is lost to the process.
+        self._goes_beyond = self._device.type == "cpu"
 
     def record(self, batch: Any) -> Programs:
-        """Return what the forwards of a batch leave, in training and in evaluation mode."""
         try:
             return self._one(batch, training=True), self._one(batch, training=False)
         except RuntimeError as error:
@@ -102,17 +91,14 @@ class _Forwards:
         return self.record(batch)
 
     def _one(self, batch: Any, *, training: bool) -> Program:
-        set_mode(self.model, training, self._kept)
+        model = self._model
+        set_mode(model, training, self._kept)
         sample = batches.copied(batch, tracked=[] if self._tracked else None)
-        with (
-            run_to_look_at(self.model, ()),
-            stateless(self._blocks.outer, self.model),
-            torch.enable_grad(),
-        ):
-            written = WrittenTensors(self.model)
-            recorder = Recorder(self.model, self._blocks.whole, self.device, self._way, written)
+        with state_untouched(model), stateless(self._blocks.outer, model), torch.enable_grad():
+            written = WrittenTensors(model)
+            recorder = Recorder(model, self._blocks.whole, self._device, self._way, written)
             try:
-                return recorder.run(partial(batches.call, self.model), sample)
+                return recorder.run(partial(batches.call, model), sample)
             except Exception as error:
                 mode = "training" if training else "evaluation"
                 rows = batches.rows_of(batch)
@@ -129,124 +115,88 @@ class _Forwards:
                     written.put_back()
 
     def programs(self, recordings: Sequence[tuple[Sizes, Programs]]) -> Programs:
-        """Return the programs, in training and in evaluation mode, of batches of several sizes."""
         training, evaluation = (
-            unify([(sizes, recorded[mode]) for sizes, recorded in recordings], self.device)
+            Unifier([(sizes, each[mode]) for sizes, each in recordings], self._device).program()
             for mode in (0, 1)
         )
         return training, evaluation
 
-    def longer(self, *wanted: Any) -> list[Any]:
-        """Return what asks for lengths beyond the example's, which may be beyond a table's end.
+    def of_other_rows(self, recorded: Programs) -> tuple[int, Programs, Programs]:
+        """Return another number of rows, its recordings, and the programs that hold for both."""
+        rows = self.rows
 
-        An accelerator is lost to the process then.
-        """
-        return list(wanted) if self.device.type == "cpu" else []
+        def of(other: int) -> tuple[int, Programs, Programs]:
+            found = self.record(batches.with_rows(self._example, other))
+            return other, found, self.programs([({ROWS: rows}, recorded), ({ROWS: other}, found)])
 
-    def runs(self, batch: Any) -> bool:
-        """Return whether the model takes a batch; beyond its tables' ends, say, it does not."""
+        few = 3 if rows % 2 == 0 else 2  # so that what is the same for all even numbers is noticed
+        if few < rows:
+            with suppress(Exception):  # whatever the model says of that batch
+                return of(few)
         try:
-            with run_to_look_at(self.model, self.edited), torch.no_grad():
-                batches.call(self.model, batch)
-        except Exception:  # whatever it says of that batch
-            return False
-        return True
+            return of(rows + 1)
+        except NotRecordable:
+            raise
+        except Exception as error:
+            raise NotRecordable(
+                f"the model takes the example's {rows} rows, and fails on {rows + 1}, but "
+                f"microbatches have other numbers of rows than a batch: let its forward take any. "
+                f"Tensors of {rows} entries count as rows: if one has none a row (positions, say), "
+                f"give an example with another number of rows"
+            ) from error
 
+    def free_lengths(self, few: int, recorded: Programs) -> Iterator[_FreeLength]:
+        """Yield the lengths that may vary, with recordings of ``few`` rows, as ``recorded`` are."""
+        small = batches.with_rows(self._example, few)
+        places: dict[int, dict[int, Dimensions]] = {}  # by length, and how often its tensor had it
+        for number, tensor in enumerate(tensors(self._example)):
+            shape = list(tensor.shape)
+            for dimension, length in enumerate(shape):
+                if length > 1 and (dimension or length != self.rows):
+                    before = shape[:dimension].count(length)
+                    places.setdefault(length, {}).setdefault(before, []).append((number, dimension))
+        for length, groups in places.items():
+            found = [self._free(small, few, recorded, each, length) for each in groups.values()]
+            if not any(found) and len(groups) > 1:  # both sides of a square, say
+                together = [place for group in groups.values() for place in group]
+                found = [self._free(small, few, recorded, together, length)]
+            yield from filter(None, found)
 
-def _of_other_rows(
-    forwards: _Forwards, example: Any, recorded: Programs
-) -> tuple[int, Programs, Programs]:
-    """Return another number of rows, its recordings, and the programs that hold for both numbers.
+    def _free(
+        self, small: Any, rows: int, recorded: Programs, dimensions: Dimensions, known: int
+    ) -> _FreeLength | None:
+        """Return a length with a recording of another one; None: the model wants this one."""
+        shorter = [known // 2] if known > 3 else []
+        is_image = any(tensors(small)[number].dim() > 3 for number, _ in dimensions)
+        longer = [2 * known] if self._goes_beyond and not is_image else []  # of images four times
+        for other in [*shorter, *longer]:
+            try:
+                found = self.record(batches.resized(small, dict.fromkeys(dimensions, other)))
+                recordings = ((known, recorded), (other, found))
+                self.programs([({ROWS: rows, "length": n}, each) for n, each in recordings])
+            except Exception:  # whatever the model says of that batch
+                continue
+            return _FreeLength(dimensions, known, other, found)
+        return None
 
-    Few rows take less time; one more than the example's is for models that want as many.
-    """
-    rows = batches.rows_of(example)
-
-    def of(other: int) -> tuple[int, Programs, Programs]:
-        found = forwards.record(batches.with_rows(example, other))
-        return other, found, forwards.programs([({ROWS: rows}, recorded), ({ROWS: other}, found)])
-
-    few = 3 if rows % 2 == 0 else 2  # so that what is the same for all even numbers is noticed
-    if few < rows:
-        with suppress(Exception):  # whatever the model says of that batch
-            return of(few)
-    try:
-        return of(rows + 1)
-    except NotRecordable:
-        raise
-    except Exception as error:
-        raise NotRecordable(
-            f"the model takes the example's {rows} rows, and fails on {rows + 1}, but microbatches "
-            f"have other numbers of rows than a batch: let its forward take any. Tensors of "
-            f"{rows} entries count as rows: if one has none a row (positions, say), give an "
-            f"example with another number of rows"
-        ) from error
-
-
-def _free_lengths(
-    forwards: _Forwards, example: Any, few: int, recorded: Programs
-) -> Iterator[_FreeLength]:
-    """Yield the lengths that may vary, with recordings of ``few`` rows, as ``recorded`` are.
-
-    Equal lengths of two tensors are one length.
-    """
-    rows = batches.rows_of(example)
-    small = batches.with_rows(example, few)
-    places: dict[int, dict[int, Dimensions]] = {}  # by length, and how often its tensor had it
-    for number, tensor in enumerate(tensors(example)):
-        shape = list(tensor.shape)
-        for dimension, length in enumerate(shape):
-            if length > 1 and (dimension or length != rows):
-                before = shape[:dimension].count(length)
-                places.setdefault(length, {}).setdefault(before, []).append((number, dimension))
-    for length, groups in places.items():
-        found = [_free_length(forwards, small, recorded, each, length) for each in groups.values()]
-        if not any(found) and len(groups) > 1:  # both sides of a square, say
-            together = [place for group in groups.values() for place in group]
-            found = [_free_length(forwards, small, recorded, together, length)]
-        yield from filter(None, found)
-
-
-def _free_length(
-    forwards: _Forwards, example: Any, recorded: Programs, dimensions: Dimensions, known: int
-) -> _FreeLength | None:
-    """Return a length with a recording of another one; None: the model wants this one."""
-    rows = batches.rows_of(example)
-    shorter = [known // 2] if known > 3 else []
-    is_image = any(tensors(example)[number].dim() > 3 for number, _ in dimensions)
-    longer = [] if is_image else forwards.longer(2 * known)  # of images four times as long
-    for other in [*shorter, *longer]:
-        try:
-            found = forwards.record(_resized(example, dict.fromkeys(dimensions, other)))
-            recordings = ((known, recorded), (other, found))
-            forwards.programs([({ROWS: rows, "length": n}, each) for n, each in recordings])
-        except Exception:  # whatever the model says of that batch
-            continue
-        return _FreeLength(dimensions, known, other, found)
-    return None
-
-
-def _trial(forwards: _Forwards, example: Any, free: Sequence[_FreeLength]) -> Trial | None:
-    """Return a batch that the model takes, all of whose sizes differ from the recorded ones."""
-    rows = batches.rows_of(example) + 2
-    changes = [(0.75, 0), *forwards.longer((1.5, 0), (1, 1))]
-    for times, plus in changes:
-        lengths = [math.ceil(times * each.known) + plus for each in free]
-        if any(n in (1, each.known, each.other) for n, each in zip(lengths, free, strict=True)):
-            continue
-        changed = {d: n for n, each in zip(lengths, free, strict=True) for d in each.dimensions}
-        batch = _resized(batches.with_rows(example, rows), changed)
-        if forwards.runs(batch):
-            return Trial(sizes_text({ROWS: rows, **dict(enumerate(lengths))}), batch)
-    return None
-
-
-def _resized(batch: Any, lengths: Mapping[tuple[int, int], int]) -> Any:
-    """Return a batch some of whose tensors' dimensions have other lengths."""
-    shapes = [list(tensor.shape) for tensor in tensors(batch)]
-    for (number, dimension), length in lengths.items():
-        shapes[number][dimension] = length
-    return batches.with_shapes(batch, shapes)
+    def trial(self, free: Sequence[_FreeLength]) -> Trial | None:
+        """Return a batch that the model takes, all of whose sizes differ from the recorded ones."""
+        rows = self.rows + 2
+        for times, plus in [(0.75, 0), (1.5, 0), (1, 1)][: 3 if self._goes_beyond else 1]:
+            lengths = [math.ceil(times * each.known) + plus for each in free]
+            if any(n in (1, each.known, each.other) for n, each in zip(lengths, free, strict=True)):
+                continue
+            changed = {d: n for n, each in zip(lengths, free, strict=True) for d in each.dimensions}
+            batch = batches.resized(batches.with_rows(self._example, rows), changed)
+            with suppress(Exception):  # whatever it says of that batch
+                with (
+                    state_untouched(self._model),
+                    weights_untouched(self._model, self.edited),
+                    torch.no_grad(),
+                ):
+                    batches.call(self._model, batch)
+                return Trial(sizes_text({ROWS: rows, **dict(enumerate(lengths))}), batch)
+        return None
 
 
 def warn_of_hooks(model: nn.Module, wish: Wish | None) -> None:

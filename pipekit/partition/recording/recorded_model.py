@@ -17,8 +17,7 @@ from pipekit.partition.recording.program import Made, Program, RecordedStep
 from pipekit.partition.recording.stage import RecordedStage, StageSteps
 from pipekit.partition.recording.templates import values
 
-Ranges = tuple[range, range]
-"""The steps of a layer, in training and in evaluation."""
+Ranges = tuple[range, range]  # the steps of a layer, in training and in evaluation
 
 
 class Passed(NamedTuple):
@@ -39,9 +38,8 @@ class Trial(NamedTuple):
 class RecordedModel:
     """A module as a row of layers, each of one block's call and operations around it.
 
-    The model's modules and tensors are used, not copied.  ``programs``, and the steps of each of
-    the ``layers``, are those in training and in evaluation mode; ``edited`` names tensors that a
-    forward has edited, and ``kept`` are the modules that stay in evaluation mode.
+    ``programs``, and the steps of each of the ``layers``, are those in training and in evaluation;
+    ``edited`` names tensors that a forward has edited; ``kept`` modules stay in evaluation mode.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class RecordedModel:
         self.traced, self.edited = traced, edited
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
         self.attributes = Attributes(model.named_modules())
-        self._names = ModelNames(model)
+        self.names = ModelNames(model)
         cuts = _boundaries(*programs, *_tensors(model))
         behind = tuple(len(program.steps) for program in programs)
         self.layers: list[Ranges] = [
@@ -65,29 +63,17 @@ class RecordedModel:
         ]
 
     def __len__(self) -> int:
-        """Return the number of layers."""
         return len(self.layers)
-
-    @property
-    def rows(self) -> int:
-        """How many rows the example had."""
-        return self.programs[0].sizes["rows"]
 
     @property
     def frozen(self) -> list[str]:
         """What Python read from tensors, which is held to be as in the example."""
         return list(dict.fromkeys(read for each in self.programs for read in each.frozen))
 
-    @property
-    def ties(self) -> list[list[str]]:
-        """The names of each parameter that has several."""
-        return self._names.aliases()
-
     def stages(self) -> list[RecordedStage]:
-        """Return a stage for each layer, one after another.
+        """Return a stage for each layer, which takes what the one before returns.
 
-        Each takes what the one before returns, and has the names of the unsplit model; together
-        they have all of them.
+        Together they have all names of the unsplit model.
         """
         stages = []
         for number, ranges in enumerate(self.layers):
@@ -100,16 +86,15 @@ class RecordedModel:
             steps = (*training.steps, *evaluation.steps)
             modules = dict.fromkeys(step.module for step in steps if step.module is not None)
             weights = dict.fromkeys(name for step in steps for name in sorted(step.weights))
-            self._names.fill(stage, modules, weights)
+            self.names.fill(stage, modules, weights)
             stages.append(stage)
-        for home, name in list(self._names.homes(stages)):
-            self._names.fill(stages[home], (), [name])
+        for home, name in list(self.names.homes(stages)):
+            self.names.fill(stages[home], (), [name])
         for stage in stages:
             stage.training = self.model.training  # its modules are the model's, and keep theirs
         return stages
 
     def steps(self, layer: int) -> tuple[RecordedStep, ...]:
-        """Return what a layer does in training."""
         here = self.layers[layer][0]
         return self.programs[0].steps[here.start : here.stop]
 
@@ -137,11 +122,7 @@ class RecordedModel:
         return tuple(passed for passed in found if passed.users)
 
     def in_order(self, order: Sequence[int]) -> Self:
-        """Return the model with its layers in another order: layer ``order[0]`` first.
-
-        Whether they can run in it, and do the same, is for :func:`pipekit.partition.verify.verify`
-        to find out: gradients of a value that three layers read are summed in the order of these.
-        """
+        """Return the model with layer ``order[0]`` first, and so on, unverified."""
         made = copy.copy(self)
         chosen = [self.layers[layer] for layer in order]
         training, evaluation = (
@@ -182,10 +163,7 @@ def _boundaries(
     tensors: Mapping[str, Set[str]],
     buffers: Set[str],
 ) -> list[tuple[int, int]]:
-    """Return where both programs may be cut: between blocks' calls, if nothing forbids it.
-
-    Of the operations between two calls, so many belong to the first that the fewest bytes cross.
-    """
+    """Return where both programs may be cut: between calls of blocks, where fewest bytes cross."""
     closed, other_closed = (_closed(p, tensors, buffers) for p in (training, evaluation))
     calls, other_calls = training.calls(), evaluation.calls()
     found = []
@@ -204,12 +182,14 @@ def _boundaries(
 
 
 def _narrowest(program: Program, gap: range, closed: set[int]) -> int | None:
-    """Return the position of a gap where the fewest bytes cross, the first of several."""
-    return min((p for p in gap if p not in closed), key=program.carried_bytes, default=None)
+
+    def carried(position: int) -> int:
+        return sum(program.made[number].nbytes for number in program.alive(position))
+
+    return min((p for p in gap if p not in closed), key=carried, default=None)
 
 
 def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]) -> set[int]:
-    """Return the positions before which a program must not be cut."""
     closed: set[int] = set()
     made_by = dict.fromkeys(values(program.batch), 0)
     storage_from = {program.made[number].storage: 0 for number in made_by}
@@ -235,7 +215,8 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
             storage = program.made[number].storage
             closed |= set(range(min(made_by[number], storage_from[storage]), position + 1))
         read = {home.get(program.made[number].storage, "") for number in step.reads}
-        for name in single & (_held(step, tensors) | read):
+        names = step.weights if step.module is None else {*step.weights, step.module}
+        for name in single & read.union(*(tensors[name] for name in names)):
             users.setdefault(name, []).append(position)
     for positions in users.values():
         closed |= set(range(positions[0] + 1, positions[-1] + 1))
@@ -245,9 +226,3 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
         if needed - program.size_sources(program.alive(position)).keys():
             closed.add(position)
     return closed
-
-
-def _held(step: RecordedStep, tensors: Mapping[str, Set[str]]) -> set[str]:
-    """Return the parameters and buffers that a step uses."""
-    names = step.weights if step.module is None else {*step.weights, step.module}
-    return set().union(*(tensors[name] for name in names))

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pipekit.layers.edited_tensors import WrittenTensors
+from pipekit.partition.recording.known_tensors import OTHER, KnownTensors
 from pipekit.partition.recording.operators import (
     BEYOND_TENSORS,
     READS,
@@ -24,7 +25,7 @@ from pipekit.partition.recording.operators import (
     last_name,
     name_of,
 )
-from pipekit.partition.recording.program import Made, Program, RecordedStep, Within
+from pipekit.partition.recording.program import Program, RecordedStep, Within
 from pipekit.partition.recording.refusal import NotRecordable, ReadsNumbers, caller
 from pipekit.partition.recording.templates import (
     Constant,
@@ -38,27 +39,20 @@ from pipekit.partition.recording.templates import (
 )
 from pipekit.partition.recording.traced import traced
 
-LENGTH = "v"
-"""How the name of a value's length begins: ``v7_1`` is the length of value 7's dimension 1."""
+LENGTH = "v"  # begins the name of a value's length: v7_1 is that of value 7's dimension 1
 
 
 class Way(NamedTuple):
     """How a forward is recorded."""
 
-    traced: bool = False
-    freeze: bool = False
+    traced: bool = False  # and told so, that it reads no numbers of tensors where it need not
+    freeze: bool = False  # what it reads is taken to be always the same
 
 
 PLAIN = Way()
 
 
-_OTHER = frozenset([None])
-"""What a value depends on that depends on weights or chance, and not only on the batch."""
-
-
 class _Before(NamedTuple):
-    """A call's arguments, which it may change, and its modes, as they were before it."""
-
     arguments: Any
     tensors: list[Tensor]
     versions: list[int]
@@ -69,9 +63,7 @@ class _Before(NamedTuple):
 class Recorder(TorchFunctionMode):
     """Records while it is entered; modules that are opaque are one step each.
 
-    ``way``: whether the forward is told that it is traced, so that it reads no numbers where it
-    need not, and whether what Python reads from a tensor is taken to be always as in this forward;
-    otherwise the read is refused.
+    Refused is what Python reads from a tensor.
     """
 
     def __init__(
@@ -86,51 +78,33 @@ class Recorder(TorchFunctionMode):
         self._opaque, self._way = opaque, way
         self._depth, self._in_function = 0, False
         self._entered: tuple[_Before, Template] | None = None  # of the opaque module that runs
-        self._references: dict[int, Value | NamedWeight] = {}
-        self._versions: dict[int, tuple[int, bool, type]] = {}
+        self._known = KnownTensors(model)
         self._constants: dict[int, Constant] = {}
         self._written, self._kinds = written, OperatorKinds(device, written)
         self._device, self._autocasts = device.type, _autocast_depth()
-        self._kept: list[Tensor] = []
         self._inner = WeakIdKeyDictionary()  # what modules in blocks return, and by which step
         self._calls = Counter[str]()  # of modules in the block that runs
         self._steps: list[RecordedStep] = []
-        self._values: list[tuple[Tensor, bool]] = []  # by number; and whether it requires gradients
-        self._origins: list[frozenset[int | None]] = []  # by number: of the batch, and _OTHER
         self._frozen: list[str] = []
         self._compared: dict[str, None] = {}
         self._buffers = {name for name, each in model.named_buffers() if not each.requires_grad}
         self._buffer_names: dict[int, str] = {}  # by value
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            self._references[id(tensor)] = NamedWeight(name)
 
     def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
-        """Record ``call(batch)``, a forward of the model."""
-        template = encode(batch, self._batch_leaf)
+        template = encode(
+            batch, lambda leaf: Value(self._known.add(leaf)) if isinstance(leaf, Tensor) else leaf
+        )
         self._entries = entries(template)
         with self._watching(), self._traced_if_asked(), self._kinds, self:
             output = call(batch)
         self._require_output(output)
         returned = encode(output, self._leaf)
         source = {number: step.title for step in self._steps for number in step.results}
-        source |= self._buffer_names
-        storages: dict[int, int] = {}
-        made = {
-            number: Made(
-                source=source.get(number, "the batch"),
-                shape=tuple(tensor.shape),
-                nbytes=tensor.nbytes,
-                requires_grad=requires_grad,
-                storage=storages.setdefault(tensor.untyped_storage()._cdata, number),
-            )
-            for number, (tensor, requires_grad) in enumerate(self._values)
-        }
-        self._values.clear()  # numbers that a block has kept still know this recorder
         return Program(
             batch=template,
             steps=tuple(self._steps),
             output=returned,
-            made=made,
+            made=self._known.made(source | self._buffer_names),
             frozen=tuple(self._frozen),
             compared=tuple(self._compared),
         )
@@ -151,7 +125,7 @@ class Recorder(TorchFunctionMode):
             self._in_function = False
         name = last_name(func)
         if func == Tensor.requires_grad.__set__:  # type: ignore[attr-defined]
-            self._note(args[0])  # of an input, say for checkpointing: weights need none of it
+            self._known.note(args[0])  # of an input, say for checkpointing: weights need none of it
             return result
         if args and isinstance(result, torch.Size):
             return self._traced(args[0], result)
@@ -166,20 +140,20 @@ class Recorder(TorchFunctionMode):
                 f"blocks=[...]"
             )
         elif tensors(result) or self._edited(before):
-            if self._kinds.shape_from_data and self._origins_of(before.tensors):
+            if self._kinds.shape_from_data and self._known.origins(before.tensors):
                 raise NotRecordable(
                     f"{name} at {caller()} gives a tensor whose size depends on the numbers in the "
                     f"batch: put it into a block by blocks=[...], or use torch.where or masks of "
                     f"fixed size"
                 )
-            self._require_unchanged(before.tensors)
+            self._known.require_unchanged(before.tensors)
             template = encode(before.arguments, self._leaf)
             self._add(before, template, result, operation=name_of(func))
         return result
 
     def _traced(self, tensor: Any, lengths: torch.Size) -> torch.Size:
         """Return the lengths of a value as numbers that know what is computed from them."""
-        reference = self._references.get(id(tensor))
+        reference = self._known.reference(tensor)
         if not isinstance(reference, Value):
             return lengths
         return torch.Size(
@@ -240,7 +214,7 @@ class Recorder(TorchFunctionMode):
             self._refuse_packed(name, *args, *kwargs.values())
             self._kinds.reset()
             before = self._before((args, kwargs))
-            self._require_unchanged(before.tensors)
+            self._known.require_unchanged(before.tensors)
             self._entered = before, encode(before.arguments, self._leaf)
 
     def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -251,7 +225,6 @@ class Recorder(TorchFunctionMode):
         self._depth -= 1
 
     def _autocast(self) -> tuple[str, torch.dtype | None, bool, bool] | None:
-        """Return the arguments of the ``torch.autocast`` that the forward is in, or None."""
         if _autocast_depth() == self._autocasts:
             return None
         kind = self._device
@@ -268,23 +241,22 @@ class Recorder(TorchFunctionMode):
         return [tensor for tensor, version in pairs if tensor._version != version]
 
     def _add(self, before: _Before, template: Template, result: Any, **called: Any) -> None:
-        """Record the call of a module or an operation."""
         edited = self._edited(before)
-        references = [self._references.get(id(tensor)) for tensor in edited]
+        references = map(self._known.reference, edited)
         if any(id(tensor) in self._constants for tensor in edited):
             raise NotRecordable(
                 f"{caller()} changes a tensor in place that is neither a parameter nor a buffer: "
                 f"make it one by register_buffer()"
             )
         edits = frozenset(r.number for r in references if isinstance(r, Value))
-        origins = self._origins_of(before.tensors)
+        origins = self._known.origins(before.tensors)
         if "module" in called or self._kinds.drew:
-            origins |= _OTHER
-        results = tuple(self._number(tensor, origins) for tensor in tensors(result))
+            origins |= OTHER
+        results = tuple(self._known.add(tensor, origins) for tensor in tensors(result))
         for number in edits:
-            self._origins[number] |= origins
+            self._known.add_origins(number, origins)
         for tensor in edited:
-            self._note(tensor)
+            self._known.note(tensor)
         self._steps.append(
             RecordedStep(
                 **called,
@@ -299,28 +271,10 @@ class Recorder(TorchFunctionMode):
             )
         )
 
-    def _number(self, tensor: Tensor, origins: frozenset[int | None]) -> int:
-        """Give a tensor that a step made the next number, unless it is a weight or a constant."""
-        number = len(self._values)
-        self._values.append((tensor, tensor.requires_grad))
-        self._origins.append(origins)
-        if not isinstance(self._references.get(id(tensor)), NamedWeight):
-            self._references[id(tensor)] = Value(number)
-        self._note(tensor)
-        return number
-
-    def _note(self, tensor: Tensor) -> None:
-        self._versions[id(tensor)] = (tensor._version, tensor.requires_grad, type(tensor.grad_fn))
-
-    def _batch_leaf(self, leaf: Any) -> Template:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        return Value(self._number(leaf, frozenset([len(self._values)])))
-
     def _leaf(self, leaf: Any) -> Template:
         if not isinstance(leaf, Tensor):
             return leaf
-        known = self._references.get(id(leaf))
+        known = self._known.reference(leaf)
         if isinstance(known, NamedWeight) and known.name in self._buffers:
             return self._read_buffer(leaf, known)
         if known:
@@ -335,16 +289,12 @@ class Recorder(TorchFunctionMode):
                 f"custom autograd function or torch.func must run within a module; make that, or "
                 f"a module around both ends, a block by blocks=[...]"
             )
-        self._kept.append(leaf)
         return self._constants.setdefault(id(leaf), Constant(leaf))
 
     def _read_buffer(self, buffer: Tensor, known: NamedWeight) -> Value:
-        """Read a buffer once, a mask say, as a value that stages carry.
-
-        Two stages must not both have it, which either might edit; so no cut could part its users.
-        """
-        value = Value(self._number(buffer, _OTHER))
-        self._references[id(buffer)], self._buffer_names[value.number] = value, known.name
+        """Read a buffer, a mask say, as a value that stages carry: only one of them may have it."""
+        value = Value(self._known.add(buffer, OTHER, read=True))
+        self._buffer_names[value.number] = known.name
         self._steps.append(
             RecordedStep(
                 operation="torch.Tensor.detach",
@@ -356,17 +306,16 @@ class Recorder(TorchFunctionMode):
         return value
 
     def _from_within(self, leaf: Tensor) -> Value:
-        """Let the step of a block give what a module within it gave, too."""
         position, within = self._inner[leaf]
         step = self._steps[position]
-        number = self._number(leaf, _OTHER.union(*(self._origins[n] for n in step.reads)))
+        number = self._known.add(leaf, OTHER | self._known.origins_of_values(step.reads))
         self._steps[position] = replace(
             step, results=(*step.results, number), within=(*step.within, within)
         )
         return Value(number)
 
     def _read(self, func: Callable[..., Any], before: _Before, result: Any) -> None:
-        origins = self._origins_of(before.tensors)
+        origins = self._known.origins(before.tensors)
         if not origins:
             return
         name = last_name(func)
@@ -382,19 +331,12 @@ class Recorder(TorchFunctionMode):
         read = f"{caller()}: {shown if len(shown) < 40 else name}"
         for number in sorted(each for each in origins if each is not None):
             read += f", read from {self._entries[number]}"
-            if self._values[number][0].dim() and (self._values[number][0] == 1).all():
+            if self._known.is_all_one(number):
                 read += ", in which all is 1 (if it is a mask, give an example with padding)"
         self._frozen.append(read)
         if isinstance(result, (bool, int, float)):
             template = encode(before.arguments, self._leaf)
             self._add(before, template, None, operation=name_of(func), held=result)
-
-    def _origins_of(self, found: Sequence[Tensor]) -> frozenset[int | None]:
-        """Return on what tensors depend: values of the batch, and :data:`_OTHER`."""
-        references = filter(None, (self._references.get(id(tensor)) for tensor in found))
-        return frozenset[int | None]().union(
-            *(self._origins[r.number] if isinstance(r, Value) else _OTHER for r in references)
-        )
 
     @staticmethod
     def _refuse_packed(name: str, *passed: Any) -> None:
@@ -404,30 +346,6 @@ class Recorder(TorchFunctionMode):
                 f"stage: put packing, the recurrent layer and unpacking into one module, and make "
                 f"that a block by blocks=[...]"
             )
-
-    def _require_unchanged(self, found: Sequence[Tensor]) -> None:
-        """Refuse tensors to which something that is not recorded has happened meanwhile."""
-        for tensor in found:
-            known = self._versions.get(id(tensor))
-            if known is None:
-                continue
-            version, requires_grad, grad_fn = known
-            if tensor._version != version:
-                # A view of it was edited, by a step that is recorded: note it anew.
-                self._note(tensor)
-            elif (tensor.requires_grad, type(tensor.grad_fn)) != (requires_grad, grad_fn):
-                if type(tensor.grad_fn).__name__ == "BackwardHookFunctionBackward":
-                    raise NotRecordable(
-                        f"{caller()} uses a tensor that a module with a full backward hook takes "
-                        f"or gives: register the hook on modules deeper within a block, or name "
-                        f"a module around it as a block by blocks=[...]"
-                    )
-                raise NotRecordable(
-                    f"{caller()} uses a tensor that {type(tensor.grad_fn).__name__} has put into "
-                    f"autograd's graph anew, unseen by recording: a custom autograd function must "
-                    f"run within a module (make that a block by blocks=[...]); call "
-                    f"torch.utils.checkpoint with use_reentrant=False"
-                )
 
     def _require_output(self, output: Any) -> None:
         def check(leaf: Any) -> None:

@@ -19,15 +19,11 @@ class ReadsNumbers(NotRecordable):
 
 
 def caller() -> str:
-    """Return ``file:line`` of the model's own code that is running, neither torch's nor ours.
-
-    torch's own modules are skipped, because a user looks for the place in the network.
-    """
+    """Return ``file:line`` of the model's own code that is running, neither torch's nor ours."""
     frame = sys._getframe(1)
-    place = "an unknown place"
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_NOT_THE_MODELS) and not name.startswith("<"):
             return f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
-    return place
+    return "an unknown place"

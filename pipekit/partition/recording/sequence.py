@@ -8,7 +8,8 @@ import pandas as pd
 from torch import nn
 
 from pipekit.partition.recording.recorded_model import Passed, RecordedModel
-from pipekit.partition.recording.stage import RecordedStage, called, span
+from pipekit.partition.recording.stage import RecordedStage, span
+from pipekit.partition.recording.unify import ROWS
 from pipekit.units import bytes_text
 
 _TRACED = (
@@ -21,32 +22,26 @@ class RecordedSequence(nn.Sequential):
     """The layers of a recorded model, in order: any consecutive ones make a stage.
 
     ``state_dict()`` has the unsplit model's names.  ``print`` shows the layers as a table.
-
-    Attributes:
-        table: a row a layer; None of a part of a sequence.
-        remarks: what else is known of the layers together.
-        passed: the values that they hand to one another.
-        origin: what they were made from; None of a part or a copy.
     """
 
-    table: pd.DataFrame | None = None
-    remarks: tuple[str, ...] = ()
-    passed: tuple[Passed, ...] = ()
-    origin: RecordedModel | None = None
+    table: pd.DataFrame | None = None  # a row a layer; None of a part of a sequence
+    remarks: tuple[str, ...] = ()  # what else is known of the layers together
+    passed: tuple[Passed, ...] = ()  # the values that they hand to one another
+    origin: RecordedModel | None = None  # None of a part or a copy
 
     @classmethod
-    def of(cls, recorded: RecordedModel, seconds: list[float]) -> Self:
-        """Return the layers of a recorded model, whose forwards took so long."""
-        layers = recorded.stages()
+    def of(cls, recorded: RecordedModel) -> Self:
+        """Return the layers of a recorded model."""
+        layers, rows = recorded.stages(), recorded.programs[0].sizes[ROWS]
         sequence = cls(*layers)
         sequence.passed = recorded.passed_values()
         sequence.origin = recorded
-        sequence.table = _table(recorded, layers, seconds)
+        sequence.table = _table(recorded, layers)
         sequence.remarks = (
-            f"{len(layers)} layers; bytes that cross are those of {recorded.rows} rows; outputs, "
+            f"{len(layers)} layers; bytes that cross are those of {rows} rows; outputs, "
             f"buffers and all gradients equal the unsplit model's, with {recorded.trial.sizes}",
             *_TRACED * recorded.traced,
-            *(f"tied: {' = '.join(names)}" for names in recorded.ties),
+            *(f"tied: {' = '.join(names)}" for names in recorded.names.aliases()),
             *(f"held to be as in the example: {read}" for read in recorded.frozen),
         )
         return sequence
@@ -61,7 +56,6 @@ class RecordedSequence(nn.Sequential):
         return "\n".join([self.table.to_string(max_colwidth=60), *self.remarks])
 
     def _repr_html_(self) -> str | None:
-        """Return the table for a notebook."""
         if self.table is None:
             return None
         remarks = "".join(f"<p>{html.escape(line)}</p>" for line in self.remarks)
@@ -70,10 +64,7 @@ class RecordedSequence(nn.Sequential):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load tensors by their names in the unsplit model, as torch's modules do.
-
-        Raises ValueError if with ``strict`` a name is missing, or is none of the model's.
-        """
+        """Load tensors by the unsplit model's names; ValueError of a wrong one with ``strict``."""
         names = set(self.state_dict())
         if strict and names != set(state_dict):
             wrong = sorted(names ^ set(state_dict))
@@ -83,28 +74,23 @@ class RecordedSequence(nn.Sequential):
             layer.load_state_dict(own, strict=strict, assign=assign)
 
 
-def _table(
-    recorded: RecordedModel, layers: Iterable[RecordedStage], seconds: Iterable[float]
-) -> pd.DataFrame:
-    """Return what is known of each layer; milliseconds of one forward when it was verified."""
+def _table(recorded: RecordedModel, layers: Iterable[RecordedStage]) -> pd.DataFrame:
     rows = [
         {
-            "modules": span(called(layer)),
+            "modules": span(layer),
             "operations": sum(step.operation is not None for step in recorded.steps(number)),
             "parameters": sum(p.numel() for p in layer.parameters()),
             "MB": round(sum(p.nbytes for p in layer.parameters()) / 1e6, 3),
-            "ms (measured)": round(took * 1e3, 2),
             "random": "yes" if any(step.random for step in recorded.steps(number)) else "",
             "buffers": len(list(layer.buffers())) or "",
             "crosses behind": _crosses(recorded, number + 1),
         }
-        for number, (layer, took) in enumerate(zip(layers, seconds, strict=True))
+        for number, layer in enumerate(layers)
     ]
     return pd.DataFrame(rows)
 
 
 def _crosses(recorded: RecordedModel, layer: int) -> str:
-    """Return what goes from the layers before one to it and later ones."""
     crossing = recorded.crossing(layer) if layer < len(recorded) else []
     if not crossing:
         return ""

@@ -30,16 +30,12 @@ from pipekit.partition.recording.templates import (
 )
 from pipekit.trees import Tree
 
-_LOOKS = 100
-"""In so many microbatches, what Python read from tensors is compared with the example's."""
+_LOOKS = 100  # microbatches in which what Python read from tensors is compared with the example's
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageSteps:
-    """Steps that run one after another, and how values come in and go out.
-
-    A template that is None belongs to another part.
-    """
+    """Steps that run one after another, and how values come in and go out."""
 
     steps: tuple[RecordedStep, ...]
     frees: tuple[tuple[int, ...], ...]  # after each step, values that nothing needs any more
@@ -81,10 +77,7 @@ class StageSteps:
         return self
 
     def run(self, modules: nn.Module, tree: Tree) -> Tree:
-        """Return what the part gives for the batch, or for the values that come in.
-
-        ``modules`` holds the modules and weights that the steps name, under these names.
-        """
+        """Return what the part gives; ``modules`` has the steps' modules and weights by name."""
         env = self._taken(tree)
         device = next((t.device for t in env.values()), torch.device("cpu"))
         sizes = {
@@ -149,7 +142,6 @@ class StageSteps:
         }
 
     def _require_shapes(self, batch: Mapping[int, Tensor]) -> None:
-        """Refuse a batch for which the steps were not recorded."""
         sizes: dict[str, int] = {}
         for number, shape in self.shapes.items():
             found = tuple(batch[number].shape)
@@ -193,10 +185,7 @@ def _taken_within(modules: nn.Module, step: RecordedStep) -> Iterator[dict[Withi
 
 
 class RecordedStage(nn.Module):
-    """Some of a model's modules, and the operations between them.
-
-    Its modules, parameters and buffers are the model's own, under their names there.  In training
-    and in evaluation it does what the model does in that mode.
+    """Some of a model's modules, under their names there, and the operations between them.
 
     ``exceptions``: by mode, the names of modules that the model leaves in the other one then.
     ``model_input``: what the model takes of a batch; None for all stages but the first.
@@ -234,11 +223,9 @@ class RecordedStage(nn.Module):
         return super().state_dict(*args, **options)
 
     def _get_name(self) -> str:
-        """Return the names of the unsplit model's modules in it, for ``print`` and profiles."""
-        return span(called(self))
+        return span(self)
 
     def extra_repr(self) -> str:
-        """Return how many operations are recorded beside the modules."""
         steps = self._recorded_parts[1].steps
         return f"{sum(step.operation is not None for step in steps)} recorded operations"
 
@@ -264,8 +251,9 @@ def called(stage: RecordedStage) -> tuple[str, ...]:
     return tuple(dict.fromkeys(s.module for s in steps if s.module is not None))
 
 
-def span(names: tuple[str, ...]) -> str:
-    """Return modules' names in short: of more than two the first and the last."""
+def span(stage: RecordedStage) -> str:
+    """Return these names in short: of more than two the first and the last."""
+    names = called(stage)
     if len(names) > 2:
         return f"{names[0]} ... {names[-1]}"
     return ", ".join(names) or "operations"
@@ -283,10 +271,7 @@ def owners(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module
 
 
 def extra_states(module: nn.Module) -> dict[str, Any]:
-    """Return copies of all extra states, and states of modules' own generators, by name.
-
-    Their tensors are on the CPU.
-    """
+    """Return copies, on the CPU, of extra states and of states of modules' generators, by name."""
     own = {name: copied_entry(owner.get_extra_state()) for name, owner in owners(module)}
     return own | {name: each.get_state() for name, each in named_generators(module).items()}
 

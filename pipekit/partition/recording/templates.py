@@ -1,7 +1,4 @@
-"""The arguments of a recorded step: their structure, with references in the place of tensors.
-
-:func:`encode` makes a template from real arguments, :func:`decode` makes arguments from it.
-"""
+"""The arguments of a recorded step: their structure, with references in the place of tensors."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,11 +45,9 @@ class Size:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sizes on which it depends."""
         return tuple(n for n in _compiled(self.expression).co_names if n not in _KNOWN)
 
     def at(self, sizes: Mapping[str, int]) -> Any:
-        """Return the number for a batch of these sizes, by name."""
         return eval(_compiled(self.expression), _KNOWN, dict(sizes))
 
 
@@ -99,10 +94,7 @@ def encode(tree: Any, leaf: Callable[[Any], Template]) -> Template:
 
 
 def _is_plain_dataclass(tree: Any) -> bool:
-    """Return whether a value is the fields of a dataclass and nothing else, tensors among them.
-
-    One without tensors, a configuration say, stays the object that it is.
-    """
+    """Whether a value is just its fields, tensors among them: a configuration stays an object."""
     if not is_dataclass(tree) or isinstance(tree, type):
         return False
     names = [field.name for field in fields(tree)]

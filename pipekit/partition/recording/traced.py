@@ -73,7 +73,6 @@ def _text(number: Any) -> str:
 
 
 def _is_known(other: Any) -> bool:
-    """Return whether an operand is a number that an expression can hold."""
     return isinstance(other, (int, float)) and math.isfinite(other)
 
 

@@ -1,7 +1,7 @@
 """What in a forward depends on the sizes of the batch, told by comparing recordings."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,18 +29,15 @@ ROWS = "rows"
 Sizes = Mapping[Any, int]
 
 
-def unify(recordings: Sequence[tuple[Sizes, Program]], device: torch.device) -> Program:
-    """Return the program of which recordings with batches of other sizes are instances.
+class Unifier:
+    """Makes the program of which recordings with batches of other sizes are instances.
 
-    Refused is a forward in which what runs, or with which arguments, depends on the sizes otherwise
-    than by numbers that grow with them or are computed from ``x.shape``.  The second recording has
-    another number of rows than the first, every later one another length than the second.  The
-    ``device`` is the model's: in arguments it follows the stage.
+    Refused is a forward in which what runs depends on the sizes otherwise than by numbers that grow
+    with them or are computed from ``x.shape``.  The second recording has another number of rows
+    than the first, every later one another length than the second.  In arguments the model's
+    ``device`` follows the stage.
     """
-    return _Unifier(recordings, device).program()
 
-
-class _Unifier:
     def __init__(self, recordings: Sequence[tuple[Sizes, Program]], device: torch.device) -> None:
         self._sizes = [sizes for sizes, _ in recordings]
         self._recorded = [program for _, program in recordings]
@@ -51,8 +48,9 @@ class _Unifier:
         for other, sizes in zip(self._recorded[1:], self._sizes[1:], strict=True):
             self._require_same_steps(first, other, sizes)
         self._made = {
-            number: replace(made, grows=tuple(map(self._growth, self._shapes(number))))
+            number: replace(made, grows=tuple(map(self._growth, zip(*shapes, strict=True))))
             for number, made in first.made.items()
+            for shapes in [[each.made[number].shape for each in self._recorded]]
         }
         steps = tuple(map(self._step, *(each.steps for each in self._recorded)))
         output = self._unified([each.output for each in self._recorded], "the output")
@@ -86,10 +84,6 @@ class _Unifier:
                 f"{changed}: put what depends on the number of rows into a block by blocks=[...]"
             )
 
-    def _shapes(self, number: int) -> Iterator[tuple[int, ...]]:
-        """Yield the lengths of each dimension of a value in all recordings."""
-        return zip(*(each.made[number].shape for each in self._recorded), strict=True)
-
     def _linear(self, numbers: Sequence[int]) -> tuple[dict[str, int], int] | None:
         """Return how numbers grow with each size, and what they are without; None: otherwise."""
         plus, times = numbers[0], dict[str, int]()
@@ -105,7 +99,6 @@ class _Unifier:
         return {name: factor for name, factor in times.items() if factor}, plus
 
     def _growth(self, lengths: Sequence[int]) -> Growth | None:
-        """Return how a dimension grows with one size, if it does so."""
         found = self._linear(lengths)
         if found is None or len(found[0]) != 1 or min(found[0].values()) < 0:
             return None
