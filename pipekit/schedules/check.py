@@ -25,9 +25,8 @@ class Report:
     Attributes:
         versions: ``versions[w][i]``: weight versions alive after task ``i`` of worker ``w``: of
             each of its stages the newest, and older ones that a later task reads.
-        in_flight: ``in_flight[w][i]``: microbatches whose forward is done and whose backward is
-            not, its part for the weights included, after task ``i`` of worker ``w``; those of which
-            the activations are offloaded then do not count.
+        in_flight: ``in_flight[w][i]``: microbatches there whose forward is done and whose backward,
+            with its part for the weights, is not; without those whose activations are offloaded.
     """
 
     versions: tuple[NDArray[np.int32], ...]
@@ -45,21 +44,20 @@ class Report:
 
 
 def check(schedule: Schedule, *, joint_updates: bool = False) -> Report:
-    """Prove a schedule executable, or say what is wrong with it.
+    """Prove a schedule executable, or say what is wrong with it.  What was proved is remembered.
 
     Proved: every forward stands in the table once, and every backward too if there is any, whole or
-    in its two parts; no worker waits for ever (see :mod:`pipekit.schedules.clock`), as long as
-    sends do not block (:func:`pipekit.schedules.messages.check_messages` proves those that do);
-    every update comes once on each worker that has the stage, in order, after the backwards that it
-    sums; a version is read only where and after it is produced; all passes of a microbatch on a
-    stage are on one worker, and read the same version, unless ``schedule.stashing`` is False.
+    in its two parts; no worker waits for ever (:mod:`pipekit.schedules.clock`), as long as sends do
+    not block (:func:`pipekit.schedules.messages.check_messages` proves those that do); every update
+    comes once on each worker that has the stage, in order, after the backwards that it sums; a
+    version is read only where and after it is produced; all passes of a microbatch on a stage are
+    on one worker, and read the same version, unless ``schedule.stashing`` is False.
 
-    A schedule without end is proved for every number of batches.  A period that is complete by
-    itself (:attr:`Schedule.is_closed`) proves its repetitions, which can run one behind the other.
-    Else the workers are replayed, each up to the end of its first period, then its second, and so
-    on.  Once all are as far behind these ends as a period before, they go on so for ever, since
-    what a task needs is later by a period, too; and ``take`` of fewer batches leaves out tasks that
-    none of its own needs.  What was proved is remembered.
+    A schedule without end is proved for every number of batches: ``take`` of fewer leaves out tasks
+    that none of its own needs.  A period that is complete by itself (:attr:`Schedule.is_closed`)
+    proves its repetitions.  Else the workers are replayed, each up to the end of its first period,
+    then its second, and so on; once all are as far behind these ends as a period before, they go on
+    so for ever, since what a task needs is later by a period, too.
 
     Args:
         schedule: finite, or without end.

@@ -1,9 +1,9 @@
 """One clock for every replay: who can go, and when, if everyone follows a given order.
 
-A worker runs its list in order and waits for what a task needs; a message has one sender and one
-receiver.  Such a network of processes (Kahn, 1974) reaches the same end whatever the timing, so
-that one replay proves what every execution will do, and gives the times of one whose costs are
-known.  Links are workers, too, where messages follow one another on them.
+A worker runs its list in order and waits for what a task needs.  Such a network of processes
+(Kahn, 1974) reaches the same end whatever the timing: one replay proves what every execution will
+do, and gives the times of one whose costs are known.  Links are workers, too, where messages follow
+one another on them.
 """
 
 import math

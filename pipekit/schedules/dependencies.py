@@ -1,7 +1,6 @@
 """Which task needs which: the graph of a table, by the rules of its ops.
 
-Everything that has to know in which order tasks can run, or who sends to whom, reads this graph:
-the proof, the clock, what workers run, traces and the simulation.
+The proof, the clock, what workers run, traces and the simulation all read it.
 """
 
 from collections import defaultdict
@@ -64,8 +63,7 @@ class Dependencies:
         first: the number of each worker's first task; at the end, how many tasks there are.
         own: for each pass the one of its stage and microbatch that comes before it, say the forward
             of a backward; NOTHING for a forward and an update.
-        source: for each pass the one whose message it receives, say that of the stage before;
-            NOTHING if it is at that end of the pipeline.
+        source: for each pass the one whose message it receives; NOTHING at that pipeline end.
         target: likewise the one that receives its message.
         partner: for each task the one that it runs together with, or NOTHING.
         ops: those of the tasks, passes and updates in any case, each with its place among them.

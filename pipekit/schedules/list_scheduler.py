@@ -44,9 +44,6 @@ class BatchPasses:
     gradients: Sequence[float]
     reserve: Sequence[float]  # bytes that have to stay free until then
     room: Sequence[float]  # bytes of each worker
-    # for each stage and microbatch, how many microbatches' gradients the weights have summed that
-    # its forward reads; None: there is a single batch
-    summed: Sequence[Sequence[int]] | None = None
 
 
 def choose(passes: BatchPasses, policy: Policy) -> list[list[Pass]]:
@@ -133,8 +130,6 @@ class _Run:
             ready = end + passes.delays[stage - 1]
         added = self._done[_WEIGHTS][stage]
         if forwards - added >= self._policy.depth[stage]:
-            return -1.0
-        if passes.summed and added < passes.summed[stage][forwards]:
             return -1.0
         more = passes.kept[_FORWARD][stage] + self._later[stage] + self._reserved[worker]
         return ready if self._held[worker] + more <= passes.room[worker] * _BRIM else -1.0

@@ -161,17 +161,15 @@ def slots(
 ) -> list[NDArray[np.float64]]:
     """Return, for each worker, an array [tasks, 2] of start and end slots, from 0.
 
-    Every task starts as soon as its worker is free and its data is there; sending takes no time,
-    and neither does summing the gradients of a stage's workers, for which their updates wait.
+    Every task starts as soon as its worker is free and its data is there.  Sending takes no time,
+    and neither does summing a stage's gradients over its workers, for which updates wait.
 
     Args:
         schedule: the table.
-        durations: slots of each op; by default a backward takes two, as in PipeDream-2BW's Figure
-            2, its two parts one each, and an update none.  What is not named is by default, too.
+        durations: slots of each op; what is not named takes :data:`.PAPER_SLOTS`.
         overlap: what tasks that run together take (``schedule.overlaps``), as a share of what they
             take one after the other.  They begin when all data is there, and what they give is
-            there at their end; in the result each has its share of their time.  None: they run
-            one after the other, as any tasks.
+            there at their end; each is given its share of their time.  None: one after the other.
 
     Raises:
         ScheduleError: the workers would wait for one another for ever.

@@ -108,7 +108,7 @@ class Table:
         return any(op.is_backward for op in self.ops)
 
     def remembered(self, what: Hashable, find: Callable[[], T], of: Hashable = None) -> T:
-        """Return a result about it, found when it is first asked for, and anew for another ``of``.
+        """Return a result about it, found once for each ``what``, and anew for another ``of``.
 
         A size that varies from call to call goes into ``of``, so that one result is kept.
         """
@@ -142,8 +142,8 @@ class Table:
     def is_closed(self) -> bool:
         """Whether each repetition of the period is complete by itself, as a batch with a flush is.
 
-        Then there is no head, and a period has all passes of its microbatches, on versions that are
-        made in it or were the newest before it.
+        Then there is no head, and a period has all passes of its microbatches, on versions made in
+        it or the newest before it.
         """
         if any(self.head):
             return False
@@ -155,7 +155,7 @@ class Table:
     def batch_stops(self) -> tuple[int, ...]:
         """The microbatch behind each batch of the data, of those in a period's count.
 
-        Without updates (inference) every microbatch is a batch of its own.
+        Without updates (inference) every microbatch is a batch.
         """
         size = self.period_microbatches
         if self.batch_size:
@@ -225,7 +225,7 @@ class Table:
 
         Args:
             batches: how many; None: of a finite schedule all, else as many as the first period has
-                tasks of on any worker, which fill the pipeline: 1 of a method that flushes.
+                tasks of, which fill the pipeline: 1 of a method that flushes.
         """
         if not self.period:
             return self if batches is None else self.take(batches)
@@ -263,21 +263,13 @@ class Table:
 
     @property
     def workers(self) -> tuple[Tasks, ...]:
-        """Every worker's tasks.
-
-        Raises:
-            ScheduleError: there is no end to them.
-        """
+        """Every worker's tasks; raises ScheduleError if there is no end to them."""
         self._require_end()
         return self.head
 
     @cached_property
     def microbatches(self) -> int:
-        """How many microbatches pass through in the whole run.
-
-        Raises:
-            ScheduleError: there is no end to them.
-        """
+        """How many pass through in the whole run; raises ScheduleError likewise."""
         self._require_end()
         return 1 + self.last_microbatch
 
@@ -287,9 +279,8 @@ class Table:
         """Which task needs which.
 
         Raises:
-            ScheduleError: a pass stands in the table twice, or a backward both whole and in parts;
-                something counts from below 0, or up to more than so few tasks can be; tasks cannot
-                run together; or the schedule has no end.
+            ScheduleError: the schedule has no end, a task stands in the table twice, counts from
+                below 0 or beyond the table's size, or tasks cannot run together.
         """
         stages, microbatches = self.stages, self.microbatches
         try:
@@ -300,26 +291,19 @@ class Table:
 
     @property
     def updates(self) -> tuple[tuple[range, ...], ...]:
-        """For each stage, the microbatches that each of its updates sums.
-
-        Update ``i + 1`` of stage ``s`` sums ``updates[s][i]``.
-        """
+        """For each stage, the microbatches that its updates sum: ``[i]`` those of ``i + 1``."""
         return self.dependencies.updates
 
     @property
     def update_of(self) -> tuple[tuple[int, ...], ...]:
-        """For each stage, which update sums each microbatch, from 1.
-
-        Those after a stage's last update have the number of the one that is missing.
-        """
+        """For each stage, which update sums each microbatch, from 1; also one that is missing."""
         return self.dependencies.update_of
 
     @cached_property
     def batches(self) -> tuple[range, ...]:
-        """The microbatches of each batch of the data.
+        """The microbatches of each batch of the data; those after the last update are one.
 
-        Without updates (inference) every microbatch is a batch of its own; microbatches after the
-        last update are a batch that lacks its own.
+        Without updates (inference) every microbatch is a batch.
         """
         end = self.microbatches
         if self.batch_size:
@@ -336,7 +320,7 @@ class Table:
         return tuple(number for number, batch in enumerate(self.batches) for _ in batch)
 
     def __len__(self) -> int:
-        """Return how many batches it has; raises ScheduleError if there is no end to them."""
+        """Return how many batches it has; raises ScheduleError likewise."""
         return len(self.batches)
 
     def __bool__(self) -> bool:
@@ -414,8 +398,7 @@ class Table:
 def _cut(tasks: Iterable[Task], microbatch: int) -> Tasks:
     """Return a worker's tasks of the microbatches before one; see :meth:`Schedule.take`.
 
-    Work in a later batch's idle time, which names the weights of an update behind the end, is none
-    of theirs.
+    Work in a later batch's idle time names the weights of an update behind the end, and goes, too.
     """
     kept: list[Task] = []
     summed: dict[int, int] = {}  # by stage: the microbatch behind its last update

@@ -10,26 +10,16 @@ from pipekit.clusters import Cluster
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Walk
 from pipekit.schedules.schedule import Pass
-from pipekit.searching.versions import WeightReads
 from pipekit.simulation.costs import StageCosts
 
 KINDS = (Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT, Op.BACKWARD)
 """The passes of a search: a backward is in its two parts, or whole."""
 
-Homes = tuple[tuple[int, ...], ...]
-"""The worker of each stage and microbatch, ``homes[stage][microbatch]``."""
+Placement = tuple[int, ...]
+"""The worker of each stage."""
 
 Orders = list[list[int]]
 """Every worker's passes of a batch, by their numbers, in order."""
-
-
-def homes_of(schedule: Schedule) -> Homes:
-    """Return where a schedule has the passes of each stage and microbatch."""
-    graph = schedule.dependencies
-    return tuple(
-        tuple(graph.worker_of[number] for number in graph.row(Op.FORWARD, stage))
-        for stage in range(schedule.stages)
-    )
 
 
 @dataclass(frozen=True)
@@ -46,19 +36,19 @@ class Timing:
 
 @dataclass(frozen=True)
 class Problem:
-    """Seconds and bytes of every pass, and where it runs.
+    """Seconds and bytes of every pass of a batch, and where it runs.
 
     A pass has the number ``(place of the op in KINDS * stages + stage) * microbatches + its own``.
     """
 
-    homes: Homes  # where they are
+    homes: Placement
+    microbatches: int
     # of each op of KINDS and stage, ``seconds[place][stage]``
     seconds: tuple[tuple[float, ...], ...]
     # bytes of activations that a worker keeps more after each op of KINDS and stage
     kept: tuple[tuple[float, ...], ...]
-    # seconds from a stage's forward's end until the next one has its activation, and from that
-    # one's gradient's until the stage has it: ``delays[stage][microbatch]``
-    delays: tuple[tuple[float, ...], ...]
+    # seconds from each stage to the next, of an activation, and back, of its gradient
+    delays: tuple[float, ...]
     # bytes of each stage's gradients, which are there from its first pass on that adds to them
     # until the update
     gradients: tuple[float, ...]
@@ -67,18 +57,15 @@ class Problem:
     heights: tuple[tuple[float, ...], ...]
     room: tuple[float, ...]  # bytes that each worker has for activations and gradients
     after: tuple[float, ...]  # seconds of the updates behind each worker's passes
-    # which weights are read where batches follow one another without a flush; each stage then adds
-    # its gradients in the order of the microbatches.  None: a single batch
-    reads: WeightReads | None = None
 
     @classmethod
     def of(
         cls,
-        homes: Homes,
+        placement: Sequence[int],
+        microbatches: int,
         costs: Sequence[StageCosts],
         cluster: Cluster | None,
         room: Sequence[float],
-        reads: WeightReads | None = None,
     ) -> "Problem":
         """Return the problem of a batch's passes on their workers."""
 
@@ -96,33 +83,27 @@ class Problem:
             return cost.gradients_at_height(op) if op.adds_gradient else 0.0
 
         after = [0.0] * len(room)
-        for cost, row in zip(costs, homes, strict=True):
-            for worker in set(row):
-                after[worker] += cost.whole.seconds(Op.UPDATE)
+        for cost, worker in zip(costs, placement, strict=True):
+            after[worker] += cost.whole.seconds(Op.UPDATE)
         return cls(
-            homes,
+            tuple(placement),
+            microbatches,
             tuple(tuple(cost.whole.seconds(op) for cost in costs) for op in KINDS),
             tuple(tuple(bytes_kept(op, cost) for cost in costs) for op in KINDS),
             tuple(
-                tuple(takes(a, b, cost.whole.output_bytes) for a, b in zip(*pair, strict=True))
-                for pair, cost in zip(pairwise(homes), costs, strict=False)
+                takes(*pair, cost.whole.output_bytes)
+                for pair, cost in zip(pairwise(placement), costs, strict=False)
             ),
             tuple(cost.whole.parameter_bytes for cost in costs),
             tuple(tuple(height(op, cost) for cost in costs) for op in KINDS),
             tuple(room),
             tuple(after),
-            reads,
         )
 
     @property
     def stages(self) -> int:
         """How many stages there are."""
         return len(self.homes)
-
-    @property
-    def microbatches(self) -> int:
-        """How many microbatches there are."""
-        return len(self.homes[0])
 
     @property
     def workers(self) -> int:
@@ -196,8 +177,8 @@ class Problem:
         every = [
             (self.number(op, stage, k), worker)
             for op in KINDS[:3]
-            for stage, row in enumerate(self.homes)
-            for k, worker in enumerate(row)
+            for stage, worker in enumerate(self.homes)
+            for k in range(self.microbatches)
         ]
         return len(orders) == self.workers and sorted(placed) == sorted(every)
 
@@ -273,10 +254,5 @@ class Problem:
         beside = stage - received.step if received else -1
         if 0 <= beside < self.stages:
             sent = Op.FORWARD if beside < stage else Op.BACKWARD_INPUT
-            needs.append((self.number(sent, beside, k), self.delays[min(beside, stage)][k]))
-        if self.reads:
-            added = k if op.adds_gradient else 0
-            added = self.reads.summed[stage][k] if op is Op.FORWARD else added
-            if added:
-                needs.append((self.number(Op.BACKWARD_WEIGHT, stage, added - 1), 0.0))
+            needs.append((self.number(sent, beside, k), self.delays[min(beside, stage)]))
         return tuple(needs)

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from pipekit.searching.judge import Found, Judge, Question
+from pipekit.searching.judge import Question
 from pipekit.searching.local_search import CLOSE, TabuSearch
 from pipekit.searching.placements import Candidate, candidates, shortest
-from pipekit.searching.problem import homes_of
 
 _STARTS, _MOVES = 32, 16
 """Of the first round: placements and policies tried, and moves of each of the best."""
@@ -62,9 +61,10 @@ class SearchRounds:
         seconds: of the budget, when that was.
     """
 
-    def __init__(self, judge: Judge, question: Question, budget: Budget, seed: int) -> None:
-        self._judge, self._question, self._budget, self._seed = judge, question, budget, seed
-        able = [each for each in self._named() if judge.fits(each)]
+    def __init__(self, question: Question, budget: Budget, seed: int) -> None:
+        self._judge, self._question = question.judge, question
+        self._budget, self._seed = budget, seed
+        able = [each for each in question.named if self._judge.fits(each)]
         self.best = min(able, key=lambda each: each.makespan_s, default=None)
         self.step, self.seconds = 0, 0.0
         self._pool: list[TabuSearch] = []
@@ -128,27 +128,16 @@ class SearchRounds:
             self.best = found
             self.step, self.seconds = self._budget.steps, self._budget.elapsed_s()
 
-    def _named(self) -> list[Found]:
-        """Return the named methods that have the stages where they may be."""
-        given = self._question.placement
-        return [
-            each
-            for each in self._question.named
-            if given is None or each.schedule.stage_workers == tuple((home,) for home in given)
-        ]
-
     def _all_starts(self) -> Iterator[Candidate | None]:
         """Yield the named methods' orders, then orders for placements and policies."""
         judge, question = self._judge, self._question
         workers, stages = len(judge.caps), len(judge.plan.stages)
         placements = [question.placement or tuple(stage % workers for stage in range(stages))]
-        for each in self._named():
-            homes = homes_of(each.schedule)
-            problem = judge.problem(homes, question.reads)
+        for each in question.named:
+            problem = judge.problem(each.placement, question.microbatches)
             yield shortest(problem, problem.orders(each.schedule))
-            if all(len(set(row)) == 1 for row in homes):
-                placements.append(tuple(row[0] for row in homes))
-        yield from candidates(judge, question, placements, self._seed)
+            placements.append(each.placement)
+        yield from candidates(question, placements, self._seed)
 
 
 def _best_of(every: Sequence[_Orders], count: int) -> list[_Orders]:

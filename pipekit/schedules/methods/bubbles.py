@@ -113,10 +113,9 @@ def pipefisher(stages: int, microbatches: int) -> Schedule:
     as it needs, the fewest; then it begins again with the newest batch, and an update preconditions
     by the last inverses there are (Osawa et al., PipeFisher, MLSys 2023, arXiv 2211.14133).
 
-    Preconditioning counts as part of an update.  The memory of factors, and of the inputs and
-    gradients that wait for their curvature, is in no table of costs.  What the two ops take,
-    ``Costs(ops={CURVATURE: ..., INVERSION: ...})`` says; here one slot and two.  Each of the
-    ``stages`` has a worker, each batch ``microbatches``.
+    Preconditioning counts as part of an update; the memory of factors and of what waits for its
+    curvature is not counted.  What the two ops take, ``Costs(ops={CURVATURE: ..., INVERSION:
+    ...})`` says.  Each of the ``stages`` has a worker, each batch ``microbatches``.
 
     Raises:
         ScheduleError: a count is below 1, or there is a single stage, which has no bubble.

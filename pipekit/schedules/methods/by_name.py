@@ -95,13 +95,8 @@ def batches_of(name: str, stages: int | Sequence[int], microbatches: int, batche
     return TABLES[name](stages, microbatches).take(batches * each)
 
 
-def named_schedules(
-    stages: int, workers: int, microbatches: int, two_directions: bool = True
-) -> Iterator[Schedule]:
-    """Yield one batch of every method that flushes and has so many stages on so many workers.
-
-    ``two_directions`` says whether a stage may be on two workers, as Chimera's are.
-    """
+def named_schedules(stages: int, workers: int, microbatches: int) -> Iterator[Schedule]:
+    """Yield one batch of every method that flushes and has so many stages, each on one worker."""
     for name, method in METHODS.items():
         if name in PER_MINIBATCH:
             continue
@@ -109,7 +104,7 @@ def named_schedules(
             schedule = method(stages, microbatches)
         except ScheduleError:  # not with these counts
             continue
-        fits = two_directions or all(len(homes) == 1 for homes in schedule.stage_workers)
+        fits = all(len(homes) == 1 for homes in schedule.stage_workers)
         if fits and schedule.is_closed and schedule.stashing and schedule.worker_count == workers:
             yield schedule.take(1)
 

@@ -25,9 +25,7 @@ def flushed(
     workers: Iterable[Iterable[Pass]],
     overlaps: Collection[tuple[Pass, Pass]] = (),
 ) -> Schedule:
-    """Return the schedule without end of such batches (:meth:`.Schedule.one_batch`).
-
-    What most methods are: a list of passes a worker, on one weight version a batch.
+    """Return the schedule without end of such batches; those of batch ``t`` read version ``t``.
 
     Args:
         name: the method's.

@@ -12,10 +12,9 @@ from pipekit.schedules.task import Task
 def gpipe(stages: int, microbatches: int) -> Schedule:
     """Return GPipe's schedule: all forwards, all backwards, one update (section 3.2, Figure 2c).
 
-    Every microbatch of batch ``t`` reads version ``t``.  Backwards run in the order of the
-    forwards, as PipeDream-2BW's Figure 3 draws them; GPipe's own Figure 2c draws them reversed,
-    which idles no less and sums the same gradients.  Each of the ``stages`` has a worker, each
-    batch ``microbatches``.
+    Backwards run in the order of the forwards, as PipeDream-2BW's Figure 3 draws them; GPipe's own
+    Figure 2c reverses them, which idles no less and sums the same gradients.  Each of the
+    ``stages`` has a worker, each batch ``microbatches``.
     """
     require_positive(stages=stages, microbatches=microbatches)
     order = [(op, k) for op in (Op.FORWARD, Op.BACKWARD) for k in range(microbatches)]
@@ -23,11 +22,7 @@ def gpipe(stages: int, microbatches: int) -> Schedule:
 
 
 def model_parallel(stages: int) -> Schedule:
-    """Return the schedule without pipelining: one minibatch at a time (PipeDream, Figure 3).
-
-    Args:
-        stages: how many stages, one worker each.
-    """
+    """Return the schedule without pipelining: one minibatch at a time (PipeDream, Figure 3)."""
     return replace(gpipe(stages, microbatches=1), name="model parallel")
 
 

@@ -14,7 +14,7 @@ from pipekit.schedules.task import ScheduleError
 
 
 def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return interleaved 1F1B's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return interleaved 1F1B's schedule.
 
     Worker ``w`` has the stages ``w``, ``w + workers``, ``w + 2 workers``, ... (Narayanan et al.,
     Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC '21, section
@@ -22,10 +22,10 @@ def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
     1 / v of :func:`.flush`'s on these workers; in return each microbatch crosses v times as many
     links, and more of them are in flight.
 
-    A worker runs some microbatches through its first stage, then the same ones through its next,
-    and so on.  There these are ``workers`` at a time, which must divide ``microbatches``; here any
-    number is cut into even rounds of so many or more.  The ``workers`` have two or more of the
-    ``stages`` each, each batch has ``microbatches``.
+    A worker runs a round of microbatches through its first stage, then through its next, and so on.
+    There a round is ``workers`` microbatches, which must divide ``microbatches``; here any number
+    is cut into even rounds of so many or more.  The ``workers`` have two or more of the ``stages``
+    each, each batch has ``microbatches``.
     """
     loop = _loop(stages, microbatches, workers, "interleaved", "flush")
     # Each worker behind needs one forward to have work at once, and one more so that messages have
@@ -35,13 +35,12 @@ def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
 
 
 def gis(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return the generalized interleaved schedule, GIS, on one version a batch.
+    """Return the generalized interleaved schedule, GIS.
 
     Interleaved 1F1B that admits one forward ahead for each worker behind, and not two, so that no
     time is left for messages.  It is as long, with as many passes in flight as there are stages,
     where :func:`interleaved` has ``workers - 1`` more (Wan et al., PipeOffload, ICML 2025, arXiv
-    2503.01328).  The ``workers`` have two or more of the ``stages`` each, each batch has
-    ``microbatches``.
+    2503.01328).  Counts as there: ``stages``, ``microbatches``, ``workers``.
     """
     return flushed("GIS", generalized(stages, microbatches, workers, workers))
 
@@ -53,9 +52,8 @@ def gis_h(stages: int, microbatches: int, *, workers: int) -> Schedule:
     passes in flight, if rounds of ``ceil(p / 2)`` divide the microbatches: this tends to half of
     GIS's ``p v`` as ``v`` grows (PipeOffload; the least ``interleave_group_size`` in
     github.com/sail-sg/zero-bubble-pipeline-parallelism).  A gradient has to come back through all
-    workers in such a round, so that backwards are in two parts, of which the one for the input is
-    waited for.  The ``workers`` have two or more of the ``stages`` each, each batch has
-    ``microbatches``.
+    workers in such a round: backwards are in two parts.  Counts as in :func:`interleaved`:
+    ``stages``, ``microbatches``, ``workers``.
     """
     each = generalized(stages, microbatches, workers, -(-workers // 2))
     return flushed("GIS-H", (split_backwards(passes, waiting=0) for passes in each))
@@ -93,19 +91,18 @@ def uniform(stages: int, microbatches: int, workers: int) -> Iterator[list[Pass]
 
 
 def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return interleaved 1F1B with backwards in two parts, on one version a batch.
+    """Return interleaved 1F1B with backwards in two parts.
 
-    What :func:`.zb_h1` is to 1F1B, this is to interleaved 1F1B; it is what
-    ``torch.distributed.pipelining`` generates as ``ScheduleInterleavedZeroBubble``, there only for
-    microbatches that divide into equal rounds.  Worker ``w`` (from 0) of ``p`` has ``v`` stages,
-    ``w``, ``w + p``, ..., and four phases:
+    What :func:`.zb_h1` is to 1F1B, this is to interleaved 1F1B; ``torch.distributed.pipelining``
+    has it as ``ScheduleInterleavedZeroBubble``, only for microbatches that divide into equal
+    rounds.  Worker ``w`` (from 0) of ``p`` has the stages ``w``, ``w + p``, ..., and four phases:
 
     - warm-up: a round of microbatches through all its stages but one, and ``p - 1 - w`` forwards;
     - filling: ``w`` times F I;
     - steady: F I W, each W that of the pass ``w`` before;
     - drain: I W, and ``w`` times W.
 
-    The ``workers`` have two or more of the ``stages`` each, each batch has ``microbatches``.
+    Counts as in :func:`interleaved`: ``stages``, ``microbatches``, ``workers``.
     """
     loop = _loop(stages, microbatches, workers, "interleaved", "zb_h1")
     each = (_interleaved(own, microbatches, workers, ahead=1) for own in loop)
@@ -114,16 +111,15 @@ def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> 
 
 
 def looped_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return the looped breadth-first schedule, on one version a batch.
+    """Return the looped breadth-first schedule.
 
-    Worker ``w`` has the stages ``w``, ``w + workers``, ... as in interleaved 1F1B, and runs the
-    forwards of all microbatches through the first of them, then through the next, and so on; then
-    the backwards, last stage first (Lamy-Poirier, Breadth-First Pipeline Parallelism, MLSys 2023,
-    arXiv 2211.05953).  So a stage's weights are needed in one piece of time, and all of its
-    gradients come early.  The bubble is that of interleaved 1F1B; all activations are kept.
-    ``torch.distributed.pipelining`` runs the backwards of a stage in reversed order, which idles no
-    less, and sums gradients in that order.  The ``workers`` have two or more of the ``stages``
-    each, each batch has ``microbatches``.
+    Worker ``w`` has the stages ``w``, ``w + workers``, ..., and runs the forwards of all
+    microbatches through the first of them, then through the next, and so on; then the backwards,
+    last stage first (Lamy-Poirier, Breadth-First Pipeline Parallelism, MLSys 2023, arXiv
+    2211.05953).  So a stage's weights are needed in one piece of time, and all of its gradients
+    come early.  The bubble is that of interleaved 1F1B; all activations are kept.
+    ``torch.distributed.pipelining`` reverses a stage's backwards, which idles no less.  Counts as
+    in :func:`interleaved`: ``stages``, ``microbatches``, ``workers``.
     """
 
     def passes(own: range) -> list[Pass]:
@@ -169,13 +165,12 @@ def _interleaved(
 
 
 def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return Hanayo's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return Hanayo's schedule: stages go down the workers and back, once for each wave.
 
-    The stages go down the workers and back, once for each wave: with ``p`` workers and W waves
-    worker ``w`` has the stages ``w``, ``2 p - 1 - w``, ``2 p + w``, ... ``2 W`` of them (Hanayo:
-    Harnessing Wave-like Pipeline Parallelism, SC '23, arXiv 2308.15762).  It is Chimera without the
-    second copy of the weights: where that sends microbatches from both ends, here the same ones
-    come back.
+    With ``p`` workers and W waves worker ``w`` has the stages ``w``, ``2 p - 1 - w``, ``2 p + w``,
+    ... (Hanayo: Harnessing Wave-like Pipeline Parallelism, SC '23, arXiv 2308.15762).  It is
+    Chimera without the second copy of the weights: where that sends microbatches from both ends,
+    here the same ones come back.
 
     The paper draws its order and gives no rule for it.  Here a free worker takes, of what is ready,
     a backward before a forward, and of each kind the earliest microbatch's, the last of its stages

@@ -21,10 +21,10 @@ def bpipe(stages: int, microbatches: int) -> Schedule:
 
     Worker ``w`` (from 0) of the first half evicts to worker ``p - 1 - w``, and loads from there in
     time, so that neither has more than ``ceil((p + 2) / 2)`` microbatches' activations, where
-    1F1B's first worker has ``p`` (Kim et al., BPipe, ICML 2023).  Of a pair one transfer is under
-    way at a time as long as it takes no longer than a forward: an eviction beside a backward, or a
-    forward of the warm-up; a load beside a forward.  The newest are evicted, which are needed last.
-    Each of the ``stages`` has a worker, each batch ``microbatches``.
+    1F1B's first worker has ``p`` (Kim et al., BPipe, ICML 2023).  The newest are evicted, which are
+    needed last: beside a backward or a forward of the warm-up, and loaded beside a forward, so that
+    of a pair one transfer is under way at a time if it takes no longer than that.  Each of the
+    ``stages`` has a worker, each batch ``microbatches``.
     """
 
     def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
@@ -54,7 +54,7 @@ def pipe_offload(
     Offloaded are those of each worker's first stages, which wait longest for their backwards (Wan
     et al., PipeOffload, ICML 2025, arXiv 2503.01328, sections 2 and 3.2).  With half of ``v``
     stages offloaded a worker of ``p`` keeps about ``p (v + 2) / 8`` passes' activations, and four
-    passes' with all of them; GIS keeps ``p v``.  The bubble is less than 1F1B's.
+    passes' with all of them; GIS keeps ``p v``.
 
     Args:
         stages, microbatches: how many stages, and microbatches a batch.
@@ -81,8 +81,7 @@ def offloaded(schedule: Schedule, stages: Collection[int]) -> Schedule:
 
     Args:
         schedule: by a method that flushes.
-        stages: those that offload; with several stages a worker its first ones save most, since
-            they wait longest.
+        stages: those that offload; a worker's first ones save most, since they wait longest.
 
     Raises:
         ScheduleError: the batches do not end with a flush.

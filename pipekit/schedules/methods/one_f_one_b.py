@@ -19,8 +19,7 @@ from pipekit.schedules.task import ScheduleError, Task
 def flush(stages: int, microbatches: int, in_flight: Sequence[int] | None = None) -> Schedule:
     """Return PipeDream-Flush's schedule (PipeDream-2BW, section 3.2, Figure 3).
 
-    Every microbatch of batch ``t`` reads version ``t``.  As long as GPipe's, with at most
-    ``stages`` microbatches in flight instead of ``microbatches``.
+    As long as GPipe's, with at most ``stages`` microbatches in flight instead of ``microbatches``.
 
     Args:
         stages, microbatches: how many stages, one worker each, and microbatches a batch.
@@ -39,11 +38,10 @@ def eager(stages: int, microbatches: int) -> Schedule:
 
     Worker ``w`` (from 0) of ``p`` admits ``2 (p - 1 - w)`` forwards before it alternates, where
     :func:`flush` admits half as many (Zhuang et al., On Optimizing the Communication of Model
-    Parallelism, MLSys 2023, arXiv 2211.05322; in its code, github.com/alpa-projects/alpa,
-    ``OverlapFriendlyPipeDreamSchedule``).  Without links it is as long; with slow ones, a message
-    on its way there or back keeps nobody waiting as long as it takes no longer than a pass.  Worker
-    ``w`` has ``2 (p - w) - 1`` microbatches in flight.  Each of the ``stages`` has a worker, each
-    batch ``microbatches``.
+    Parallelism, MLSys 2023, arXiv 2211.05322; ``OverlapFriendlyPipeDreamSchedule`` in
+    github.com/alpa-projects/alpa).  Without links it is as long; with slow ones, a message on its
+    way there or back keeps nobody waiting as long as it takes no longer than a pass.  Each of the
+    ``stages`` has a worker, each batch ``microbatches``.
     """
     return _in_flight("eager 1F1B", stages, microbatches, lambda w: 2 * (stages - w) - 1)
 
@@ -77,10 +75,10 @@ def zb_h2(stages: int, microbatches: int) -> Schedule:
     - steady: F I W, each W that of the microbatch ``2 w`` before;
     - drain: I W, and ``2 w`` times W.
 
-    With passes that take equally long, no worker idles between its first task and its last.  All
-    begin and stop one after the other, so that the makespan of a single batch is that of
-    :func:`zb_h1`; the gain shows when batches follow one another, and no update waits for other
-    workers.  Each of the ``stages`` has a worker, each batch ``microbatches``.
+    With passes that take equally long, no worker idles between its first task and its last.  A
+    single batch takes as long as with :func:`zb_h1`, since workers begin and stop one after the
+    other: the gain shows over several, if no update waits for other workers.  Each of the
+    ``stages`` has a worker, each batch ``microbatches``.
     """
     in_flight = (lambda w: 2 * (stages - w) - 1), (lambda w: 2 * w)
     return _in_flight("ZB-H2", stages, microbatches, *in_flight)
@@ -160,9 +158,9 @@ def without_end(
 ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
     """Return the head and the period of a worker that alternates without end.
 
-    Its passes are numbered by their place, from 0: of all minibatches on a worker without
-    replicas.  ``in_flight`` forwards ahead of the backwards, it goes on as :func:`alternate` does.
-    From the backward ``settled`` on, tasks are those of ``period`` backwards before, but later.
+    Its passes are numbered by their place, from 0.  ``in_flight`` forwards ahead of the backwards,
+    it goes on as :func:`alternate` does.  From the backward ``settled`` on, tasks are those of
+    ``period`` backwards before, but later.
     """
 
     def rounds(first: int, count: int) -> Iterator[Task]:
@@ -180,9 +178,7 @@ def seq1f1b(stages: int, microbatches: int, *, chunks: int) -> Schedule:
     Worker ``w`` (from 0) of ``p`` runs ``p - 2 - w + chunks`` forwards before it alternates: what
     1F1B admits, and so many more that the last worker has all of a microbatch when its first
     backward begins, which is that of the last chunk (Sun et al., Seq1F1B, arXiv 2406.03488;
-    ``num_warmup`` in github.com/sail-sg/zero-bubble-pipeline-parallelism).  So ``p - 1 - w +
-    chunks`` chunks are in flight, each with a part of a microbatch's activations, where 1F1B has
-    ``p - w`` microbatches.
+    ``num_warmup`` in github.com/sail-sg/zero-bubble-pipeline-parallelism).
 
     Args:
         stages, microbatches: how many stages, one worker each, and microbatches a batch.
@@ -196,10 +192,7 @@ def terapipe(stages: int, microbatches: int, *, chunks: int) -> Schedule:
 
     It is GPipe's, with chunks of sequences in place of microbatches (Li et al., TeraPipe, ICML
     2021, arXiv 2102.07988).  How long each chunk is, there a search decides; here the costs say it.
-
-    Args:
-        stages, microbatches: how many stages, one worker each, and microbatches a batch.
-        chunks: of each microbatch.
+    Arguments as for :func:`seq1f1b`: ``stages``, ``microbatches``, ``chunks``.
     """
     return _chunked("TeraPipe", stages, microbatches, chunks, chunks * microbatches)
 

@@ -16,9 +16,8 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
     A batch has ``width`` times as many microbatches: number ``k`` of pipeline ``r`` becomes
     ``k * width + r``.  An update sums those of all pipelines, and every stage has a copy in each.
     That takes time, so updates come as late as their readers allow: of 2BW's a batch later, which
-    hides the sums and keeps a second one (:func:`late_updates`).
-    Worker ``w`` of pipeline ``r`` becomes ``w * width + r``, so that the copies of a stage are
-    neighbours.  One stage replicated is data parallelism: ``replicate(flush(1, m), workers)``.
+    hides the sums and keeps a second one.  Worker ``w`` of pipeline ``r`` becomes ``w * width +
+    r``.  One stage replicated is data parallelism: ``replicate(flush(1, m), workers)``.
 
     Args:
         schedule: of one pipeline.

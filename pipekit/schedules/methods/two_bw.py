@@ -27,8 +27,7 @@ def two_bw(
         stages: pipeline depth d, one worker each.
         microbatches: m, the microbatches summed by each update; at least ``stages``.
         flush_after: the batches (from 0) after which there is a flush.
-        in_flight: microbatches in flight on each stage, at most m; by default as many as stages
-            from it on.  More hide links that take time, without older weights.
+        in_flight: as for :func:`.flush`, at most m.
 
     Raises:
         ScheduleError: a count is below 1, ``microbatches < stages``, or ``in_flight`` does not fit

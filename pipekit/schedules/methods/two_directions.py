@@ -9,7 +9,7 @@ from pipekit.schedules.task import ScheduleError
 
 
 def chimera(stages: int, microbatches: int) -> Schedule:
-    """Return Chimera's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return Chimera's schedule: two pipelines in opposite directions.
 
     Worker ``w`` of ``D`` has stage ``w`` of the pipeline that goes down and stage ``D - 1 - w`` of
     the one that goes up; every stage has two copies, whose gradients are summed (Chimera, SC '21,
@@ -49,14 +49,13 @@ def chimera(stages: int, microbatches: int) -> Schedule:
 
 
 def dualpipe(stages: int, microbatches: int) -> Schedule:
-    """Return DualPipe's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return DualPipe's schedule: half of a batch goes down the workers, half up.
 
-    Worker ``w`` of ``p`` has the stages ``w`` and ``p - 1 - w``: the first half of a batch goes
-    down the workers, the second half up, so that every stage has two copies, whose gradients are
-    summed.  A worker and its mirror image do the same (DeepSeek-V3 Technical Report, section 3.2.1,
-    Figure 5; github.com/deepseek-ai/DualPipe, dualpipe.py): they go through
-    :func:`eight_phases`.  The forwards and backwards of the steady phases are meant to run
-    together, the communication of one under the computing of the other: they are ``overlaps``.
+    Worker ``w`` of ``p`` has the stages ``w`` and ``p - 1 - w``, so that every stage has two
+    copies, whose gradients are summed.  A worker and its mirror image do the same, in
+    :func:`eight_phases` (DeepSeek-V3 Technical Report, section 3.2.1, Figure 5;
+    github.com/deepseek-ai/DualPipe, dualpipe.py).  The forwards and backwards of the steady phases
+    are meant to run together, the communication of one under the computing of the other.
 
     Args:
         stages: how many stages, and workers; an even number.
@@ -94,11 +93,10 @@ def dualpipe(stages: int, microbatches: int) -> Schedule:
 
 
 def dualpipe_v(stages: int, microbatches: int) -> Schedule:
-    """Return DualPipeV's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return DualPipeV's schedule: worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.
 
-    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w`` and goes through
-    :func:`eight_phases` (github.com/deepseek-ai/DualPipe, dualpipev.py, which
-    ``torch.distributed.pipelining`` follows in ``ScheduleDualPipeV``).
+    It goes through :func:`eight_phases` (github.com/deepseek-ai/DualPipe, dualpipev.py;
+    ``ScheduleDualPipeV`` of ``torch.distributed.pipelining``).
 
     Args:
         stages: how many stages, two a worker.

@@ -17,16 +17,15 @@ from pipekit.schedules.schedule import Pass, Schedule
 
 
 def zb_v(stages: int, microbatches: int) -> Schedule:
-    """Return ZB-V's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return ZB-V's schedule: a microbatch's backward begins where its forward ended.
 
-    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``, a V, so that a microbatch's
-    backward begins where its forward ended and every worker is at work early (Zero Bubble Pipeline
+    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``, a V (Zero Bubble Pipeline
     Parallelism, section 6).  With passes that take equally long no worker idles in its span, and
     each has at most ``2 p`` passes' activations, as much as ``p`` microbatches of 1F1B.
 
     The order is that of ``torch.distributed.pipelining``'s ``ScheduleZBVZeroBubble``, also for
-    fewer microbatches than fill the pipeline.  (The paper's own code searches an order for measured
-    costs, greedily.)  Each worker has two of the ``stages``, each batch ``microbatches``.
+    fewer microbatches than fill the pipeline; the paper's code searches one for measured costs.
+    Each worker has two of the ``stages``, each batch ``microbatches``.
     """
     workers = v_workers(stages, microbatches, "ZB-V", "zb_h1")
     each = (_passes(worker, workers, microbatches) for worker in range(workers))
@@ -86,12 +85,12 @@ class _Block(NamedTuple):
 def v_half(stages: int, microbatches: int) -> Schedule:
     """Return V-Half's schedule: half of 1F1B's activations, by a V of two stages a worker.
 
-    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  On the way down a microbatch
-    comes to the next worker every other slot, on the way back every slot, so that the workers'
-    activations are equally many: at most floor((p + 2) / 2) whole microbatches' (section 3.2 and
-    Table 1).  The slots are those of the authors' code
-    (github.com/sail-sg/zero-bubble-pipeline-parallelism, zbv_greedy.py).  Each worker has two of
-    the ``stages``, each batch ``microbatches``.
+    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  A microbatch comes to the next
+    worker every other slot on the way down, every slot on the way back, so that the workers keep
+    equally many activations: at most floor((p + 2) / 2) whole microbatches' (section 3.2 and
+    Table 1).  The slots are those of the authors' code (zbv_greedy.py of
+    github.com/sail-sg/zero-bubble-pipeline-parallelism).  Each worker has two of the ``stages``,
+    each batch ``microbatches``.
     """
     p = v_workers(stages, microbatches, "V-Half", "zb_h1")
     gap = 0 if p % 2 else 3  # so that no two passes of a worker want one slot
@@ -104,10 +103,9 @@ def v_half(stages: int, microbatches: int) -> Schedule:
 def v_min(stages: int, microbatches: int) -> Schedule:
     """Return V-Min's schedule: a third of 1F1B's activations, by a V of two stages a worker.
 
-    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  A microbatch comes to the next
-    worker in the next slot, both ways, so that its activations live as shortly as they can: at most
-    floor((p + 4) / 3) whole microbatches' at once (section 3.2 and Table 1).  In return, passes
-    that do not take equally long make workers wait.  The slots are those of the authors' code.
+    As :func:`v_half`, but a microbatch comes to the next worker in the next slot, both ways, so
+    that its activations live as shortly as they can: at most floor((p + 4) / 3) whole microbatches'
+    (section 3.2 and Table 1).  In return, passes that do not take equally long make workers wait.
     Each worker has two of the ``stages``, each batch ``microbatches``.
     """
     p = v_workers(stages, microbatches, "V-Min", "zb_h1")
