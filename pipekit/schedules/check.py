@@ -1,6 +1,6 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from itertools import chain
 from typing import NoReturn
@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipekit.host.memory import not_collected
-from pipekit.schedules.arrivals import require_gradients, require_items
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
-from pipekit.schedules.ops import Op, Payload
+from pipekit.schedules.ops import SENT_GRADIENTS, Op, Payload
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
@@ -98,7 +97,6 @@ def _proved_endless(schedule: Schedule, joint_updates: bool) -> Report:
 
 
 def _require_alike(schedule: Schedule) -> None:
-    """Raise ScheduleError unless a period has as many forwards of each stage, in whole batches."""
     size = schedule.period_microbatches
     forwards = Counter(task.stage for task in chain(*schedule.period) if task.op is Op.FORWARD)
     for stage in range(max(1, schedule.stages)):
@@ -114,7 +112,6 @@ def _require_alike(schedule: Schedule) -> None:
 
 
 def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
-    """Raise ScheduleError unless the head's batches are those that the period's count says."""
     for number, batch in enumerate(some.batches[:-1]):
         if batch != schedule.batch(number):
             raise ScheduleError(
@@ -128,8 +125,8 @@ def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
 def _proved(schedule: Schedule, joint_updates: bool) -> Report:
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
-    require_items(graph)
-    require_gradients(graph)
+    _require_items(graph)
+    _require_gradients(graph)
     if schedule.chunks > 1:
         _require_whole_microbatches(schedule, graph)
     Replay(graph, joint_updates).require_done()
@@ -153,6 +150,63 @@ def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
             sender, adder = (row[min(lacking)] for row in both)
             parts = Op.BACKWARD if sender == adder else Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
             raise _lacking(parts[sender != NOBODY], stage, min(lacking), schedule)
+
+
+def _require_items(graph: Dependencies) -> None:
+    """Raise for a task that needs what is not there, or sends what nobody takes."""
+    others = range(len(graph.first) - 1)
+    for number in graph.of(lambda op: op.peer is not None):
+        task, worker = graph.tasks[number], graph.worker_of[number]
+        if task.op.peer not in others or task.op.peer == worker:
+            raise ScheduleError(
+                f"worker {worker} has {task}: it needs another one of the {len(others)} workers "
+                f"for a peer",
+                graph.placed(number),
+            )
+    for number, item, before in graph.missing:
+        task, worker = graph.tasks[number], graph.worker_of[number]
+        lacks = f"worker {worker} has {task}, which needs {item.name} there"
+        if before is None:
+            raise ScheduleError(f"{lacks}, and no task before it gives them", [(task, worker)])
+        why = f"{graph.tasks[before]} has taken them"
+        if item in graph.tasks[before].op.gives:
+            why = f"{graph.tasks[before]} has given those of version {graph.tasks[before].version}"
+        raise ScheduleError(f"{lacks}, and {why}", graph.placed(number, before))
+    for number in graph.untaken:
+        task, worker = graph.tasks[number], graph.worker_of[number]
+        raise ScheduleError(
+            f"worker {worker} has {task}, and worker {task.op.peer} takes no such thing from it",
+            graph.placed(number),
+        )
+
+
+def _require_gradients(graph: Dependencies) -> None:
+    """Raise for an update of borrowed weights that lacks a gradient which it should sum."""
+    travels = {graph.tasks[number].stage for number in graph.of(lambda op: op.borrows)}
+    if not travels:
+        return
+    here: dict[tuple[int, int], set[int]] = defaultdict(set)  # by worker and stage
+    sent: dict[tuple[int | None, int | None, int], deque[set[int]]] = defaultdict(deque)
+    come: dict[tuple[int, int], set[int]] = defaultdict(set)  # by stage and version
+    for number in Replay(graph).order():
+        (op, stage, microbatch, version), worker = graph.tasks[number], graph.worker_of[number]
+        if op.adds_gradient:
+            here[worker, stage].add(microbatch)
+        elif SENT_GRADIENTS in op.gives:
+            sent[worker, op.peer, stage].append(here.pop((worker, stage), set()))
+        elif SENT_GRADIENTS in op.takes:
+            here[worker, stage] |= sent[op.peer, worker, stage].popleft()
+        elif not op.is_pass:
+            come[stage, version] |= here.pop((worker, stage), set())
+    for number in graph.of(lambda op: not op.is_pass):
+        task = graph.tasks[number]
+        summed = {graph.tasks[each].microbatch for each in graph.summed(number)}
+        if task.stage in travels and (lacking := summed - come[task.stage, task.version]):
+            raise ScheduleError(
+                f"worker {graph.worker_of[number]} has {task}, and the gradient of microbatch "
+                f"{min(lacking)} has not been sent to it",
+                graph.placed(number),
+            )
 
 
 def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None:
@@ -182,10 +236,8 @@ def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None
 
 def _lacking(op: Op, stage: int, microbatch: int, schedule: Schedule) -> ScheduleError:
     task = Task(op, stage, microbatch, 0)
-    return ScheduleError(
-        f"no worker has {task}, though the run has {schedule.microbatches} microbatches",
-        [(task, None)],
-    )
+    run = f"though the run has {schedule.microbatches} microbatches"
+    return ScheduleError(f"no worker has {task}, {run}", [(task, None)])
 
 
 def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:

@@ -28,7 +28,7 @@ class Items:
 
     Attributes:
         own: of tasks that need something of their microbatch, the one that gave it.
-        others: likewise, the other tasks behind which they have to come.
+        others: of tasks, the further ones behind which they have to come.
         missing: what is not there when it is needed.
         untaken: tasks that send what their peer never takes.
     """

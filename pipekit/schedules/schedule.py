@@ -52,7 +52,7 @@ class Schedule(Table):
 
         Args:
             name: the method's.
-            workers: of each worker, the passes in their order: (op, stage, microbatch).
+            workers: of each, the passes in their order: (op, stage, microbatch).
             overlaps: pairs of a forward and a backward that run together.
 
         Raises:
@@ -73,11 +73,9 @@ class Schedule(Table):
         return cls(tuple(map(tuple, lists)), name, overlaps=pairs)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None, batches: int | None = None) -> str:
-        """Return the table as CSV, one row a task, and write it to ``path`` if one is given.
+        """Return the table as CSV, one row a task, and write it to a given ``path``.
 
-        Args:
-            path: of the file.
-            batches: how many; None: as many as fill the pipeline (:meth:`excerpt`).
+        ``batches`` says how many; None: as many as fill the pipeline (:meth:`excerpt`).
         """
         return _written(csv.write(self.excerpt(batches)), path, newline=None)
 
@@ -98,9 +96,8 @@ class Schedule(Table):
     def from_torch_csv(cls, source: str | os.PathLike[str], name: str = "torch") -> "Schedule":
         """Read one batch of torch.distributed.pipelining, as ``_dump_csv`` writes it.
 
-        Args:
-            source: a file's path, or the CSV text itself (recognised by its line breaks).
-            name: the schedule's.
+        The ``source`` is a file's path, or the CSV text itself, with line breaks; ``name`` is the
+        schedule's.
 
         Raises:
             ScheduleError: a cell is no pass, and the message gives its line; or it is no text.
@@ -128,10 +125,7 @@ def parse(picture: str) -> Schedule:
 
 
 def read_csv(source: str | os.PathLike[str]) -> Schedule:
-    """Read back what :meth:`Schedule.to_csv` wrote.
-
-    Args:
-        source: a file's path, or the CSV text itself (recognised by its line breaks).
+    """Read back what :meth:`Schedule.to_csv` wrote, as a file or as a text with line breaks.
 
     Raises:
         ScheduleError: a column is missing or a row is not a task; the message gives the row.
@@ -153,7 +147,6 @@ def text_of(source: str | os.PathLike[str]) -> str:
 
 
 def _written(written: str, path: str | os.PathLike[str] | None, newline: str | None) -> str:
-    """Return a text, after writing it to a path if there is one."""
     if path is not None:
         with open(path, "w", encoding="utf-8", newline=newline) as file:
             file.write(written)

@@ -97,7 +97,7 @@ class Table:
     def last_microbatch(self) -> int:
         """The last in heads and periods, as they are written; -1: there is none."""
         try:
-            return max(map(index, map(itemgetter(2), self._written())), default=-1)
+            return max(map(index, map(itemgetter(2), chain(*self.head, *self.period))), default=-1)
         except TypeError:
             self._require_tasks()
             raise
@@ -108,10 +108,7 @@ class Table:
         return any(op.is_backward for op in self.ops)
 
     def remembered(self, what: Hashable, find: Callable[[], T], of: Hashable = None) -> T:
-        """Return a result about it, found once for each ``what``, and anew for another ``of``.
-
-        A size that varies from call to call goes into ``of``, so that one result is kept.
-        """
+        """Return a result about it, found once for each ``what``, and anew for another ``of``."""
         if what not in self._known or self._known[what][0] != of:
             self._known[what] = of, find()
         found: T = self._known[what][1]
@@ -174,7 +171,7 @@ class Table:
         )
 
     def take(self, batches: int) -> Self:
-        """Return the finite schedule of the first batches: their tasks, in their order.
+        """Return the finite schedule of the first ``batches``: their tasks, in their order.
 
         An update of which the end cuts the sum sums what is left.
 
@@ -239,8 +236,7 @@ class Table:
         """Return the schedule without end that repeats this finite one of whole batches.
 
         Raises:
-            ScheduleError: it is endless or empty, or a stage's last update does not sum up to the
-                last microbatch.
+            ScheduleError: it is endless, empty, or an update behind the last microbatch lacks.
         """
         if self.period:
             raise ScheduleError(f"{self.title} has no end: there is nothing to repeat() behind it")
@@ -363,17 +359,12 @@ class Table:
     def _require_tasks(self) -> None:
         require_tasks(map(chain, self.head, self.period or ((),) * len(self.head)))
 
-    def _written(self) -> Iterator[Task]:
-        """Yield the tasks of heads and periods, each once."""
-        return chain(*self.head, *self.period)
-
     def _stop(self, batches: int) -> int:
         """Return the microbatch behind so many batches of a schedule without end."""
         periods, rest = divmod(batches, len(self.batch_stops))
         return periods * self.period_microbatches + (self.batch_stops[rest - 1] if rest else 0)
 
     def _until(self, worker: int, microbatch: int) -> Iterator[Task]:
-        """Yield a worker's tasks up to the last period that has any before a microbatch."""
         if not self.period:
             return iter(self.head[worker])
         period, size = self.period[worker], self.period_microbatches
@@ -398,7 +389,7 @@ class Table:
 def _cut(tasks: Iterable[Task], microbatch: int) -> Tasks:
     """Return a worker's tasks of the microbatches before one; see :meth:`Schedule.take`.
 
-    Work in a later batch's idle time names the weights of an update behind the end, and goes, too.
+    Work in the idle time of a batch behind the end names a later version, and goes, too.
     """
     kept: list[Task] = []
     summed: dict[int, int] = {}  # by stage: the microbatch behind its last update

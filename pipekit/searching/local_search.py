@@ -3,9 +3,8 @@
 A tabu search as for job shops (Balas and Vazacopoulos, "Guided local search with shifting
 bottleneck for job shop scheduling", 1998): passes that follow one another on a worker without a gap
 make a block of the critical path; only a pass that comes before a block's first one, or behind its
-last one, can make the path shorter.  How long the paths through the passes that are moved would be
-is estimated from what comes before and behind them, so that only the best move is carried out.
-Beside that, backwards on the path are split, or made whole.
+last one, can make the path shorter.  The paths through the passes that are moved are estimated, so
+that only the best move is carried out.  Beside that, backwards on the path are split or made whole.
 """
 
 import math
@@ -39,12 +38,9 @@ class _Move(NamedTuple):
 
 
 class TabuSearch:
-    """Orders, and the best that moves have made of them.
+    """Orders of a ``problem``, and the best that moves have made of them.
 
-    Attributes:
-        problem: whose passes they have.
-        orders: the shortest so far, which are no longer than those it began with.
-        makespan: of these.
+    ``orders`` are the shortest so far, and take ``makespan`` seconds.
     """
 
     def __init__(self, problem: Problem, orders: Orders, seed: int = 0) -> None:

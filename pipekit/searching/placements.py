@@ -1,7 +1,7 @@
 """Where stages are best: placements are bounded, and for the best ones orders are made.
 
-A best-first search: placements near good ones wait in a queue, the most promising first, which have
-a low bound and come from one with short orders.  What a worker takes first is tried beside that.
+A best-first search: placements near good ones wait in a queue, first those that have a low bound
+and come from one with short orders.  What a worker takes first is tried beside that.
 """
 
 import math
@@ -48,13 +48,7 @@ class Candidate(NamedTuple):
 def candidates(
     question: Question, starts: Sequence[Placement], seed: int
 ) -> Iterator[Candidate | None]:
-    """Yield orders for placements and policies never tried before, or None where none fit.
-
-    Args:
-        question: what is searched for.
-        starts: placements to begin with.
-        seed: of the random choices.
-    """
+    """Yield orders for placements and policies never tried before, or None where none fit."""
     judge, m = question.judge, question.microbatches
     is_given = question.placement is not None
 
@@ -157,7 +151,7 @@ def renumbered(placement: Placement, groups: Sequence[int]) -> Placement:
     """Return a placement that is alike, its workers numbered in the order of their first stages.
 
     ``groups`` are the sizes of groups of workers that are alike, outermost first, say servers of 2
-    and workers: (2, 1).  A group gets another number as a whole; without any, all stay.
+    and workers: (2, 1).  A group is renumbered as a whole; without any, all stay.
     """
 
     def first(worker: int) -> list[int]:

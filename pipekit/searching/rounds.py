@@ -24,13 +24,10 @@ _Orders = TypeVar("_Orders", Candidate, TabuSearch)
 
 
 class Budget:
-    """Counts steps, and says whether there is time for them.
+    """Counts ``steps``, and says whether there is time for them.
 
     Time is the thread's on a core, so that a busy machine makes no search worse.  It only ends a
     search and never leads it: with more, the same steps are taken first.
-
-    Attributes:
-        steps: taken so far.
     """
 
     def __init__(self) -> None:
@@ -55,10 +52,8 @@ class Budget:
 class SearchRounds:
     """The search for one question's answer.
 
-    Attributes:
-        best: the shortest schedule so far that fits, or None.
-        step: of the budget, that found it; 0: it is a named method.
-        seconds: of the budget, when that was.
+    ``best`` is the shortest schedule so far that fits, or None.  The ``step`` of the budget found
+    it, after so many ``seconds``; 0: it is a named method.
     """
 
     def __init__(self, question: Question, budget: Budget, seed: int) -> None:

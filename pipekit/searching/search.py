@@ -24,8 +24,7 @@ class Searched:
         schedule: the shortest table found.
         makespan_s: its seconds, simulated.
         peak_bytes: of each worker, simulated, when the optimizer has its state.
-        bound_s: seconds that no schedule takes less than: on the placement, if that was given, and
-            else on any.
+        bound_s: seconds that no schedule takes less than, on the placement if that was given.
         step: how many orders had been tried when it was found; 0: it is a named method.
         seconds: of the search until then.
     """
@@ -78,9 +77,9 @@ def search(
 
     All named methods that fit are simulated first, so that the result is never longer than the best
     of them.  Then placements of the stages and policies are tried, which lead to orders, and the
-    best orders are improved by local search.  A backward may stand whole or in two parts.  What is
-    returned has been simulated like any other, links with their contention included.  More seconds
-    lead to the same steps and then to others: they never make it worse.
+    best orders are improved by local search.  What is returned has been simulated like any other,
+    links with their contention included.  More seconds lead to the same steps and then to others:
+    they never make it worse.
 
     Args:
         profile: what each layer costs.
@@ -90,7 +89,7 @@ def search(
         memory_cap: bytes of each worker, or one number for all; None: no limit.
         microbatches: of the batch; by default the plan's.
         workers: that share the stages; by default as many as stages, one each.
-        placement: the worker of each stage, if that is given; by default it is searched for, too.
+        placement: the worker of each stage; by default it is searched for, too.
         seconds: on a core, after the named methods have been simulated.
         optimizer_states: see :func:`pipekit.simulate`.
         host_bytes_per_s: of the link between each worker and its host, to which activations may

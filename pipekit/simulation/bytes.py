@@ -64,18 +64,16 @@ def memory(
 ) -> Memory:
     """Return what lies in memory when, as the engine keeps it.
 
-    All weight slots of a run are there from its start.  The gradients of a batch are there from
-    the first pass that adds one to its update, the optimizer's state from the first update on.  A
-    microbatch keeps what the stage received, what its layers save, and what it sends, from the
-    forward's start to the backward's end; of a backward in two parts the first one's end frees what
-    only it needs (``input_only_bytes``), and the second one's the rest.  If the microbatch is
-    recomputed, it keeps only what was received until its second forward.
-    Skips from and to other stages are received and sent like any input and output: each takes
-    memory at both its ends and nowhere between.  In the first such pass gradients come layer
-    by layer as activations go; all of it shows the height in between.  What has arrived and waits
-    for its forward, targets and what the loss saves, gradients of activations, and what operators
-    use for a moment are not counted.  A mitigation of stale weights has slots of its own, and
-    what it keeps counts with the optimizer's state.
+    All weight slots of a run are there from its start, the gradients of a batch from the first pass
+    that adds one to its update, the optimizer's state from the first update on.  A microbatch keeps
+    what the stage received, what its layers save, and what it sends, from the forward's start to
+    the backward's end; of a backward in two parts the first one's end frees what only it needs
+    (``input_only_bytes``).  If the microbatch is recomputed, it keeps only what was received until
+    its second forward.  Skips from and to other stages take memory at both ends and nowhere
+    between.  In the first pass that adds them, gradients come layer by layer as activations go; all
+    of it shows the height in between.  What has arrived and waits for its forward, targets and what
+    the loss saves, gradients of activations, and what operators use for a moment are not counted.
+    What a mitigation of stale weights keeps counts with the optimizer's state, beside its slots.
     """
     rule = mitigation or Mitigation()
     task = schedule.dependencies.columns

@@ -1,8 +1,8 @@
 """What many batches take, from a few periods: a table that repeats has times that repeat.
 
 Once all that happens in a few periods comes later by one and the same time than some periods
-before, everything behind it does, too, since a task starts when what it needs is there.  So the
-periods between may be left out: each adds the same seconds to the makespan.
+before, everything behind it does, too, since a task starts when what it needs is there: each
+further period adds the same seconds to the makespan.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,8 +37,7 @@ class LongRun:
         batches: how many.
         makespan_s: from the first task's start to the last one's end.
         bubble: the idle share of all workers' makespan, as :attr:`pipekit.Trace.bubble`.
-        batch_s: seconds from batch to batch in the steady state; of a run in which all tasks were
-            simulated, the makespan's share.
+        batch_s: seconds from batch to batch in the steady state, or the makespan's share.
         peak_bytes: the most bytes of each worker.
         periods: after how many periods the times were seen to repeat; None: all tasks were
             simulated, since they had not after 50, links are shared, workers sum gradients with one
@@ -69,13 +68,9 @@ def long_run(
     batches: int,
     **options: Any,
 ) -> LongRun:
-    """Return what so many batches of a schedule take, without a trace of every task.
+    """Return what so many ``batches`` of a schedule without end take, without tracing every task.
 
-    Args:
-        schedule: without end.
-        profile, plan, cluster: as in :func:`pipekit.simulate`.
-        batches: how many.
-        options: of :func:`pipekit.simulate`, such as ``optimizer_states`` or ``overlap``.
+    The other arguments are those of :func:`pipekit.simulate`.
 
     Raises:
         ScheduleError: the schedule has an end, or cannot be executed.

@@ -82,7 +82,7 @@ def draw(
         batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
     Raises:
-        ScheduleError: the workers would wait for one another for ever.
+        ScheduleError: the workers would wait for one another for ever, or nobody could read it.
     """
     schedule, rows = schedule.excerpt(batches), []
     firsts = {one for one, _ in schedule.overlaps}

@@ -18,14 +18,11 @@ Skips = Sequence[tuple[int, int]]
 
 
 def lower(schedule: Schedule, skips: Skips = (), ties: Skips = ()) -> tuple[Steps, ...]:
-    """Return every worker's steps for a schedule that :func:`check` has accepted.
+    """Return every worker's steps for a schedule that :func:`check` accepts.
 
-    Args:
-        schedule: finite, or without end.
-        skips: skip connections between stages that are not neighbours, or that are: what passes
-            there goes straight from the one to the other (torchgpipe, section 3.3).
-        ties: stages that share a weight, of which nothing passes in a forward: each has a copy.
-            Its gradient comes back as a skip connection's does.
+    ``skips`` are connections between stages: what passes there goes straight from one to the other
+    (torchgpipe, section 3.3).  ``ties`` are stages that share a weight, of which each has a copy:
+    its gradient comes back as a skip connection's does.
 
     Raises:
         ScheduleError: a backward would read a version that no longer lies where its forward read.

@@ -69,10 +69,10 @@ def _sums(schedule: Schedule) -> list[list[Sum]]:
 def sum_order(schedule: Schedule, joint_updates: bool = False) -> Recurring[Turn]:
     """Return the sums over several workers, as (stage, update), in an order for all of them.
 
-    A worker makes the sums of its stages one after another.  They come here in the order in which
-    a replay of the table completes their gradients, those of a stage in the order of its updates.
-    If all workers keep to it, none waits for another in a circle: a task that waits for a sum comes
-    later in the replay than all gradients of that sum and of those before it.
+    They come in the order in which a replay of the table completes their gradients, those of a
+    stage in the order of its updates.  If all workers keep to it, none waits for another in a
+    circle: a task that waits for a sum comes later in the replay than all gradients of that sum and
+    of those before it.
     """
     shared = {stage for stage, workers in enumerate(schedule.stage_workers) if len(workers) > 1}
     if not shared:

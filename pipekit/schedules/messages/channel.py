@@ -1,9 +1,8 @@
 """How messages behave on a channel: what a worker waits for, and what waits behind what.
 
-:class:`Events` are the begin and the end of every action, and what must be over before: the graph
-of a program.  An event waits for all that it needs, never for one of several things; so whether
-everything ends does not depend on how long anything takes.  A circle is a deadlock for all timings,
-and without one there is none for any.
+:class:`Events` are the begin and the end of every action, and what must be over before.  An event
+waits for all that it needs, never for one of several things: a circle is a deadlock for all
+timings, and without one there is none for any.
 """
 
 import math
@@ -41,9 +40,8 @@ class MessageChannel:
         waits: whether a worker goes on only when its transfers have ended, as after a blocking
             call.  Otherwise they run beside its tasks, and a task waits for what it needs.
         communicators: transfers of one communicator follow one another in the order of their
-            calls, unless they are one group.  "direction": each direction of a pair of workers has
-            its own; "pair": both directions share one, as in NCCL; "worker": all of a worker's
-            transfers share one, as torch's ``batch_isend_irecv`` runs them.
+            calls, unless they are one group: a "direction" of two workers, a "pair", as in NCCL, or
+            all of a "worker", as torch's ``batch_isend_irecv`` runs them.
         shapes_first: whether the shapes of each group's tensors are exchanged before them, by calls
             that wait, as Megatron's for sequences of variable length.
     """

@@ -1,7 +1,6 @@
 """A table with its messages: each worker's tasks, sends and receives, in the order of its calls.
 
-A table leaves the order of messages open, since they follow from its tasks.  A framework decides
-it, and so decides whether workers can come to wait for one another.
+The table leaves this order open; a framework decides it, and whether workers hang.
 """
 
 from collections import Counter, defaultdict
@@ -150,6 +149,8 @@ def with_messages(
 ) -> MessageProgram:
     """Return a schedule's tasks with the sends and receives of a framework.
 
+    Tasks of other streams are left out: they exchange no activations and gradients.
+
     Args:
         schedule: one that :func:`pipekit.schedules.check` accepts.
         policy: "in_order": a worker receives before a task and sends after it.  "batched": as
@@ -157,7 +158,6 @@ def with_messages(
             1F1B (``send_forward_recv_backward``).  "torch": a receive stands where its sender has
             come to (torch.distributed.pipelining's ``_add_send_recv``).  "pipekit": our own engine
             over torch.distributed, which posts four receives from each sender ahead.
-            Tasks of other streams are left out: they exchange no activations and gradients.
         batches: of the schedule; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
     Raises:
@@ -188,10 +188,9 @@ def _batched(table: Schedule) -> list[list[Group]]:
 
 
 def _torch(table: Schedule) -> list[list[Group]]:
-    """Let workers go on in turn by one task, each with a send behind it.
+    """Let workers go on in turn by one task, or two that run together, with a send behind it.
 
-    The receive goes behind all that its worker has so far, which knows of a message only from then
-    on.  Tasks that run together are one.
+    The receive goes behind all that its worker has so far, which knows of a message only then.
     """
     graph, (_, sends) = table.dependencies, ends_of(table)
     lists: list[list[Group]] = [[] for _ in table.workers]

@@ -29,13 +29,9 @@ from pipekit.schedules.task import ScheduleError, Task
 
 @dataclass(frozen=True)
 class MessageVerdict:
-    """What becomes of a program on a channel.
+    """What becomes of a ``program`` on a ``channel``, by its ``events``.
 
-    Attributes:
-        program: of the workers.
-        channel: between them.
-        least: slots of the tasks if nothing waits for a message but the task that needs it.
-        events: of the program on the channel.
+    ``least`` are the slots of the tasks if nothing waits for a message but the task that needs it.
     """
 
     program: MessageProgram
@@ -69,10 +65,7 @@ class MessageVerdict:
 
     @property
     def late(self) -> tuple[float, str]:
-        """By how many slots a send begins after its data is there, since others are before it.
-
-        Of all sends the most, with the words for that one and its worker.
-        """
+        """The most slots that a send begins after its data is there, and which does, in words."""
         events, ended = self.events, dict[tuple[int, Message | None], float | None]()
         late, which = 0.0, ""
         actions = [*zip(events.worker_of, events.actions, strict=True)]
@@ -114,7 +107,7 @@ def check_messages(
     Args:
         program: of :func:`with_messages`, or read by :func:`read_torch_comms`.
         channel: between the workers.
-        durations: slots of each op; those that are not named are of :data:`PAPER_SLOTS`.
+        durations: slots of each op, as in :func:`pipekit.schedules.slots`.
         link: slots that a message takes.
 
     Raises:
@@ -168,11 +161,9 @@ def repair(
     In these four all workers call their transfers in the order of one list of all messages, so that
     the first message that is not through can always go on.  The list has each message where it is
     sent, or where it is needed, in a replay in which nothing waits for messages; what a worker
-    calls between two tasks is one group, or one call after another.
-
-    Returns:
-        The verdict on the order with the fewest slots; ``verdict.program`` is the order, and
-        ``verdict.slots / verdict.least`` says how far at most it is from the best.
+    calls between two tasks is one group, or one call after another.  The order is
+    ``verdict.program``, and ``verdict.slots / verdict.least`` says how far at most it is from the
+    best.
 
     Raises:
         ScheduleError: none of them is sound on this channel.
@@ -193,8 +184,7 @@ def _in_one_order(
 ) -> MessageProgram:
     """Return a program whose workers all call their transfers in one order.
 
-    A message stands before the task that needs it if ``late``, else behind its sender; transfers
-    between two tasks may be ``in_groups``.  Nothing waits for messages in the ``clock``.
+    A message stands before the task that needs it if ``late``, else behind its sender.
     """
     tasks = program.table.dependencies.tasks
     place: dict[Task | Message | None, tuple[Any, ...]] = {}

@@ -26,8 +26,7 @@ class NamedMethod:
         """Return a schedule without end.
 
         Args:
-            stages: how many, or on how many workers each of them is; None: as many as the method
-                has on so many workers at least.
+            stages: how many, or the workers of each; None: as many as these have at least.
             microbatches: of a batch.
             workers: how many share the stages; None: as few stages on each as the method has.
 
@@ -110,10 +109,7 @@ def named_schedules(stages: int, workers: int, microbatches: int) -> Iterator[Sc
 
 
 def stages_a_worker(name: str) -> int:
-    """Return how many stages a method has for each worker.
-
-    With two directions that is one, which has two copies.
-    """
+    """Return how many stages a method has for each worker, two directions counted as one."""
     return names.TABLES[name].stages_a_worker
 
 

@@ -19,13 +19,10 @@ def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
     Worker ``w`` has the stages ``w``, ``w + workers``, ``w + 2 workers``, ... (Narayanan et al.,
     Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC '21, section
     2.2 and Figure 4).  With v of them and as many microbatches as workers or more, the bubble is
-    1 / v of :func:`.flush`'s on these workers; in return each microbatch crosses v times as many
-    links, and more of them are in flight.
-
-    A worker runs a round of microbatches through its first stage, then through its next, and so on.
-    There a round is ``workers`` microbatches, which must divide ``microbatches``; here any number
-    is cut into even rounds of so many or more.  The ``workers`` have two or more of the ``stages``
-    each, each batch has ``microbatches``.
+    1 / v of :func:`.flush`'s; in return each microbatch crosses v times as many links, and more of
+    them are in flight.  A worker runs a round of microbatches through its first stage, then through
+    its next, and so on: there ``workers`` at a time, here even rounds of so many or more.  The
+    ``workers`` have two or more of the ``stages`` each, each batch has ``microbatches``.
     """
     loop = _loop(stages, microbatches, workers, "interleaved", "flush")
     # Each worker behind needs one forward to have work at once, and one more so that messages have
@@ -35,12 +32,11 @@ def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
 
 
 def gis(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return the generalized interleaved schedule, GIS.
+    """Return the generalized interleaved schedule, GIS (Wan et al., PipeOffload, arXiv 2503.01328).
 
-    Interleaved 1F1B that admits one forward ahead for each worker behind, and not two, so that no
-    time is left for messages.  It is as long, with as many passes in flight as there are stages,
-    where :func:`interleaved` has ``workers - 1`` more (Wan et al., PipeOffload, ICML 2025, arXiv
-    2503.01328).  Counts as there: ``stages``, ``microbatches``, ``workers``.
+    :func:`interleaved` that admits one forward ahead for each worker behind, and not two: it is as
+    long, has ``workers - 1`` fewer passes in flight, and leaves no time for messages.  ``stages``
+    and ``microbatches`` are as there.
     """
     return flushed("GIS", generalized(stages, microbatches, workers, workers))
 
@@ -49,11 +45,11 @@ def gis_h(stages: int, microbatches: int, *, workers: int) -> Schedule:
     """Return GIS-H's schedule: :func:`gis` in rounds of half as many microbatches.
 
     With ``p`` workers and ``v`` stages each, the first worker has ``p + (v - 1) ceil(p / 2)``
-    passes in flight, if rounds of ``ceil(p / 2)`` divide the microbatches: this tends to half of
-    GIS's ``p v`` as ``v`` grows (PipeOffload; the least ``interleave_group_size`` in
+    passes in flight, if rounds of ``ceil(p / 2)`` divide the microbatches: half of GIS's as ``v``
+    grows (PipeOffload; the least ``interleave_group_size`` in
     github.com/sail-sg/zero-bubble-pipeline-parallelism).  A gradient has to come back through all
-    workers in such a round: backwards are in two parts.  Counts as in :func:`interleaved`:
-    ``stages``, ``microbatches``, ``workers``.
+    workers in such a round, so that backwards are in two parts.  ``stages``, ``microbatches`` and
+    ``workers`` are as for :func:`interleaved`.
     """
     each = generalized(stages, microbatches, workers, -(-workers // 2))
     return flushed("GIS-H", (split_backwards(passes, waiting=0) for passes in each))
@@ -91,18 +87,13 @@ def uniform(stages: int, microbatches: int, workers: int) -> Iterator[list[Pass]
 
 
 def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return interleaved 1F1B with backwards in two parts.
+    """Return interleaved 1F1B with backwards in two parts, as :func:`.zb_h1` is 1F1B with these.
 
-    What :func:`.zb_h1` is to 1F1B, this is to interleaved 1F1B; ``torch.distributed.pipelining``
-    has it as ``ScheduleInterleavedZeroBubble``, only for microbatches that divide into equal
-    rounds.  Worker ``w`` (from 0) of ``p`` has the stages ``w``, ``w + p``, ..., and four phases:
-
-    - warm-up: a round of microbatches through all its stages but one, and ``p - 1 - w`` forwards;
-    - filling: ``w`` times F I;
-    - steady: F I W, each W that of the pass ``w`` before;
-    - drain: I W, and ``w`` times W.
-
-    Counts as in :func:`interleaved`: ``stages``, ``microbatches``, ``workers``.
+    It is ``ScheduleInterleavedZeroBubble`` of ``torch.distributed.pipelining``, there only for
+    equal rounds.  Worker ``w`` (from 0) of ``p`` runs a round of microbatches through all its
+    stages but one, then ``p - 1 - w`` forwards; ``w`` times F I; then F I W, each W that of the
+    pass ``w`` before; and at last I W and ``w`` times W.  ``stages``, ``microbatches`` and
+    ``workers`` are as for :func:`interleaved`.
     """
     loop = _loop(stages, microbatches, workers, "interleaved", "zb_h1")
     each = (_interleaved(own, microbatches, workers, ahead=1) for own in loop)
@@ -111,15 +102,13 @@ def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> 
 
 
 def looped_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return the looped breadth-first schedule.
+    """Return the looped breadth-first schedule (Lamy-Poirier, MLSys 2023, arXiv 2211.05953).
 
-    Worker ``w`` has the stages ``w``, ``w + workers``, ..., and runs the forwards of all
-    microbatches through the first of them, then through the next, and so on; then the backwards,
-    last stage first (Lamy-Poirier, Breadth-First Pipeline Parallelism, MLSys 2023, arXiv
-    2211.05953).  So a stage's weights are needed in one piece of time, and all of its gradients
-    come early.  The bubble is that of interleaved 1F1B; all activations are kept.
-    ``torch.distributed.pipelining`` reverses a stage's backwards, which idles no less.  Counts as
-    in :func:`interleaved`: ``stages``, ``microbatches``, ``workers``.
+    Each worker runs the forwards of all microbatches through its first stage, then through the
+    next, and so on; then the backwards, last stage first.  So a stage's weights are needed in one
+    piece of time, and all of its gradients come early.  The bubble is that of interleaved 1F1B; all
+    activations are kept.  ``torch.distributed.pipelining`` reverses a stage's backwards, which
+    idles no less.  ``stages``, ``microbatches`` and ``workers`` are as for :func:`interleaved`.
     """
 
     def passes(own: range) -> list[Pass]:
@@ -149,9 +138,9 @@ def _interleaved(
 ) -> Iterator[Pass]:
     """Yield a worker's passes of a batch: all its stages but one for a round of microbatches.
 
-    Then come ``ahead`` forwards for each worker behind, before it alternates.
+    Then come ``ahead`` forwards for each worker behind, before it alternates.  A batch is cut into
+    rounds of ``group`` microbatches or more, the larger ones first.
     """
-    # A batch in parts of ``group`` microbatches or more, the larger ones first.
     parts = np.array_split(range(microbatches), max(1, microbatches // (group or workers)))
     rounds = [part.tolist() for part in parts]
     order = {
@@ -168,19 +157,12 @@ def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
     """Return Hanayo's schedule: stages go down the workers and back, once for each wave.
 
     With ``p`` workers and W waves worker ``w`` has the stages ``w``, ``2 p - 1 - w``, ``2 p + w``,
-    ... (Hanayo: Harnessing Wave-like Pipeline Parallelism, SC '23, arXiv 2308.15762).  It is
-    Chimera without the second copy of the weights: where that sends microbatches from both ends,
-    here the same ones come back.
-
-    The paper draws its order and gives no rule for it.  Here a free worker takes, of what is ready,
-    a backward before a forward, and of each kind the earliest microbatch's, the last of its stages
-    first; a microbatch begins when fewer than ``p`` are on their way, so that no worker keeps more
-    activations than 1F1B's first; and each pass takes one slot.
-
-    Args:
-        stages: how many stages, ``2 W`` a worker.
-        microbatches: microbatches in each batch.
-        workers: how many workers share the stages.
+    ... (SC '23, arXiv 2308.15762): Chimera without the second copy of the weights.  The paper draws
+    its order and gives no rule for it.  Here a free worker takes, of what is ready, a backward
+    before a forward, and of each kind the earliest microbatch's, the last of its stages first; a
+    microbatch begins when fewer than ``p`` are on their way, so that no worker keeps more
+    activations than 1F1B's first; and each pass takes one slot.  The ``workers`` have ``2 W`` of
+    the ``stages`` each, each batch has ``microbatches``.
 
     Raises:
         ScheduleError: a count is below 1, or the stages are no whole number of waves.
@@ -189,8 +171,7 @@ def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
     if stages % (2 * workers):
         raise ScheduleError(
             f"{stages} stages are not a whole number of waves over {workers} workers: use a "
-            "multiple "
-            f"of {2 * workers}"
+            f"multiple of {2 * workers}"
         )
     homes = [*range(workers), *reversed(range(workers))] * (stages // (2 * workers))
     policy = Policy([workers, *[math.inf] * (stages - 1)])

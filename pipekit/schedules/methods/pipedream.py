@@ -98,15 +98,11 @@ def paci(stages: int, microbatches: int) -> Schedule:
 
     1F1B without flushes, stashing or prediction (Elam et al., "Breaking the Bubble: Asynchronous
     Pipeline Parallel Training with Bounded Weight Inconsistency", arXiv 2606.07881, section 3).
-
-    Every pass reads the newest weights, so that a stage has one version.  Microbatch ``k`` (from 0)
-    comes forward on stage ``s`` of ``n`` (from 0) when ``k - (n - s) + 1`` have come back, and so
-    reads version ``max(0, k - (n - s) + 1) // m``; its backward reads ``k // m``, at most
-    ``ceil((n - 1) / m)`` updates later, the paper's bound.
-
-    Args:
-        stages: pipeline depth n, one worker each.
-        microbatches: m, the paper's accumulation factor a; each batch of the data has as many.
+    Every pass reads the newest weights: microbatch ``k`` (from 0) comes forward on stage ``s`` of
+    ``n`` (from 0) when ``k - (n - s) + 1`` have come back, and reads version
+    ``max(0, k - (n - s) + 1) // m``; its backward reads ``k // m``, at most ``ceil((n - 1) / m)``
+    updates later, the paper's bound.  Each of the ``stages`` has a worker, each batch of the data m
+    ``microbatches``.
     """
     require_positive(stages=stages, microbatches=microbatches)
 
@@ -129,23 +125,19 @@ def optimal_in_flight(replicas: Sequence[int]) -> list[int]:
     """Return how many minibatches each replica of each stage has in flight.
 
     For the input stage this is NOAM = ceil(workers / workers of the input stage) (section 3.2);
-    a later stage counts the workers from it on, so that minibatches are as many as can be at work.
+    a later stage counts the workers from it on.
     """
     from_here = [*accumulate(reversed(replicas))][::-1]
     return [-(-workers // width) for workers, width in zip(from_here, replicas, strict=True)]
 
 
 def asp(workers: int, delay: int | None = None) -> Schedule:
-    """Return asynchronous data parallelism as it goes if all workers are equally fast.
+    """Return asynchronous data parallelism as it goes if all ``workers`` are equally fast.
 
     Minibatch ``k`` is on worker ``k mod workers``.  Its gradient, at the weights after ``k -
-    delay`` updates, makes update ``k + 1`` alone, on every worker's copy of the weights.
-
-    Args:
-        workers: how many, each with the whole model.
-        delay: updates that a gradient comes late, at least ``workers - 1``, which is what a network
-            without delay leads to; ``2 * workers - 1`` gives gradients a minibatch's time to get
-            to the others.
+    delay`` updates, makes update ``k + 1`` alone, on every worker's copy of the weights.  The
+    ``delay`` is at least ``workers - 1``, which is what a network without delay leads to;
+    ``2 * workers - 1`` gives gradients a minibatch's time to get to the others.
 
     Raises:
         ScheduleError: a count is below 1, or the delay too short: a worker would have to wait.

@@ -1,9 +1,8 @@
 """A V of two stages a worker: ZB-V, V-Half and V-Min (Qi et al., ICLR and NeurIPS 2024).
 
-Pipeline Parallelism with Controllable Memory (NeurIPS 2024) makes a schedule of three things: the
-slots of one microbatch's passes on every worker; their repetition, one microbatch each ``_PERIOD``
-slots, which decides the memory of the steady state by how long an activation lives; and a
-reordering of the warm-up and the drain, where slots stay empty.
+Pipeline Parallelism with Controllable Memory (NeurIPS 2024) makes a schedule of the slots of one
+microbatch's passes on every worker; their repetition, one microbatch each ``_PERIOD`` slots, which
+decides the memory of the steady state; and a reordering of the warm-up and the drain.
 """
 
 from collections import deque
@@ -21,11 +20,9 @@ def zb_v(stages: int, microbatches: int) -> Schedule:
 
     Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``, a V (Zero Bubble Pipeline
     Parallelism, section 6).  With passes that take equally long no worker idles in its span, and
-    each has at most ``2 p`` passes' activations, as much as ``p`` microbatches of 1F1B.
-
-    The order is that of ``torch.distributed.pipelining``'s ``ScheduleZBVZeroBubble``, also for
-    fewer microbatches than fill the pipeline; the paper's code searches one for measured costs.
-    Each worker has two of the ``stages``, each batch ``microbatches``.
+    each has at most ``2 p`` passes' activations.  The order is that of ``ScheduleZBVZeroBubble`` in
+    ``torch.distributed.pipelining``, also for fewer microbatches than fill the pipeline; the
+    paper's code searches one.  Each worker has two of the ``stages``, each batch ``microbatches``.
     """
     workers = v_workers(stages, microbatches, "ZB-V", "zb_h1")
     each = (_passes(worker, workers, microbatches) for worker in range(workers))
@@ -71,10 +68,7 @@ _Row = dict[int, Pass]
 
 
 class _Block(NamedTuple):
-    """The slots of the first microbatch's passes on a worker of a V.
-
-    Its parts for the weights go where slots are left.
-    """
+    """The slots of the first microbatch's passes on a worker of a V; its W take what is left."""
 
     forward_down: int
     forward_back: int
@@ -85,12 +79,11 @@ class _Block(NamedTuple):
 def v_half(stages: int, microbatches: int) -> Schedule:
     """Return V-Half's schedule: half of 1F1B's activations, by a V of two stages a worker.
 
-    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  A microbatch comes to the next
-    worker every other slot on the way down, every slot on the way back, so that the workers keep
-    equally many activations: at most floor((p + 2) / 2) whole microbatches' (section 3.2 and
-    Table 1).  The slots are those of the authors' code (zbv_greedy.py of
-    github.com/sail-sg/zero-bubble-pipeline-parallelism).  Each worker has two of the ``stages``,
-    each batch ``microbatches``.
+    A microbatch comes to the next worker every other slot on the way down, every slot on the way
+    back, so that the ``p`` workers keep equally many activations: at most floor((p + 2) / 2) whole
+    microbatches' (section 3.2 and Table 1; slots of zbv_greedy.py in
+    github.com/sail-sg/zero-bubble-pipeline-parallelism).  ``stages`` and ``microbatches`` are as
+    for :func:`zb_v`.
     """
     p = v_workers(stages, microbatches, "V-Half", "zb_h1")
     gap = 0 if p % 2 else 3  # so that no two passes of a worker want one slot
@@ -103,10 +96,10 @@ def v_half(stages: int, microbatches: int) -> Schedule:
 def v_min(stages: int, microbatches: int) -> Schedule:
     """Return V-Min's schedule: a third of 1F1B's activations, by a V of two stages a worker.
 
-    As :func:`v_half`, but a microbatch comes to the next worker in the next slot, both ways, so
-    that its activations live as shortly as they can: at most floor((p + 4) / 3) whole microbatches'
-    (section 3.2 and Table 1).  In return, passes that do not take equally long make workers wait.
-    Each worker has two of the ``stages``, each batch ``microbatches``.
+    A microbatch comes to the next worker in the next slot, both ways, so that its activations live
+    as shortly as they can: at most floor((p + 4) / 3) whole microbatches' (section 3.2 and Table
+    1).  In return, passes that do not take equally long make workers wait.  ``stages`` and
+    ``microbatches`` are as for :func:`zb_v`.
     """
     p = v_workers(stages, microbatches, "V-Min", "zb_h1")
     gap = 0 if p % 3 else 2  # so that no two passes of a worker want one slot
@@ -115,11 +108,11 @@ def v_min(stages: int, microbatches: int) -> Schedule:
 
 
 def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
-    """Return every worker's passes of a batch.
+    """Return every worker's passes of a batch, each where its repeated block has it.
 
-    Each is where its repeated block has it.  Before the first microbatch's backward is done, and
-    after the last one's forward has begun, a pass is then moved to the first slot that is empty, if
-    its data is there and its worker keeps no more activations than the block's worst worker.
+    Before the first microbatch's backward is done, and after the last one's forward has begun, a
+    pass is then moved to the first empty slot in which its data is there and its worker keeps no
+    more activations than the block's worst worker.
     """
     rows = [_row(block, v_stages(w, len(blocks)), microbatches) for w, block in enumerate(blocks)]
     most = max(_with_weights(row)[1] for row in rows)
