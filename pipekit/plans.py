@@ -60,8 +60,8 @@ class Plan:
             profile (:meth:`pipekit.Profile.in_order`); empty: the order of their numbers.
 
     Raises:
-        ValueError: the stages do not follow one another from layer 0, or a number is below 1 or
-            above a million, or no number; or the order does not name each layer once.
+        ValueError: the stages do not follow one another from layer 0, a number is none, below 1 or
+            above a million, or the order does not name each layer once.
     """
 
     method: str
@@ -136,9 +136,8 @@ class Plan:
     def to_torchtitan(self, names: Sequence[str | Sequence[str]] | None = None) -> list[list[str]]:
         """Return each stage's modules: torchtitan's ``parallelism.module_fqns_per_model_part``.
 
-        Args:
-            names: the modules of each layer, one or several; by default Llama's: the first layer is
-                the embedding, the last one the norm and the output.
+        ``names`` are the modules of each layer, one or several; by default Llama's: the first is
+        the embedding, the last one the norm and the output.
 
         Raises:
             ValueError: there is not an entry for each layer, or the plan is no chain of stages on a
@@ -162,7 +161,6 @@ class Plan:
         return [modules[0] for modules in self.to_torchtitan(names)[1:]]
 
     def _require_chain(self, tool: str) -> None:
-        """Raise ValueError unless layers run in the model's order, on one worker a stage."""
         if self.order:
             raise ValueError(
                 f"the plan's layers run in another order than the model's: {tool} keeps the model's"

@@ -59,7 +59,6 @@ class Items:
                     self.others.setdefault(take[0], []).append(send[0])
 
     def _follow(self, worker: int, tasks: Sequence[Task], first: int) -> None:
-        """Go through a worker's list; its first task has the number ``first``."""
         # An item of a stage is there from the start, unless tasks give it, or take it away.
         moved = {
             (item, stage)

@@ -50,8 +50,8 @@ def choose(passes: BatchPasses, policy: Policy) -> list[list[Pass]]:
     """Return the orders that a policy leads to; no worker gets more than it has room for.
 
     A forward is taken only if room is left for one more on each of the worker's later stages, and
-    for gradients.  So the oldest microbatch never waits for room, and sooner or later makes some.
-    Where there is not room for a single one, the orders are not complete.
+    for gradients, so that the oldest microbatch never waits for room.  Where there is not room for
+    a single one, the orders are not complete.
     """
     return _Run(passes, policy).finish()
 
@@ -86,7 +86,6 @@ class _Run:
         return self._orders
 
     def _choice(self, worker: int) -> _Choice | None:
-        """Return what a worker takes next, or None if it has nothing."""
         free, policy = self._free[worker], self._policy
         forwards_first = policy.forwards_first
         forwards, inputs, weights = self._done

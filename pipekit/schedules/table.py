@@ -335,7 +335,6 @@ class Table:
 
     @cached_property
     def _known(self) -> dict[Hashable, tuple[Hashable, Any]]:
-        """What is remembered, each with what it is of."""
         return {}
 
     @cached_property

@@ -108,7 +108,6 @@ class Judge:
 
     @cached_property
     def _straight(self) -> Plan:
-        """The plan with each stage on one worker."""
         return self.plan.with_replicas([1] * len(self.plan.stages))
 
     @cached_property

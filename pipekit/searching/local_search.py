@@ -30,8 +30,6 @@ CLOSE = 1 + 1e-9
 
 
 class _Move(NamedTuple):
-    """A pass changes its place on a worker."""
-
     worker: int
     source: int
     destination: int
@@ -128,7 +126,6 @@ class TabuSearch:
         return any(self._make(move) for _, _, move in sorted(found)[:3])
 
     def _shake(self) -> None:
-        """Make a move by chance."""
         worker = self._chance.randrange(len(self._current))
         order = self._current[worker]
         source = self._chance.randrange(len(order)) if order else 0
@@ -278,7 +275,6 @@ class TabuSearch:
         return longest
 
     def _has_room(self, worker: int, low: int, segment: list[int]) -> bool:
-        """Return whether a worker has room for passes in a new order from a position on."""
         complete = [stage for stage, at in self._complete[worker].items() if at < low]
         most = self.problem.most_held(segment, self._held[worker][low], complete)
         return most <= self.problem.room[worker] * (1 + 1e-12)

@@ -166,7 +166,6 @@ class Problem:
 
     @cached_property
     def _parts_of(self) -> dict[int, tuple[int, int]]:
-        """Both parts of each whole backward."""
         count = self.stages * self.microbatches
         first = range(self.whole, self.whole + count)
         return {number: (number - count, number - 2 * count) for number in first}
@@ -235,7 +234,6 @@ class Problem:
         return [[(KINDS[place], stage, k) for place, stage, k in row] for row in named]
 
     def _split(self, order: Sequence[int]) -> list[int]:
-        """Return an order with all backwards in two parts."""
         to_weights = self.stages * self.microbatches
         found: list[int] = []
         for number in order:

@@ -134,7 +134,6 @@ def search(
 
 
 def _least(question: Question) -> float:
-    """Return a time that no answer is shorter than."""
     judge, m = question.judge, question.microbatches
     if question.placement is not None:
         return bound(judge.problem(question.placement, m))

@@ -197,7 +197,6 @@ class StageCosts:
 
 
 def _each(seconds: float | Sequence[float], count: int = 1) -> Sequence[float]:
-    """Return an op's seconds on each stage."""
     return seconds if isinstance(seconds, Sequence) else [seconds] * count
 
 

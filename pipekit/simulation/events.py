@@ -106,7 +106,6 @@ class _Followed:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Let lanes go on as far as they can."""
         seconds, starts = self._activities.seconds, self.starts
         while self._lanes:
             lane = self._lanes.pop()

@@ -123,7 +123,6 @@ def _time_transfers(
 
 
 def _run_again(schedule: Schedule, costs: Sequence[StageCosts]) -> NDArray[np.bool_]:
-    """Return for each task whether its forward runs again before it."""
     graph = schedule.dependencies
     found = np.zeros(len(graph.tasks), np.bool_)
     if all(cost.recompute == "never" for cost in costs):

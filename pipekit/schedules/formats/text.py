@@ -206,7 +206,6 @@ def _read(cells: Iterable[tuple[int, str]], reader: _Reader, line: int) -> Itera
 
 
 def _task(written: str, cell: str, reader: _Reader, line: int, column: int) -> Task:
-    """Return the task of a cell, or of a part of it."""
     found = _CELL.match(written)
     if not found or (found["chunk"] is None) != (reader.chunks == 1):
         raise _unreadable(cell, line, column)

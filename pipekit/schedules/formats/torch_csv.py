@@ -153,7 +153,6 @@ def _read(cell: str, line: int, column: int) -> Pass:
 
 
 def _require_one_batch(schedule: Table) -> None:
-    """Raise ScheduleError unless a table is one batch on one version of the weights."""
     for task in chain(*schedule.workers):
         if task.version > (0 if task.op.is_pass else 1):
             raise ScheduleError(

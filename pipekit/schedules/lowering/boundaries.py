@@ -113,7 +113,7 @@ class PossibleStops:
     def before(self, microbatch: int) -> int | None:
         """Return the possible end before a failed microbatch's own batch, or None.
 
-        An earlier end is no remedy, since updates of some stages may have seen a batch in between.
+        An earlier end is no remedy: updates of some stages may have seen a batch in between.
         """
         first = microbatch - microbatch % self.size if self.size else 0
         place = bisect_right(self.batches, microbatch - first, key=lambda batch: batch.start)

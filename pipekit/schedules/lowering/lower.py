@@ -71,7 +71,6 @@ def _folded(
 
 
 def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, ...]]:
-    """Return every worker's steps for a finite schedule; see :func:`lower`."""
     into, out_of = _ways(schedule, skips, ties)
     update_of = schedule.update_of
     lowered: list[tuple[Step, ...]] = []

@@ -60,10 +60,7 @@ class MessageChannel:
     def parse(cls, written: str, **how: Any) -> "MessageChannel":
         """Return a channel by its words: "rendezvous", "eager" (without bound) or "eager:2".
 
-        ``how`` has its other attributes.
-
-        Raises:
-            ValueError: they are none of these.
+        ``how`` has its other attributes.  Raises ValueError for other words.
         """
         found = _WRITTEN.match(written)
         if not found or (found[1] == "rendezvous" and found[2]):
@@ -219,7 +216,6 @@ class Events:
                 self.needs[2 * number][outputs[action.message]] = 0.0
 
     def _run(self) -> None:
-        """Let events be over, each at the earliest."""
         waiting = [*map(len, self.needs)]
         followers: list[list[int]] = [[] for _ in self.needs]
         for event, needs in enumerate(self.needs):

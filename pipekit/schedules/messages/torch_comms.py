@@ -86,7 +86,6 @@ def _cell(transfer: Transfer) -> str:
 
 
 def _transfer(found: re.Match[str], ranks: Mapping[int, int]) -> Transfer:
-    """Return the transfer of a cell, whose stage is that of the rank that calls it."""
     stage, way, payload = int(found[1]), _WAYS[found[2]], _PAYLOADS[found[3]]
     peer = stage + payload.step if way is TransferKind.SEND else stage - payload.step
     if peer not in ranks:

@@ -69,7 +69,6 @@ class NamedMethod:
 
 
 def _on(workers: int | None, schedule: Schedule) -> Schedule:
-    """Return the schedule if it is on so many workers, or else raise ScheduleError."""
     if workers not in (None, schedule.worker_count):
         raise ScheduleError(
             f"{schedule.title} puts {schedule.stages} stages on {schedule.worker_count} workers, "

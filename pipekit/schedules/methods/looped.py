@@ -122,7 +122,6 @@ def looped_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
 def _loop(
     stages: int, microbatches: int, workers: int, method: str, straight: str
 ) -> Iterator[range]:
-    """Return each worker's stages in a loop."""
     require_positive(stages=stages, workers=workers)
     if stages % workers or stages == workers:
         raise ScheduleError(

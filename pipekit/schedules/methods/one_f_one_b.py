@@ -94,7 +94,6 @@ def _in_flight(
     in_flight: Callable[[int], int],
     waiting: Callable[[int], int] | None = None,
 ) -> Schedule:
-    """Return batches of 1F1B, by what each worker has in flight and waiting."""
     require_positive(stages=stages, microbatches=microbatches)
 
     def passes(worker: int) -> Iterator[Pass]:

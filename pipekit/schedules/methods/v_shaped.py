@@ -133,7 +133,6 @@ def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
 
 
 def _row(block: _Block, stages: tuple[int, int], microbatches: int) -> _Row:
-    """Return a worker's forwards and parts for the input, repeated."""
     down, back = stages
     first = {
         block.forward_down: (Op.FORWARD, down),

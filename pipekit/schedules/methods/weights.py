@@ -114,7 +114,6 @@ def weipipe(stages: int, microbatches: int) -> Schedule:
 
 
 def _tasks(worker: int, workers: int, microbatches: int) -> Iterator[Task]:
-    """Yield a worker's tasks of a batch, turn by turn."""
     kept, last = (worker - 1) % workers, workers - 1
     own = range(worker, microbatches, workers)
     forwards = [Task(Op.FORWARD, s, k, 0) for k in own for s in range(workers)]
