@@ -32,7 +32,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class BatchPasses:
-    """A batch's passes, in two parts each way back, and the room for them."""
+    """A batch's passes, in two parts each way back, and the room for activations and gradients."""
 
     homes: Sequence[int]  # the worker of each stage
     microbatches: int
@@ -40,7 +40,7 @@ class BatchPasses:
     delays: Sequence[float]  # seconds from a stage to the next one, and back
     # bytes of activations that a worker keeps more after each op of SPLIT, by stage
     kept: Sequence[Sequence[float]]
-    # bytes of each stage's gradients, from its first part for the weights on
+    # bytes of each stage's gradients, from its first part for the weights on until the update
     gradients: Sequence[float]
     reserve: Sequence[float]  # bytes that have to stay free until then
     room: Sequence[float]  # bytes of each worker

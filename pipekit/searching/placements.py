@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from pipekit.schedules.list_scheduler import BatchPasses, Policy, choose
+from pipekit.schedules.list_scheduler import Policy, choose
 from pipekit.searching.bound import bound
 from pipekit.searching.judge import Question
 from pipekit.searching.problem import Orders, Placement, Problem
@@ -115,19 +115,7 @@ def policy_of(choice: Choice, problem: Problem) -> Policy:
 
 def greedy(problem: Problem, policy: Policy) -> Orders:
     """Return the orders that a policy leads to."""
-    weights = 2
-    freed = zip(problem.heights[weights], problem.gradients, problem.kept[weights], strict=True)
-    passes = BatchPasses(
-        problem.homes,
-        problem.microbatches,
-        problem.seconds,
-        problem.delays,
-        problem.kept,
-        problem.gradients,
-        [max(height, gradients + kept) for height, gradients, kept in freed],
-        problem.room,
-    )
-    return [[problem.number(*each) for each in row] for row in choose(passes, policy)]
+    return [[problem.number(*each) for each in row] for row in choose(problem, policy)]
 
 
 def neighbour(

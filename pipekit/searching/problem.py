@@ -9,10 +9,11 @@ from itertools import pairwise
 from pipekit.clusters import Cluster
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Walk
+from pipekit.schedules.list_scheduler import SPLIT, BatchPasses
 from pipekit.schedules.schedule import Pass
 from pipekit.simulation.costs import StageCosts
 
-KINDS = (Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT, Op.BACKWARD)
+KINDS = (*SPLIT, Op.BACKWARD)
 """The passes of a search: a backward is in its two parts, or whole."""
 
 Placement = tuple[int, ...]
@@ -35,28 +36,16 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Seconds and bytes of every pass of a batch, and where it runs.
+class Problem(BatchPasses):
+    """Passes in order to be searched for, of which a backward may be whole, too.
 
     A pass has the number ``(place of the op in KINDS * stages + stage) * microbatches + its own``.
     """
 
-    homes: Placement
-    microbatches: int
-    # of each op of KINDS and stage, ``seconds[place][stage]``
-    seconds: tuple[tuple[float, ...], ...]
-    # bytes of activations that a worker keeps more after each op of KINDS and stage
-    kept: tuple[tuple[float, ...], ...]
-    # seconds from each stage to the next, of an activation, and back, of its gradient
-    delays: tuple[float, ...]
-    # bytes of each stage's gradients, which are there from its first pass on that adds to them
-    # until the update
-    gradients: tuple[float, ...]
-    # bytes by which such a first pass of each op of KINDS rises above what was there before it, at
-    # most, ``heights[place][stage]``
-    heights: tuple[tuple[float, ...], ...]
-    room: tuple[float, ...]  # bytes that each worker has for activations and gradients
-    after: tuple[float, ...]  # seconds of the updates behind each worker's passes
+    # bytes by which a stage's first pass of each op of KINDS that adds to its gradients rises above
+    # what was there before it, at most, ``heights[place][stage]``
+    heights: Sequence[Sequence[float]]
+    after: Sequence[float]  # seconds of the updates behind each worker's passes
 
     @classmethod
     def of(
@@ -75,7 +64,7 @@ class Problem:
             level = cluster.level_between(source, destination)
             return level.latency_s + size / level.used_bandwidth
 
-        def bytes_kept(op: Op, cost: StageCosts) -> float:
+        def more(op: Op, cost: StageCosts) -> float:
             whole, part = cost.received_bytes + cost.kept_bytes, cost.whole.input_only_bytes
             return op.activation_bytes(whole, part)
 
@@ -85,19 +74,26 @@ class Problem:
         after = [0.0] * len(room)
         for cost, worker in zip(costs, placement, strict=True):
             after[worker] += cost.whole.seconds(Op.UPDATE)
+        kept, heights = (
+            [[size(op, cost) for cost in costs] for op in KINDS] for size in (more, height)
+        )
+        gradients = [cost.whole.parameter_bytes for cost in costs]
+        weights = KINDS.index(Op.BACKWARD_WEIGHT)
+        begun = zip(heights[weights], gradients, kept[weights], strict=True)
         return cls(
-            tuple(placement),
-            microbatches,
-            tuple(tuple(cost.whole.seconds(op) for cost in costs) for op in KINDS),
-            tuple(tuple(bytes_kept(op, cost) for cost in costs) for op in KINDS),
-            tuple(
+            homes=tuple(placement),
+            microbatches=microbatches,
+            seconds=[[cost.whole.seconds(op) for cost in costs] for op in KINDS],
+            delays=[
                 takes(*pair, cost.whole.output_bytes)
                 for pair, cost in zip(pairwise(placement), costs, strict=False)
-            ),
-            tuple(cost.whole.parameter_bytes for cost in costs),
-            tuple(tuple(height(op, cost) for cost in costs) for op in KINDS),
-            tuple(room),
-            tuple(after),
+            ],
+            kept=kept,
+            gradients=gradients,
+            reserve=[max(height, gradient + kept) for height, gradient, kept in begun],
+            room=room,
+            heights=heights,
+            after=after,
         )
 
     @property

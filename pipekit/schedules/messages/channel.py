@@ -98,6 +98,7 @@ class Events:
         actions: of all workers, by number.
         worker_of: whose each is.
         needs: for each event those that must be over, each with how long before.
+        outputs: for each send the event of its data.
         over: when each event is over, the first one at 0; None for those that never are.
         mixed_up: a sentence that says which message is received as another; empty: none is.
     """
@@ -106,6 +107,7 @@ class Events:
         self.actions: list[Action] = []
         self.worker_of: list[int] = []
         self.needs: list[dict[int, float]] = []
+        self.outputs: dict[int, int] = {}
         self._channel, self._seconds = channel, seconds
         self.mixed_up = ""
         program.require_pairs()
@@ -200,19 +202,21 @@ class Events:
 
     def _join_data(self) -> None:
         """Let a task wait for what it receives, and a send for the task whose output it sends."""
+        actions = [*enumerate(zip(self.worker_of, self.actions, strict=True))]
         arrivals: dict[tuple[int, Message | None], int] = {}
         outputs: dict[Message | None, int] = {}
-        for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
+        for number, (worker, action) in actions:
             if isinstance(action, Task):
                 outputs[message_out_of(action)] = 2 * number + 1
             elif action.way is TransferKind.RECEIVE and not action.is_shape:
                 arrivals[worker, action.message] = 2 * number + 1
-        for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
+        for number, (worker, action) in actions:
             if isinstance(action, Task):
                 arrival = arrivals.get((worker, message_into(action)))
                 if arrival is not None:
                     self.needs[2 * number][arrival] = 0.0
             elif action.way is TransferKind.SEND:
+                self.outputs[number] = outputs[action.message]
                 self.needs[2 * number][outputs[action.message]] = 0.0
 
     def _run(self) -> None:

@@ -87,27 +87,19 @@ class MessageProgram:
 
     def require_pairs(self) -> None:
         """Raise ScheduleError unless each message that a task needs is sent and received once."""
-        called = Counter(
-            (worker, action.way, action.message)
-            for worker, action in self.actions()
-            if isinstance(action, Transfer) and not action.is_shape
-        )
-        whose = self.table.dependencies.worker_of
-        ends = zip(whose, *ends_of(self.table), strict=True)
-        wanted = {
-            (worker, transfer.way, transfer.message): transfer
-            for worker, *both in ends
-            for transfer in chain(*both)
-        }
-        for key, transfer in wanted.items():
-            if key not in called:
+        called = Counter(each for each in self.actions() if isinstance(each[1], Transfer))
+        ends = zip(self.table.dependencies.worker_of, *ends_of(self.table), strict=True)
+        wanted = dict.fromkeys((worker, each) for worker, *both in ends for each in chain(*both))
+        for worker, transfer in wanted:
+            if (worker, transfer) not in called:
                 raise ScheduleError(
-                    f"worker {key[0]} never calls {transfer}: give every message that crosses "
+                    f"worker {worker} never calls {transfer}: give every message that crosses "
                     f"workers one send and one receive"
                 )
-        for (worker, way, message), times in called.items():
-            what = f"worker {worker} calls {way.value} {Transfer(way, message, -1).content}"
-            if (worker, way, message) not in wanted:
+        for (worker, transfer), times in called.items():
+            assert isinstance(transfer, Transfer)
+            what = f"worker {worker} calls {transfer.way.value} {transfer.content}"
+            if (worker, transfer) not in wanted:
                 raise ScheduleError(
                     f"{what}, which no task of the table needs from another worker or sends there"
                 )

@@ -15,7 +15,6 @@ from pipekit.schedules.messages.program import (
     Group,
     MessageProgram,
     Transfer,
-    TransferKind,
     alone,
     grouped,
     message_into,
@@ -66,17 +65,12 @@ class MessageVerdict:
     @property
     def late(self) -> tuple[float, str]:
         """The most slots that a send begins after its data is there, and which does, in words."""
-        events, ended = self.events, dict[tuple[int, Message | None], float | None]()
-        late, which = 0.0, ""
-        actions = [*zip(events.worker_of, events.actions, strict=True)]
-        for number, (worker, action) in enumerate(actions):
-            if isinstance(action, Task):
-                ended[worker, message_out_of(action)] = events.over[2 * number + 1]
-        for number, (worker, action) in enumerate(actions):
-            if isinstance(action, Transfer) and action.way is TransferKind.SEND:
-                begin, data = events.over[2 * number], ended[worker, action.message]
-                if begin is not None and data is not None and begin - data > late:
-                    late, which = begin - data, f"worker {worker}'s {action}"
+        events, late, which = self.events, 0.0, ""
+        for number, output in events.outputs.items():
+            begin, data = events.over[2 * number], events.over[output]
+            if begin is not None and data is not None and begin - data > late:
+                late = begin - data
+                which = f"worker {events.worker_of[number]}'s {events.actions[number]}"
         return late, which
 
     def __str__(self) -> str:
