@@ -129,23 +129,20 @@ class _Changes:
         return Memory(frame, "simulated")
 
     def add_constant(self, rule: Mitigation) -> None:
-        schedule, task = self._schedule, self._task
+        schedule, task, sizes = self._schedule, self._task, list[float]()
         gathers, slots = (np.zeros(self._borrowed.shape, kind) for kind in (np.bool_, np.int64))
         gathers[task.worker, task.stage] = self._sharing(GATHER)
         each = np.concatenate([each.slots for each in slots_of(schedule)]).astype(np.int64)
         np.maximum.at(slots, (task.worker, task.stage), each + 1)
         slots[self._borrowed] = 0
-        workers, stages = np.nonzero(slots)
-        sizes = []
-        for worker, stage in zip(workers, stages, strict=True):
-            count, whole = (
-                rule.slots(int(slots[worker, stage]), schedule.stashing),
-                self._costs[stage].whole,
-            )
+        there = np.argwhere(slots)
+        for worker, stage in there.tolist():
+            whole = self._costs[stage].whole
             weights = whole.parameter_bytes * (self._share if gathers[worker, stage] else 1)
+            count = rule.slots(int(slots[worker, stage]), schedule.stashing)
             sizes.append(float(count * weights + whole.buffer_bytes))
         before, part = np.full(len(sizes), -1), np.full(len(sizes), _WEIGHTS)
-        self._rows.append((workers, before, part, np.zeros(len(sizes)), np.array(sizes)))
+        self._rows.append((there[:, 0], before, part, np.zeros(len(sizes)), np.array(sizes)))
 
     def add_optimizer(self, states: float) -> None:
         first = ~self._task.whose(lambda op: op.is_pass) & (self._task.version == 1)

@@ -50,14 +50,10 @@ class Costs:
     shards: "Shards | None" = None
 
     def __post_init__(self) -> None:
-        seconds = {(op, n): s for op, each in self.ops.items() for n, s in enumerate(_each(each))}
-        given = {name: getattr(self, name) for name in ("workers", "microbatches", "tasks")}
-        for name, values in {
-            **given,
-            "chunks": dict(enumerate(self.chunks)),
-            "ops": seconds,
-        }.items():
-            for key, value in values.items():
+        ops = {(op, n): s for op, each in self.ops.items() for n, s in enumerate(_each(each))}
+        more = {"chunks": dict(enumerate(self.chunks)), "ops": ops}
+        for name in ("workers", "microbatches", "tasks", "chunks", "ops"):
+            for key, value in more.get(name, getattr(self, name)).items():
                 if not 0 <= value <= MOST:
                     raise ValueError(
                         f"Costs.{name}[{key!r}] must be 0 or a positive number up to {MOST:g}, "

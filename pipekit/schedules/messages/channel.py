@@ -7,7 +7,7 @@ timings, and without one there is none for any.
 
 import math
 import re
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -121,26 +121,13 @@ class Events:
     @cached_property
     def circle(self) -> list[int]:
         """The fewest events of which each waits for the next, and the last for the first."""
-        among, found, most = self._circling(), list[int](), 8
-        while among and not found:  # most circles are short: look for long ones only then
-            for event in sorted(among):
-                found = self._way_back(event, among, len(found) or most) or found
+        caught = {event for event, time in enumerate(self.over) if time is None}
+        found, most = list[int](), 8
+        while caught and not found:  # most circles are short: look for long ones only then
+            for event in sorted(caught):
+                found = self._way_back(event, caught, len(found) or most) or found
             most *= 2
         return found
-
-    def _circling(self) -> set[int]:
-        """Return the events that never are, without those for which no other of them waits."""
-        caught = {event for event, time in enumerate(self.over) if time is None}
-        waiting = Counter(need for event in caught for need in self.needs[event])
-        idle = [event for event in caught if not waiting[event]]
-        while idle:
-            event = idle.pop()
-            caught.discard(event)
-            for need in self.needs[event]:
-                waiting[need] -= 1
-                if need in caught and not waiting[need]:
-                    idle.append(need)
-        return caught
 
     def _follow(self, worker: int, groups: Iterable[Group]) -> None:
         """Add a worker's actions, in the order of its calls and of its communicators."""
