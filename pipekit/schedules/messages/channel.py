@@ -8,7 +8,7 @@ timings, and without one there is none for any.
 import math
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -87,28 +87,24 @@ class MessageChannel:
         return ", ".join(words)
 
 
-Seconds = Callable[[Task | Message], float]
-"""What a task takes, or a message on its way."""
-
-
 class Events:
     """The events of a program on a channel: action ``n`` begins as event 2n, and ends as 2n + 1.
 
     Attributes:
         actions: of all workers, by number.
         worker_of: whose each is.
-        needs: for each event those that must be over, each with how long before.
+        needs: for each event those that must be over, each with how many slots before.
         outputs: for each send the event of its data.
         over: when each event is over, the first one at 0; None for those that never are.
         mixed_up: a sentence that says which message is received as another; empty: none is.
     """
 
-    def __init__(self, program: MessageProgram, channel: MessageChannel, seconds: Seconds) -> None:
+    def __init__(self, program: MessageProgram, channel: MessageChannel, link: float) -> None:
         self.actions: list[Action] = []
         self.worker_of: list[int] = []
         self.needs: list[dict[int, float]] = []
         self.outputs: dict[int, int] = {}
-        self._channel, self._seconds = channel, seconds
+        self._channel, self._link = channel, link
         self.mixed_up = ""
         program.require_pairs()
         for worker, groups in enumerate(program.workers):
@@ -147,7 +143,7 @@ class Events:
                     begins_after |= dict.fromkeys(last.get(lane, ()), 0.0)
                     running[lane].append(end)
                 else:
-                    takes = self._seconds(action)
+                    takes = float(action.op.slots)
                 if isinstance(action, Task) or self._channel.waits or action.is_shape:
                     waits_for.append(end)
                 self.needs += [begins_after, {end - 1: takes}]
@@ -180,7 +176,7 @@ class Events:
                 f"worker {self.worker_of[send]} sends {sent.content} where worker {sent.peer} "
                 f"receives {received.content}: messages arrive in the order of their sends"
             )
-        takes = 0.0 if sent.is_shape else self._seconds(sent.message)
+        takes = 0.0 if sent.is_shape else self._link
         if self._channel.buffers == 0:
             both = {2 * send: takes, 2 * receive: takes}
             self.needs[2 * send + 1], self.needs[2 * receive + 1] = both, {**both}

@@ -136,28 +136,26 @@ POSTED_AHEAD = 4
 """Receives that our engine has posted from each sender (engine/transports/distributed.py)."""
 
 
-def with_messages(
-    schedule: Schedule, policy: str = "in_order", batches: int | None = None
-) -> MessageProgram:
+def with_messages(schedule: Schedule, policy: str = "in_order") -> MessageProgram:
     """Return a schedule's tasks with the sends and receives of a framework.
 
     Tasks of other streams are left out: they exchange no activations and gradients.
 
     Args:
-        schedule: one that :func:`pipekit.schedules.check` accepts.
+        schedule: one that :func:`pipekit.schedules.check` accepts; of one without end as many
+            batches as fill the pipeline (:meth:`Schedule.excerpt`).
         policy: "in_order": a worker receives before a task and sends after it.  "batched": as
             "in_order", but a send and the receives behind it are one group, as in Megatron-LM's
             1F1B (``send_forward_recv_backward``).  "torch": a receive stands where its sender has
             come to (torch.distributed.pipelining's ``_add_send_recv``).  "pipekit": our own engine
             over torch.distributed, which posts four receives from each sender ahead.
-        batches: of the schedule; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
     Raises:
         ValueError: there is no such policy.
         ScheduleError: the tasks themselves can never finish.
     """
     require_choice("policy", policy, tuple(POLICIES))
-    table = schedule.excerpt(batches)
+    table = schedule.excerpt()
     Replay(table.dependencies).require_done()
     if table.dependencies.of(lambda op: op.stream):
         own = (tuple(t for t in tasks if not t.op.stream) for tasks in table.workers)
