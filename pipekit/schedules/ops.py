@@ -137,24 +137,20 @@ class Op:
     def __post_init__(self) -> None:
         if self.letter not in [*string.ascii_uppercase]:
             raise ValueError(f"the letter of {self.name} must be a capital letter: {self.letter!r}")
-        for place, other in enumerate(OPS):
-            same = other.letter == self.letter, other.base_name == self.base_name
-            if any(same) and not all(same):
+        for other in OPS:
+            if (other.letter == self.letter) != (other.base_name == self.base_name):
                 raise ValueError(
                     f"{self.name} ({self.letter}) and {other.name} ({other.letter}) need a letter "
                     f"and a name of their own"
                 )
-            if all(same) and other.peer == self.peer:
-                if other._row != self._row:
-                    raise ValueError(
-                        f"{self.name} ({self.letter}) is there with another row, which tables may "
-                        f"have: give this one a letter and a name of its own, or begin anew"
-                    )
-                OPS[place], PLACES[self] = self, place
-                break
-        else:
-            PLACES[self] = len(OPS)
-            OPS.append(self)
+        known = _LETTERED.get((self.letter, self.peer))
+        if known and known._row != self._row:
+            raise ValueError(
+                f"{self.name} ({self.letter}) is there with another row, which tables may "
+                f"have: give this one a letter and a name of its own, or begin anew"
+            )
+        PLACES[self] = PLACES[known] if known else len(OPS)
+        OPS[PLACES[self] : PLACES[self] + 1] = [self]
         _NAMED[self.name] = _LETTERED[self.letter, self.peer] = self
 
     def __repr__(self) -> str:
