@@ -65,23 +65,19 @@ class Table:
         """The workers that have each stage, and borrow its weights from no other."""
         found: list[list[int]] = [[] for _ in range(self.stages)]
         for worker, borrowed in enumerate(self.borrowed):
-            both = self._counts[worker :: self.worker_count]
-            for stage in {stage for each in both for _, stage in each} - borrowed:
+            for stage in {stage for _, stage in self._done_by(worker)} - borrowed:
                 found[stage].append(worker)
         return tuple(map(tuple, found))
 
     @cached_property
     def borrowed(self) -> tuple[frozenset[int], ...]:
         """The stages of which each worker has weights only while another one's copy is there."""
-        return tuple(
-            frozenset(
-                stage
-                for each in self._counts[worker :: self.worker_count]
-                for op, stage in each
-                if op.borrows
-            )
-            for worker in range(self.worker_count)
-        )
+        each = map(self._done_by, range(self.worker_count))
+        return tuple(frozenset(stage for op, stage in done if op.borrows) for done in each)
+
+    def _done_by(self, worker: int) -> set[tuple[Op, int]]:
+        """Return the ops and stages of a worker's tasks."""
+        return set().union(*self._counts[worker :: self.worker_count])
 
     @property
     def title(self) -> str:

@@ -120,10 +120,14 @@ class TabuSearch:
         found: list[tuple[float, float, _Move]] = []
         for move in self._candidates():
             estimate = self._estimate(move)
-            if estimate == math.inf or (self._is_tabu(move) and estimate >= self.makespan / CLOSE):
+            is_good = estimate < self.makespan / CLOSE
+            if estimate == math.inf or not (is_good or self._is_allowed(move)):
                 continue
             found.append((estimate, self._chance.random(), move))
         return any(self._make(move) for _, _, move in sorted(found)[:3])
+
+    def _is_allowed(self, move: _Move) -> bool:
+        return all(self._tabu.get(pair, 0) <= self._moves for pair in self._reordered(move))
 
     def _shake(self) -> None:
         worker = self._chance.randrange(len(self._current))
@@ -162,7 +166,7 @@ class TabuSearch:
 
     def _make(self, move: _Move) -> bool:
         """Carry a move out, unless workers would then wait for one another."""
-        order = self._current[move.worker]
+        order, pairs = self._current[move.worker], self._reordered(move)
         number = order.pop(move.source)
         order.insert(move.destination, number)
         timing = self.problem.timing(self._current)
@@ -171,23 +175,17 @@ class TabuSearch:
             return False
         self._changed(move.worker)
         until = self._moves + self._chance.randint(*_TENURE)
-        low, high = sorted(move[1:])
-        for other in order[low : high + 1]:
-            if other != number:
-                pair = (number, other) if move.source < move.destination else (other, number)
-                self._tabu[pair] = until
+        self._tabu |= {(behind, before): until for before, behind in pairs}
         self._time(timing)
         return True
 
-    def _is_tabu(self, move: _Move) -> bool:
-        """Return whether a move puts passes into an order that was changed a short while ago."""
+    def _reordered(self, move: _Move) -> list[tuple[int, int]]:
+        """Return the pairs of passes that change their order, as they would then follow."""
         worker, source, destination = move
-        order, tabu, now = self._current[worker], self._tabu, self._moves
-        number = order[source]
+        order = self._current[worker]
         if source < destination:
-            passed = order[source + 1 : destination + 1]
-            return any(tabu.get((each, number), 0) > now for each in passed)
-        return any(tabu.get((number, each), 0) > now for each in order[destination:source])
+            return [(each, order[source]) for each in order[source + 1 : destination + 1]]
+        return [(order[source], each) for each in order[destination:source]]
 
     def _candidates(self) -> Iterator[_Move]:
         """Yield the moves of a pass to the start or the end of a block of the critical path."""

@@ -135,9 +135,14 @@ class Problem(BatchPasses):
         return [self._needs(number) for number in range(len(self.takes))]
 
     @cached_property
+    def size(self) -> int:
+        """How many passes of each of KINDS there are."""
+        return self.stages * self.microbatches
+
+    @cached_property
     def whole(self) -> int:
         """The number of the first whole backward: those of parts are less."""
-        return 3 * self.stages * self.microbatches
+        return 3 * self.size
 
     def parts(self, number: int) -> tuple[int, int, int]:
         """Return a pass's place in KINDS, its stage and its microbatch."""
@@ -147,7 +152,7 @@ class Problem(BatchPasses):
 
     def whole_of(self, part: int) -> int:
         """Return the number of the whole backward that a part belongs to."""
-        return self.whole + part % (self.stages * self.microbatches)
+        return self.whole + part % self.size
 
     def number(self, op: Op, stage: int, microbatch: int) -> int:
         """Return the number of a pass."""
@@ -162,9 +167,8 @@ class Problem(BatchPasses):
 
     @cached_property
     def _parts_of(self) -> dict[int, tuple[int, int]]:
-        count = self.stages * self.microbatches
-        first = range(self.whole, self.whole + count)
-        return {number: (number - count, number - 2 * count) for number in first}
+        first = range(self.whole, self.whole + self.size)
+        return {number: (number - self.size, number - 2 * self.size) for number in first}
 
     def has(self, orders: Orders) -> bool:
         """Return whether orders have every pass once, on its worker."""
@@ -205,16 +209,14 @@ class Problem(BatchPasses):
     def merged(self, orders: Orders) -> Orders:
         """Return orders in which parts of a backward that are neighbours are one."""
         found: Orders = []
-        to_weights = self.stages * self.microbatches
         for order in orders:
-            row: list[int] = []
+            found.append(row := [])
             for number in order:
-                is_weights = 2 * to_weights <= number < self.whole
-                if is_weights and row and row[-1] == number - to_weights:
-                    row[-1] = number + to_weights
+                is_weights = 2 * self.size <= number < self.whole
+                if is_weights and row and row[-1] == number - self.size:
+                    row[-1] = number + self.size
                 else:
                     row.append(number)
-            found.append(row)
         return found
 
     def orders(self, schedule: Schedule) -> Orders:
@@ -230,11 +232,10 @@ class Problem(BatchPasses):
         return [[(KINDS[place], stage, k) for place, stage, k in row] for row in named]
 
     def _split(self, order: Sequence[int]) -> list[int]:
-        to_weights = self.stages * self.microbatches
         found: list[int] = []
         for number in order:
-            whole = number >= self.whole
-            found += [number - 2 * to_weights, number - to_weights] if whole else [number]
+            is_whole = number >= self.whole
+            found += [number - 2 * self.size, number - self.size] if is_whole else [number]
         return found
 
     def _needs(self, number: int) -> tuple[tuple[int, float], ...]:

@@ -39,7 +39,21 @@ def of_updates(
 
 def sums(schedule: Schedule) -> tuple[Recurring[Sum], ...]:
     """Return what each update of each stage sums: update ``i + 1`` of stage ``s`` is [s][i]."""
-    return of_updates(schedule, _sums)
+
+    def found(some: Schedule) -> list[list[Sum]]:
+        graph, batch_of = some.dependencies, some.batch_of
+        return [
+            [
+                Sum(
+                    tuple(sorted({graph.worker_of[graph.adders[stage][k]] for k in summed})),
+                    1 + batch_of[summed[-1]] - batch_of[summed[0]],
+                )
+                for summed in updates
+            ]
+            for stage, updates in enumerate(some.updates)
+        ]
+
+    return of_updates(schedule, found)
 
 
 def stops(schedule: Schedule) -> tuple[Recurring[int], ...]:
@@ -50,20 +64,6 @@ def stops(schedule: Schedule) -> tuple[Recurring[int], ...]:
 
     later = partial(plus, step=schedule.period_microbatches if schedule.period else 0)
     return of_updates(schedule, found, later)
-
-
-def _sums(schedule: Schedule) -> list[list[Sum]]:
-    graph, batch_of = schedule.dependencies, schedule.batch_of
-    return [
-        [
-            Sum(
-                tuple(sorted({graph.worker_of[graph.adders[stage][k]] for k in summed})),
-                1 + batch_of[summed[-1]] - batch_of[summed[0]],
-            )
-            for summed in updates
-        ]
-        for stage, updates in enumerate(schedule.updates)
-    ]
 
 
 def sum_order(schedule: Schedule, joint_updates: bool = False) -> Recurring[Turn]:

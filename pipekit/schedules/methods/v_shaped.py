@@ -8,7 +8,6 @@ decides the memory of the steady state; and a reordering of the warm-up and the 
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import NamedTuple
 
 from pipekit.schedules.methods.flushed import Turns, flushed, v_stages, v_workers
 from pipekit.schedules.ops import Op
@@ -67,13 +66,10 @@ _Row = dict[int, Pass]
 """A worker's passes by slot."""
 
 
-class _Block(NamedTuple):
-    """The slots of the first microbatch's passes on a worker of a V; its W take what is left."""
+_Block = tuple[int, int, int, int]
+"""The slots of the first microbatch's F down and back, and its I back and down, on a worker of a V.
 
-    forward_down: int
-    forward_back: int
-    backward_back: int
-    backward_down: int
+Its parts for the weights go where slots are left."""
 
 
 def v_half(stages: int, microbatches: int) -> Schedule:
@@ -88,7 +84,7 @@ def v_half(stages: int, microbatches: int) -> Schedule:
     p = v_workers(stages, microbatches, "V-Half", "zb_h1")
     gap = 0 if p % 2 else 3  # so that no two passes of a worker want one slot
     blocks = [
-        _Block(2 * w, 3 * p - w - 2, 3 * p + gap + 2 * w - 1, 6 * p + gap - w - 2) for w in range(p)
+        (2 * w, 3 * p - w - 2, 3 * p + gap + 2 * w - 1, 6 * p + gap - w - 2) for w in range(p)
     ]
     return flushed("V-Half", _repeated(blocks, microbatches))
 
@@ -103,7 +99,7 @@ def v_min(stages: int, microbatches: int) -> Schedule:
     """
     p = v_workers(stages, microbatches, "V-Min", "zb_h1")
     gap = 0 if p % 3 else 2  # so that no two passes of a worker want one slot
-    blocks = [_Block(w, 2 * p - w - 1, 2 * p + gap + w, 4 * p + gap - w - 1) for w in range(p)]
+    blocks = [(w, 2 * p - w - 1, 2 * p + gap + w, 4 * p + gap - w - 1) for w in range(p)]
     return flushed("V-Min", _repeated(blocks, microbatches))
 
 
@@ -133,18 +129,10 @@ def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
 
 
 def _row(block: _Block, stages: tuple[int, int], microbatches: int) -> _Row:
-    down, back = stages
-    first = {
-        block.forward_down: (Op.FORWARD, down),
-        block.forward_back: (Op.FORWARD, back),
-        block.backward_back: (Op.BACKWARD_INPUT, back),
-        block.backward_down: (Op.BACKWARD_INPUT, down),
-    }
-    return {
-        slot + _PERIOD * k: (op, stage, k)
-        for k in range(microbatches)
-        for slot, (op, stage) in first.items()
-    }
+    (down, back), forward, inputs = stages, Op.FORWARD, Op.BACKWARD_INPUT
+    order = (forward, down), (forward, back), (inputs, back), (inputs, down)
+    first = [*zip(block, order, strict=True)]
+    return {slot + _PERIOD * k: (*each, k) for k in range(microbatches) for slot, each in first}
 
 
 def _with_weights(row: Mapping[int, Pass]) -> tuple[_Row, int]:
