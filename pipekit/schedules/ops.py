@@ -53,9 +53,9 @@ class Item:
     is_sent: bool = False
 
     def bytes(self, activations: float, input_only: float, weights: float = 0) -> float:
-        """Return its size, by those of a microbatch's activations and of the stage's weights.
+        """Return its size where a microbatch has ``activations`` and the stage ``weights`` bytes.
 
-        The backward for the input frees ``input_only`` bytes of the ``activations``.
+        The backward for the input frees ``input_only`` bytes of the activations.
         """
         kept = self.activations * activations + self.input_only * input_only
         return kept + self.weights * weights

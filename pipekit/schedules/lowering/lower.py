@@ -22,7 +22,7 @@ _Ends = defaultdict[tuple[Payload | None, int], list[Endpoints]]
 
 
 def lower(schedule: Schedule, skips: Skips = (), ties: Skips = ()) -> tuple[Steps, ...]:
-    """Return every worker's steps for a schedule that :func:`check` accepts.
+    """Return every worker's steps for a ``schedule`` that :func:`check` accepts.
 
     ``skips`` are connections between stages: what passes there goes straight from one to the other
     (torchgpipe, section 3.3).  ``ties`` are stages that share a weight, of which each has a copy:
