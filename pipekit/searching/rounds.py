@@ -50,14 +50,14 @@ class Budget:
 
 
 class SearchRounds:
-    """The search for one question's answer.
+    """The search for one question's answer, to which no schedule takes less than ``least``.
 
     ``best`` is the shortest schedule so far that fits, or None.  The ``step`` of the budget found
     it, after so many ``seconds``; 0: it is a named method.
     """
 
-    def __init__(self, question: Question, budget: Budget, seed: int) -> None:
-        self._judge, self._question = question.judge, question
+    def __init__(self, question: Question, least: float, budget: Budget, seed: int) -> None:
+        self._judge, self._question, self._least = question.judge, question, least
         self._budget, self._seed = budget, seed
         able = [each for each in question.named if self._judge.fits(each)]
         self.best = min(able, key=lambda each: each.makespan_s, default=None)
@@ -65,16 +65,16 @@ class SearchRounds:
         self._pool: list[TabuSearch] = []
         self._starts = self._all_starts()
 
-    def run(self, least: float) -> None:
+    def run(self) -> None:
         """Search until the time is over, nothing is left, or the best takes the least time."""
         size = 1
-        while self._goes_on(least) and self._round(size, least):
+        while self._goes_on() and self._round(size):
             size *= 2
 
-    def _goes_on(self, least: float) -> bool:
-        return self.best is None or self.best.makespan_s > least * CLOSE
+    def _goes_on(self) -> bool:
+        return self.best is None or self.best.makespan_s > self._least * CLOSE
 
-    def _round(self, size: int, least: float) -> bool:
+    def _round(self, size: int) -> bool:
         """Return whether there is time for another round, and anything to do in it."""
         fresh: list[Candidate] = []
         tries = 0
@@ -86,12 +86,12 @@ class SearchRounds:
             if not self._budget.step() and (self.best or tries > _LEAST_STARTS):
                 return False
         tried = [self._begun(each) for each in _best_of(fresh, _TRIED)]
-        if not all(self._improved(each, _MOVES * size, least) for each in tried):
+        if not all(self._improved(each, _MOVES * size) for each in tried):
             return False
         able = [each for each in (*self._pool, *tried) if not each.is_least]
         self._pool = _best_of(able, 2 * _TRIED)
         pursued = _best_of(self._pool, _PURSUED)
-        if not all(self._improved(each, 3 * _MOVES * size, least) for each in pursued):
+        if not all(self._improved(each, 3 * _MOVES * size) for each in pursued):
             return False
         return tries > 0 or bool(pursued)
 
@@ -100,7 +100,7 @@ class SearchRounds:
         self._seed += 1
         return TabuSearch(start.problem, start.orders, self._seed)
 
-    def _improved(self, entrant: TabuSearch, moves: int, least: float) -> bool:
+    def _improved(self, entrant: TabuSearch, moves: int) -> bool:
         """Make some moves; return whether there is time and need for more."""
         for _ in range(moves // _MOVES):
             before = entrant.makespan
@@ -112,7 +112,7 @@ class SearchRounds:
                 entrant.move()
             if entrant.makespan < before:
                 self._take(entrant)
-        return self._goes_on(least)
+        return self._goes_on()
 
     def _take(self, made: Candidate | TabuSearch) -> None:
         """Simulate orders that may be the best: messages that meet on links take longer."""

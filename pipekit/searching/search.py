@@ -109,18 +109,18 @@ def search(
     if memory_cap is not None and host_bytes_per_s is not None:
         judges.append(Judge(*about, host_bytes_per_s))
     able = [*named_schedules(stages, workers, m)]
-    budget, found, frugal = Budget(), list[Searched](), math.inf
-    asked = []
+    asked, frugal = list[Question](), math.inf
     for judge in judges:
         named = [*map(judge.found, able)]
         frugal = min([frugal, *(max(each.peak_bytes) for each in named)])
         named = [each for each in named if homes in (None, each.placement)]
         asked.append(Question(judge, named, m, homes))
     leasts = [*map(_least, asked)]
+    budget, found = Budget(), list[Searched]()
     for number, (question, least) in enumerate(zip(asked, leasts, strict=True)):
         budget.allow(1 / (len(asked) - number), seconds)
-        rounds = SearchRounds(question, budget, seed)
-        rounds.run(least)
+        rounds = SearchRounds(question, least, budget, seed)
+        rounds.run()
         if best := rounds.best:
             made = best.schedule, best.makespan_s, best.peak_bytes
             bound_s = min(*leasts, best.makespan_s)
