@@ -87,7 +87,7 @@ class MessageProgram:
 
     def require_pairs(self) -> None:
         """Raise ScheduleError unless each message that a task needs is sent and received once."""
-        called = Counter(each for each in self.actions() if isinstance(each[1], Transfer))
+        called = Counter((w, each) for w, each in self.actions() if isinstance(each, Transfer))
         ends = zip(self.table.dependencies.worker_of, *ends_of(self.table), strict=True)
         wanted = dict.fromkeys((worker, each) for worker, *both in ends for each in chain(*both))
         for worker, transfer in wanted:
@@ -97,7 +97,6 @@ class MessageProgram:
                     f"workers one send and one receive"
                 )
         for (worker, transfer), times in called.items():
-            assert isinstance(transfer, Transfer)
             what = f"worker {worker} calls {transfer.way.value} {transfer.content}"
             if (worker, transfer) not in wanted:
                 raise ScheduleError(
