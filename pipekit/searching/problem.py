@@ -210,7 +210,8 @@ class Problem(BatchPasses):
         """Return orders in which parts of a backward that are neighbours are one."""
         found: Orders = []
         for order in orders:
-            found.append(row := [])
+            row: list[int] = []
+            found.append(row)
             for number in order:
                 is_weights = 2 * self.size <= number < self.whole
                 if is_weights and row and row[-1] == number - self.size:

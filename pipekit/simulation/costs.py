@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from pipekit.bucketing import buckets
 from pipekit.plans import Plan, Recompute
@@ -51,9 +52,15 @@ class Costs:
 
     def __post_init__(self) -> None:
         ops = {(op, n): s for op, each in self.ops.items() for n, s in enumerate(_each(each))}
-        more = {"chunks": dict(enumerate(self.chunks)), "ops": ops}
-        for name in ("workers", "microbatches", "tasks", "chunks", "ops"):
-            for key, value in more.get(name, getattr(self, name)).items():
+        given: dict[str, Mapping[Any, float]] = {
+            "workers": self.workers,
+            "microbatches": self.microbatches,
+            "tasks": self.tasks,
+            "chunks": dict(enumerate(self.chunks)),
+            "ops": ops,
+        }
+        for name, values in given.items():
+            for key, value in values.items():
                 if not 0 <= value <= MOST:
                     raise ValueError(
                         f"Costs.{name}[{key!r}] must be 0 or a positive number up to {MOST:g}, "
