@@ -142,19 +142,12 @@ def _cycle(schedule: Schedule, trace: Trace, periods: int, reach: int) -> tuple[
 
     They have to do so for as many periods as can be under way; 0 periods: they do not.
     """
-    starts_of = list(_by_period(schedule, trace, periods))
     messages = _by_microbatch(trace, schedule.period_microbatches)
+    times = [*_by_period(schedule, trace, periods), *messages]
     for length in range(1, (periods - reach - 1) // 2 + 1):
         last = range(periods - length - reach - 1, periods - length)
-        shifts = np.concatenate(
-            [each[number + length] - each[number] for each in starts_of for number in last]
-            + [
-                each[number + length] - each[number]
-                for each in messages
-                for number in last
-                if number + length < len(each)
-            ]
-        )
+        pairs = ((each, n) for each in times for n in last if n + length < len(each))
+        shifts = np.concatenate([each[n + length] - each[n] for each, n in pairs])
         seconds = float(np.median(shifts))
         if np.all(np.abs(shifts - seconds) <= _CLOSE * trace.makespan_s):
             return length, seconds

@@ -24,11 +24,9 @@ def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
     its next, and so on: there ``workers`` at a time, here even rounds of so many or more.  The
     ``workers`` have two or more of the ``stages`` each, each batch has ``microbatches``.
     """
-    loop = _loop(stages, microbatches, workers, "interleaved", "flush")
     # Each worker behind needs one forward to have work at once, and one more so that messages have
     # time to arrive.
-    each = (_interleaved(own, microbatches, workers, ahead=2) for own in loop)
-    return flushed("interleaved 1F1B", each)
+    return flushed("interleaved 1F1B", _interleaved(stages, microbatches, workers, ahead=2))
 
 
 def gis(stages: int, microbatches: int, *, workers: int) -> Schedule:
@@ -38,7 +36,7 @@ def gis(stages: int, microbatches: int, *, workers: int) -> Schedule:
     long, has ``workers - 1`` fewer passes in flight, and leaves no time for messages.  ``stages``
     and ``microbatches`` are as there.
     """
-    return flushed("GIS", generalized(stages, microbatches, workers, workers))
+    return flushed("GIS", _interleaved(stages, microbatches, workers, ahead=1))
 
 
 def gis_h(stages: int, microbatches: int, *, workers: int) -> Schedule:
@@ -51,16 +49,8 @@ def gis_h(stages: int, microbatches: int, *, workers: int) -> Schedule:
     workers in such a round, so that backwards are in two parts.  ``stages``, ``microbatches`` and
     ``workers`` are as for :func:`interleaved`.
     """
-    each = generalized(stages, microbatches, workers, -(-workers // 2))
+    each = _interleaved(stages, microbatches, workers, ahead=1, group=-(-workers // 2))
     return flushed("GIS-H", (split_backwards(passes, waiting=0) for passes in each))
-
-
-def generalized(
-    stages: int, microbatches: int, workers: int, group: int
-) -> Iterator[Iterator[Pass]]:
-    """Yield each worker's passes of GIS, with so many microbatches a round."""
-    loop = _loop(stages, microbatches, workers, "interleaved", "flush")
-    return (_interleaved(own, microbatches, workers, ahead=1, group=group) for own in loop)
 
 
 def uniform(stages: int, microbatches: int, workers: int) -> Iterator[list[Pass]]:
@@ -95,8 +85,7 @@ def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> 
     pass ``w`` before; and at last I W and ``w`` times W.  ``stages``, ``microbatches`` and
     ``workers`` are as for :func:`interleaved`.
     """
-    loop = _loop(stages, microbatches, workers, "interleaved", "zb_h1")
-    each = (_interleaved(own, microbatches, workers, ahead=1) for own in loop)
+    each = _interleaved(stages, microbatches, workers, ahead=1, straight="zb_h1")
     split = (split_backwards(passes, waiting=worker) for worker, passes in enumerate(each))
     return flushed("interleaved zero bubble", split)
 
@@ -133,23 +122,34 @@ def _loop(
 
 
 def _interleaved(
-    own: range, microbatches: int, workers: int, *, ahead: int, group: int | None = None
-) -> Iterator[Pass]:
-    """Yield a worker's passes of a batch: all its stages but one for a round of microbatches.
+    stages: int,
+    microbatches: int,
+    workers: int,
+    *,
+    ahead: int,
+    group: int | None = None,
+    straight: str = "flush",
+) -> Iterator[Iterator[Pass]]:
+    """Return each worker's passes of a batch: all its stages but one for a round of microbatches.
 
     Then come ``ahead`` forwards for each worker behind, before it alternates.  A batch is cut into
     rounds of ``group`` microbatches or more, the larger ones first.
     """
+    loop = _loop(stages, microbatches, workers, "interleaved", straight)
     parts = np.array_split(range(microbatches), max(1, microbatches // (group or workers)))
     rounds = [part.tolist() for part in parts]
-    order = {
-        Op.FORWARD: [(stage, k) for some in rounds for stage in own for k in some],
-        Op.BACKWARD: [(stage, k) for some in rounds for stage in reversed(own) for k in some],
-    }
-    behind = workers - 1 - own[0]
-    in_flight = (len(own) - 1) * len(rounds[0]) + ahead * behind + 1
-    for op, position in alternate(range(len(own) * microbatches), in_flight):
-        yield op, *order[op][position]
+
+    def passes(own: range) -> Iterator[Pass]:
+        order = {
+            Op.FORWARD: [(stage, k) for some in rounds for stage in own for k in some],
+            Op.BACKWARD: [(stage, k) for some in rounds for stage in reversed(own) for k in some],
+        }
+        behind = workers - 1 - own[0]
+        in_flight = (len(own) - 1) * len(rounds[0]) + ahead * behind + 1
+        for op, position in alternate(range(len(own) * microbatches), in_flight):
+            yield op, *order[op][position]
+
+    return map(passes, loop)
 
 
 def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
