@@ -27,8 +27,8 @@ class StagePlan:
         stop: the layer after its last.
         replicas: how many workers share its microbatches.
         recompute: which microbatches of a batch are recomputed.
-        predicted_s: seconds that the stage needs for a microbatch in steady state, its replicas
-            counted; with its all-reduce, without its transfers.
+        predicted_s: seconds a microbatch in steady state, by its replicas, with its all-reduce,
+            without its transfers.
         memory_bytes: most bytes on one of its workers.
     """
 
@@ -60,8 +60,8 @@ class Plan:
             profile (:meth:`pipekit.Profile.in_order`); empty: the order of their numbers.
 
     Raises:
-        ValueError: the stages do not follow one another from layer 0, or a number is below 1 or
-            above a million, or no number; or the order does not name each layer once.
+        ValueError: the stages do not follow one another from layer 0, a number is none, below 1 or
+            above a million, or the order does not name each layer once.
     """
 
     method: str
@@ -112,14 +112,13 @@ class Plan:
         ``balance`` and ``replicas`` are the layers and workers of each stage, by default one
         worker; ``rows`` those of a microbatch; ``recompute`` holds for every stage.
         """
-        stops = list(accumulate(balance))
-        stages = tuple(
-            StagePlan(first, stop, copies, recompute)
-            for first, stop, copies in zip(
-                [0, *stops], stops, replicas or [1] * len(stops), strict=False
-            )
+        stops = [0, *accumulate(balance)]
+        copies = replicas or [1] * len(balance)
+        stages = (
+            StagePlan(*ends, count, recompute)
+            for ends, count in zip(pairwise(stops), copies, strict=False)
         )
-        return cls("by hand", stages, microbatch_rows=rows)
+        return cls("by hand", tuple(stages), microbatch_rows=rows)
 
     def to_megatron_layout(self, predictors: int = 0) -> str:
         """Return the string for Megatron-LM's ``--pipeline-model-parallel-layout``.
@@ -128,8 +127,8 @@ class Plan:
         ``predictors`` MTP layers come right before the output.
 
         Raises:
-            ValueError: there are fewer layers than that, a stage has replicas (Megatron-LM's data
-                parallelism has nothing to do with the layout), or layers run in another order.
+            ValueError: there are fewer layers than that, a stage has replicas, which Megatron-LM's
+                layout does not, or layers run in another order.
         """
         self._require_chain("Megatron-LM")
         return write_layout(self.balance, predictors)
@@ -137,9 +136,8 @@ class Plan:
     def to_torchtitan(self, names: Sequence[str | Sequence[str]] | None = None) -> list[list[str]]:
         """Return each stage's modules: torchtitan's ``parallelism.module_fqns_per_model_part``.
 
-        Args:
-            names: the modules of each layer, one or several; by default Llama's: the first layer is
-                the embedding, the last one the norm and the output.
+        ``names`` are the modules of each layer, one or several; by default Llama's: the first is
+        the embedding, the last one the norm and the output.
 
         Raises:
             ValueError: there is not an entry for each layer, or the plan is no chain of stages on a
@@ -155,15 +153,14 @@ class Plan:
         return [[*chain(*each[stage.first : stage.stop])] for stage in self.stages]
 
     def split_points(self, names: Sequence[str | Sequence[str]] | None = None) -> list[str]:
-        """Return the module at which each stage but the first begins.
+        """Return the module at which each stage but the first begins (:meth:`to_torchtitan`).
 
-        As keys of ``split_spec`` of ``torch.distributed.pipelining.pipeline``, each with
-        ``SplitPoint.BEGINNING``; see :meth:`to_torchtitan` for the arguments.
+        They are the keys of ``split_spec`` of ``torch.distributed.pipelining.pipeline``, each with
+        ``SplitPoint.BEGINNING``.
         """
         return [modules[0] for modules in self.to_torchtitan(names)[1:]]
 
     def _require_chain(self, tool: str) -> None:
-        """Raise ValueError unless layers run in the model's order, on one worker a stage."""
         if self.order:
             raise ValueError(
                 f"the plan's layers run in another order than the model's: {tool} keeps the model's"

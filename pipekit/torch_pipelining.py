@@ -24,15 +24,14 @@ def torch_runtime(
 ) -> _PipelineScheduleRuntime:
     """Return torch's runtime for one batch of a schedule, for the rank that calls this.
 
-    Call it on every rank, of which there is one for each worker, once a process group is there::
+    Call it on every rank, one for each worker, once a process group is there::
 
         torch.distributed.init_process_group("gloo")  # under torchrun; "nccl" between GPUs
         runtime = pipekit.torch_runtime(schedules.zb_v(4, 8), model, [2, 2, 2, 2], loss)
         runtime.step(x, target=y)  # x on the rank of the first stage, y on the last stage's
         optimizer.step()
 
-    The parameters of the rank's stages then have the gradients of the batch's mean loss; they are
-    the model's own, so that an optimizer may be made of ``model.parameters()``.  To do without
+    The model's own parameters then have the gradients of the batch's mean loss.  To do without
     pipekit, keep the file that ``schedule.to_torch_csv("schedule.csv")`` writes; the rest is what
     stands below.  torch 2.11 cannot run V-shaped tables over gloo: a worker sends to itself.
 

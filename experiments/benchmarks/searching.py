@@ -37,7 +37,6 @@ from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching import search
 from pipekit.searching.bound import bound
 from pipekit.searching.judge import Found, Judge
-from pipekit.searching.problem import homes_of
 
 MEGABYTE = 1e6
 _MOMENT_S = 0.05
@@ -98,8 +97,7 @@ def instance(number: int, workers: int, microbatches: int, stages_a_worker: int)
     plan = Plan.by_hand([1] * len(layers))
     judge = Judge(profile, plan, cluster, None, workers, 0.0)
     named = [
-        judge.found(schedule)
-        for schedule in named_schedules(len(layers), workers, microbatches, two_directions=False)
+        judge.found(schedule) for schedule in named_schedules(len(layers), workers, microbatches)
     ]
     cap = min(max(each.peak_bytes) for each in named) * chance.uniform(1, 2)
     fit = [each for each in named if max(each.peak_bytes) <= cap]
@@ -144,7 +142,9 @@ def searched(one: Instance, seconds: float) -> dict[str, Any]:
         "named_s": best.makespan_s,
         "found_s": found.makespan_s,
         "gain_percent": 100 * (1 - found.makespan_s / best.makespan_s),
-        "bound_of_placement_s": bound(judge.problem(homes_of(found.schedule))),
+        "bound_of_placement_s": bound(
+            judge.problem([home for (home,) in found.schedule.stage_workers], one.microbatches)
+        ),
     }
 
 

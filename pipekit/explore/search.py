@@ -140,7 +140,7 @@ def _curve(setting: _Setting) -> pd.DataFrame:
     profile, plan, links = setting.costs()
     workers, microbatches = setting.workers, setting.microbatches
     judge = Judge(profile, plan, links, None, workers, 0.0)
-    able = named_schedules(len(plan.stages), workers, microbatches, two_directions=False)
+    able = named_schedules(len(plan.stages), workers, microbatches)
     named = sorted(map(judge.found, able), key=lambda each: max(each.peak_bytes))
     least, most = (max(named[at].peak_bytes) for at in (0, -1))
     caps: list[float] = np.geomspace(least, most, CAPS).tolist()

@@ -1,6 +1,6 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from itertools import chain
 from typing import NoReturn
@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipekit.host.memory import not_collected
-from pipekit.schedules.arrivals import require_gradients, require_items
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
-from pipekit.schedules.ops import Op, Payload
+from pipekit.schedules.ops import SENT_GRADIENTS, Op, Payload
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
@@ -25,9 +24,8 @@ class Report:
     Attributes:
         versions: ``versions[w][i]``: weight versions alive after task ``i`` of worker ``w``: of
             each of its stages the newest, and older ones that a later task reads.
-        in_flight: ``in_flight[w][i]``: microbatches whose forward is done and whose backward is
-            not, its part for the weights included, after task ``i`` of worker ``w``; those of which
-            the activations are offloaded then do not count.
+        in_flight: ``in_flight[w][i]``: microbatches there whose forward is done and whose backward,
+            with its part for the weights, is not; without those whose activations are offloaded.
     """
 
     versions: tuple[NDArray[np.int32], ...]
@@ -45,21 +43,20 @@ class Report:
 
 
 def check(schedule: Schedule, *, joint_updates: bool = False) -> Report:
-    """Prove a schedule executable, or say what is wrong with it.
+    """Prove a schedule executable, or say what is wrong with it.  What was proved is remembered.
 
     Proved: every forward stands in the table once, and every backward too if there is any, whole or
-    in its two parts; no worker waits for ever (see :mod:`pipekit.schedules.clock`), as long as
-    sends do not block (:func:`pipekit.schedules.messages.check_messages` proves those that do);
-    every update comes once on each worker that has the stage, in order, after the backwards that it
-    sums; a version is read only where and after it is produced; all passes of a microbatch on a
-    stage are on one worker, and read the same version, unless ``schedule.stashing`` is False.
+    in its two parts; no worker waits for ever (:mod:`pipekit.schedules.clock`), as long as sends do
+    not block (:func:`pipekit.schedules.messages.check_messages` proves those that do); every update
+    comes once on each worker that has the stage, in order, after the backwards that it sums; a
+    version is read only where and after it is produced; all passes of a microbatch on a stage are
+    on one worker, and read the same version, unless ``schedule.stashing`` is False.
 
-    A schedule without end is proved for every number of batches.  A period that is complete by
-    itself (:attr:`Schedule.is_closed`) proves its repetitions, which can run one behind the other.
-    Else the workers are replayed, each up to the end of its first period, then its second, and so
-    on.  Once all are as far behind these ends as a period before, they go on so for ever, since
-    what a task needs is later by a period, too; and ``take`` of fewer batches leaves out tasks that
-    none of its own needs.  What was proved is remembered.
+    A schedule without end is proved for every number of batches: ``take`` of fewer leaves out tasks
+    that none of its own needs.  A period that is complete by itself (:attr:`Schedule.is_closed`)
+    proves its repetitions.  Else the workers are replayed, each up to the end of its first period,
+    then its second, and so on; once all are as far behind these ends as a period before, they go on
+    so for ever, since what a task needs is later by a period, too.
 
     Args:
         schedule: finite, or without end.
@@ -100,7 +97,6 @@ def _proved_endless(schedule: Schedule, joint_updates: bool) -> Report:
 
 
 def _require_alike(schedule: Schedule) -> None:
-    """Raise ScheduleError unless a period has as many forwards of each stage, in whole batches."""
     size = schedule.period_microbatches
     forwards = Counter(task.stage for task in chain(*schedule.period) if task.op is Op.FORWARD)
     for stage in range(max(1, schedule.stages)):
@@ -116,7 +112,6 @@ def _require_alike(schedule: Schedule) -> None:
 
 
 def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
-    """Raise ScheduleError unless the head's batches are those that the period's count says."""
     for number, batch in enumerate(some.batches[:-1]):
         if batch != schedule.batch(number):
             raise ScheduleError(
@@ -130,8 +125,8 @@ def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
 def _proved(schedule: Schedule, joint_updates: bool) -> Report:
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
-    require_items(graph)
-    require_gradients(graph)
+    _require_items(graph)
+    _require_gradients(graph)
     if schedule.chunks > 1:
         _require_whole_microbatches(schedule, graph)
     Replay(graph, joint_updates).require_done()
@@ -155,6 +150,63 @@ def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
             sender, adder = (row[min(lacking)] for row in both)
             parts = Op.BACKWARD if sender == adder else Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
             raise _lacking(parts[sender != NOBODY], stage, min(lacking), schedule)
+
+
+def _require_items(graph: Dependencies) -> None:
+    """Raise for a task that needs what is not there, or sends what nobody takes."""
+    others = range(len(graph.first) - 1)
+    for number in graph.of(lambda op: op.peer is not None):
+        task, worker = graph.tasks[number], graph.worker_of[number]
+        if task.op.peer not in others or task.op.peer == worker:
+            raise ScheduleError(
+                f"worker {worker} has {task}: it needs another one of the {len(others)} workers "
+                f"for a peer",
+                graph.placed(number),
+            )
+    for number, item, before in graph.missing:
+        task, worker = graph.tasks[number], graph.worker_of[number]
+        lacks = f"worker {worker} has {task}, which needs {item.name} there"
+        if before is None:
+            raise ScheduleError(f"{lacks}, and no task before it gives them", [(task, worker)])
+        why = f"{graph.tasks[before]} has taken them"
+        if item in graph.tasks[before].op.gives:
+            why = f"{graph.tasks[before]} has given those of version {graph.tasks[before].version}"
+        raise ScheduleError(f"{lacks}, and {why}", graph.placed(number, before))
+    for number in graph.untaken:
+        task, worker = graph.tasks[number], graph.worker_of[number]
+        raise ScheduleError(
+            f"worker {worker} has {task}, and worker {task.op.peer} takes no such thing from it",
+            graph.placed(number),
+        )
+
+
+def _require_gradients(graph: Dependencies) -> None:
+    """Raise for an update of borrowed weights that lacks a gradient which it should sum."""
+    travels = {graph.tasks[number].stage for number in graph.of(lambda op: op.borrows)}
+    if not travels:
+        return
+    here: dict[tuple[int, int], set[int]] = defaultdict(set)  # by worker and stage
+    sent: dict[tuple[int | None, int | None, int], deque[set[int]]] = defaultdict(deque)
+    come: dict[tuple[int, int], set[int]] = defaultdict(set)  # by stage and version
+    for number in Replay(graph).order():
+        (op, stage, microbatch, version), worker = graph.tasks[number], graph.worker_of[number]
+        if op.adds_gradient:
+            here[worker, stage].add(microbatch)
+        elif SENT_GRADIENTS in op.gives:
+            sent[worker, op.peer, stage].append(here.pop((worker, stage), set()))
+        elif SENT_GRADIENTS in op.takes:
+            here[worker, stage] |= sent[op.peer, worker, stage].popleft()
+        elif not op.is_pass:
+            come[stage, version] |= here.pop((worker, stage), set())
+    for number in graph.of(lambda op: not op.is_pass):
+        task = graph.tasks[number]
+        summed = {graph.tasks[each].microbatch for each in graph.summed(number)}
+        if task.stage in travels and (lacking := summed - come[task.stage, task.version]):
+            raise ScheduleError(
+                f"worker {graph.worker_of[number]} has {task}, and the gradient of microbatch "
+                f"{min(lacking)} has not been sent to it",
+                graph.placed(number),
+            )
 
 
 def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None:
@@ -184,10 +236,8 @@ def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None
 
 def _lacking(op: Op, stage: int, microbatch: int, schedule: Schedule) -> ScheduleError:
     task = Task(op, stage, microbatch, 0)
-    return ScheduleError(
-        f"no worker has {task}, though the run has {schedule.microbatches} microbatches",
-        [(task, None)],
-    )
+    run = f"though the run has {schedule.microbatches} microbatches"
+    return ScheduleError(f"no worker has {task}, {run}", [(task, None)])
 
 
 def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:

@@ -1,9 +1,9 @@
 """One clock for every replay: who can go, and when, if everyone follows a given order.
 
-A worker runs its list in order and waits for what a task needs; a message has one sender and one
-receiver.  Such a network of processes (Kahn, 1974) reaches the same end whatever the timing, so
-that one replay proves what every execution will do, and gives the times of one whose costs are
-known.  Links are workers, too, where messages follow one another on them.
+A worker runs its list in order and waits for what a task needs.  Such a network of processes
+(Kahn, 1974) reaches the same end whatever the timing: one replay proves what every execution will
+do, and gives the times of one whose costs are known.  Links are workers, too, where messages follow
+one another on them.
 """
 
 import math
@@ -27,15 +27,11 @@ PAPER_SLOTS: Mapping[Op, float] = MappingProxyType({})
 class Walk:
     """Runs lists of things, each as soon as the one before it and all that it needs are over.
 
-    Things go by number: NOTHING is over at 0, and NOBODY never.  A worker takes ``wake`` seconds
-    to go on after it has waited; things of ``with_them`` are over with it.
-
-    Attributes:
-        starts: of each thing; infinite as long as it has not run.
-        ends: likewise; -1 as long as it is not over.
-        sequence: all that has run, in an order in which it can.
-        following: of each worker, how many of its things have run.
-        free: likewise, when the last of them ended.
+    Things go by number: NOTHING is over at 0, and NOBODY never.  A worker takes ``wake`` seconds to
+    go on after it has waited; things of ``with_them`` are over with it.  ``starts`` are infinite as
+    long as a thing has not run, ``ends`` -1; ``sequence`` is all that has run, in an order in which
+    it can; ``following`` and ``free`` say of each worker how many of its things have run, and when
+    the last of them ended.
     """
 
     def __init__(
@@ -97,10 +93,7 @@ class Walk:
 
 
 def graph_needs(graph: Dependencies) -> list[Need]:
-    """Return what each task needs of what is not before it in its own worker's list.
-
-    A pass needs at most two others, and an update the passes that it sums.
-    """
+    """Return what each task needs of what is not before it in its own worker's list."""
     size, lane = len(graph.tasks), graph.lane
     over = [*zip(range(size), repeat(0.0)), (NOBODY, 0.0), (NOTHING, 0.0)]
 

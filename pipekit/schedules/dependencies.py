@@ -1,7 +1,6 @@
 """Which task needs which: the graph of a table, by the rules of its ops.
 
-Everything that has to know in which order tasks can run, or who sends to whom, reads this graph:
-the proof, the clock, what workers run, traces and the simulation.
+The proof, the clock, what workers run, traces and the simulation all read it.
 """
 
 from collections import defaultdict
@@ -57,20 +56,21 @@ class Columns(NamedTuple):
 class Dependencies:
     """The tasks of a table by number, worker after worker, and what each of them needs.
 
+    In place of a number, NOTHING says that there is none, and NOBODY that no worker has the task.
+
     Attributes:
         tasks: all tasks.
         columns: the same, as arrays.
         worker_of: the worker of each.
         first: the number of each worker's first task; at the end, how many tasks there are.
         own: for each pass the one of its stage and microbatch that comes before it, say the forward
-            of a backward; NOTHING for a forward and an update.
-        source: for each pass the one whose message it receives, say that of the stage before;
-            NOTHING if it is at that end of the pipeline.
+            of a backward.
+        source: for each pass the one whose message it receives.
         target: likewise the one that receives its message.
-        partner: for each task the one that it runs together with, or NOTHING.
+        partner: for each task the one that it runs together with.
         ops: those of the tasks, passes and updates in any case, each with its place among them.
-        others: of tasks that need more than ``own`` and ``source``, the further ones, but for those
-            that are before them in their own list.
+        others: what tasks need beside ``own`` and ``source``, if it is not before them in their own
+            list.
         missing: items that are not there when a task needs them.
         untaken: tasks that send another worker what it never takes.
         lists: the numbers of each worker's tasks in order; behind those of all workers, the ones
@@ -254,7 +254,6 @@ class Dependencies:
         )
 
     def _placed(self) -> Numbers:
-        """Return the numbers of the passes by op, stage and microbatch."""
         passes = np.flatnonzero(self.columns.whose(lambda op: op.is_pass))
         place = np.zeros(len(OPS), np.int64)
         place[[PLACES[op] for op in self.ops]] = [*self.ops.values()]

@@ -28,7 +28,7 @@ class Items:
 
     Attributes:
         own: of tasks that need something of their microbatch, the one that gave it.
-        others: likewise, the other tasks behind which they have to come.
+        others: of tasks, the further ones behind which they have to come.
         missing: what is not there when it is needed.
         untaken: tasks that send what their peer never takes.
     """
@@ -59,7 +59,6 @@ class Items:
                     self.others.setdefault(take[0], []).append(send[0])
 
     def _follow(self, worker: int, tasks: Sequence[Task], first: int) -> None:
-        """Go through a worker's list; its first task has the number ``first``."""
         # An item of a stage is there from the start, unless tasks give it, or take it away.
         moved = {
             (item, stage)

@@ -32,7 +32,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class BatchPasses:
-    """A batch's passes, in two parts each way back, and the room for them."""
+    """A batch's passes, in two parts each way back, and the room for activations and gradients."""
 
     homes: Sequence[int]  # the worker of each stage
     microbatches: int
@@ -40,21 +40,18 @@ class BatchPasses:
     delays: Sequence[float]  # seconds from a stage to the next one, and back
     # bytes of activations that a worker keeps more after each op of SPLIT, by stage
     kept: Sequence[Sequence[float]]
-    # bytes of each stage's gradients, from its first part for the weights on
+    # bytes of each stage's gradients, from its first part for the weights on until the update
     gradients: Sequence[float]
     reserve: Sequence[float]  # bytes that have to stay free until then
     room: Sequence[float]  # bytes of each worker
-    # for each stage and microbatch, how many microbatches' gradients the weights have summed that
-    # its forward reads; None: there is a single batch
-    summed: Sequence[Sequence[int]] | None = None
 
 
 def choose(passes: BatchPasses, policy: Policy) -> list[list[Pass]]:
     """Return the orders that a policy leads to; no worker gets more than it has room for.
 
     A forward is taken only if room is left for one more on each of the worker's later stages, and
-    for gradients.  So the oldest microbatch never waits for room, and sooner or later makes some.
-    Where there is not room for a single one, the orders are not complete.
+    for gradients, so that the oldest microbatch never waits for room.  Where there is not room for
+    a single one, the orders are not complete.
     """
     return _Run(passes, policy).finish()
 
@@ -89,7 +86,6 @@ class _Run:
         return self._orders
 
     def _choice(self, worker: int) -> _Choice | None:
-        """Return what a worker takes next, or None if it has nothing."""
         free, policy = self._free[worker], self._policy
         forwards_first = policy.forwards_first
         forwards, inputs, weights = self._done
@@ -133,8 +129,6 @@ class _Run:
             ready = end + passes.delays[stage - 1]
         added = self._done[_WEIGHTS][stage]
         if forwards - added >= self._policy.depth[stage]:
-            return -1.0
-        if passes.summed and added < passes.summed[stage][forwards]:
             return -1.0
         more = passes.kept[_FORWARD][stage] + self._later[stage] + self._reserved[worker]
         return ready if self._held[worker] + more <= passes.room[worker] * _BRIM else -1.0

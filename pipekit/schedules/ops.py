@@ -1,11 +1,9 @@
 """What the tasks of a pipeline do: one row an op, which everything that treats an op apart reads.
 
-A backward pass is either whole (B), or split in two (Qi et al., "Zero Bubble Pipeline Parallelism",
-ICLR 2024): one part for the input, whose gradient another stage waits for (I), and one for the
-weights, whose gradient only the update needs (W).  The letters are those of PyTorch's
-``torch.distributed.pipelining``.
-
-A method of your own may need an op of its own: constructing an :class:`Op` adds its row.
+A backward pass is whole (B), or in two parts (Qi et al., "Zero Bubble Pipeline Parallelism", ICLR
+2024): for the input, whose gradient another stage waits for (I), and for the weights, whose
+gradient only the update needs (W).  The letters are those of ``torch.distributed.pipelining``.
+Constructing an :class:`Op` adds a row of your own.
 """
 
 import string
@@ -17,16 +15,12 @@ from typing import Any, ClassVar, Literal
 
 
 class Payload(Enum):
-    """What a message between stages carries; the value is its name in a trace's transfers.
-
-    An activation goes to the stage behind, and its gradient comes back.
-    """
+    """What a message between stages carries: forward an activation, back its gradient."""
 
     ACTIVATION = "activation"
     GRADIENT = "gradient"
 
-    # There is one object a member; hashing the name, as Enum does, would take most of a look-up.
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # Enum's, of the name, would take most of a look-up
 
     @property
     def step(self) -> int:
@@ -36,20 +30,18 @@ class Payload(Enum):
 
 @dataclass(frozen=True)
 class Item:
-    """Data that stays in memory from one task to another.
-
-    An item that no task of a worker gives is there from the start.
+    """Data that stays in memory from one task to another, or from the start if no task gives it.
 
     Attributes:
         name: as a message says it.
         activations: its bytes, in those of a microbatch's activations on the stage.
-        input_only: likewise, in the part of them that the backward for the input frees.  How much
-            that is differs from model to model: a profile says it.
+        input_only: likewise, in the part of them that the backward for the input frees, which a
+            profile says.
         weights: likewise, in those of the stage's weights.
         each: whether every microbatch has one on a stage, or the stage has one.
         is_away: whether it lies with the op's peer, or on the host if there is none.
-        is_sent: whether the task of one worker gives it and one of that op's peer takes it, first
-            what was given first.  Until then it lies with the giver.
+        is_sent: whether one worker's task gives it and one of that op's peer takes it, first in,
+            first out.  Until then it lies with the giver.
     """
 
     name: str
@@ -61,13 +53,12 @@ class Item:
     is_sent: bool = False
 
     def bytes(self, activations: float, input_only: float, weights: float = 0) -> float:
-        """Return its size, in bytes.
+        """Return its size where a microbatch has ``activations`` and the stage ``weights`` bytes.
 
-        A microbatch has ``activations``, of which the backward for the input frees ``input_only``,
-        and the stage has ``weights``.
+        The backward for the input frees ``input_only`` bytes of the activations.
         """
-        parts = self.activations * activations, self.input_only * input_only
-        return sum(parts) + self.weights * weights
+        kept = self.activations * activations + self.input_only * input_only
+        return kept + self.weights * weights
 
 
 WEIGHTS = Item("weights", weights=1, each="stage")
@@ -107,12 +98,12 @@ class Op:
         gives: items that are there as soon as it begins.
         receives: what comes in from a neighbouring stage, if there is one on that side.
         sends: what goes out to a neighbouring stage, likewise.
-        adds_gradient: whether it adds to the gradient of the weights, which updates sum.  A
-            microbatch has left the stage when its gradient has been added.
+        adds_gradient: whether it adds to the gradient of the weights, after which its microbatch
+            has left the stage.
         is_pass: whether it reads a weight version for a microbatch; otherwise it makes one.
         stream: where it runs; "" is the worker's own, on which it computes.  On any other one it
-            begins when the task before it in the list has ended, and runs beside those behind it;
-            the first that needs what it gives waits for it.
+            begins when the task before it in the list has ended, and runs beside those behind it
+            until one needs what it gives.
         slots: how long it takes in a picture, by default.
         moves: the item that it transfers; its bytes and a link give its seconds.
         peer: the worker to which it transfers, or from which; None: the host, or all of a group.
@@ -146,24 +137,20 @@ class Op:
     def __post_init__(self) -> None:
         if self.letter not in [*string.ascii_uppercase]:
             raise ValueError(f"the letter of {self.name} must be a capital letter: {self.letter!r}")
-        for place, other in enumerate(OPS):
-            same = other.letter == self.letter, other.base_name == self.base_name
-            if any(same) and not all(same):
+        for other in OPS:
+            if (other.letter == self.letter) != (other.base_name == self.base_name):
                 raise ValueError(
                     f"{self.name} ({self.letter}) and {other.name} ({other.letter}) need a letter "
                     f"and a name of their own"
                 )
-            if all(same) and other.peer == self.peer:
-                if other._row != self._row:
-                    raise ValueError(
-                        f"{self.name} ({self.letter}) is there with another row, which tables may "
-                        f"have: give this one a letter and a name of its own, or begin anew"
-                    )
-                OPS[place], PLACES[self] = self, place
-                break
-        else:
-            PLACES[self] = len(OPS)
-            OPS.append(self)
+        known = _LETTERED.get((self.letter, self.peer))
+        if known and known._row != self._row:
+            raise ValueError(
+                f"{self.name} ({self.letter}) is there with another row, which tables may "
+                f"have: give this one a letter and a name of its own, or begin anew"
+            )
+        PLACES[self] = PLACES[known] if known else len(OPS)
+        OPS[PLACES[self] : PLACES[self] + 1] = [self]
         _NAMED[self.name] = _LETTERED[self.letter, self.peer] = self
 
     def __repr__(self) -> str:
@@ -243,7 +230,7 @@ class Op:
     def activation_bytes(self, whole: float, part: float) -> float:
         """Return by how many bytes of activations the stage keeps more after it, or less.
 
-        A microbatch has ``whole``, of which the backward for the input frees a ``part``.
+        A microbatch has ``whole`` bytes, of which the backward for the input frees a ``part``.
         """
         given, taken = (
             sum(item.bytes(whole, part) for item in items if not item.is_away)
@@ -296,17 +283,17 @@ PASSES = Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
 
 
 def adding() -> tuple[Op, ...]:
-    """Return the ops that add to the weights' gradient; a microbatch has one on each stage."""
+    """Return the ops that add to the weights' gradient, one for each microbatch on a stage."""
     return tuple(op for op in OPS if op.adds_gradient)
 
 
 def receivers(payload: Payload) -> tuple[Op, ...]:
-    """Return the ops that receive a payload; a microbatch has one of them on each stage."""
+    """Return the ops that receive a payload, likewise."""
     return tuple(op for op in OPS if op.receives is payload)
 
 
 def senders(payload: Payload) -> tuple[Op, ...]:
-    """Return the ops that send a payload; a microbatch has one of them on each stage."""
+    """Return the ops that send a payload, likewise."""
     return tuple(op for op in OPS if op.sends is payload)
 
 

@@ -122,24 +122,18 @@ class Replay(Walk):
 
     def _awaited(self, number: int) -> Iterator[tuple[int, Task]]:
         """Yield all that a task waits for, each with its name."""
-        graph, due = self.graph, self._due(number)
+        graph, partner = self.graph, self.graph.partner[number]
         yield from self._met.get(number, ())
-        if due:
+        if due := self._due(number):
             yield from self._summed(graph.tasks[number].stage, due)
-        yield from self._data(number)
-        if graph.partner[number] > number:
-            yield from self._data(graph.partner[number])
-
-    def _data(self, number: int) -> Iterator[tuple[int, Task]]:
-        """Yield the tasks whose output a task needs, each with its name."""
-        graph, task = self.graph, self.graph.tasks[number]
-        if own := task.op.own:
-            yield self._named(graph.own[number], task._replace(op=own))
-        if payload := task.op.receives:
-            stage = task.stage - payload.step
-            sent = task._replace(op=senders(payload)[0], stage=stage)
-            yield self._named(graph.source[number], sent)
-        yield from (self._named(other, task) for other in graph.others.get(number, ()))
+        for each in (number, partner) if partner > number else (number,):
+            task = graph.tasks[each]
+            if own := task.op.own:
+                yield self._named(graph.own[each], task._replace(op=own))
+            if payload := task.op.receives:
+                sent = task._replace(op=senders(payload)[0], stage=task.stage - payload.step)
+                yield self._named(graph.source[each], sent)
+            yield from (self._named(other, task) for other in graph.others.get(each, ()))
 
     def _named(self, number: int, otherwise: Task) -> tuple[int, Task]:
         """Return the number of a task and its name; that of NOBODY is what it would be."""
@@ -161,17 +155,15 @@ def slots(
 ) -> list[NDArray[np.float64]]:
     """Return, for each worker, an array [tasks, 2] of start and end slots, from 0.
 
-    Every task starts as soon as its worker is free and its data is there; sending takes no time,
-    and neither does summing the gradients of a stage's workers, for which their updates wait.
+    Every task starts as soon as its worker is free and its data is there.  Sending takes no time,
+    and neither does summing a stage's gradients over its workers, for which updates wait.
 
     Args:
         schedule: the table.
-        durations: slots of each op; by default a backward takes two, as in PipeDream-2BW's Figure
-            2, its two parts one each, and an update none.  What is not named is by default, too.
+        durations: slots of each op; what is not named takes :data:`.PAPER_SLOTS`.
         overlap: what tasks that run together take (``schedule.overlaps``), as a share of what they
             take one after the other.  They begin when all data is there, and what they give is
-            there at their end; in the result each has its share of their time.  None: they run
-            one after the other, as any tasks.
+            there at their end; each is given its share of their time.  None: one after the other.
 
     Raises:
         ScheduleError: the workers would wait for one another for ever.

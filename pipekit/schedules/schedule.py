@@ -19,10 +19,9 @@ Pass = tuple[Op, int, int]
 class Schedule(Table):
     """For every worker, the ordered list of its tasks: a head, and a period that repeats.
 
-    The lists are known before training starts: these policies are static, so that each worker
-    follows its own list without coordination (PipeDream, section 3.3).  After its head a worker
-    runs its period again and again, each time for microbatches and weight versions that are later
-    by those of one period.  A schedule with an empty period is finite, and its head is all of it.
+    The lists are known before training starts: these policies are static (PipeDream, section 3.3).
+    After its head a worker runs its period again and again, each time for later microbatches and
+    weight versions.  A schedule with an empty period is finite.
 
     Attributes:
         head: ``head[w]`` are the first tasks of worker ``w``, in the order it runs them.
@@ -32,12 +31,11 @@ class Schedule(Table):
         batch_size: microbatches that each batch of the data is split into; None: as many as each
             update sums.  A stage on several workers may sum several batches.
         overlaps: forwards and backwards that are meant to run together, each pair side by side in a
-            worker's head or period (DeepSeek-V3 Technical Report, section 3.2.1).  Their duration
-            is the simulation's to say; engines may run them one after the other.
-        period: ``period[w]`` are the tasks of worker ``w`` that follow its head and repeat; empty:
-            the schedule is finite.
-        chunks: parts of its sequence into which each microbatch is cut; each counts as a microbatch
-            in the tasks, those of one behind one another.
+            worker's list (DeepSeek-V3 Technical Report, section 3.2.1).  How long that takes is the
+            simulation's to say; engines may run them one after the other.
+        period: ``period[w]`` are the tasks of worker ``w`` that follow its head and repeat.
+        chunks: parts of its sequence into which each microbatch is cut; in the tasks each counts as
+            a microbatch, those of one behind one another.
     """
 
     @classmethod
@@ -54,8 +52,8 @@ class Schedule(Table):
 
         Args:
             name: the method's.
-            workers: of each worker, the passes in their order.
-            overlaps: passes that run together, as :attr:`overlaps` has them.
+            workers: of each, the passes in their order: (op, stage, microbatch).
+            overlaps: pairs of a forward and a backward that run together.
 
         Raises:
             ScheduleError: one of them is no (op, stage, microbatch).
@@ -75,11 +73,9 @@ class Schedule(Table):
         return cls(tuple(map(tuple, lists)), name, overlaps=pairs)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None, batches: int | None = None) -> str:
-        """Return the table as CSV, one row a task, and write it to ``path`` if one is given.
+        """Return the table as CSV, one row a task, and write it to a given ``path``.
 
-        Args:
-            path: of the file.
-            batches: how many; None: as many as fill the pipeline (:meth:`excerpt`).
+        ``batches`` says how many; None: as many as fill the pipeline (:meth:`excerpt`).
         """
         return _written(csv.write(self.excerpt(batches)), path, newline=None)
 
@@ -87,7 +83,7 @@ class Schedule(Table):
         """Return the table as torch.distributed.pipelining's CSV, and write it to a given ``path``.
 
         It is what ``_PipelineScheduleRuntime._load_csv`` reads (``compute_only``): passes without
-        updates, since torch leaves these to the training loop.
+        updates.
 
         Raises:
             ScheduleError: torch has no such tables: more than one batch or weight version, or a
@@ -98,13 +94,10 @@ class Schedule(Table):
 
     @classmethod
     def from_torch_csv(cls, source: str | os.PathLike[str], name: str = "torch") -> "Schedule":
-        """Read a schedule of torch.distributed.pipelining, as its ``_dump_csv`` writes it.
+        """Read one batch of torch.distributed.pipelining, as ``_dump_csv`` writes it.
 
-        It is one batch, on version 0, with the updates behind it; :meth:`repeat` makes more.
-
-        Args:
-            source: a file's path, or the CSV text itself (recognised by its line breaks).
-            name: the schedule's.
+        The ``source`` is a file's path, or the CSV text itself, with line breaks; ``name`` is the
+        schedule's.
 
         Raises:
             ScheduleError: a cell is no pass, and the message gives its line; or it is no text.
@@ -132,10 +125,7 @@ def parse(picture: str) -> Schedule:
 
 
 def read_csv(source: str | os.PathLike[str]) -> Schedule:
-    """Read back what :meth:`Schedule.to_csv` wrote.
-
-    Args:
-        source: a file's path, or the CSV text itself (recognised by its line breaks).
+    """Read back what :meth:`Schedule.to_csv` wrote, as a file or as a text with line breaks.
 
     Raises:
         ScheduleError: a column is missing or a row is not a task; the message gives the row.
@@ -157,7 +147,6 @@ def text_of(source: str | os.PathLike[str]) -> str:
 
 
 def _written(written: str, path: str | os.PathLike[str] | None, newline: str | None) -> str:
-    """Return a text, after writing it to a path if there is one."""
     if path is not None:
         with open(path, "w", encoding="utf-8", newline=newline) as file:
             file.write(written)

@@ -65,23 +65,19 @@ class Table:
         """The workers that have each stage, and borrow its weights from no other."""
         found: list[list[int]] = [[] for _ in range(self.stages)]
         for worker, borrowed in enumerate(self.borrowed):
-            both = self._counts[worker :: self.worker_count]
-            for stage in {stage for each in both for _, stage in each} - borrowed:
+            for stage in {stage for _, stage in self._done_by(worker)} - borrowed:
                 found[stage].append(worker)
         return tuple(map(tuple, found))
 
     @cached_property
     def borrowed(self) -> tuple[frozenset[int], ...]:
         """The stages of which each worker has weights only while another one's copy is there."""
-        return tuple(
-            frozenset(
-                stage
-                for each in self._counts[worker :: self.worker_count]
-                for op, stage in each
-                if op.borrows
-            )
-            for worker in range(self.worker_count)
-        )
+        each = map(self._done_by, range(self.worker_count))
+        return tuple(frozenset(stage for op, stage in done if op.borrows) for done in each)
+
+    def _done_by(self, worker: int) -> set[tuple[Op, int]]:
+        """Return the ops and stages of a worker's tasks."""
+        return set().union(*self._counts[worker :: self.worker_count])
 
     @property
     def title(self) -> str:
@@ -97,7 +93,7 @@ class Table:
     def last_microbatch(self) -> int:
         """The last in heads and periods, as they are written; -1: there is none."""
         try:
-            return max(map(index, map(itemgetter(2), self._written())), default=-1)
+            return max(map(index, map(itemgetter(2), chain(*self.head, *self.period))), default=-1)
         except TypeError:
             self._require_tasks()
             raise
@@ -108,10 +104,7 @@ class Table:
         return any(op.is_backward for op in self.ops)
 
     def remembered(self, what: Hashable, find: Callable[[], T], of: Hashable = None) -> T:
-        """Return a result about it, found when it is first asked for, and anew for another ``of``.
-
-        A size that varies from call to call goes into ``of``, so that one result is kept.
-        """
+        """Return a result about it, found once for each ``what``, and anew for another ``of``."""
         if what not in self._known or self._known[what][0] != of:
             self._known[what] = of, find()
         found: T = self._known[what][1]
@@ -142,8 +135,8 @@ class Table:
     def is_closed(self) -> bool:
         """Whether each repetition of the period is complete by itself, as a batch with a flush is.
 
-        Then there is no head, and a period has all passes of its microbatches, on versions that are
-        made in it or were the newest before it.
+        Then there is no head, and a period has all passes of its microbatches, on versions made in
+        it or the newest before it.
         """
         if any(self.head):
             return False
@@ -155,7 +148,7 @@ class Table:
     def batch_stops(self) -> tuple[int, ...]:
         """The microbatch behind each batch of the data, of those in a period's count.
 
-        Without updates (inference) every microbatch is a batch of its own.
+        Without updates (inference) every microbatch is a batch.
         """
         size = self.period_microbatches
         if self.batch_size:
@@ -174,7 +167,7 @@ class Table:
         )
 
     def take(self, batches: int) -> Self:
-        """Return the finite schedule of the first batches: their tasks, in their order.
+        """Return the finite schedule of the first ``batches``: their tasks, in their order.
 
         An update of which the end cuts the sum sums what is left.
 
@@ -225,7 +218,7 @@ class Table:
 
         Args:
             batches: how many; None: of a finite schedule all, else as many as the first period has
-                tasks of on any worker, which fill the pipeline: 1 of a method that flushes.
+                tasks of, which fill the pipeline: 1 of a method that flushes.
         """
         if not self.period:
             return self if batches is None else self.take(batches)
@@ -239,8 +232,7 @@ class Table:
         """Return the schedule without end that repeats this finite one of whole batches.
 
         Raises:
-            ScheduleError: it is endless or empty, or a stage's last update does not sum up to the
-                last microbatch.
+            ScheduleError: it is endless, empty, or an update behind the last microbatch lacks.
         """
         if self.period:
             raise ScheduleError(f"{self.title} has no end: there is nothing to repeat() behind it")
@@ -263,21 +255,13 @@ class Table:
 
     @property
     def workers(self) -> tuple[Tasks, ...]:
-        """Every worker's tasks.
-
-        Raises:
-            ScheduleError: there is no end to them.
-        """
+        """Every worker's tasks; raises ScheduleError if there is no end to them."""
         self._require_end()
         return self.head
 
     @cached_property
     def microbatches(self) -> int:
-        """How many microbatches pass through in the whole run.
-
-        Raises:
-            ScheduleError: there is no end to them.
-        """
+        """How many pass through in the whole run; raises ScheduleError likewise."""
         self._require_end()
         return 1 + self.last_microbatch
 
@@ -287,9 +271,8 @@ class Table:
         """Which task needs which.
 
         Raises:
-            ScheduleError: a pass stands in the table twice, or a backward both whole and in parts;
-                something counts from below 0, or up to more than so few tasks can be; tasks cannot
-                run together; or the schedule has no end.
+            ScheduleError: the schedule has no end, a task stands in the table twice, counts from
+                below 0 or beyond the table's size, or tasks cannot run together.
         """
         stages, microbatches = self.stages, self.microbatches
         try:
@@ -300,26 +283,19 @@ class Table:
 
     @property
     def updates(self) -> tuple[tuple[range, ...], ...]:
-        """For each stage, the microbatches that each of its updates sums.
-
-        Update ``i + 1`` of stage ``s`` sums ``updates[s][i]``.
-        """
+        """For each stage, the microbatches that its updates sum: ``[i]`` those of ``i + 1``."""
         return self.dependencies.updates
 
     @property
     def update_of(self) -> tuple[tuple[int, ...], ...]:
-        """For each stage, which update sums each microbatch, from 1.
-
-        Those after a stage's last update have the number of the one that is missing.
-        """
+        """For each stage, which update sums each microbatch, from 1; also one that is missing."""
         return self.dependencies.update_of
 
     @cached_property
     def batches(self) -> tuple[range, ...]:
-        """The microbatches of each batch of the data.
+        """The microbatches of each batch of the data; those after the last update are one.
 
-        Without updates (inference) every microbatch is a batch of its own; microbatches after the
-        last update are a batch that lacks its own.
+        Without updates (inference) every microbatch is a batch.
         """
         end = self.microbatches
         if self.batch_size:
@@ -336,7 +312,7 @@ class Table:
         return tuple(number for number, batch in enumerate(self.batches) for _ in batch)
 
     def __len__(self) -> int:
-        """Return how many batches it has; raises ScheduleError if there is no end to them."""
+        """Return how many batches it has; raises ScheduleError likewise."""
         return len(self.batches)
 
     def __bool__(self) -> bool:
@@ -355,7 +331,6 @@ class Table:
 
     @cached_property
     def _known(self) -> dict[Hashable, tuple[Hashable, Any]]:
-        """What is remembered, each with what it is of."""
         return {}
 
     @cached_property
@@ -379,17 +354,12 @@ class Table:
     def _require_tasks(self) -> None:
         require_tasks(map(chain, self.head, self.period or ((),) * len(self.head)))
 
-    def _written(self) -> Iterator[Task]:
-        """Yield the tasks of heads and periods, each once."""
-        return chain(*self.head, *self.period)
-
     def _stop(self, batches: int) -> int:
         """Return the microbatch behind so many batches of a schedule without end."""
         periods, rest = divmod(batches, len(self.batch_stops))
         return periods * self.period_microbatches + (self.batch_stops[rest - 1] if rest else 0)
 
     def _until(self, worker: int, microbatch: int) -> Iterator[Task]:
-        """Yield a worker's tasks up to the last period that has any before a microbatch."""
         if not self.period:
             return iter(self.head[worker])
         period, size = self.period[worker], self.period_microbatches
@@ -414,8 +384,7 @@ class Table:
 def _cut(tasks: Iterable[Task], microbatch: int) -> Tasks:
     """Return a worker's tasks of the microbatches before one; see :meth:`Schedule.take`.
 
-    Work in a later batch's idle time, which names the weights of an update behind the end, is none
-    of theirs.
+    Work in the idle time of a batch behind the end names a later version, and goes, too.
     """
     kept: list[Task] = []
     summed: dict[int, int] = {}  # by stage: the microbatch behind its last update

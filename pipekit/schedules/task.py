@@ -11,8 +11,8 @@ class Task(NamedTuple):
     """One entry of a worker's list.
 
     A pass (any op but UPDATE) reads weight ``version`` for ``microbatch``.  An UPDATE produces
-    ``version`` from the newest one; its ``microbatch`` is the last of those whose gradients it sums
-    (as PipeDream-2BW's Figure 2 labels a version by the last input in it).
+    ``version``; its ``microbatch`` is the last whose gradient it sums (as in PipeDream-2BW's
+    Figure 2).
 
     Attributes:
         op: what it does.
@@ -41,7 +41,7 @@ class ScheduleError(ValueError):
 
     Attributes:
         tasks: those that the message names, in its order; also those that are missing.
-        workers: the worker that has each of these tasks, or None where it is missing or unknown.
+        workers: of each of these tasks, or None where it is missing or unknown.
         line: of the text that cannot be read, from 1; None if the error is not one of reading.
         column: of the cell in that line, from 1; None if it is the line as a whole.
     """

@@ -1,10 +1,9 @@
 """Ops that move data while a worker computes: to the host, to a partner, within a sharded group.
 
-The host's or a partner's memory takes activations until their backward comes near (PipeOffload,
-Wan et al., arXiv 2503.01328; BPipe, Kim et al., ICML 2023); weights are gathered from the workers
-that share them and given up again (fully sharded data parallelism, Zhao et al., arXiv 2304.11277;
-the letters' names are those of torch's pipelining: UNSHARD, RESHARD, REDUCE_GRAD).  Weights and
-gradients go from worker to worker where activations stay (WeiPipe, Lin et al., PPoPP 2025).
+Activations lie on the host or with a partner until their backward (PipeOffload, Wan et al., arXiv
+2503.01328; BPipe, Kim et al., ICML 2023); weights are gathered from the workers that share them
+(fully sharded data parallelism, Zhao et al., arXiv 2304.11277; names as in torch's pipelining), or
+go from worker to worker with their gradients (WeiPipe, Lin et al., PPoPP 2025).
 """
 
 from pipekit.schedules.ops import (

@@ -13,14 +13,10 @@ from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, model_parallel, offloaded
-from pipekit.searching.problem import Homes, Orders, Problem
-from pipekit.searching.versions import WeightReads, stream
+from pipekit.searching.problem import Orders, Placement, Problem
 from pipekit.simulation import simulate
 from pipekit.simulation.costs import Costs, StageCosts, stage_costs
 from pipekit.traces.memory import PARTS
-
-Placement = tuple[int, ...]
-"""The worker of each stage."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +27,10 @@ class Found:
     makespan_s: float  # simulated
     peak_bytes: tuple[float, ...]  # simulated, of each worker, when the optimizer has its state
 
-
-@dataclass(frozen=True)
-class Question:
-    """What is searched for."""
-
-    named: Sequence[Found]  # the named methods that are answers, simulated
-    microbatches: int  # how many, of all batches
-    reads: WeightReads | None  # which weights are read, of several batches; None: a single one
-    placement: Placement | None  # the worker of each stage; None: that is searched for, too
+    @property
+    def placement(self) -> Placement:
+        """The worker of each stage."""
+        return tuple(home for (home,) in self.schedule.stage_workers)
 
 
 class Judge:
@@ -68,7 +59,7 @@ class Judge:
 
         Each worker that is too full offloads its first stages, which wait longest, one by one.
         """
-        found, away = self.simulated(schedule), set[int]()
+        found, away = self._simulated(schedule), set[int]()
         while self._host and not self.fits(found):
             own = [{task.stage for task in tasks} - away for tasks in schedule.workers]
             full = [peak > cap for peak, cap in zip(found.peak_bytes, self.caps, strict=True)]
@@ -76,21 +67,13 @@ class Judge:
             if not more:
                 break
             away |= more
-            found = self.simulated(offloaded(schedule, away))
+            found = self._simulated(offloaded(schedule, away))
         return found
 
-    def simulated(self, schedule: Schedule) -> Found:
-        """Return a schedule with what it takes as it stands.
-
-        A stage may be on more workers than the plan says, as in a schedule with two directions.
-        """
-        trace = simulate(
-            schedule,
-            Costs(self._profile, host_bytes_per_s=self._host),
-            self._placed(schedule),
-            self._cluster,
-            optimizer_states=self._states,
-        )
+    def _simulated(self, schedule: Schedule) -> Found:
+        costs = Costs(self._profile, host_bytes_per_s=self._host)
+        plan, states = self._straight, self._states
+        trace = simulate(schedule, costs, plan, self._cluster, optimizer_states=states)
         assert trace.memory is not None
         return Found(schedule, trace.makespan_s, _peaks(trace.memory.frame))
 
@@ -101,27 +84,17 @@ class Judge:
 
     def made(self, problem: Problem, orders: Orders) -> Found:
         """Return orders of passes as a schedule, with what it takes."""
-        passes, reads, name = problem.passes(orders), problem.reads, "searched"
-        one = stream(name, passes, reads) if reads else Schedule.one_batch(name, passes)
-        return self.found(one)
+        return self.found(Schedule.one_batch("searched", problem.passes(orders)))
 
-    def problem(self, homes: Homes, reads: WeightReads | None = None) -> Problem:
-        """Return the problem of passes on the workers where a placement has them."""
-        versions = reads.copies if reads else [1] * len(homes)
+    def problem(self, placement: Sequence[int], microbatches: int) -> Problem:
+        """Return the problem of so many microbatches with stages on these workers."""
         constant = [0.0] * len(self.caps)
-        for cost, row, count in zip(self._costs, homes, versions, strict=True):
-            for worker in set(row):
-                weights = (count + self._states) * cost.whole.parameter_bytes
-                constant[worker] += weights + cost.whole.buffer_bytes
+        for cost, worker in zip(self._costs, placement, strict=True):
+            weights = (1 + self._states) * cost.whole.parameter_bytes
+            constant[worker] += weights + cost.whole.buffer_bytes
         caps = [math.inf] * len(self.caps) if self._host else self.caps
         rooms = [cap - other for cap, other in zip(caps, constant, strict=True)]
-        return Problem.of(homes, self._costs, self._cluster, rooms, reads)
-
-    def placed(
-        self, placement: Sequence[int], microbatches: int, reads: WeightReads | None = None
-    ) -> Problem:
-        """Return the problem of so many microbatches on one worker for each stage."""
-        return self.problem(tuple((worker,) * microbatches for worker in placement), reads)
+        return Problem.of(placement, microbatches, self._costs, self._cluster, rooms)
 
     @cached_property
     def alike(self) -> list[int]:
@@ -134,14 +107,24 @@ class Judge:
         return sizes[::-1] if is_even else []
 
     @cached_property
+    def _straight(self) -> Plan:
+        return self.plan.with_replicas([1] * len(self.plan.stages))
+
+    @cached_property
     def _costs(self) -> list[StageCosts]:
         """The stages' costs; where a stage is says nothing about what a microbatch costs there."""
-        stages = len(self.plan.stages)
-        one_by_one = model_parallel(stages).take(1)
-        return stage_costs(one_by_one, self._profile, self._placed(one_by_one))
+        one_by_one = model_parallel(len(self.plan.stages)).take(1)
+        return stage_costs(one_by_one, self._profile, self._straight)
 
-    def _placed(self, schedule: Schedule) -> Plan:
-        return self.plan.with_replicas([len(workers) for workers in schedule.stage_workers])
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched for."""
+
+    judge: Judge
+    named: Sequence[Found]  # the named methods that are answers, simulated
+    microbatches: int  # of the batch
+    placement: Placement | None  # None: that is searched for, too
 
 
 def _peaks(frame: pd.DataFrame) -> tuple[float, ...]:

@@ -3,9 +3,8 @@
 A tabu search as for job shops (Balas and Vazacopoulos, "Guided local search with shifting
 bottleneck for job shop scheduling", 1998): passes that follow one another on a worker without a gap
 make a block of the critical path; only a pass that comes before a block's first one, or behind its
-last one, can make the path shorter.  How long the paths through the passes that are moved would be
-is estimated from what comes before and behind them, so that only the best move is carried out.
-Beside that, backwards on the path are split, or made whole.
+last one, can make the path shorter.  The paths through the passes that are moved are estimated, so
+that only the best move is carried out.  Beside that, backwards on the path are split or made whole.
 """
 
 import math
@@ -31,20 +30,15 @@ CLOSE = 1 + 1e-9
 
 
 class _Move(NamedTuple):
-    """A pass changes its place on a worker."""
-
     worker: int
     source: int
     destination: int
 
 
 class TabuSearch:
-    """Orders, and the best that moves have made of them.
+    """Orders of a ``problem``, and the best that moves have made of them.
 
-    Attributes:
-        problem: whose passes they have.
-        orders: the shortest so far, which are no longer than those it began with.
-        makespan: of these.
+    ``orders`` are the shortest so far, and take ``makespan`` seconds.
     """
 
     def __init__(self, problem: Problem, orders: Orders, seed: int = 0) -> None:
@@ -126,13 +120,16 @@ class TabuSearch:
         found: list[tuple[float, float, _Move]] = []
         for move in self._candidates():
             estimate = self._estimate(move)
-            if estimate == math.inf or (self._is_tabu(move) and estimate >= self.makespan / CLOSE):
+            is_good = estimate < self.makespan / CLOSE
+            if estimate == math.inf or not (is_good or self._is_allowed(move)):
                 continue
             found.append((estimate, self._chance.random(), move))
         return any(self._make(move) for _, _, move in sorted(found)[:3])
 
+    def _is_allowed(self, move: _Move) -> bool:
+        return all(self._tabu.get(pair, 0) <= self._moves for pair in self._reordered(move))
+
     def _shake(self) -> None:
-        """Make a move by chance."""
         worker = self._chance.randrange(len(self._current))
         order = self._current[worker]
         source = self._chance.randrange(len(order)) if order else 0
@@ -169,7 +166,7 @@ class TabuSearch:
 
     def _make(self, move: _Move) -> bool:
         """Carry a move out, unless workers would then wait for one another."""
-        order = self._current[move.worker]
+        order, pairs = self._current[move.worker], self._reordered(move)
         number = order.pop(move.source)
         order.insert(move.destination, number)
         timing = self.problem.timing(self._current)
@@ -178,23 +175,17 @@ class TabuSearch:
             return False
         self._changed(move.worker)
         until = self._moves + self._chance.randint(*_TENURE)
-        low, high = sorted(move[1:])
-        for other in order[low : high + 1]:
-            if other != number:
-                pair = (number, other) if move.source < move.destination else (other, number)
-                self._tabu[pair] = until
+        self._tabu |= {(behind, before): until for before, behind in pairs}
         self._time(timing)
         return True
 
-    def _is_tabu(self, move: _Move) -> bool:
-        """Return whether a move puts passes into an order that was changed a short while ago."""
+    def _reordered(self, move: _Move) -> list[tuple[int, int]]:
+        """Return the pairs of passes that change their order, as they would then follow."""
         worker, source, destination = move
-        order, tabu, now = self._current[worker], self._tabu, self._moves
-        number = order[source]
+        order = self._current[worker]
         if source < destination:
-            passed = order[source + 1 : destination + 1]
-            return any(tabu.get((each, number), 0) > now for each in passed)
-        return any(tabu.get((number, each), 0) > now for each in order[destination:source])
+            return [(each, order[source]) for each in order[source + 1 : destination + 1]]
+        return [(order[source], each) for each in order[destination:source]]
 
     def _candidates(self) -> Iterator[_Move]:
         """Yield the moves of a pass to the start or the end of a block of the critical path."""
@@ -282,7 +273,6 @@ class TabuSearch:
         return longest
 
     def _has_room(self, worker: int, low: int, segment: list[int]) -> bool:
-        """Return whether a worker has room for passes in a new order from a position on."""
         complete = [stage for stage, at in self._complete[worker].items() if at < low]
         most = self.problem.most_held(segment, self._held[worker][low], complete)
         return most <= self.problem.room[worker] * (1 + 1e-12)

@@ -1,7 +1,7 @@
 """Where stages are best: placements are bounded, and for the best ones orders are made.
 
-A best-first search: placements near good ones wait in a queue, the most promising first, which have
-a low bound and come from one with short orders.  What a worker takes first is tried beside that.
+A best-first search: placements near good ones wait in a queue, first those that have a low bound
+and come from one with short orders.  What a worker takes first is tried beside that.
 """
 
 import math
@@ -11,10 +11,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from pipekit.schedules.list_scheduler import BatchPasses, Policy, choose
+from pipekit.schedules.list_scheduler import Policy, choose
 from pipekit.searching.bound import bound
-from pipekit.searching.judge import Judge, Placement, Question
-from pipekit.searching.problem import Orders, Problem
+from pipekit.searching.judge import Question
+from pipekit.searching.problem import Orders, Placement, Problem
 
 Choice = tuple[int, ...]
 """Of a policy: the places of its depth, waiting, patience and forwards first in their lists."""
@@ -46,22 +46,17 @@ class Candidate(NamedTuple):
 
 
 def candidates(
-    judge: Judge, question: Question, starts: Sequence[Placement], seed: int
+    question: Question, starts: Sequence[Placement], seed: int
 ) -> Iterator[Candidate | None]:
-    """Yield orders for placements and policies never tried before, or None where none fit.
-
-    Args:
-        judge, question: what is searched for.
-        starts: placements to begin with.
-        seed: of the random choices.
-    """
-    m, reads, is_given = question.microbatches, question.reads, question.placement is not None
+    """Yield orders for placements and policies never tried before, or None where none fit."""
+    judge, m = question.judge, question.microbatches
+    is_given = question.placement is not None
 
     def least(placement: Placement) -> float:
-        return bound(judge.placed(placement, 1), m)
+        return bound(judge.problem(placement, m))
 
     chance, number = random.Random(seed), count()
-    default, worst = (0,) * len(LENGTHS), sum(judge.placed(starts[0], m, reads).takes)
+    default, worst = (0,) * len(LENGTHS), sum(judge.problem(starts[0], m).takes)
     queue = sorted((least(each) * worst, next(number), each, default) for each in starts)
     seen, tried, known = set(starts), set[tuple[Placement, Choice]](), 0
     parents: list[tuple[float, Placement, Choice]] = []  # with their makespans
@@ -88,7 +83,7 @@ def candidates(
         tried.add((placement, choice))
         known, made = 0, None
         if is_given or not parents or least(placement) < parents[0][0]:
-            problem = judge.placed(placement, m, reads)
+            problem = judge.problem(placement, m)
             made = shortest(problem, greedy(problem, policy_of(choice, problem)))
         yield made
         parents.append((made.makespan if made else worst, placement, choice))
@@ -120,20 +115,7 @@ def policy_of(choice: Choice, problem: Problem) -> Policy:
 
 def greedy(problem: Problem, policy: Policy) -> Orders:
     """Return the orders that a policy leads to."""
-    weights = 2
-    freed = zip(problem.heights[weights], problem.gradients, problem.kept[weights], strict=True)
-    passes = BatchPasses(
-        [row[0] for row in problem.homes],
-        problem.microbatches,
-        problem.seconds,
-        [row[0] for row in problem.delays],
-        problem.kept,
-        problem.gradients,
-        [max(height, gradients + kept) for height, gradients, kept in freed],
-        problem.room,
-        problem.reads.summed if problem.reads else None,
-    )
-    return [[problem.number(*each) for each in row] for row in choose(passes, policy)]
+    return [[problem.number(*each) for each in row] for row in choose(problem, policy)]
 
 
 def neighbour(
@@ -157,7 +139,7 @@ def renumbered(placement: Placement, groups: Sequence[int]) -> Placement:
     """Return a placement that is alike, its workers numbered in the order of their first stages.
 
     ``groups`` are the sizes of groups of workers that are alike, outermost first, say servers of 2
-    and workers: (2, 1).  A group gets another number as a whole; without any, all stay.
+    and workers: (2, 1).  A group is renumbered as a whole; without any, all stay.
     """
 
     def first(worker: int) -> list[int]:

@@ -9,27 +9,18 @@ from itertools import pairwise
 from pipekit.clusters import Cluster
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Walk
+from pipekit.schedules.list_scheduler import SPLIT, BatchPasses
 from pipekit.schedules.schedule import Pass
-from pipekit.searching.versions import WeightReads
 from pipekit.simulation.costs import StageCosts
 
-KINDS = (Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT, Op.BACKWARD)
+KINDS = (*SPLIT, Op.BACKWARD)
 """The passes of a search: a backward is in its two parts, or whole."""
 
-Homes = tuple[tuple[int, ...], ...]
-"""The worker of each stage and microbatch, ``homes[stage][microbatch]``."""
+Placement = tuple[int, ...]
+"""The worker of each stage."""
 
 Orders = list[list[int]]
 """Every worker's passes of a batch, by their numbers, in order."""
-
-
-def homes_of(schedule: Schedule) -> Homes:
-    """Return where a schedule has the passes of each stage and microbatch."""
-    graph = schedule.dependencies
-    return tuple(
-        tuple(graph.worker_of[number] for number in graph.row(Op.FORWARD, stage))
-        for stage in range(schedule.stages)
-    )
 
 
 @dataclass(frozen=True)
@@ -45,40 +36,25 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Seconds and bytes of every pass, and where it runs.
+class Problem(BatchPasses):
+    """Passes in order to be searched for, of which a backward may be whole, too.
 
     A pass has the number ``(place of the op in KINDS * stages + stage) * microbatches + its own``.
     """
 
-    homes: Homes  # where they are
-    # of each op of KINDS and stage, ``seconds[place][stage]``
-    seconds: tuple[tuple[float, ...], ...]
-    # bytes of activations that a worker keeps more after each op of KINDS and stage
-    kept: tuple[tuple[float, ...], ...]
-    # seconds from a stage's forward's end until the next one has its activation, and from that
-    # one's gradient's until the stage has it: ``delays[stage][microbatch]``
-    delays: tuple[tuple[float, ...], ...]
-    # bytes of each stage's gradients, which are there from its first pass on that adds to them
-    # until the update
-    gradients: tuple[float, ...]
-    # bytes by which such a first pass of each op of KINDS rises above what was there before it, at
-    # most, ``heights[place][stage]``
-    heights: tuple[tuple[float, ...], ...]
-    room: tuple[float, ...]  # bytes that each worker has for activations and gradients
-    after: tuple[float, ...]  # seconds of the updates behind each worker's passes
-    # which weights are read where batches follow one another without a flush; each stage then adds
-    # its gradients in the order of the microbatches.  None: a single batch
-    reads: WeightReads | None = None
+    # bytes by which a stage's first pass of each op of KINDS that adds to its gradients rises above
+    # what was there before it, at most, ``heights[place][stage]``
+    heights: Sequence[Sequence[float]]
+    after: Sequence[float]  # seconds of the updates behind each worker's passes
 
     @classmethod
     def of(
         cls,
-        homes: Homes,
+        placement: Sequence[int],
+        microbatches: int,
         costs: Sequence[StageCosts],
         cluster: Cluster | None,
         room: Sequence[float],
-        reads: WeightReads | None = None,
     ) -> "Problem":
         """Return the problem of a batch's passes on their workers."""
 
@@ -88,7 +64,7 @@ class Problem:
             level = cluster.level_between(source, destination)
             return level.latency_s + size / level.used_bandwidth
 
-        def bytes_kept(op: Op, cost: StageCosts) -> float:
+        def more(op: Op, cost: StageCosts) -> float:
             whole, part = cost.received_bytes + cost.kept_bytes, cost.whole.input_only_bytes
             return op.activation_bytes(whole, part)
 
@@ -96,33 +72,34 @@ class Problem:
             return cost.gradients_at_height(op) if op.adds_gradient else 0.0
 
         after = [0.0] * len(room)
-        for cost, row in zip(costs, homes, strict=True):
-            for worker in set(row):
-                after[worker] += cost.whole.seconds(Op.UPDATE)
+        for cost, worker in zip(costs, placement, strict=True):
+            after[worker] += cost.whole.seconds(Op.UPDATE)
+        kept, heights = (
+            [[size(op, cost) for cost in costs] for op in KINDS] for size in (more, height)
+        )
+        gradients = [cost.whole.parameter_bytes for cost in costs]
+        weights = KINDS.index(Op.BACKWARD_WEIGHT)
+        begun = zip(heights[weights], gradients, kept[weights], strict=True)
         return cls(
-            homes,
-            tuple(tuple(cost.whole.seconds(op) for cost in costs) for op in KINDS),
-            tuple(tuple(bytes_kept(op, cost) for cost in costs) for op in KINDS),
-            tuple(
-                tuple(takes(a, b, cost.whole.output_bytes) for a, b in zip(*pair, strict=True))
-                for pair, cost in zip(pairwise(homes), costs, strict=False)
-            ),
-            tuple(cost.whole.parameter_bytes for cost in costs),
-            tuple(tuple(height(op, cost) for cost in costs) for op in KINDS),
-            tuple(room),
-            tuple(after),
-            reads,
+            homes=tuple(placement),
+            microbatches=microbatches,
+            seconds=[[cost.whole.seconds(op) for cost in costs] for op in KINDS],
+            delays=[
+                takes(*pair, cost.whole.output_bytes)
+                for pair, cost in zip(pairwise(placement), costs, strict=False)
+            ],
+            kept=kept,
+            gradients=gradients,
+            reserve=[max(height, gradient + kept) for height, gradient, kept in begun],
+            room=room,
+            heights=heights,
+            after=after,
         )
 
     @property
     def stages(self) -> int:
         """How many stages there are."""
         return len(self.homes)
-
-    @property
-    def microbatches(self) -> int:
-        """How many microbatches there are."""
-        return len(self.homes[0])
 
     @property
     def workers(self) -> int:
@@ -158,9 +135,14 @@ class Problem:
         return [self._needs(number) for number in range(len(self.takes))]
 
     @cached_property
+    def size(self) -> int:
+        """How many passes of each of KINDS there are."""
+        return self.stages * self.microbatches
+
+    @cached_property
     def whole(self) -> int:
         """The number of the first whole backward: those of parts are less."""
-        return 3 * self.stages * self.microbatches
+        return 3 * self.size
 
     def parts(self, number: int) -> tuple[int, int, int]:
         """Return a pass's place in KINDS, its stage and its microbatch."""
@@ -170,7 +152,7 @@ class Problem:
 
     def whole_of(self, part: int) -> int:
         """Return the number of the whole backward that a part belongs to."""
-        return self.whole + part % (self.stages * self.microbatches)
+        return self.whole + part % self.size
 
     def number(self, op: Op, stage: int, microbatch: int) -> int:
         """Return the number of a pass."""
@@ -185,10 +167,8 @@ class Problem:
 
     @cached_property
     def _parts_of(self) -> dict[int, tuple[int, int]]:
-        """Both parts of each whole backward."""
-        count = self.stages * self.microbatches
-        first = range(self.whole, self.whole + count)
-        return {number: (number - count, number - 2 * count) for number in first}
+        first = range(self.whole, self.whole + self.size)
+        return {number: (number - self.size, number - 2 * self.size) for number in first}
 
     def has(self, orders: Orders) -> bool:
         """Return whether orders have every pass once, on its worker."""
@@ -196,8 +176,8 @@ class Problem:
         every = [
             (self.number(op, stage, k), worker)
             for op in KINDS[:3]
-            for stage, row in enumerate(self.homes)
-            for k, worker in enumerate(row)
+            for stage, worker in enumerate(self.homes)
+            for k in range(self.microbatches)
         ]
         return len(orders) == self.workers and sorted(placed) == sorted(every)
 
@@ -229,16 +209,15 @@ class Problem:
     def merged(self, orders: Orders) -> Orders:
         """Return orders in which parts of a backward that are neighbours are one."""
         found: Orders = []
-        to_weights = self.stages * self.microbatches
         for order in orders:
             row: list[int] = []
+            found.append(row)
             for number in order:
-                is_weights = 2 * to_weights <= number < self.whole
-                if is_weights and row and row[-1] == number - to_weights:
-                    row[-1] = number + to_weights
+                is_weights = 2 * self.size <= number < self.whole
+                if is_weights and row and row[-1] == number - self.size:
+                    row[-1] = number + self.size
                 else:
                     row.append(number)
-            found.append(row)
         return found
 
     def orders(self, schedule: Schedule) -> Orders:
@@ -254,12 +233,10 @@ class Problem:
         return [[(KINDS[place], stage, k) for place, stage, k in row] for row in named]
 
     def _split(self, order: Sequence[int]) -> list[int]:
-        """Return an order with all backwards in two parts."""
-        to_weights = self.stages * self.microbatches
         found: list[int] = []
         for number in order:
-            whole = number >= self.whole
-            found += [number - 2 * to_weights, number - to_weights] if whole else [number]
+            is_whole = number >= self.whole
+            found += [number - 2 * self.size, number - self.size] if is_whole else [number]
         return found
 
     def _needs(self, number: int) -> tuple[tuple[int, float], ...]:
@@ -273,10 +250,5 @@ class Problem:
         beside = stage - received.step if received else -1
         if 0 <= beside < self.stages:
             sent = Op.FORWARD if beside < stage else Op.BACKWARD_INPUT
-            needs.append((self.number(sent, beside, k), self.delays[min(beside, stage)][k]))
-        if self.reads:
-            added = k if op.adds_gradient else 0
-            added = self.reads.summed[stage][k] if op is Op.FORWARD else added
-            if added:
-                needs.append((self.number(Op.BACKWARD_WEIGHT, stage, added - 1), 0.0))
+            needs.append((self.number(sent, beside, k), self.delays[min(beside, stage)]))
         return tuple(needs)

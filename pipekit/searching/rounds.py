@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from pipekit.searching.judge import Found, Judge, Question
+from pipekit.searching.judge import Question
 from pipekit.searching.local_search import CLOSE, TabuSearch
 from pipekit.searching.placements import Candidate, candidates, shortest
-from pipekit.searching.problem import homes_of
 
 _STARTS, _MOVES = 32, 16
 """Of the first round: placements and policies tried, and moves of each of the best."""
@@ -25,13 +24,10 @@ _Orders = TypeVar("_Orders", Candidate, TabuSearch)
 
 
 class Budget:
-    """Counts steps, and says whether there is time for them.
+    """Counts ``steps``, and says whether there is time for them.
 
     Time is the thread's on a core, so that a busy machine makes no search worse.  It only ends a
     search and never leads it: with more, the same steps are taken first.
-
-    Attributes:
-        steps: taken so far.
     """
 
     def __init__(self) -> None:
@@ -54,32 +50,31 @@ class Budget:
 
 
 class SearchRounds:
-    """The search for one question's answer.
+    """The search for one question's answer, to which no schedule takes less than ``least``.
 
-    Attributes:
-        best: the shortest schedule so far that fits, or None.
-        step: of the budget, that found it; 0: it is a named method.
-        seconds: of the budget, when that was.
+    ``best`` is the shortest schedule so far that fits, or None.  The ``step`` of the budget found
+    it, after so many ``seconds``; 0: it is a named method.
     """
 
-    def __init__(self, judge: Judge, question: Question, budget: Budget, seed: int) -> None:
-        self._judge, self._question, self._budget, self._seed = judge, question, budget, seed
-        able = [each for each in self._named() if judge.fits(each)]
+    def __init__(self, question: Question, least: float, budget: Budget, seed: int) -> None:
+        self._judge, self._question, self._least = question.judge, question, least
+        self._budget, self._seed = budget, seed
+        able = [each for each in question.named if self._judge.fits(each)]
         self.best = min(able, key=lambda each: each.makespan_s, default=None)
         self.step, self.seconds = 0, 0.0
         self._pool: list[TabuSearch] = []
         self._starts = self._all_starts()
 
-    def run(self, least: float) -> None:
+    def run(self) -> None:
         """Search until the time is over, nothing is left, or the best takes the least time."""
         size = 1
-        while self._goes_on(least) and self._round(size, least):
+        while self._goes_on() and self._round(size):
             size *= 2
 
-    def _goes_on(self, least: float) -> bool:
-        return self.best is None or self.best.makespan_s > least * CLOSE
+    def _goes_on(self) -> bool:
+        return self.best is None or self.best.makespan_s > self._least * CLOSE
 
-    def _round(self, size: int, least: float) -> bool:
+    def _round(self, size: int) -> bool:
         """Return whether there is time for another round, and anything to do in it."""
         fresh: list[Candidate] = []
         tries = 0
@@ -91,12 +86,12 @@ class SearchRounds:
             if not self._budget.step() and (self.best or tries > _LEAST_STARTS):
                 return False
         tried = [self._begun(each) for each in _best_of(fresh, _TRIED)]
-        if not all(self._improved(each, _MOVES * size, least) for each in tried):
+        if not all(self._improved(each, _MOVES * size) for each in tried):
             return False
         able = [each for each in (*self._pool, *tried) if not each.is_least]
         self._pool = _best_of(able, 2 * _TRIED)
         pursued = _best_of(self._pool, _PURSUED)
-        if not all(self._improved(each, 3 * _MOVES * size, least) for each in pursued):
+        if not all(self._improved(each, 3 * _MOVES * size) for each in pursued):
             return False
         return tries > 0 or bool(pursued)
 
@@ -105,7 +100,7 @@ class SearchRounds:
         self._seed += 1
         return TabuSearch(start.problem, start.orders, self._seed)
 
-    def _improved(self, entrant: TabuSearch, moves: int, least: float) -> bool:
+    def _improved(self, entrant: TabuSearch, moves: int) -> bool:
         """Make some moves; return whether there is time and need for more."""
         for _ in range(moves // _MOVES):
             before = entrant.makespan
@@ -117,7 +112,7 @@ class SearchRounds:
                 entrant.move()
             if entrant.makespan < before:
                 self._take(entrant)
-        return self._goes_on(least)
+        return self._goes_on()
 
     def _take(self, made: Candidate | TabuSearch) -> None:
         """Simulate orders that may be the best: messages that meet on links take longer."""
@@ -128,27 +123,16 @@ class SearchRounds:
             self.best = found
             self.step, self.seconds = self._budget.steps, self._budget.elapsed_s()
 
-    def _named(self) -> list[Found]:
-        """Return the named methods that have the stages where they may be."""
-        given = self._question.placement
-        return [
-            each
-            for each in self._question.named
-            if given is None or each.schedule.stage_workers == tuple((home,) for home in given)
-        ]
-
     def _all_starts(self) -> Iterator[Candidate | None]:
         """Yield the named methods' orders, then orders for placements and policies."""
         judge, question = self._judge, self._question
         workers, stages = len(judge.caps), len(judge.plan.stages)
         placements = [question.placement or tuple(stage % workers for stage in range(stages))]
-        for each in self._named():
-            homes = homes_of(each.schedule)
-            problem = judge.problem(homes, question.reads)
+        for each in question.named:
+            problem = judge.problem(each.placement, question.microbatches)
             yield shortest(problem, problem.orders(each.schedule))
-            if all(len(set(row)) == 1 for row in homes):
-                placements.append(tuple(row[0] for row in homes))
-        yield from candidates(judge, question, placements, self._seed)
+            placements.append(each.placement)
+        yield from candidates(question, placements, self._seed)
 
 
 def _best_of(every: Sequence[_Orders], count: int) -> list[_Orders]:

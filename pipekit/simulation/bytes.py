@@ -1,15 +1,12 @@
 """Bytes over time on every worker, from when its tasks run."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import OPS, Op, Schedule
-from pipekit.schedules.dependencies import Columns
 from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.schedules.ops import (
     GRADIENTS,
@@ -22,7 +19,7 @@ from pipekit.schedules.ops import (
 )
 from pipekit.schedules.transfers import GATHER, SUM
 from pipekit.simulation.costs import Shards, StageCosts
-from pipekit.simulation.loads import Numbers, Times
+from pipekit.simulation.loads import Numbers, Seconds, Times
 from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces.memory import PARTS, Memory
 
@@ -37,21 +34,9 @@ _PART_OF = {
 """Of items that other ops than passes move."""
 _EACH = 5
 """A task has fewer changes than this."""
-_BEFORE, _AFTER = -1, np.iinfo(np.int64).max
-"""Of changes at one time: those before the ones of all tasks, and behind them."""
 
-
-_Size = Callable[[Op, StageCosts], float]
-
-
-class _Changes(NamedTuple):
-    """An entry each."""
-
-    worker: Numbers  # whose memory changes
-    order: Numbers  # of two changes at one time the one with less comes first
-    part: Numbers  # a place in PARTS
-    when: NDArray[np.float64]  # in seconds
-    bytes: NDArray[np.float64]  # more
+_Mask = NDArray[np.bool_]
+_Bytes = NDArray[np.float64]
 
 
 def memory(
@@ -64,209 +49,186 @@ def memory(
 ) -> Memory:
     """Return what lies in memory when, as the engine keeps it.
 
-    All weight slots of a run are there from its start.  The gradients of a batch are there from
-    the first pass that adds one to its update, the optimizer's state from the first update on.  A
-    microbatch keeps what the stage received, what its layers save, and what it sends, from the
-    forward's start to the backward's end; of a backward in two parts the first one's end frees what
-    only it needs (``input_only_bytes``), and the second one's the rest.  If the microbatch is
-    recomputed, it keeps only what was received until its second forward.
-    Skips from and to other stages are received and sent like any input and output: each takes
-    memory at both its ends and nowhere between.  In the first such pass gradients come layer
-    by layer as activations go; all of it shows the height in between.  What has arrived and waits
-    for its forward, targets and what the loss saves, gradients of activations, and what operators
-    use for a moment are not counted.  A mitigation of stale weights has slots of its own, and
-    what it keeps counts with the optimizer's state.
+    All weight slots of a run are there from its start, the gradients of a batch from the first pass
+    that adds one to its update, the optimizer's state from the first update on.  A microbatch keeps
+    what the stage received, what its layers save, and what it sends, from the forward's start to
+    the backward's end; of a backward in two parts the first one's end frees what only it needs
+    (``input_only_bytes``).  If the microbatch is recomputed, it keeps only what was received until
+    its second forward.  Skips from and to other stages take memory at both ends and nowhere
+    between.  In the first pass that adds them, gradients come layer by layer as activations go; all
+    of it shows the height in between.  What has arrived and waits for its forward, targets and what
+    the loss saves, gradients of activations, and what operators use for a moment are not counted.
+    What a mitigation of stale weights keeps counts with the optimizer's state, beside its slots.
     """
     rule = mitigation or Mitigation()
-    task = schedule.dependencies.columns
-    share = 1 / shards.workers if shards else 1.0
-    found = [
-        _constant(schedule, costs, rule, share),
-        *(_changes(schedule, task, costs, times, share) if schedule.trains else ()),
-        *_transferred(schedule, costs, times, share),
-        _optimizer(task, costs, times, optimizer_states + rule.tensors, share),
-    ]
-    changes = _Changes(*map(np.concatenate, zip(*found, strict=True)))
-    sort = np.lexsort((changes.order, changes.when, changes.worker))
-    worker, when = changes.worker[sort], changes.when[sort]
-    held = np.zeros((len(sort), len(PARTS)))
-    held[np.arange(len(sort)), changes.part[sort]] = changes.bytes[sort]
-    for stop, start in zip(np.append(_starts(worker)[1:], len(sort)), _starts(worker), strict=True):
-        held[start:stop] = held[start:stop].cumsum(axis=0)
-    # Of several changes at one time only the last shows; what ends goes before what begins.
-    last = np.append((worker[1:] != worker[:-1]) | (when[1:] != when[:-1]), True)
-    frame = pd.DataFrame(held[last], columns=PARTS)
-    frame.insert(0, "time_s", when[last])
-    frame.insert(0, "worker", worker[last])
-    return Memory(frame, "simulated")
+    changes = _Changes(schedule, costs, times, 1 / shards.workers if shards else 1.0)
+    changes.add_constant(rule)
+    if schedule.trains:
+        changes.add_activations()
+        changes.add_gradients()
+    changes.add_transfers()
+    changes.add_optimizer(optimizer_states + rule.tensors)
+    return changes.memory()
 
 
-def _starts(worker: Numbers) -> NDArray[np.intp]:
-    """Return where each worker's rows begin; they stand together."""
-    return np.flatnonzero(np.append(True, worker[1:] != worker[:-1]))
+class _Changes:
+    """What changes in workers' memory; a group of sharded workers keeps a ``share`` each."""
 
+    def __init__(
+        self, schedule: Schedule, costs: Sequence[StageCosts], times: Times, share: float
+    ) -> None:
+        self._schedule, self._costs, self._times, self._share = schedule, costs, times, share
+        self._task = schedule.dependencies.columns
+        self._weights = self._sized(lambda op, cost: cost.whole.parameter_bytes)
+        stages = range(schedule.stages)
+        self._borrowed = np.array([[s in each for s in stages] for each in schedule.borrowed], bool)
+        # For each change its worker, its order at one time, its place in PARTS, when, and bytes.
+        self._rows: list[tuple[Numbers, Numbers, Numbers, Seconds, _Bytes]] = []
 
-def _sharing(task: Columns, op: Op) -> NDArray[np.bool_]:
-    """Return for each task whether its worker has any of an op for its stage."""
-    whose = task.worker * (1 + task.stage.max(initial=0)) + task.stage
-    return np.isin(whose, whose[task.op == PLACES[op]])
+    def _sized(self, size: Callable[[Op, StageCosts], float]) -> _Bytes:
+        """Return for each task a size by its op and its stage's costs."""
+        sizes = np.zeros((len(OPS), len(self._costs)))
+        for op in self._schedule.dependencies.ops:
+            sizes[PLACES[op]] = [size(op, cost) for cost in self._costs]
+        return sizes[self._task.op, self._task.stage]
 
+    def _sharing(self, op: Op) -> _Mask:
+        """Return for each task whether its worker has any of an op for its stage."""
+        whose = self._task.worker * (1 + self._task.stage.max(initial=0)) + self._task.stage
+        return np.isin(whose, whose[self._task.op == PLACES[op]])
 
-def _constant(
-    schedule: Schedule, costs: Sequence[StageCosts], rule: Mitigation, share: float
-) -> _Changes:
-    rows, task = [], schedule.dependencies.columns
-    gathers = np.zeros((schedule.worker_count, schedule.stages), np.bool_)
-    gathers[task.worker, task.stage] = _sharing(task, GATHER)
-    slots = np.zeros((schedule.worker_count, schedule.stages), np.int64)
-    each = np.concatenate([each.slots for each in slots_of(schedule)]).astype(np.int64)
-    np.maximum.at(slots, (task.worker, task.stage), each + 1)
-    slots[_borrowed(schedule)] = 0
-    for worker, stage in np.argwhere(slots).tolist():
-        count = rule.slots(int(slots[worker, stage]), schedule.stashing)
-        weights = costs[stage].whole.parameter_bytes * (share if gathers[worker, stage] else 1)
-        size = count * weights + costs[stage].whole.buffer_bytes
-        rows.append((worker, _BEFORE, _WEIGHTS, 0.0, size))
-    whose, order, part, when, sizes = map(np.array, zip(*rows, strict=True))
-    return _Changes(whose, order, part, when, sizes.astype(float))
-
-
-def _borrowed(schedule: Schedule) -> NDArray[np.bool_]:
-    """Return for each worker and stage whether it has only copies of others' weights."""
-    stages = range(schedule.stages)
-    return np.array([[stage in each for stage in stages] for each in schedule.borrowed], np.bool_)
-
-
-def _optimizer(
-    task: Columns, costs: Sequence[StageCosts], times: Times, states: float, share: float
-) -> _Changes:
-    sizes = states * np.array([float(cost.whole.parameter_bytes) for cost in costs])
-    first = np.flatnonzero(~task.whose(lambda op: op.is_pass) & (task.version == 1))
-    part = np.where(_sharing(task, SUM), share, 1.0)[first]
-    order = np.full(len(first), _AFTER)
-    return _changed(task, first, order, _OPTIMIZER, times.starts, part * sizes[task.stage[first]])
-
-
-def _changed(
-    task: Columns,
-    tasks: Numbers,
-    order: Numbers,
-    part: int,
-    when: NDArray[np.float64],
-    sizes: NDArray[np.float64],
-) -> _Changes:
-    """Return a change on the worker of each of some tasks."""
-    return _Changes(task.worker[tasks], order, np.full(len(tasks), part), when[tasks], sizes)
-
-
-def _changes(
-    schedule: Schedule, task: Columns, costs: Sequence[StageCosts], times: Times, share: float
-) -> Iterator[_Changes]:
-    """Yield what activations, recomputation and gradients add and free."""
-    starts, ends, again = times.starts, times.ends, times.again
-
-    def change(
-        which: NDArray[np.bool_], place: int, part: int, when: NDArray[np.float64], size: _Size
-    ) -> _Changes:
-        """Return one of some tasks' changes, each task's at this place among its own."""
+    def _add(
+        self,
+        which: _Mask,
+        place: int,
+        part: int,
+        when: Seconds,
+        sizes: _Bytes,
+        peer: int | None = None,
+    ) -> None:
+        """Add a change of some tasks, each at this place among its own, on its worker or a peer."""
         tasks = np.flatnonzero(which)
-        sizes = np.zeros((len(OPS), len(costs)))
-        for op in schedule.dependencies.ops:
-            sizes[PLACES[op]] = [size(op, cost) for cost in costs]
-        each = sizes[task.op[tasks], task.stage[tasks]]
-        return _changed(task, tasks, _EACH * tasks + place, part, when, each)
+        worker = self._task.worker[tasks] if peer is None else np.full(len(tasks), peer)
+        parts = np.full(len(tasks), part)
+        self._rows.append((worker, _EACH * tasks + place, parts, when[tasks], sizes[tasks]))
 
-    is_update = ~task.whose(lambda op: op.is_pass)
-    is_backward = task.whose(lambda op: op.is_backward)
-    at_a_place = task.op == PLACES[Op.RECOMPUTE]
-    again = np.where(at_a_place, starts, again)
-    begins_again = ~np.isnan(again)
-    runs_again = np.zeros((schedule.stages, schedule.microbatches), np.bool_)
-    runs_again[task.stage[begins_again], task.microbatch[begins_again]] = True
-    keeps = ~is_update & ~at_a_place
-    recomputed = keeps & runs_again[task.stage, task.microbatch]
-    when = np.where(task.whose(_frees), ends, starts)
-    yield change(begins_again, 0, _RECOMPUTE, again, lambda op, cost: cost.kept_bytes)
-    yield change(recomputed & is_backward, 1, _RECOMPUTE, ends, _kept)
-    yield change(recomputed, 2, _ACTIVATIONS, when, _received)
-    yield change(keeps & ~recomputed, 2, _ACTIVATIONS, when, _received_and_kept)
-    update = np.array(schedule.update_of)[task.stage, task.microbatch]
-    place = task.worker * schedule.stages + task.stage
-    summed, sent = place * (1 + update.max()) + update, _sent_before(task, place)
-    summed = summed * (1 + sent.max(initial=0)) + sent
-    adding = np.flatnonzero(task.whose(lambda op: op.adds_gradient or _receives_gradients(op)))
-    sums, places = np.unique(summed[adding], return_index=True)
-    first = np.zeros(len(summed), np.bool_)
-    first[adding[places]] = True
-    yield change(first, 3, _GRADIENTS, starts, lambda op, cost: cost.gradients_at_height(op))
-    yield change(first, 4, _GRADIENTS, ends, _rest_of_gradients)
-    beside = task.whose(_receives_gradients) & ~first  # a sum that is added to the worker's own
-    yield change(beside, 3, _GRADIENTS, starts, lambda op, cost: cost.whole.parameter_bytes)
-    yield change(beside, 4, _GRADIENTS, ends, partial(_freed, 1.0))
-    elsewhere = is_update & ~np.isin(summed, sums)  # all its gradients are other workers'
-    yield change(elsewhere, 0, _GRADIENTS, starts, lambda op, cost: cost.whole.parameter_bytes)
-    is_left = _sharing(task, SUM)  # a share of them, since they are summed before
-    for which, part in (is_update & ~is_left, 1.0), (is_update & is_left, share):
-        yield change(which, 1, _GRADIENTS, ends, partial(_freed, part))
+    def memory(self) -> Memory:
+        worker, order, part, when, sizes = map(np.concatenate, zip(*self._rows, strict=True))
+        sort = np.lexsort((order, when, worker))
+        worker, when = worker[sort], when[sort]
+        held = np.zeros((len(sort), len(PARTS)))
+        held[np.arange(len(sort)), part[sort]] = sizes[sort]
+        begins = np.flatnonzero(np.append(True, worker[1:] != worker[:-1]))
+        for start, stop in zip(begins, np.append(begins[1:], len(sort)), strict=True):
+            held[start:stop] = held[start:stop].cumsum(axis=0)
+        # Of several changes at one time only the last shows; what ends goes before what begins.
+        last = np.append((worker[1:] != worker[:-1]) | (when[1:] != when[:-1]), True)
+        frame = pd.DataFrame(held[last], columns=PARTS)
+        frame.insert(0, "time_s", when[last])
+        frame.insert(0, "worker", worker[last])
+        return Memory(frame, "simulated")
 
+    def add_constant(self, rule: Mitigation) -> None:
+        schedule, task, sizes = self._schedule, self._task, list[float]()
+        gathers, slots = (np.zeros(self._borrowed.shape, kind) for kind in (np.bool_, np.int64))
+        gathers[task.worker, task.stage] = self._sharing(GATHER)
+        each = np.concatenate([each.slots for each in slots_of(schedule)]).astype(np.int64)
+        np.maximum.at(slots, (task.worker, task.stage), each + 1)
+        slots[self._borrowed] = 0
+        there = np.argwhere(slots)
+        for worker, stage in there.tolist():
+            whole = self._costs[stage].whole
+            weights = whole.parameter_bytes * (self._share if gathers[worker, stage] else 1)
+            count = rule.slots(int(slots[worker, stage]), schedule.stashing)
+            sizes.append(float(count * weights + whole.buffer_bytes))
+        before, part = np.full(len(sizes), -1), np.full(len(sizes), _WEIGHTS)
+        self._rows.append((there[:, 0], before, part, np.zeros(len(sizes)), np.array(sizes)))
 
-def _transferred(
-    schedule: Schedule, costs: Sequence[StageCosts], times: Times, kept: float
-) -> Iterator[_Changes]:
-    """Yield what lies with a partner, and what moving weights and gradients changes."""
-    task, borrowed = schedule.dependencies.columns, _borrowed(schedule)
-    for place in np.unique(task.op).tolist():
-        op, tasks = OPS[place], np.flatnonzero(task.op == place)
-        changes = [(item, 1, times.starts) for item in op.gives]
-        changes += [(item, -1, times.ends) for item in op.takes]
-        for item, sign, when in changes if op not in PASSES else ():
-            if item not in _PART_OF or (item.is_away and op.peer is None):
-                continue
-            if item is GRADIENTS and sign > 0:
-                continue  # as passes that add gradients
-            worker, stage = task.worker[tasks], task.stage[tasks]
-            is_whole = borrowed[worker, stage] | (op.peer is not None)
-            sizes = sign * np.array([cost.item_bytes(item) for cost in costs])
-            each = sizes[stage] * np.where(is_whole, 1, 1 - kept)
-            order = _EACH * tasks + (sign > 0)
-            made = _changed(task, tasks, order, _PART_OF[item], when, each)
-            at_peer = item.is_away or (item.is_sent and sign < 0)
-            yield made._replace(worker=np.full(len(tasks), op.peer)) if at_peer else made
+    def add_optimizer(self, states: float) -> None:
+        first = ~self._task.whose(lambda op: op.is_pass) & (self._task.version == 1)
+        part = np.where(self._sharing(SUM), self._share, 1.0)
+        behind_all = _EACH * len(part)
+        sizes = part * (states * self._weights)
+        self._add(first, behind_all, _OPTIMIZER, self._times.starts, sizes)
 
+    def add_activations(self) -> None:
+        """Add what activations take, those of a second forward apart."""
+        task, starts, ends = self._task, self._times.starts, self._times.ends
+        at_a_place = task.op == PLACES[Op.RECOMPUTE]
+        again = np.where(at_a_place, starts, self._times.again)
+        begins_again = ~np.isnan(again)
+        runs_again = np.zeros((self._schedule.stages, self._schedule.microbatches), np.bool_)
+        runs_again[task.stage[begins_again], task.microbatch[begins_again]] = True
+        keeps = task.whose(lambda op: op.is_pass) & ~at_a_place
+        recomputed = keeps & runs_again[task.stage, task.microbatch]
+        is_backward = task.whose(lambda op: op.is_backward)
 
-def _sent_before(task: Columns, place: Numbers) -> Numbers:
-    """Return for each task how often its worker has sent away all gradients of its stage."""
-    sends, found = task.whose(lambda op: SENT_GRADIENTS in op.gives), np.zeros_like(place)
-    for each in np.unique(place[sends]).tolist():
-        found[place == each] = sends[place == each].cumsum()
-    return found
+        def more(received: bool, kept: bool) -> _Bytes:
+            def size(op: Op, cost: StageCosts) -> float:
+                whole = cost.received_bytes * received + cost.kept_bytes * kept
+                return op.activation_bytes(whole, cost.whole.input_only_bytes * kept)
 
+            return self._sized(size)
 
-def _receives_gradients(op: Op) -> bool:
-    return SENT_GRADIENTS in op.takes
+        kept = self._sized(lambda op, cost: cost.kept_bytes)
+        when = np.where(task.whose(_frees), ends, starts)
+        self._add(begins_again, 0, _RECOMPUTE, again, kept)
+        self._add(recomputed & is_backward, 1, _RECOMPUTE, ends, more(False, True))
+        self._add(recomputed, 2, _ACTIVATIONS, when, more(True, False))
+        self._add(keeps & ~recomputed, 2, _ACTIVATIONS, when, more(True, True))
 
+    def add_gradients(self) -> None:
+        """Add what sums of gradients take, from their first pass to their update."""
+        task, starts, ends = self._task, self._times.starts, self._times.ends
+        is_update = ~task.whose(lambda op: op.is_pass)
+        receives = task.whose(lambda op: SENT_GRADIENTS in op.takes)
+        update = np.array(self._schedule.update_of)[task.stage, task.microbatch]
+        place = task.worker * self._schedule.stages + task.stage
+        sent = self._sent_before(place)
+        summed = (place * (1 + update.max()) + update) * (1 + sent.max(initial=0)) + sent
+        adding = np.flatnonzero(task.whose(lambda op: op.adds_gradient) | receives)
+        sums, places = np.unique(summed[adding], return_index=True)
+        first = np.zeros(len(summed), np.bool_)
+        first[adding[places]] = True
+        height = self._sized(lambda op, cost: cost.gradients_at_height(op))
+        self._add(first, 3, _GRADIENTS, starts, height)
+        self._add(first, 4, _GRADIENTS, ends, self._weights - height)
+        beside = receives & ~first  # a sum that is added to the worker's own
+        self._add(beside, 3, _GRADIENTS, starts, self._weights)
+        self._add(beside, 4, _GRADIENTS, ends, -self._weights)
+        elsewhere = is_update & ~np.isin(summed, sums)  # all its gradients are other workers'
+        self._add(elsewhere, 0, _GRADIENTS, starts, self._weights)
+        left = np.where(self._sharing(SUM), self._share, 1.0)  # by a sum before the update
+        self._add(is_update, 1, _GRADIENTS, ends, -left * self._weights)
 
-def _freed(part: float, op: Op, cost: StageCosts) -> float:
-    return -part * cost.whole.parameter_bytes
+    def add_transfers(self) -> None:
+        """Add what lies with a partner, and what moving weights and gradients changes."""
+        task, starts, ends = self._task, self._times.starts, self._times.ends
+        borrowed = self._borrowed[task.worker, task.stage]
+        for place in np.unique(task.op).tolist():
+            op = OPS[place]
+            is_whole = borrowed | (op.peer is not None)
+            changes = [(item, 1, starts) for item in op.gives]
+            changes += [(item, -1, ends) for item in op.takes]
+            for item, sign, when in changes if op not in PASSES else ():
+                if item not in _PART_OF or (item.is_away and op.peer is None):
+                    continue
+                if item is GRADIENTS and sign > 0:
+                    continue  # as passes that add gradients
+                sizes = sign * np.array([cost.item_bytes(item) for cost in self._costs])
+                each = sizes[task.stage] * np.where(is_whole, 1, 1 - self._share)
+                peer = op.peer if item.is_away or (item.is_sent and sign < 0) else None
+                self._add(task.op == place, int(sign > 0), _PART_OF[item], when, each, peer)
+
+    def _sent_before(self, place: Numbers) -> Numbers:
+        """Return for each task how often its worker has sent away all gradients of its stage."""
+        sends = self._task.whose(lambda op: SENT_GRADIENTS in op.gives)
+        found = np.zeros_like(place)
+        for each in np.unique(place[sends]).tolist():
+            found[place == each] = sends[place == each].cumsum()
+        return found
 
 
 def _frees(op: Op) -> bool:
     """Return whether an op frees what a microbatch keeps on its worker."""
     return any(item.each == "microbatch" and not item.is_away for item in op.takes)
-
-
-def _kept(op: Op, cost: StageCosts) -> float:
-    return op.activation_bytes(cost.kept_bytes, cost.whole.input_only_bytes)
-
-
-def _received(op: Op, cost: StageCosts) -> float:
-    return op.activation_bytes(cost.received_bytes, 0)
-
-
-def _received_and_kept(op: Op, cost: StageCosts) -> float:
-    all_bytes = cost.received_bytes + cost.kept_bytes
-    return op.activation_bytes(all_bytes, cost.whole.input_only_bytes)
-
-
-def _rest_of_gradients(op: Op, cost: StageCosts) -> float:
-    return cost.whole.parameter_bytes - cost.gradients_at_height(op)

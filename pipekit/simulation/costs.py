@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from pipekit.bucketing import buckets
 from pipekit.plans import Plan, Recompute
@@ -27,8 +28,7 @@ class Costs:
     Attributes:
         profile: what each layer costs for a microbatch.
         workers: how many times as long a worker takes for everything: ``{3: 1.5}`` is a straggler.
-        microbatches: how many times as long all passes of a microbatch take, say of longer
-            sequences.
+        microbatches: how many times as long all passes of a microbatch take.
         tasks: seconds of tasks, by (worker, op, stage, microbatch), in place of all that; a
             forward that runs again takes those of the first.
         chunks: how many times as long the passes of each chunk of a sequence take as an equal share
@@ -51,13 +51,15 @@ class Costs:
     shards: "Shards | None" = None
 
     def __post_init__(self) -> None:
-        seconds = {(op, n): s for op, each in self.ops.items() for n, s in enumerate(_each(each))}
-        given = {name: getattr(self, name) for name in ("workers", "microbatches", "tasks")}
-        for name, values in {
-            **given,
+        ops = {(op, n): s for op, each in self.ops.items() for n, s in enumerate(_each(each))}
+        given: dict[str, Mapping[Any, float]] = {
+            "workers": self.workers,
+            "microbatches": self.microbatches,
+            "tasks": self.tasks,
             "chunks": dict(enumerate(self.chunks)),
-            "ops": seconds,
-        }.items():
+            "ops": ops,
+        }
+        for name, values in given.items():
             for key, value in values.items():
                 if not 0 <= value <= MOST:
                     raise ValueError(
@@ -68,8 +70,7 @@ class Costs:
     def seconds(self, op: Op, stage: int, cost: "StageCosts") -> float:
         """Return the seconds of an op of a stage on a microbatch; 0 of a transfer to a worker.
 
-        Raises:
-            ValueError: they are not known; the message says what to give.
+        Raises ValueError if they are not known, and says what to give.
         """
         if op in self.ops:
             return _each(self.ops[op], stage + 1)[stage]
@@ -93,14 +94,9 @@ class Costs:
 
     @classmethod
     def measured(cls, profile: Profile, trace: Trace) -> "Costs":
-        """Return the seconds of each task in a trace, and a profile's bytes.
+        """Return the seconds of each task in a ``trace`` of the same workers and stages.
 
-        Args:
-            profile: what each layer costs.
-            trace: of a run with the same workers and stages, in seconds.
-
-        Raises:
-            ValueError: the trace is in slots.
+        Bytes are the ``profile``'s.  Raises ValueError if the trace is in slots.
         """
         if trace.unit != "s":
             raise ValueError(f"{trace.name} is in {trace.unit}: give a trace in seconds")
@@ -176,9 +172,8 @@ class StageCosts:
     def buckets(self) -> list[list[int]]:
         """The layers whose gradients its workers sum together; none on a single worker.
 
-        A stage without weights has nothing to sum.  If the whole profile has no bytes, nobody knows
-        of weights: then all layers are one bucket, of which nothing is sent, but an update waits
-        until all workers have computed their gradients.
+        If the profile has no bytes, nobody knows of weights: then all layers are one bucket, of
+        which nothing is sent, but an update waits until all workers have their gradients.
         """
         if len(self.workers) == 1:
             return []
@@ -194,7 +189,7 @@ class StageCosts:
         """Return how far the bytes rise above the activations' in a batch's first such pass.
 
         Before layer l goes backward, the activations of layers up to l are still there, and the
-        gradients of layers behind l are there already; within it the ones come as the others go.
+        gradients of layers behind l already; within it the ones come as the others go.
         """
         highest = height = 0.0
         for layer in reversed(self.layers):
@@ -205,7 +200,6 @@ class StageCosts:
 
 
 def _each(seconds: float | Sequence[float], count: int = 1) -> Sequence[float]:
-    """Return an op's seconds on each stage."""
     return seconds if isinstance(seconds, Sequence) else [seconds] * count
 
 

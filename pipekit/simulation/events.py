@@ -1,8 +1,8 @@
 """Which task runs when where messages share links, and workers sum gradients or wait for all.
 
 Sends never hold up the computing, as in the engine.  A recomputed forward runs before its gradient
-is there (torchgpipe, section 3.2.3).  The gradients of a stage on several workers are reduced
-bucket by bucket, one at a time, each as soon as all of them have it; the update waits for the last.
+is there (torchgpipe, section 3.2.3).  A stage's gradients are reduced bucket by bucket, one at a
+time, each as soon as all its workers have it; the update waits for the last.
 """
 
 import heapq
@@ -72,11 +72,8 @@ def run(
 class _Followed:
     """Activities in order of time: those of lists as soon as they can, others over shared links.
 
-    Attributes:
-        ready: of each activity, when all that it needs is over.
-        starts: likewise, when it began; NaN as long as it has not.
-        ends: likewise, when it had ended, or its message was there.
-        summed: a row for each worker's part of each sum, as TRANSFERS has them.
+    Each is ``ready`` when all that it needs is over; its ``starts`` is NaN until it has begun, and
+    at its ``ends`` its message is there.  ``summed`` has the TRANSFERS rows of sums.
     """
 
     def __init__(self, activities: Activities, sent: range, cluster: Cluster) -> None:
@@ -109,7 +106,6 @@ class _Followed:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Let lanes go on as far as they can."""
         seconds, starts = self._activities.seconds, self.starts
         while self._lanes:
             lane = self._lanes.pop()

@@ -123,7 +123,6 @@ def _time_transfers(
 
 
 def _run_again(schedule: Schedule, costs: Sequence[StageCosts]) -> NDArray[np.bool_]:
-    """Return for each task whether its forward runs again before it."""
     graph = schedule.dependencies
     found = np.zeros(len(graph.tasks), np.bool_)
     if all(cost.recompute == "never" for cost in costs):
@@ -141,8 +140,7 @@ def _run_again(schedule: Schedule, costs: Sequence[StageCosts]) -> NDArray[np.bo
 def routes(schedule: Schedule, costs: Sequence[StageCosts]) -> list[Route]:
     """Return what stages send to one another: to neighbours, over skip connections, and for ties.
 
-    Of weights that stages share, each one with a copy sends a microbatch's gradient to the one
-    before (:mod:`pipekit.partition.partition`).
+    Of weights that stages share, each one with a copy sends a gradient to the one before.
     """
     pairs = [(stage, stage + 1, costs[stage].whole.output_bytes) for stage in range(len(costs) - 1)]
     pairs += [(skip.source, skip.destination, skip.bytes) for skip in skips_of(costs)]
@@ -183,13 +181,8 @@ class GradientSum(NamedTuple):
 class Activities:
     """What takes time, by number: tasks first, then what is added.
 
-    Attributes:
-        lists: of each worker, and of each stream beside it.
-        seconds: of each activity.
-        needs: likewise.
-        sent: what stages send to one another.
-        messages: these, of each microbatch.
-        sums: by their numbers.
+    ``lists`` are those of each worker, and of each stream beside it; each activity has ``seconds``
+    and ``needs``.  ``messages`` are of each microbatch and route of ``sent``, ``sums`` by number.
     """
 
     def __init__(self, schedule: Schedule, costs: Sequence[StageCosts], load: Loads) -> None:

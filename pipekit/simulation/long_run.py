@@ -1,8 +1,8 @@
 """What many batches take, from a few periods: a table that repeats has times that repeat.
 
 Once all that happens in a few periods comes later by one and the same time than some periods
-before, everything behind it does, too, since a task starts when what it needs is there.  So the
-periods between may be left out: each adds the same seconds to the makespan.
+before, everything behind it does, too, since a task starts when what it needs is there: each
+further period adds the same seconds to the makespan.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from pipekit.clusters import Cluster
+from pipekit.clusters.traffic import Paths
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.schedule import beginning, periods_under_way, starts
-from pipekit.simulation.alone import share_links
 from pipekit.simulation.costs import Costs, stage_costs, sums_between_workers
 from pipekit.simulation.loads import Seconds
 from pipekit.simulation.simulate import simulate
@@ -37,8 +37,7 @@ class LongRun:
         batches: how many.
         makespan_s: from the first task's start to the last one's end.
         bubble: the idle share of all workers' makespan, as :attr:`pipekit.Trace.bubble`.
-        batch_s: seconds from batch to batch in the steady state; of a run in which all tasks were
-            simulated, the makespan's share.
+        batch_s: seconds from batch to batch in the steady state, or the makespan's share.
         peak_bytes: the most bytes of each worker.
         periods: after how many periods the times were seen to repeat; None: all tasks were
             simulated, since they had not after 50, links are shared, workers sum gradients with one
@@ -69,13 +68,9 @@ def long_run(
     batches: int,
     **options: Any,
 ) -> LongRun:
-    """Return what so many batches of a schedule take, without a trace of every task.
+    """Return what so many ``batches`` of a schedule without end take, without tracing every task.
 
-    Args:
-        schedule: without end.
-        profile, plan, cluster: as in :func:`pipekit.simulate`.
-        batches: how many.
-        options: of :func:`pipekit.simulate`, such as ``optimizer_states`` or ``overlap``.
+    The other arguments are those of :func:`pipekit.simulate`.
 
     Raises:
         ScheduleError: the schedule has an end, or cannot be executed.
@@ -99,8 +94,7 @@ def long_run(
         if periods + 4 * reach > batches // each:
             break
         trace = run(beginning(schedule, periods + reach))
-        assert trace.transfers is not None
-        if cluster is not None and share_links(trace.transfers, cluster):
+        if cluster is not None and _share_links(trace, cluster):
             break
         length, seconds = _cycle(schedule, trace, periods, reach)
         step = length * each
@@ -131,24 +125,29 @@ def _busy(trace: Trace) -> float:
     return float((trace.frame["end_s"] - trace.frame["start_s"]).sum())
 
 
+def _share_links(trace: Trace, cluster: Cluster) -> bool:
+    """Return whether any message took longer than it would alone."""
+    assert trace.transfers is not None
+    paths, slack = Paths(cluster), _CLOSE * trace.makespan_s
+    for (source, destination), rows in trace.transfers.groupby(["source", "destination"]):
+        path = paths.message(int(source), int(destination))
+        alone = path.flow * rows["bytes"] / path.alone
+        if (rows["end_s"] - rows["start_s"] > alone + slack).any():
+            return True
+    return False
+
+
 def _cycle(schedule: Schedule, trace: Trace, periods: int, reach: int) -> tuple[int, float]:
     """Return after how many of the first periods times come again, and how much later.
 
     They have to do so for as many periods as can be under way; 0 periods: they do not.
     """
-    starts_of = list(_by_period(schedule, trace, periods))
     messages = _by_microbatch(trace, schedule.period_microbatches)
+    times = [*_by_period(schedule, trace, periods), *messages]
     for length in range(1, (periods - reach - 1) // 2 + 1):
         last = range(periods - length - reach - 1, periods - length)
-        shifts = np.concatenate(
-            [each[number + length] - each[number] for each in starts_of for number in last]
-            + [
-                each[number + length] - each[number]
-                for each in messages
-                for number in last
-                if number + length < len(each)
-            ]
-        )
+        pairs = ((each, n) for each in times for n in last if n + length < len(each))
+        shifts = np.concatenate([each[n + length] - each[n] for each, n in pairs])
         seconds = float(np.median(shifts))
         if np.all(np.abs(shifts - seconds) <= _CLOSE * trace.makespan_s):
             return length, seconds

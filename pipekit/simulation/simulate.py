@@ -53,17 +53,16 @@ def simulate(
         optimizer_states: what the optimizer keeps, in tensors of a parameter's size: 0 for plain
             SGD, 1 with momentum, 2 for Adam.
         overlap: what tasks that run together take (``schedule.overlaps``), as a share of what they
-            take one after the other.  They wait for the data of both, and what they give leaves at
-            their end; in the trace each has its share of their time.  None: they run one after the
-            other, as the engine runs them.
-        validate: as in :class:`pipekit.Pipeline` where gradients are clipped or losses scaled:
-            "first" has the updates of a batch wait for one another on all workers, "later" what
-            depends on them; nothing turns out to be wrong.  None: there is nothing to validate.
+            take one after the other, as in :func:`pipekit.schedules.slots`.  None: they run one
+            after the other, as the engine runs them.
+        validate: whether updates wait for all workers, as in :class:`pipekit.Pipeline` where
+            gradients are clipped or losses scaled: "first", the updates of a batch wait for one
+            another; "later", what depends on them waits, and nothing turns out to be wrong.
         mitigation: as in :class:`pipekit.Pipeline`; its weight slots and tensors take memory.  The
             time in which it predicts weights or corrects gradients is not counted.
         host: what the engine takes beside the passes where all workers are on one host
-            (:func:`pipekit.emulation.measured_host`), in place of links; not
-            with replicas, ties, ``overlap`` or ``validate``.  None: nothing.
+            (:func:`pipekit.emulation.measured_host`), in place of links; not with replicas, ties,
+            ``overlap`` or ``validate``.
         batches: how many; None: all of a finite schedule, and of one without end as many as fill
             the pipeline (:meth:`pipekit.schedules.Schedule.excerpt`).
 
@@ -85,16 +84,15 @@ def simulate(
     load = loads(schedule, costs, given, cluster)
     overlap = overlap if schedule.overlaps else None
     waits = validation_waits(schedule, validate == "later") if validate else {}
-    times = None
     if host is not None:
         if cluster is not None or overlap is not None or waits:
             raise ValueError(
                 "host holds the costs of one host: leave cluster, overlap and validate out"
             )
         times = alone.run_on_host(schedule, costs, load, host)
-    elif overlap is None and not waits and not sums_between_workers(costs):
-        times = alone.run(schedule, costs, load, cluster)
-    if times is None:
+    elif cluster is None and overlap is None and not waits and not sums_between_workers(costs):
+        times = alone.run(schedule, costs, load)
+    else:
         times = events.run(schedule, costs, load, cluster, overlap, waits)
     return Trace(
         _events(schedule, costs, load, times),

@@ -1,9 +1,9 @@
 """What updates wait for: sums of gradients over workers, shared weights, and all other workers.
 
-Gradients are clipped by their norm over all stages, and an update is skipped if the gradient of any
-stage is not finite.  To wait for that is a global stop between two batches.  Instead a worker may
-make the update at once, run forwards on the new weights, and validate later (Qi et al., "Zero
-Bubble Pipeline Parallelism", section 4).  The engine waits; the simulator predicts both.
+To clip gradients by their norm over all stages, or to skip an update that overflows, is a global
+stop between two batches.  Instead a worker may make the update at once, run forwards on the new
+weights, and validate later (Qi et al., "Zero Bubble Pipeline Parallelism", section 4).  The engine
+waits; the simulator predicts both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,10 +35,7 @@ def add_sums(
     ``waits`` names the update to which all workers have come before a task begins.
     """
     graph = schedule.dependencies
-    updates = graph.of(lambda op: not op.is_pass)
-    firsts: dict[_Update, int] = {}  # each worker's first update of each version
-    for number in updates:
-        firsts.setdefault((graph.worker_of[number], graph.tasks[number].version), number)
+    updates, firsts = graph.of(lambda op: not op.is_pass), _first_updates(graph)
     summed = _sums_of_stages(activities, schedule, costs, load)
     shared = _sums_of_ties(activities, schedule, costs, firsts, summed)
     sharing = {worker for worker, _ in shared}
@@ -98,9 +95,8 @@ def _sums_of_ties(
 ) -> dict[_Update, int]:
     """Add the sums of weights that stages share; return the last of each worker and update.
 
-    As the engine does it (:mod:`pipekit.engine.updates.all_reduce`), every worker of a tie waits,
-    before its first update of a version, until all of them have come to theirs, and has its ties
-    one after the other.
+    As in :mod:`pipekit.engine.updates.all_reduce`, every worker of a tie waits, before its first
+    update of a version, until all of them have come to theirs, and has its ties one after another.
     """
     graph, ties = schedule.dependencies, []
     for tie in ties_of(costs):
@@ -152,18 +148,21 @@ def validation_waits(schedule: Schedule, later: bool) -> dict[int, int]:
     behind it that cannot be run again.
     """
     graph = schedule.dependencies
+    if not later:
+        return {number: version for (_, version), number in _first_updates(graph).items()}
     found: dict[int, int] = {}
-    newest = _newest(graph) if later else []
-    for worker, tasks in enumerate(schedule.workers):
-        if later:
-            found |= _before_validation(schedule, worker, newest)
-            continue
-        seen: set[int] = set()
-        for number, task in enumerate(tasks, graph.first[worker]):
-            if not task.op.is_pass and task.version not in seen:
-                found[number] = task.version
-                seen.add(task.version)
+    newest = _newest(graph)
+    for worker in range(schedule.worker_count):
+        found |= _before_validation(schedule, worker, newest)
     return found
+
+
+def _first_updates(graph: Dependencies) -> dict[_Update, int]:
+    """Return the number of each worker's first update of each version."""
+    firsts: dict[_Update, int] = {}
+    for number in graph.of(lambda op: not op.is_pass):
+        firsts.setdefault((graph.worker_of[number], graph.tasks[number].version), number)
+    return firsts
 
 
 def _newest(graph: Dependencies) -> list[int]:
@@ -178,10 +177,10 @@ def _newest(graph: Dependencies) -> list[int]:
 def _before_validation(schedule: Schedule, worker: int, newest: Sequence[int]) -> dict[int, int]:
     """Return the tasks before which a worker validates an update, and its number.
 
-    Only forwards that another stage waits for can be run again.  What depends on the update and
-    adds gradients or leaves the pipeline comes after the validation, and so does a forward of a
-    batch behind.  That costs nothing where every microbatch passes all stages: what has been
-    through the last of them comes after all updates.
+    Only forwards that another stage waits for can be run again: what depends on the update and adds
+    gradients, leaves the pipeline or is of a batch behind comes after the validation.  That costs
+    nothing where every microbatch passes all stages: what has been through the last of them comes
+    after all updates.
     """
     graph, found = schedule.dependencies, dict[int, int]()
     last = pending = 0  # the newest update, and the one that is to be validated

@@ -148,5 +148,5 @@ def test_nothing_is_better_than_what_is_found(number: int, seed: int) -> None:
     assert max(trace.memory.peak_bytes) <= cap
     assert trace.makespan_s == shortest
     judge = Judge(model, plan, links, cap, workers, 0.0)
-    problem = judge.problem(tuple((home,) * microbatches for home in homes))
+    problem = judge.problem(homes, microbatches)
     assert bound(problem) <= shortest * (1 + 1e-9)

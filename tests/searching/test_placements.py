@@ -13,8 +13,9 @@ from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.searching.bound import anywhere, bound
-from pipekit.searching.judge import Judge, Placement
+from pipekit.searching.judge import Judge
 from pipekit.searching.placements import neighbour, renumbered
+from pipekit.searching.problem import Placement
 from tests.searching.test_search import unequal
 
 MESSAGE = 1e-6
@@ -89,7 +90,7 @@ def test_no_schedule_on_any_placement_is_shorter_than_the_bound(seed: int) -> No
     ]
     plan = Plan.by_hand([1] * stages)
     judge = Judge(Profile(tuple(layers)), plan, None, None, workers, 0.0)
-    least = anywhere(judge.placed([0] * stages, m))
+    least = anywhere(judge.problem([0] * stages, m))
     every = [p for p in product(range(workers), repeat=stages) if len(set(p)) == workers]
     for placement in chance.sample(every, min(4, len(every))):
         found = pk.search(
@@ -115,7 +116,7 @@ def test_placements_that_are_alike_have_the_same_bound(cluster: Cluster | None) 
     judge = Judge(with_head(5, 2.0), Plan.by_hand([1] * 5), cluster, None, 4, 0.0)
     for placement in permutations((0, 1, 2, 3, 3)):
         again = renumbered(placement, judge.alike)
-        one, other = (bound(judge.placed(each, 3)) for each in (placement, again))
+        one, other = (bound(judge.problem(each, 3)) for each in (placement, again))
         assert one == pytest.approx(other)
 
 

@@ -39,7 +39,7 @@ def unequal(stages: int, seed: int) -> Profile:
 def test_no_named_method_that_fits_is_shorter(stages: int, workers: int, m: int) -> None:
     profile, plan = unequal(stages, 1), Plan.by_hand([1] * stages)
     cap = 500.0
-    how = {"microbatches": m, "workers": workers, "seconds": 0.1, "two_directions": stages == 4}
+    how = {"microbatches": m, "workers": workers, "seconds": 0.1}
     found = pk.search(profile, plan, None, cap, **how).schedule  # type: ignore[arg-type]
     check(found, joint_updates=True)
     trace = pk.simulate(
@@ -66,10 +66,9 @@ def test_it_is_trained_like_any_other() -> None:
         None,
         microbatches=4,
         workers=2,
-        batches=3,
         seconds=0.2,
     )
-    both(found.schedule, network(4), [1] * 4, "threads")
+    both(found.schedule.repeat().take(3), network(4), [1] * 4, "threads")
 
 
 def test_what_does_not_fit_may_be_offloaded() -> None:

@@ -4,14 +4,12 @@
     worker 0 | F0 F1 .  .  B0 -  .  B1 -^
     worker 1 | .  F0 B0 -  F1 B1 -^
 
-``F1`` and ``B1`` are the passes of microbatch 1, and ``I1`` and ``W1`` the parts of a backward for
-the input and for the weights; ``-`` continues a pass, ``.`` idles, ``^`` ends a cell with an update
-that takes no time (``^5``: one that sums up to microbatch 5 rather than to the highest whose
-gradient has been added here).  A pass reads the newest version at that point, and a backward that
-of its forward, unless it says ``F4:1`` for version 1.  ``F3@2`` is a pass of stage 2 on a worker
-whose row begins with another stage.
-``F5&`` runs together with the next pass of its row; they are drawn one after the other.  ``F0.1``
-is chunk 1 of microbatch 0, where microbatches have chunks.  ``F4/O3`` begins another stream's task
+``F1``, ``B1``, ``I1`` and ``W1`` are passes of microbatch 1; ``-`` continues one, ``.`` idles,
+``^`` ends a cell with an update that takes no time (``^5``: one that sums up to microbatch 5 rather
+than to the highest whose gradient has been added here).  A pass reads the newest version at that
+point, and a backward that of its forward, unless it says ``F4:1`` for version 1.  ``F3@2`` is a
+pass of stage 2 on a worker whose row begins with another stage.  ``F5&`` runs together with the
+next pass of its row.  ``F0.1`` is chunk 1 of microbatch 0.  ``F4/O3`` begins another stream's task
 when F4 ends: it runs beside what follows (``O3>2``: to or from worker 2).
 """
 
@@ -84,7 +82,7 @@ def draw(
         batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
     Raises:
-        ScheduleError: the workers would wait for one another for ever.
+        ScheduleError: the workers would wait for one another for ever, or nobody could read it.
     """
     schedule, rows = schedule.excerpt(batches), []
     firsts = {one for one, _ in schedule.overlaps}
@@ -208,7 +206,6 @@ def _read(cells: Iterable[tuple[int, str]], reader: _Reader, line: int) -> Itera
 
 
 def _task(written: str, cell: str, reader: _Reader, line: int, column: int) -> Task:
-    """Return the task of a cell, or of a part of it."""
     found = _CELL.match(written)
     if not found or (found["chunk"] is None) != (reader.chunks == 1):
         raise _unreadable(cell, line, column)

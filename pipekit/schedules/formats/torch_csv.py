@@ -1,11 +1,10 @@
 """Tables as torch.distributed.pipelining writes and reads them: a line a rank, a cell a pass.
 
 ``2F0`` is the forward of microbatch 0 on stage 2; ``B``, ``I`` and ``W`` are backwards as here, and
-``(2F5;3B1)OVERLAP_F_B`` a forward and a backward that run together.  An empty cell idles.  The file
-is one batch, with neither weight versions nor updates: torch calls it ``compute_only``.  Of files
-with messages (``compute_comms``) the messages are left out, since they follow from the passes, and
-so is ``REDUCE_GRAD`` if it stands behind each stage's last backward, where an update sums the
-gradients anyway.  Of sharded weights ``UNSHARD``, ``RESHARD`` and ``REDUCE_GRAD`` are tasks.
+``(2F5;3B1)OVERLAP_F_B`` passes that run together.  An empty cell idles.  The file is one batch,
+without weight versions and updates (``compute_only``).  Messages (``compute_comms``) are left out,
+since they follow from the passes, and so is ``REDUCE_GRAD`` where an update sums the gradients
+anyway.  Of sharded weights ``UNSHARD``, ``RESHARD`` and ``REDUCE_GRAD`` are tasks.
 """
 
 import csv
@@ -154,7 +153,6 @@ def _read(cell: str, line: int, column: int) -> Pass:
 
 
 def _require_one_batch(schedule: Table) -> None:
-    """Raise ScheduleError unless a table is one batch on one version of the weights."""
     for task in chain(*schedule.workers):
         if task.version > (0 if task.op.is_pass else 1):
             raise ScheduleError(

@@ -1,7 +1,7 @@
 """Where a run can be taken up again, although its pipeline never drains, and where it may end.
 
-After a boundary the tasks of later microbatches are done again, also those that had been done
-before it; so a boundary is a cut through the data and not through the workers' lists.
+Such a boundary is a cut through the data and not through the workers' lists: after it the tasks of
+later microbatches are done again, also those that had been done before it.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ def boundaries(schedule: Schedule, every: int | None = None) -> tuple[Boundary, 
     - no update, on any stage, sums microbatches of both sides (where stages on 2 and 3 workers
       average 2 and 3 minibatches, every sixth boundary is such a one);
     - no worker runs a stage's forward of a later batch before one of an earlier batch, so that
-      there is a moment at which running statistics have counted the batches before it and no other.
+      running statistics have once counted the batches before it and no other.
 
     Of these, ``every`` takes the first at or after every so many batches; None: only the end.
     """
@@ -68,8 +68,8 @@ def older_versions(tasks: Iterable[Task], cuts: Sequence[Boundary]) -> list[dict
 def steps_after(steps: Steps, boundary: Boundary) -> Steps:
     """Return what a worker of a run that is taken up again does.
 
-    Of the tasks before the boundary, those that add gradients and updates stay in their places,
-    without messages: they tell where the weight versions and sums of gradients lie.
+    Of the tasks before the boundary, those that add gradients and updates stay, without messages:
+    they tell where the weight versions and sums of gradients lie.
     """
 
     def left(step: Step) -> Step | None:
@@ -99,10 +99,8 @@ def _crossed(schedule: Schedule) -> set[int]:
 class PossibleStops:
     """The batches before which a run may end.
 
-    Attributes:
-        batches: these, in order, as ranges of microbatches.
-        size: the number of microbatches after which they repeat; 0: they do not.
-        begin: the run's first microbatch.
+    ``batches`` are these, as ranges of microbatches; they repeat after ``size`` microbatches (0:
+    they do not); ``begin`` is the run's first microbatch.
     """
 
     batches: tuple[range, ...] = ()
@@ -115,7 +113,7 @@ class PossibleStops:
     def before(self, microbatch: int) -> int | None:
         """Return the possible end before a failed microbatch's own batch, or None.
 
-        An earlier end is no remedy, since updates of some stages may have seen a batch in between.
+        An earlier end is no remedy: updates of some stages may have seen a batch in between.
         """
         first = microbatch - microbatch % self.size if self.size else 0
         place = bisect_right(self.batches, microbatch - first, key=lambda batch: batch.start)

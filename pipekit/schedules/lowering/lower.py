@@ -9,7 +9,7 @@ from pipekit.schedules.lowering.recurring import Recurring, plus
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Endpoints, Message, Step, Steps
 from pipekit.schedules.lowering.sums import of_updates
 from pipekit.schedules.lowering.weight_slots import slots_of
-from pipekit.schedules.ops import Op, Payload, receivers, senders
+from pipekit.schedules.ops import Op, Payload
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -17,15 +17,16 @@ Skips = Sequence[tuple[int, int]]
 """Skip connections, each from a stage to a later one."""
 
 
-def lower(schedule: Schedule, skips: Skips = (), ties: Skips = ()) -> tuple[Steps, ...]:
-    """Return every worker's steps for a schedule that :func:`check` has accepted.
+_Ends = defaultdict[tuple[Payload | None, int], list[Endpoints]]
+"""For each payload and stage, the messages of every microbatch."""
 
-    Args:
-        schedule: finite, or without end.
-        skips: skip connections between stages that are not neighbours, or that are: what passes
-            there goes straight from the one to the other (torchgpipe, section 3.3).
-        ties: stages that share a weight, of which nothing passes in a forward: each has a copy.
-            Its gradient comes back as a skip connection's does.
+
+def lower(schedule: Schedule, skips: Skips = (), ties: Skips = ()) -> tuple[Steps, ...]:
+    """Return every worker's steps for a ``schedule`` that :func:`check` accepts.
+
+    ``skips`` are connections between stages: what passes there goes straight from one to the other
+    (torchgpipe, section 3.3).  ``ties`` are stages that share a weight, of which each has a copy:
+    its gradient comes back as a skip connection's does.
 
     Raises:
         ScheduleError: a backward would read a version that no longer lies where its forward read.
@@ -74,8 +75,7 @@ def _folded(
 
 
 def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, ...]]:
-    """Return every worker's steps for a finite schedule; see :func:`lower`."""
-    into, out_of = _ways(schedule, skips, ties)
+    received, sent = _messages(schedule, skips, ties)
     update_of = schedule.update_of
     lowered: list[tuple[Step, ...]] = []
     for tasks, (slots, _) in zip(schedule.workers, slots_of(schedule), strict=True):
@@ -87,8 +87,8 @@ def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, .
             steps.append(
                 Step(
                     task,
-                    _at(into.get((op, stage), ()), k),
-                    _at(out_of.get((op, stage), ()), k),
+                    received[op.receives, stage][k],
+                    sent[op.sends, stage][k],
                     slot,
                     update_of[stage][k],
                     (stage, k) in last_of_batches,
@@ -100,27 +100,11 @@ def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, .
     return lowered
 
 
-_Ways = dict[tuple[Op, int], list[list[Endpoints]]]
-"""For each op and stage the ways that messages go; for each of these, its message of every
-microbatch, alone in a tuple."""
-
-
-def _at(ways: Sequence[Sequence[Endpoints]], microbatch: int) -> Endpoints:
-    if len(ways) == 1:
-        return ways[0][microbatch]
-    return tuple(end for way in ways for end in way[microbatch])
-
-
-def _ways(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ways, _Ways]:
-    """Return what the tasks of each op and stage receive, and what they send."""
-    graph = schedule.dependencies
-    into: _Ways = defaultdict(list)
-    out_of: _Ways = defaultdict(list)
-
-    def ends(messages: Sequence[Message], others: Sequence[int]) -> list[Endpoints]:
-        workers = (graph.worker_of[number] for number in others)
-        return [(end,) for end in zip(messages, workers, strict=True)]
-
+def _messages(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ends, _Ends]:
+    """Return what the microbatches receive and send of each payload on each stage."""
+    graph, microbatches = schedule.dependencies, schedule.microbatches
+    none: Endpoints = ()
+    received, sent = (_Ends(lambda: [none] * microbatches) for _ in range(2))
     back = [Payload.GRADIENT] if schedule.trains else []
     both = [Payload.ACTIVATION, *back]
     each = [(stage, stage + 1, MAIN, both) for stage in range(schedule.stages - 1)]
@@ -129,16 +113,13 @@ def _ways(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ways, _Ways]:
     for early, late, skip, payloads in each:
         for payload in payloads:
             source, destination = (early, late) if payload.step > 0 else (late, early)
-            messages = [
-                Message(payload, destination, k, skip) for k in range(schedule.microbatches)
-            ]
-            received = ends(messages, graph.senders[payload][source])
-            sent = ends(messages, graph.receivers[payload][destination])
-            for op in receivers(payload):
-                into[op, destination].append(received)
-            for op in senders(payload):
-                out_of[op, source].append(sent)
-    return into, out_of
+            into, out_of = received[payload, destination], sent[payload, source]
+            both_ends = graph.senders[payload][source], graph.receivers[payload][destination]
+            for k, (sender, receiver) in enumerate(zip(*both_ends, strict=True)):
+                message = Message(payload, destination, k, skip)
+                into[k] += ((message, graph.worker_of[sender]),)
+                out_of[k] += ((message, graph.worker_of[receiver]),)
+    return received, sent
 
 
 def loss_versions(schedule: Schedule) -> Recurring[int]:

@@ -23,8 +23,8 @@ class Message(NamedTuple):
         payload: an activation, or its gradient.
         stage: of the task that receives it.
         microbatch: of both tasks.
-        skip: the number of the skip connection that it belongs to, or MAIN; of a weight that stages
-            share, a number below that.
+        skip: the number of its skip connection, or MAIN; less than that: of weights that stages
+            share.
     """
 
     payload: Payload
@@ -52,10 +52,9 @@ class Step(NamedTuple):
 
     Attributes:
         task: what to do.
-        receives: the messages that it needs, each with the worker that sends it; none for a forward
-            of the first stage, a backward of the last and one for the weights.
-        sends: the messages that it gives, each with the worker that receives it; none for a forward
-            of the last stage, a backward of the first and one for the weights.
+        receives: the messages that it needs, each with the worker that sends it; none at that end
+            of the pipeline and for weights.
+        sends: the messages that it gives, likewise with the worker that receives it.
         slot: which of the stage's weight slots a pass reads or an update writes.
         update: the update that the task makes, or that sums its microbatch's gradient.
         ends_batch: whether the task's microbatch is the worker's last one of a batch.
@@ -102,12 +101,10 @@ def _later(ends: Endpoints, microbatches: int) -> Endpoints:
 class Steps:
     """The steps of one worker: a head, and a period that repeats (:class:`Schedule`).
 
-    The period may be several of the schedule's: as many as it takes for the weight slots to come
-    round.
-
     Attributes:
         head: the first ones.
-        period: those behind them; empty: the head is all.
+        period: those behind them: of as many periods of the schedule as it takes for the weight
+            slots to come round.  Empty: the head is all.
         microbatches: by how many later each period is than the one before.
         versions: likewise, of each stage.
     """

@@ -39,7 +39,21 @@ def of_updates(
 
 def sums(schedule: Schedule) -> tuple[Recurring[Sum], ...]:
     """Return what each update of each stage sums: update ``i + 1`` of stage ``s`` is [s][i]."""
-    return of_updates(schedule, _sums)
+
+    def found(some: Schedule) -> list[list[Sum]]:
+        graph, batch_of = some.dependencies, some.batch_of
+        return [
+            [
+                Sum(
+                    tuple(sorted({graph.worker_of[graph.adders[stage][k]] for k in summed})),
+                    1 + batch_of[summed[-1]] - batch_of[summed[0]],
+                )
+                for summed in updates
+            ]
+            for stage, updates in enumerate(some.updates)
+        ]
+
+    return of_updates(schedule, found)
 
 
 def stops(schedule: Schedule) -> tuple[Recurring[int], ...]:
@@ -52,27 +66,13 @@ def stops(schedule: Schedule) -> tuple[Recurring[int], ...]:
     return of_updates(schedule, found, later)
 
 
-def _sums(schedule: Schedule) -> list[list[Sum]]:
-    graph, batch_of = schedule.dependencies, schedule.batch_of
-    return [
-        [
-            Sum(
-                tuple(sorted({graph.worker_of[graph.adders[stage][k]] for k in summed})),
-                1 + batch_of[summed[-1]] - batch_of[summed[0]],
-            )
-            for summed in updates
-        ]
-        for stage, updates in enumerate(schedule.updates)
-    ]
-
-
 def sum_order(schedule: Schedule, joint_updates: bool = False) -> Recurring[Turn]:
     """Return the sums over several workers, as (stage, update), in an order for all of them.
 
-    A worker makes the sums of its stages one after another.  They come here in the order in which
-    a replay of the table completes their gradients, those of a stage in the order of its updates.
-    If all workers keep to it, none waits for another in a circle: a task that waits for a sum comes
-    later in the replay than all gradients of that sum and of those before it.
+    They come in the order in which a replay of the table completes their gradients, those of a
+    stage in the order of its updates.  If all workers keep to it, none waits for another in a
+    circle: a task that waits for a sum comes later in the replay than all gradients of that sum and
+    of those before it.
     """
     shared = {stage for stage, workers in enumerate(schedule.stage_workers) if len(workers) > 1}
     if not shared:

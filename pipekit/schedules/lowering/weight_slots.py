@@ -26,8 +26,8 @@ def weight_slots(
 
     A version lives from its update (0: from the start) to its last reader, and while it is the
     newest.  An update works in place if no later task reads the version before it; else it writes
-    the slot of a version that is dead.  So a stage has as many slots as it ever has versions
-    alive at once, and nothing is copied back.
+    the slot of a dead version.  So a stage has as many slots as it ever has versions alive at once,
+    and nothing is copied back.
 
     With ``stashing`` it is known that each backward reads its forward's version; else a backward
     whose version does not lie where its forward's did raises ScheduleError.  The weights of

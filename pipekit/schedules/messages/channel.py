@@ -1,15 +1,14 @@
 """How messages behave on a channel: what a worker waits for, and what waits behind what.
 
-:class:`Events` are the begin and the end of every action, and what must be over before: the graph
-of a program.  An event waits for all that it needs, never for one of several things; so whether
-everything ends does not depend on how long anything takes.  A circle is a deadlock for all timings,
-and without one there is none for any.
+:class:`Events` are the begin and the end of every action, and what must be over before.  An event
+waits for all that it needs, never for one of several things: a circle is a deadlock for all
+timings, and without one there is none for any.
 """
 
 import math
 import re
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -41,9 +40,8 @@ class MessageChannel:
         waits: whether a worker goes on only when its transfers have ended, as after a blocking
             call.  Otherwise they run beside its tasks, and a task waits for what it needs.
         communicators: transfers of one communicator follow one another in the order of their
-            calls, unless they are one group.  "direction": each direction of a pair of workers has
-            its own; "pair": both directions share one, as in NCCL; "worker": all of a worker's
-            transfers share one, as torch's ``batch_isend_irecv`` runs them.
+            calls, unless they are one group: a "direction" of two workers, a "pair", as in NCCL, or
+            all of a "worker", as torch's ``batch_isend_irecv`` runs them.
         shapes_first: whether the shapes of each group's tensors are exchanged before them, by calls
             that wait, as Megatron's for sequences of variable length.
     """
@@ -62,10 +60,7 @@ class MessageChannel:
     def parse(cls, written: str, **how: Any) -> "MessageChannel":
         """Return a channel by its words: "rendezvous", "eager" (without bound) or "eager:2".
 
-        ``how`` has its other attributes.
-
-        Raises:
-            ValueError: they are none of these.
+        ``how`` has its other attributes.  Raises ValueError for other words.
         """
         found = _WRITTEN.match(written)
         if not found or (found[1] == "rendezvous" and found[2]):
@@ -92,26 +87,24 @@ class MessageChannel:
         return ", ".join(words)
 
 
-Seconds = Callable[[Task | Message], float]
-"""What a task takes, or a message on its way."""
-
-
 class Events:
     """The events of a program on a channel: action ``n`` begins as event 2n, and ends as 2n + 1.
 
     Attributes:
         actions: of all workers, by number.
         worker_of: whose each is.
-        needs: for each event those that must be over, each with how long before.
+        needs: for each event those that must be over, each with how many slots before.
+        outputs: for each send the event of its data.
         over: when each event is over, the first one at 0; None for those that never are.
         mixed_up: a sentence that says which message is received as another; empty: none is.
     """
 
-    def __init__(self, program: MessageProgram, channel: MessageChannel, seconds: Seconds) -> None:
+    def __init__(self, program: MessageProgram, channel: MessageChannel, link: float) -> None:
         self.actions: list[Action] = []
         self.worker_of: list[int] = []
         self.needs: list[dict[int, float]] = []
-        self._channel, self._seconds = channel, seconds
+        self.outputs: dict[int, int] = {}
+        self._channel, self._link = channel, link
         self.mixed_up = ""
         program.require_pairs()
         for worker, groups in enumerate(program.workers):
@@ -124,26 +117,13 @@ class Events:
     @cached_property
     def circle(self) -> list[int]:
         """The fewest events of which each waits for the next, and the last for the first."""
-        among, found, most = self._circling(), list[int](), 8
-        while among and not found:  # most circles are short: look for long ones only then
-            for event in sorted(among):
-                found = self._way_back(event, among, len(found) or most) or found
+        caught = {event for event, time in enumerate(self.over) if time is None}
+        found, most = list[int](), 8
+        while caught and not found:  # most circles are short: look for long ones only then
+            for event in sorted(caught):
+                found = self._way_back(event, caught, len(found) or most) or found
             most *= 2
         return found
-
-    def _circling(self) -> set[int]:
-        """Return the events that never are, without those for which no other of them waits."""
-        caught = {event for event, time in enumerate(self.over) if time is None}
-        waiting = Counter(need for event in caught for need in self.needs[event])
-        idle = [event for event in caught if not waiting[event]]
-        while idle:
-            event = idle.pop()
-            caught.discard(event)
-            for need in self.needs[event]:
-                waiting[need] -= 1
-                if need in caught and not waiting[need]:
-                    idle.append(need)
-        return caught
 
     def _follow(self, worker: int, groups: Iterable[Group]) -> None:
         """Add a worker's actions, in the order of its calls and of its communicators."""
@@ -163,7 +143,7 @@ class Events:
                     begins_after |= dict.fromkeys(last.get(lane, ()), 0.0)
                     running[lane].append(end)
                 else:
-                    takes = self._seconds(action)
+                    takes = float(action.op.slots)
                 if isinstance(action, Task) or self._channel.waits or action.is_shape:
                     waits_for.append(end)
                 self.needs += [begins_after, {end - 1: takes}]
@@ -196,7 +176,7 @@ class Events:
                 f"worker {self.worker_of[send]} sends {sent.content} where worker {sent.peer} "
                 f"receives {received.content}: messages arrive in the order of their sends"
             )
-        takes = 0.0 if sent.is_shape else self._seconds(sent.message)
+        takes = 0.0 if sent.is_shape else self._link
         if self._channel.buffers == 0:
             both = {2 * send: takes, 2 * receive: takes}
             self.needs[2 * send + 1], self.needs[2 * receive + 1] = both, {**both}
@@ -205,23 +185,24 @@ class Events:
 
     def _join_data(self) -> None:
         """Let a task wait for what it receives, and a send for the task whose output it sends."""
+        actions = [*enumerate(zip(self.worker_of, self.actions, strict=True))]
         arrivals: dict[tuple[int, Message | None], int] = {}
         outputs: dict[Message | None, int] = {}
-        for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
+        for number, (worker, action) in actions:
             if isinstance(action, Task):
                 outputs[message_out_of(action)] = 2 * number + 1
             elif action.way is TransferKind.RECEIVE and not action.is_shape:
                 arrivals[worker, action.message] = 2 * number + 1
-        for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
+        for number, (worker, action) in actions:
             if isinstance(action, Task):
                 arrival = arrivals.get((worker, message_into(action)))
                 if arrival is not None:
                     self.needs[2 * number][arrival] = 0.0
             elif action.way is TransferKind.SEND:
+                self.outputs[number] = outputs[action.message]
                 self.needs[2 * number][outputs[action.message]] = 0.0
 
     def _run(self) -> None:
-        """Let events be over, each at the earliest."""
         waiting = [*map(len, self.needs)]
         followers: list[list[int]] = [[] for _ in self.needs]
         for event, needs in enumerate(self.needs):

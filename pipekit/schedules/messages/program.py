@@ -1,7 +1,6 @@
 """A table with its messages: each worker's tasks, sends and receives, in the order of its calls.
 
-A table leaves the order of messages open, since they follow from its tasks.  A framework decides
-it, and so decides whether workers can come to wait for one another.
+The table leaves this order open; a framework decides it, and whether workers hang.
 """
 
 from collections import Counter, defaultdict
@@ -88,27 +87,18 @@ class MessageProgram:
 
     def require_pairs(self) -> None:
         """Raise ScheduleError unless each message that a task needs is sent and received once."""
-        called = Counter(
-            (worker, action.way, action.message)
-            for worker, action in self.actions()
-            if isinstance(action, Transfer) and not action.is_shape
-        )
-        whose = self.table.dependencies.worker_of
-        ends = zip(whose, *ends_of(self.table), strict=True)
-        wanted = {
-            (worker, transfer.way, transfer.message): transfer
-            for worker, *both in ends
-            for transfer in chain(*both)
-        }
-        for key, transfer in wanted.items():
-            if key not in called:
+        called = Counter((w, each) for w, each in self.actions() if isinstance(each, Transfer))
+        ends = zip(self.table.dependencies.worker_of, *ends_of(self.table), strict=True)
+        wanted = dict.fromkeys((worker, each) for worker, *both in ends for each in chain(*both))
+        for worker, transfer in wanted:
+            if (worker, transfer) not in called:
                 raise ScheduleError(
-                    f"worker {key[0]} never calls {transfer}: give every message that crosses "
+                    f"worker {worker} never calls {transfer}: give every message that crosses "
                     f"workers one send and one receive"
                 )
-        for (worker, way, message), times in called.items():
-            what = f"worker {worker} calls {way.value} {Transfer(way, message, -1).content}"
-            if (worker, way, message) not in wanted:
+        for (worker, transfer), times in called.items():
+            what = f"worker {worker} calls {transfer.way.value} {transfer.content}"
+            if (worker, transfer) not in wanted:
                 raise ScheduleError(
                     f"{what}, which no task of the table needs from another worker or sends there"
                 )
@@ -145,27 +135,26 @@ POSTED_AHEAD = 4
 """Receives that our engine has posted from each sender (engine/transports/distributed.py)."""
 
 
-def with_messages(
-    schedule: Schedule, policy: str = "in_order", batches: int | None = None
-) -> MessageProgram:
+def with_messages(schedule: Schedule, policy: str = "in_order") -> MessageProgram:
     """Return a schedule's tasks with the sends and receives of a framework.
 
+    Tasks of other streams are left out: they exchange no activations and gradients.
+
     Args:
-        schedule: one that :func:`pipekit.schedules.check` accepts.
+        schedule: one that :func:`pipekit.schedules.check` accepts; of one without end as many
+            batches as fill the pipeline (:meth:`Schedule.excerpt`).
         policy: "in_order": a worker receives before a task and sends after it.  "batched": as
             "in_order", but a send and the receives behind it are one group, as in Megatron-LM's
             1F1B (``send_forward_recv_backward``).  "torch": a receive stands where its sender has
             come to (torch.distributed.pipelining's ``_add_send_recv``).  "pipekit": our own engine
             over torch.distributed, which posts four receives from each sender ahead.
-            Tasks of other streams are left out: they exchange no activations and gradients.
-        batches: of the schedule; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
     Raises:
         ValueError: there is no such policy.
         ScheduleError: the tasks themselves can never finish.
     """
     require_choice("policy", policy, tuple(POLICIES))
-    table = schedule.excerpt(batches)
+    table = schedule.excerpt()
     Replay(table.dependencies).require_done()
     if table.dependencies.of(lambda op: op.stream):
         own = (tuple(t for t in tasks if not t.op.stream) for tasks in table.workers)
@@ -188,10 +177,9 @@ def _batched(table: Schedule) -> list[list[Group]]:
 
 
 def _torch(table: Schedule) -> list[list[Group]]:
-    """Let workers go on in turn by one task, each with a send behind it.
+    """Let workers go on in turn by one task, or two that run together, with a send behind it.
 
-    The receive goes behind all that its worker has so far, which knows of a message only from then
-    on.  Tasks that run together are one.
+    The receive goes behind all that its worker has so far, which knows of a message only then.
     """
     graph, (_, sends) = table.dependencies, ends_of(table)
     lists: list[list[Group]] = [[] for _ in table.workers]

@@ -1,8 +1,7 @@
 """Programs as torch.distributed.pipelining writes them (``compute_comms``): a cell an action.
 
 ``0SEND_F3`` sends the output of stage 0 for microbatch 3, ``1RECV_F3`` receives it for stage 1, and
-``B`` in place of ``F`` is the gradient that comes back; passes are as in
-:mod:`pipekit.schedules.formats.torch_csv`.
+``B`` is the gradient that comes back; passes are as in :mod:`pipekit.schedules.formats.torch_csv`.
 """
 
 import csv
@@ -25,10 +24,7 @@ _PAYLOADS = {"F": Payload.ACTIVATION, "B": Payload.GRADIENT}
 
 
 def read(source: str | os.PathLike[str]) -> MessageProgram:
-    """Read a table of torch's with its sends and receives.
-
-    Args:
-        source: a file's path, or the CSV text itself (recognised by its line breaks).
+    """Read torch's table with its sends and receives: a file's path, or a text with line breaks.
 
     Raises:
         ScheduleError: a cell is neither a pass nor a message, or a message is of a stage that no
@@ -90,7 +86,6 @@ def _cell(transfer: Transfer) -> str:
 
 
 def _transfer(found: re.Match[str], ranks: Mapping[int, int]) -> Transfer:
-    """Return the transfer of a cell, whose stage is that of the rank that calls it."""
     stage, way, payload = int(found[1]), _WAYS[found[2]], _PAYLOADS[found[3]]
     peer = stage + payload.step if way is TransferKind.SEND else stage - payload.step
     if peer not in ranks:

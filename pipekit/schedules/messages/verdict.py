@@ -1,13 +1,12 @@
 """Whether a program hangs on a channel, what its order of messages costs, and a better order."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, groupby, product
 from operator import itemgetter
 from typing import Any
 
-from pipekit.schedules.clock import PAPER_SLOTS, Walk, graph_needs
+from pipekit.schedules.clock import Walk, graph_needs
 from pipekit.schedules.lowering.steps import Message
 from pipekit.schedules.messages.channel import Events, MessageChannel
 from pipekit.schedules.messages.program import (
@@ -15,13 +14,11 @@ from pipekit.schedules.messages.program import (
     Group,
     MessageProgram,
     Transfer,
-    TransferKind,
     alone,
     grouped,
     message_into,
     message_out_of,
 )
-from pipekit.schedules.ops import Op
 from pipekit.schedules.replay import timed
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
@@ -29,13 +26,9 @@ from pipekit.schedules.task import ScheduleError, Task
 
 @dataclass(frozen=True)
 class MessageVerdict:
-    """What becomes of a program on a channel.
+    """What becomes of a ``program`` on a ``channel``, by its ``events``.
 
-    Attributes:
-        program: of the workers.
-        channel: between them.
-        least: slots of the tasks if nothing waits for a message but the task that needs it.
-        events: of the program on the channel.
+    ``least`` are the slots of the tasks if nothing waits for a message but the task that needs it.
     """
 
     program: MessageProgram
@@ -69,21 +62,13 @@ class MessageVerdict:
 
     @property
     def late(self) -> tuple[float, str]:
-        """By how many slots a send begins after its data is there, since others are before it.
-
-        Of all sends the most, with the words for that one and its worker.
-        """
-        events, ended = self.events, dict[tuple[int, Message | None], float | None]()
-        late, which = 0.0, ""
-        actions = [*zip(events.worker_of, events.actions, strict=True)]
-        for number, (worker, action) in enumerate(actions):
-            if isinstance(action, Task):
-                ended[worker, message_out_of(action)] = events.over[2 * number + 1]
-        for number, (worker, action) in enumerate(actions):
-            if isinstance(action, Transfer) and action.way is TransferKind.SEND:
-                begin, data = events.over[2 * number], ended[worker, action.message]
-                if begin is not None and data is not None and begin - data > late:
-                    late, which = begin - data, f"worker {worker}'s {action}"
+        """The most slots that a send begins after its data is there, and which does, in words."""
+        events, late, which = self.events, 0.0, ""
+        for number, output in events.outputs.items():
+            begin, data = events.over[2 * number], events.over[output]
+            if begin is not None and data is not None and begin - data > late:
+                late = begin - data
+                which = f"worker {events.worker_of[number]}'s {events.actions[number]}"
         return late, which
 
     def __str__(self) -> str:
@@ -101,36 +86,24 @@ class MessageVerdict:
 
 
 def check_messages(
-    program: MessageProgram,
-    channel: MessageChannel,
-    durations: Mapping[Op, float] = PAPER_SLOTS,
-    link: float = 0.0,
+    program: MessageProgram, channel: MessageChannel, link: float = 0.0
 ) -> MessageVerdict:
     """Prove that workers never come to wait for one another, or name the fewest that do.
 
-    Each call of a worker waits for all of what it needs, so that the proof holds for all durations;
-    those given only tell what the order costs.
-
-    Args:
-        program: of :func:`with_messages`, or read by :func:`read_torch_comms`.
-        channel: between the workers.
-        durations: slots of each op; those that are not named are of :data:`PAPER_SLOTS`.
-        link: slots that a message takes.
+    Each call of a worker waits for all of what it needs, so that the proof holds however long
+    anything takes; each op's own slots, and those of a message (``link``), only tell what the order
+    costs.  The ``program`` is of :func:`with_messages`, or read by :func:`read_torch_comms`; the
+    ``channel`` is between its workers.
 
     Raises:
         ScheduleError: the tasks themselves can never finish, or a message that one of them needs is
             not sent and received once.
     """
-
-    def lasting(each: Task | Message) -> float:
-        return each.op.slots_in(durations) if isinstance(each, Task) else link
-
-    events = Events(program, channel, lasting)
-    least = max(replayed(program.table, durations, link).ends)
-    return MessageVerdict(program, channel, least, events)
+    events = Events(program, channel, link)
+    return MessageVerdict(program, channel, max(replayed(program.table, link).ends), events)
 
 
-def replayed(table: Schedule, durations: Mapping[Op, float], link: float) -> Walk:
+def replayed(table: Schedule, link: float) -> Walk:
     """Return the clock of a table in which only tasks wait for messages, of ``link`` slots."""
     graph = table.dependencies
     needs = graph_needs(graph)
@@ -139,7 +112,7 @@ def replayed(table: Schedule, durations: Mapping[Op, float], link: float) -> Wal
             needs[number] = tuple(
                 (need, link if need == source else delay) for need, delay in needs[number]
             )
-    return timed(graph, [op.slots_in(durations) for op, *_ in graph.tasks], needs)
+    return timed(graph, [op.slots for op, *_ in graph.tasks], needs)
 
 
 def _in_words(cycle: tuple[tuple[int, Action], ...]) -> str:
@@ -157,31 +130,24 @@ def _in_words(cycle: tuple[tuple[int, Action], ...]) -> str:
     return "; that waits for ".join([*stays, f"worker {runs[0][0][0]}'s {runs[0][0][1]}"])
 
 
-def repair(
-    program: MessageProgram,
-    channel: MessageChannel,
-    durations: Mapping[Op, float] = PAPER_SLOTS,
-    link: float = 0.0,
-) -> MessageVerdict:
+def repair(program: MessageProgram, channel: MessageChannel, link: float = 0.0) -> MessageVerdict:
     """Return the verdict on the best of some orders: the given one, and four that never hang.
 
     In these four all workers call their transfers in the order of one list of all messages, so that
     the first message that is not through can always go on.  The list has each message where it is
     sent, or where it is needed, in a replay in which nothing waits for messages; what a worker
-    calls between two tasks is one group, or one call after another.
-
-    Returns:
-        The verdict on the order with the fewest slots; ``verdict.program`` is the order, and
-        ``verdict.slots / verdict.least`` says how far at most it is from the best.
+    calls between two tasks is one group, or one call after another.  The order is
+    ``verdict.program``, and ``verdict.slots / verdict.least`` says how far at most it is from the
+    best.
 
     Raises:
         ScheduleError: none of them is sound on this channel.
     """
-    clock = replayed(program.table, durations, link)
+    clock = replayed(program.table, link)
     orders = [program]
     for late, in_groups in product((False, True), repeat=2):
         orders.append(_in_one_order(program, clock, late, in_groups))
-    tried = [check_messages(order, channel, durations, link) for order in orders]
+    tried = [check_messages(order, channel, link) for order in orders]
     sound = [verdict for verdict in tried if verdict.slots is not None]
     if not sound:
         raise ScheduleError(f"no order was found that never hangs: {tried[-1]}")
@@ -193,8 +159,7 @@ def _in_one_order(
 ) -> MessageProgram:
     """Return a program whose workers all call their transfers in one order.
 
-    A message stands before the task that needs it if ``late``, else behind its sender; transfers
-    between two tasks may be ``in_groups``.  Nothing waits for messages in the ``clock``.
+    A message stands before the task that needs it if ``late``, else behind its sender.
     """
     tasks = program.table.dependencies.tasks
     place: dict[Task | Message | None, tuple[Any, ...]] = {}

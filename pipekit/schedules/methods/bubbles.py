@@ -38,8 +38,8 @@ def filled(
     Args:
         schedule: by a method that flushes; several batches (``flush(4, 8).take(3).repeat()``) have
             more idle time for the same work.
-        behind: the work that may begin on the same worker when a task is over, of the schedule or
-            of the work itself; called once a task.
+        behind: returns the work that may begin on the same worker when a task is over, of the
+            schedule or of the work itself.
         durations: slots of each op, as in :func:`.slots`, by which idle time is found.
 
     Raises:
@@ -71,17 +71,13 @@ def filled(
 def recomputed(
     schedule: Schedule, stages: Collection[int], durations: Mapping[Op, float] = PAPER_SLOTS
 ) -> Schedule:
-    """Return a schedule in which some stages' forwards run again, where their workers would wait.
+    """Return a schedule in which some ``stages``' forwards run again where workers would wait.
 
-    Such a recomputation stands in the last idle time before its backward that is long enough, or
-    right before the backward if there is none (Lynx, Chen et al., arXiv 2406.08756; which stages
+    A recomputation stands in the last idle time before its backward that is long enough, or right
+    before the backward if there is none (Lynx, Chen et al., arXiv 2406.08756; which stages
     recompute, AdaPipe decides, Sun et al., ASPLOS 2024).  From it on the microbatch's activations
-    are there in full.
-
-    Args:
-        schedule: by a method that flushes.
-        stages: those that recompute.
-        durations: slots of each op, as in :func:`.slots`, by which idle time is found.
+    are there in full.  The ``schedule`` flushes; idle time is found by ``durations``, as in
+    :func:`filled`.
 
     Raises:
         ScheduleError: the batches do not end with a flush.
@@ -110,13 +106,10 @@ def pipefisher(stages: int, microbatches: int) -> Schedule:
 
     A microbatch's curvature may be computed once it is backward, and the factors of a stage are
     inverted once they have all microbatches of a batch.  This takes the bubbles of as many batches
-    as it needs, the fewest; then it begins again with the newest batch, and an update preconditions
-    by the last inverses there are (Osawa et al., PipeFisher, MLSys 2023, arXiv 2211.14133).
-
-    Preconditioning counts as part of an update.  The memory of factors, and of the inputs and
-    gradients that wait for their curvature, is in no table of costs.  What the two ops take,
-    ``Costs(ops={CURVATURE: ..., INVERSION: ...})`` says; here one slot and two.  Each of the
-    ``stages`` has a worker, each batch ``microbatches``.
+    as it needs, the fewest; an update preconditions by the last inverses there are, as a part of it
+    (Osawa et al., PipeFisher, MLSys 2023, arXiv 2211.14133).  The memory of factors and of what
+    waits for its curvature is not counted; seconds are ``Costs(ops={CURVATURE: ..., INVERSION:
+    ...})``.  Each of the ``stages`` has a worker, each batch ``microbatches``.
 
     Raises:
         ScheduleError: a count is below 1, or there is a single stage, which has no bubble.
@@ -145,7 +138,7 @@ def _idle(schedule: Schedule, durations: Mapping[Op, float]) -> list[list[float]
     """Return how long each worker waits before each task of its list, and behind the last one.
 
     Nothing comes before what runs on another stream, or together with the task before it.  A period
-    is one between others; behind the last task of a finite schedule a worker waits for the others'.
+    is one between others; behind a finite schedule's last task a worker waits for the others'.
     """
     endless = schedule.is_endless
     some = schedule.take(3 * len(schedule.batch_stops)) if endless else schedule

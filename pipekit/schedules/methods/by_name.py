@@ -26,8 +26,7 @@ class NamedMethod:
         """Return a schedule without end.
 
         Args:
-            stages: how many, or on how many workers each of them is; None: as many as the method
-                has on so many workers at least.
+            stages: how many, or the workers of each; None: as many as these have at least.
             microbatches: of a batch.
             workers: how many share the stages; None: as few stages on each as the method has.
 
@@ -70,7 +69,6 @@ class NamedMethod:
 
 
 def _on(workers: int | None, schedule: Schedule) -> Schedule:
-    """Return the schedule if it is on so many workers, or else raise ScheduleError."""
     if workers not in (None, schedule.worker_count):
         raise ScheduleError(
             f"{schedule.title} puts {schedule.stages} stages on {schedule.worker_count} workers, "
@@ -95,13 +93,8 @@ def batches_of(name: str, stages: int | Sequence[int], microbatches: int, batche
     return TABLES[name](stages, microbatches).take(batches * each)
 
 
-def named_schedules(
-    stages: int, workers: int, microbatches: int, two_directions: bool = True
-) -> Iterator[Schedule]:
-    """Yield one batch of every method that flushes and has so many stages on so many workers.
-
-    ``two_directions`` says whether a stage may be on two workers, as Chimera's are.
-    """
+def named_schedules(stages: int, workers: int, microbatches: int) -> Iterator[Schedule]:
+    """Yield one batch of every method that flushes and has so many stages, each on one worker."""
     for name, method in METHODS.items():
         if name in PER_MINIBATCH:
             continue
@@ -109,16 +102,13 @@ def named_schedules(
             schedule = method(stages, microbatches)
         except ScheduleError:  # not with these counts
             continue
-        fits = two_directions or all(len(homes) == 1 for homes in schedule.stage_workers)
+        fits = all(len(homes) == 1 for homes in schedule.stage_workers)
         if fits and schedule.is_closed and schedule.stashing and schedule.worker_count == workers:
             yield schedule.take(1)
 
 
 def stages_a_worker(name: str) -> int:
-    """Return how many stages a method has for each worker.
-
-    With two directions that is one, which has two copies.
-    """
+    """Return how many stages a method has for each worker, two directions counted as one."""
     return names.TABLES[name].stages_a_worker
 
 

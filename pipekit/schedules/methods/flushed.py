@@ -25,14 +25,9 @@ def flushed(
     workers: Iterable[Iterable[Pass]],
     overlaps: Collection[tuple[Pass, Pass]] = (),
 ) -> Schedule:
-    """Return the schedule without end of such batches (:meth:`.Schedule.one_batch`).
+    """Return the schedule without end of such batches; those of batch ``t`` read version ``t``.
 
-    What most methods are: a list of passes a worker, on one weight version a batch.
-
-    Args:
-        name: the method's.
-        workers: of each worker, the passes of a batch in their order: (op, stage, microbatch).
-        overlaps: pairs of a forward and a backward that run together.
+    The arguments are those of :meth:`.Schedule.one_batch`: ``name``, ``workers``, ``overlaps``.
     """
     return Schedule.one_batch(name, workers, overlaps).repeat()
 
@@ -45,8 +40,7 @@ given are the list, and the tasks that run together with the one before."""
 def inserted(schedule: Schedule, more: More, name: str) -> Schedule:
     """Return a schedule of whole batches with further tasks in it, under another name.
 
-    Raises:
-        ScheduleError: the batches are not whole: they do not end with a flush.
+    Raises ScheduleError unless the batches end with a flush.
     """
     endless = schedule if schedule.is_endless else schedule.repeat()
     if not endless.is_closed:

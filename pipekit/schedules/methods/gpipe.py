@@ -12,10 +12,8 @@ from pipekit.schedules.task import Task
 def gpipe(stages: int, microbatches: int) -> Schedule:
     """Return GPipe's schedule: all forwards, all backwards, one update (section 3.2, Figure 2c).
 
-    Every microbatch of batch ``t`` reads version ``t``.  Backwards run in the order of the
-    forwards, as PipeDream-2BW's Figure 3 draws them; GPipe's own Figure 2c draws them reversed,
-    which idles no less and sums the same gradients.  Each of the ``stages`` has a worker, each
-    batch ``microbatches``.
+    Backwards run in the order of the forwards, as in PipeDream-2BW's Figure 3; Figure 2c reverses
+    them, which idles no less.  Each of the ``stages`` has a worker, each batch ``microbatches``.
     """
     require_positive(stages=stages, microbatches=microbatches)
     order = [(op, k) for op in (Op.FORWARD, Op.BACKWARD) for k in range(microbatches)]
@@ -23,21 +21,15 @@ def gpipe(stages: int, microbatches: int) -> Schedule:
 
 
 def model_parallel(stages: int) -> Schedule:
-    """Return the schedule without pipelining: one minibatch at a time (PipeDream, Figure 3).
-
-    Args:
-        stages: how many stages, one worker each.
-    """
+    """Return the schedule without pipelining: one minibatch at a time (PipeDream, Figure 3)."""
     return replace(gpipe(stages, microbatches=1), name="model parallel")
 
 
 def inference(stages: int, homes: Sequence[int] | None = None, workers: int = 0) -> Schedule:
     """Return the schedule that streams microbatches forward through ``stages``, for evaluation.
 
-    Args:
-        stages: how many stages.
-        homes: the worker of each stage; by default one each.
-        workers: how many there are, if more than that; the others are idle.
+    ``homes`` has the worker of each stage, by default one each; ``workers`` is how many there are,
+    if more than that: the others are idle.
     """
     require_positive(stages=stages)
     homes = homes or range(stages)

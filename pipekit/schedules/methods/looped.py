@@ -14,59 +14,43 @@ from pipekit.schedules.task import ScheduleError
 
 
 def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return interleaved 1F1B's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return interleaved 1F1B's schedule.
 
     Worker ``w`` has the stages ``w``, ``w + workers``, ``w + 2 workers``, ... (Narayanan et al.,
     Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC '21, section
     2.2 and Figure 4).  With v of them and as many microbatches as workers or more, the bubble is
-    1 / v of :func:`.flush`'s on these workers; in return each microbatch crosses v times as many
-    links, and more of them are in flight.
-
-    A worker runs some microbatches through its first stage, then the same ones through its next,
-    and so on.  There these are ``workers`` at a time, which must divide ``microbatches``; here any
-    number is cut into even rounds of so many or more.  The ``workers`` have two or more of the
-    ``stages`` each, each batch has ``microbatches``.
+    1 / v of :func:`.flush`'s; in return each microbatch crosses v times as many links, and more of
+    them are in flight.  A worker runs a round of microbatches through its first stage, then through
+    its next, and so on: there ``workers`` at a time, here even rounds of so many or more.  The
+    ``workers`` have two or more of the ``stages`` each, each batch has ``microbatches``.
     """
-    loop = _loop(stages, microbatches, workers, "interleaved", "flush")
     # Each worker behind needs one forward to have work at once, and one more so that messages have
     # time to arrive.
-    each = (_interleaved(own, microbatches, workers, ahead=2) for own in loop)
-    return flushed("interleaved 1F1B", each)
+    return flushed("interleaved 1F1B", _interleaved(stages, microbatches, workers, ahead=2))
 
 
 def gis(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return the generalized interleaved schedule, GIS, on one version a batch.
+    """Return the generalized interleaved schedule, GIS (Wan et al., PipeOffload, arXiv 2503.01328).
 
-    Interleaved 1F1B that admits one forward ahead for each worker behind, and not two, so that no
-    time is left for messages.  It is as long, with as many passes in flight as there are stages,
-    where :func:`interleaved` has ``workers - 1`` more (Wan et al., PipeOffload, ICML 2025, arXiv
-    2503.01328).  The ``workers`` have two or more of the ``stages`` each, each batch has
-    ``microbatches``.
+    :func:`interleaved` that admits one forward ahead for each worker behind, and not two: it is as
+    long, has ``workers - 1`` fewer passes in flight, and leaves no time for messages.  ``stages``
+    and ``microbatches`` are as there.
     """
-    return flushed("GIS", generalized(stages, microbatches, workers, workers))
+    return flushed("GIS", _interleaved(stages, microbatches, workers, ahead=1))
 
 
 def gis_h(stages: int, microbatches: int, *, workers: int) -> Schedule:
     """Return GIS-H's schedule: :func:`gis` in rounds of half as many microbatches.
 
     With ``p`` workers and ``v`` stages each, the first worker has ``p + (v - 1) ceil(p / 2)``
-    passes in flight, if rounds of ``ceil(p / 2)`` divide the microbatches: this tends to half of
-    GIS's ``p v`` as ``v`` grows (PipeOffload; the least ``interleave_group_size`` in
+    passes in flight, if rounds of ``ceil(p / 2)`` divide the microbatches: half of GIS's as ``v``
+    grows (PipeOffload; the least ``interleave_group_size`` in
     github.com/sail-sg/zero-bubble-pipeline-parallelism).  A gradient has to come back through all
-    workers in such a round, so that backwards are in two parts, of which the one for the input is
-    waited for.  The ``workers`` have two or more of the ``stages`` each, each batch has
-    ``microbatches``.
+    workers in such a round, so that backwards are in two parts.  ``stages``, ``microbatches`` and
+    ``workers`` are as for :func:`interleaved`.
     """
-    each = generalized(stages, microbatches, workers, -(-workers // 2))
+    each = _interleaved(stages, microbatches, workers, ahead=1, group=-(-workers // 2))
     return flushed("GIS-H", (split_backwards(passes, waiting=0) for passes in each))
-
-
-def generalized(
-    stages: int, microbatches: int, workers: int, group: int
-) -> Iterator[Iterator[Pass]]:
-    """Yield each worker's passes of GIS, with so many microbatches a round."""
-    loop = _loop(stages, microbatches, workers, "interleaved", "flush")
-    return (_interleaved(own, microbatches, workers, ahead=1, group=group) for own in loop)
 
 
 def uniform(stages: int, microbatches: int, workers: int) -> Iterator[list[Pass]]:
@@ -93,37 +77,27 @@ def uniform(stages: int, microbatches: int, workers: int) -> Iterator[list[Pass]
 
 
 def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return interleaved 1F1B with backwards in two parts, on one version a batch.
+    """Return interleaved 1F1B with backwards in two parts, as :func:`.zb_h1` is 1F1B with these.
 
-    What :func:`.zb_h1` is to 1F1B, this is to interleaved 1F1B; it is what
-    ``torch.distributed.pipelining`` generates as ``ScheduleInterleavedZeroBubble``, there only for
-    microbatches that divide into equal rounds.  Worker ``w`` (from 0) of ``p`` has ``v`` stages,
-    ``w``, ``w + p``, ..., and four phases:
-
-    - warm-up: a round of microbatches through all its stages but one, and ``p - 1 - w`` forwards;
-    - filling: ``w`` times F I;
-    - steady: F I W, each W that of the pass ``w`` before;
-    - drain: I W, and ``w`` times W.
-
-    The ``workers`` have two or more of the ``stages`` each, each batch has ``microbatches``.
+    It is ``ScheduleInterleavedZeroBubble`` of ``torch.distributed.pipelining``, there only for
+    equal rounds.  Worker ``w`` (from 0) of ``p`` runs a round of microbatches through all its
+    stages but one, then ``p - 1 - w`` forwards; ``w`` times F I; then F I W, each W that of the
+    pass ``w`` before; and at last I W and ``w`` times W.  ``stages``, ``microbatches`` and
+    ``workers`` are as for :func:`interleaved`.
     """
-    loop = _loop(stages, microbatches, workers, "interleaved", "zb_h1")
-    each = (_interleaved(own, microbatches, workers, ahead=1) for own in loop)
+    each = _interleaved(stages, microbatches, workers, ahead=1, straight="zb_h1")
     split = (split_backwards(passes, waiting=worker) for worker, passes in enumerate(each))
     return flushed("interleaved zero bubble", split)
 
 
 def looped_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return the looped breadth-first schedule, on one version a batch.
+    """Return the looped breadth-first schedule (Lamy-Poirier, MLSys 2023, arXiv 2211.05953).
 
-    Worker ``w`` has the stages ``w``, ``w + workers``, ... as in interleaved 1F1B, and runs the
-    forwards of all microbatches through the first of them, then through the next, and so on; then
-    the backwards, last stage first (Lamy-Poirier, Breadth-First Pipeline Parallelism, MLSys 2023,
-    arXiv 2211.05953).  So a stage's weights are needed in one piece of time, and all of its
-    gradients come early.  The bubble is that of interleaved 1F1B; all activations are kept.
-    ``torch.distributed.pipelining`` runs the backwards of a stage in reversed order, which idles no
-    less, and sums gradients in that order.  The ``workers`` have two or more of the ``stages``
-    each, each batch has ``microbatches``.
+    Each worker runs the forwards of all microbatches through its first stage, then through the
+    next, and so on; then the backwards, last stage first.  So a stage's weights are needed in one
+    piece of time, and all of its gradients come early.  The bubble is that of interleaved 1F1B; all
+    activations are kept.  ``torch.distributed.pipelining`` reverses a stage's backwards, which
+    idles no less.  ``stages``, ``microbatches`` and ``workers`` are as for :func:`interleaved`.
     """
 
     def passes(own: range) -> list[Pass]:
@@ -137,7 +111,6 @@ def looped_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
 def _loop(
     stages: int, microbatches: int, workers: int, method: str, straight: str
 ) -> Iterator[range]:
-    """Return each worker's stages in a loop."""
     require_positive(stages=stages, workers=workers)
     if stages % workers or stages == workers:
         raise ScheduleError(
@@ -149,43 +122,46 @@ def _loop(
 
 
 def _interleaved(
-    own: range, microbatches: int, workers: int, *, ahead: int, group: int | None = None
-) -> Iterator[Pass]:
-    """Yield a worker's passes of a batch: all its stages but one for a round of microbatches.
+    stages: int,
+    microbatches: int,
+    workers: int,
+    *,
+    ahead: int,
+    group: int | None = None,
+    straight: str = "flush",
+) -> Iterator[Iterator[Pass]]:
+    """Return each worker's passes of a batch: all its stages but one for a round of microbatches.
 
-    Then come ``ahead`` forwards for each worker behind, before it alternates.
+    Then come ``ahead`` forwards for each worker behind, before it alternates.  A batch is cut into
+    rounds of ``group`` microbatches or more, the larger ones first.
     """
-    # A batch in parts of ``group`` microbatches or more, the larger ones first.
+    loop = _loop(stages, microbatches, workers, "interleaved", straight)
     parts = np.array_split(range(microbatches), max(1, microbatches // (group or workers)))
     rounds = [part.tolist() for part in parts]
-    order = {
-        Op.FORWARD: [(stage, k) for some in rounds for stage in own for k in some],
-        Op.BACKWARD: [(stage, k) for some in rounds for stage in reversed(own) for k in some],
-    }
-    behind = workers - 1 - own[0]
-    in_flight = (len(own) - 1) * len(rounds[0]) + ahead * behind + 1
-    for op, position in alternate(range(len(own) * microbatches), in_flight):
-        yield op, *order[op][position]
+
+    def passes(own: range) -> Iterator[Pass]:
+        order = {
+            Op.FORWARD: [(stage, k) for some in rounds for stage in own for k in some],
+            Op.BACKWARD: [(stage, k) for some in rounds for stage in reversed(own) for k in some],
+        }
+        behind = workers - 1 - own[0]
+        in_flight = (len(own) - 1) * len(rounds[0]) + ahead * behind + 1
+        for op, position in alternate(range(len(own) * microbatches), in_flight):
+            yield op, *order[op][position]
+
+    return map(passes, loop)
 
 
 def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return Hanayo's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return Hanayo's schedule: stages go down the workers and back, once for each wave.
 
-    The stages go down the workers and back, once for each wave: with ``p`` workers and W waves
-    worker ``w`` has the stages ``w``, ``2 p - 1 - w``, ``2 p + w``, ... ``2 W`` of them (Hanayo:
-    Harnessing Wave-like Pipeline Parallelism, SC '23, arXiv 2308.15762).  It is Chimera without the
-    second copy of the weights: where that sends microbatches from both ends, here the same ones
-    come back.
-
-    The paper draws its order and gives no rule for it.  Here a free worker takes, of what is ready,
-    a backward before a forward, and of each kind the earliest microbatch's, the last of its stages
-    first; a microbatch begins when fewer than ``p`` are on their way, so that no worker keeps more
-    activations than 1F1B's first; and each pass takes one slot.
-
-    Args:
-        stages: how many stages, ``2 W`` a worker.
-        microbatches: microbatches in each batch.
-        workers: how many workers share the stages.
+    With ``p`` workers and W waves worker ``w`` has the stages ``w``, ``2 p - 1 - w``, ``2 p + w``,
+    ... (SC '23, arXiv 2308.15762): Chimera without the second copy of the weights.  The paper draws
+    its order and gives no rule for it.  Here a free worker takes, of what is ready, a backward
+    before a forward, and of each kind the earliest microbatch's, the last of its stages first; a
+    microbatch begins when fewer than ``p`` are on their way, so that no worker keeps more
+    activations than 1F1B's first; and each pass takes one slot.  The ``workers`` have ``2 W`` of
+    the ``stages`` each, each batch has ``microbatches``.
 
     Raises:
         ScheduleError: a count is below 1, or the stages are no whole number of waves.
@@ -194,8 +170,7 @@ def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
     if stages % (2 * workers):
         raise ScheduleError(
             f"{stages} stages are not a whole number of waves over {workers} workers: use a "
-            "multiple "
-            f"of {2 * workers}"
+            f"multiple of {2 * workers}"
         )
     homes = [*range(workers), *reversed(range(workers))] * (stages // (2 * workers))
     policy = Policy([workers, *[math.inf] * (stages - 1)])

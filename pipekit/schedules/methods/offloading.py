@@ -21,10 +21,9 @@ def bpipe(stages: int, microbatches: int) -> Schedule:
 
     Worker ``w`` (from 0) of the first half evicts to worker ``p - 1 - w``, and loads from there in
     time, so that neither has more than ``ceil((p + 2) / 2)`` microbatches' activations, where
-    1F1B's first worker has ``p`` (Kim et al., BPipe, ICML 2023).  Of a pair one transfer is under
-    way at a time as long as it takes no longer than a forward: an eviction beside a backward, or a
-    forward of the warm-up; a load beside a forward.  The newest are evicted, which are needed last.
-    Each of the ``stages`` has a worker, each batch ``microbatches``.
+    1F1B's first worker has ``p`` (Kim et al., BPipe, ICML 2023).  The newest are evicted, which are
+    needed last.  Of a pair one transfer is under way at a time if it takes no longer than a
+    forward.  Each of the ``stages`` has a worker, each batch ``microbatches``.
     """
 
     def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
@@ -51,15 +50,12 @@ def pipe_offload(
 ) -> Schedule:
     """Return PipeOffload's schedule: interleaved evenly in time, with activations on the host.
 
-    Offloaded are those of each worker's first stages, which wait longest for their backwards (Wan
-    et al., PipeOffload, ICML 2025, arXiv 2503.01328, sections 2 and 3.2).  With half of ``v``
-    stages offloaded a worker of ``p`` keeps about ``p (v + 2) / 8`` passes' activations, and four
-    passes' with all of them; GIS keeps ``p v``.  The bubble is less than 1F1B's.
-
-    Args:
-        stages, microbatches: how many stages, and microbatches a batch.
-        workers: how many share the stages, each two or more.
-        offloaded_stages: of each worker; None: half of them, rounded up (PO-H); all is PO-F.
+    Each worker's first stages offload, which wait longest for their backwards (Wan et al., ICML
+    2025, arXiv 2503.01328, sections 2 and 3.2).  With half of ``v`` stages offloaded a worker of
+    ``p`` keeps about ``p (v + 2) / 8`` passes' activations, and four passes' with all of them; GIS
+    keeps ``p v``.  The ``workers`` have two or more of the ``stages`` each, of which
+    ``offloaded_stages`` offload, by default half, rounded up (PO-H; all is PO-F); each batch has
+    ``microbatches``.
 
     Raises:
         ScheduleError: a count is below 1, or the stages cannot be shared so.
@@ -74,15 +70,10 @@ def pipe_offload(
 
 
 def offloaded(schedule: Schedule, stages: Collection[int]) -> Schedule:
-    """Return a schedule in which some stages' activations are on the host between their passes.
+    """Return a ``schedule`` that flushes with some ``stages``' activations on the host meanwhile.
 
     They go right behind the forward, and come back when the last backward but one before theirs is
-    over; what would hardly be away stays.
-
-    Args:
-        schedule: by a method that flushes.
-        stages: those that offload; with several stages a worker its first ones save most, since
-            they wait longest.
+    over; what would hardly be away stays.  A worker's first stages save most: they wait longest.
 
     Raises:
         ScheduleError: the batches do not end with a flush.
@@ -107,22 +98,19 @@ def _away(tasks: Tasks, stages: Collection[int]) -> dict[Place, int]:
 
 
 def _forwards(tasks: Tasks) -> dict[Place, int]:
-    """Return the number of each stage's and microbatch's forward."""
     return {task[1:3]: n for n, task in enumerate(tasks) if task.op is Op.FORWARD}
 
 
-def _backwards(tasks: Tasks) -> list[int]:
-    """Return the numbers of the tasks that use activations up."""
+def _backwards(tasks: Tasks) -> list[int]:  # that use activations up
     return [n for n, task in enumerate(tasks) if ACTIVATIONS in task.op.takes]
 
 
 def _moved(
     tasks: Tasks, second: Collection[Task], loads: Mapping[Place, int], peer: int | None = None
 ) -> Iterator[tuple[int, Task]]:
-    """Yield transfers of activations, away behind their forward and back; see :data:`.More`.
+    """Yield transfers of activations, away behind their forward and back behind ``loads``' tasks.
 
-    They come back behind the tasks that ``loads`` says, from the ``peer`` or the host.  No transfer
-    parts tasks that run together.
+    They go to the ``peer``, or the host.  No transfer parts tasks that run together.
     """
     away, back = (OFFLOAD, LOAD) if peer is None else (OFFLOAD.to(peer), LOAD.to(peer))
     forwards = _forwards(tasks)

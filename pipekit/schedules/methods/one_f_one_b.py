@@ -1,8 +1,7 @@
 """1F1B: one forward, one backward, in turn; with backwards in two parts, or chunks of sequences.
 
 A chunk attends to those before it, so that a stage runs the chunks of a microbatch forward in order
-and backward in the reverse one.  With a causal model later chunks take longer:
-``Costs(profile, chunks=...)`` says by how much.
+and backward in the reverse one.  How much longer later ones take ``Costs(chunks=...)`` says.
 """
 
 from collections import deque
@@ -19,13 +18,9 @@ from pipekit.schedules.task import ScheduleError, Task
 def flush(stages: int, microbatches: int, in_flight: Sequence[int] | None = None) -> Schedule:
     """Return PipeDream-Flush's schedule (PipeDream-2BW, section 3.2, Figure 3).
 
-    Every microbatch of batch ``t`` reads version ``t``.  As long as GPipe's, with at most
-    ``stages`` microbatches in flight instead of ``microbatches``.
-
-    Args:
-        stages, microbatches: how many stages, one worker each, and microbatches a batch.
-        in_flight: microbatches in flight on each stage; by default as many as stages from it on.
-            More hide links that take time, as in :func:`eager`.
+    Each of the ``stages`` has a worker, each batch ``microbatches``.  ``in_flight`` are the
+    microbatches in flight on each stage, by default as many as stages from it on; more hide links
+    that take time.
 
     Raises:
         ScheduleError: a count is below 1, or ``in_flight`` does not fit the stages.
@@ -38,12 +33,10 @@ def eager(stages: int, microbatches: int) -> Schedule:
     """Return eager 1F1B's schedule: twice 1F1B's warm-up, so that links may take time.
 
     Worker ``w`` (from 0) of ``p`` admits ``2 (p - 1 - w)`` forwards before it alternates, where
-    :func:`flush` admits half as many (Zhuang et al., On Optimizing the Communication of Model
-    Parallelism, MLSys 2023, arXiv 2211.05322; in its code, github.com/alpa-projects/alpa,
-    ``OverlapFriendlyPipeDreamSchedule``).  Without links it is as long; with slow ones, a message
-    on its way there or back keeps nobody waiting as long as it takes no longer than a pass.  Worker
-    ``w`` has ``2 (p - w) - 1`` microbatches in flight.  Each of the ``stages`` has a worker, each
-    batch ``microbatches``.
+    :func:`flush` admits half as many (Zhuang et al., MLSys 2023, arXiv 2211.05322;
+    ``OverlapFriendlyPipeDreamSchedule`` in github.com/alpa-projects/alpa).  A message on its way
+    there or back keeps nobody waiting as long as it takes no longer than a pass.  Each of the
+    ``stages`` has a worker, each batch ``microbatches``.
     """
     return _in_flight("eager 1F1B", stages, microbatches, lambda w: 2 * (stages - w) - 1)
 
@@ -59,28 +52,20 @@ def zb_h1(stages: int, microbatches: int) -> Schedule:
     - steady: F I W, each W that of the microbatch ``w`` before;
     - drain: I W, and ``w`` times W.
 
-    With F, I and W the time of each pass, one batch takes m (F + I + W) + (p - 1) (F + I - W) if W
-    is not longer than F or I; else more.  Each of the ``stages`` has a worker, each batch
-    ``microbatches``.
+    One batch takes m (F + I + W) + (p - 1) (F + I - W) if W is not longer than F or I; else more.
+    Each of the ``stages`` has a worker, each batch ``microbatches``.
     """
     return _in_flight("ZB-H1", stages, microbatches, lambda w: stages - w, lambda w: w)
 
 
 def zb_h2(stages: int, microbatches: int) -> Schedule:
-    """Return ZB-H2's schedule: twice 1F1B's memory for no bubble in a worker's span.
+    """Return ZB-H2's schedule: twice 1F1B's memory for no bubble in a worker's span (section 2.2).
 
-    Worker ``w`` (from 0) of ``p`` goes through four phases (Qi et al., Zero Bubble Pipeline
-    Parallelism, ICLR 2024, section 2.2, Figure 3 below):
-
-    - warm-up: ``2 (p - 1 - w)`` forwards, enough to fill the time until the first I;
-    - filling: ``2 w`` times F I, so that every worker has ``2 p - 1`` microbatches in flight;
-    - steady: F I W, each W that of the microbatch ``2 w`` before;
-    - drain: I W, and ``2 w`` times W.
-
-    With passes that take equally long, no worker idles between its first task and its last.  All
-    begin and stop one after the other, so that the makespan of a single batch is that of
-    :func:`zb_h1`; the gain shows when batches follow one another, and no update waits for other
-    workers.  Each of the ``stages`` has a worker, each batch ``microbatches``.
+    The phases are those of :func:`zb_h1` with ``2 (p - 1 - w)`` forwards, enough to fill the time
+    until the first I, and ``2 w`` in place of ``w``.  With passes that take equally long, no worker
+    idles between its first task and its last.  A single batch takes as long as with ZB-H1, since
+    workers begin and stop one after the other: the gain shows over several, if no update waits for
+    other workers.  Each of the ``stages`` has a worker, each batch ``microbatches``.
     """
     in_flight = (lambda w: 2 * (stages - w) - 1), (lambda w: 2 * w)
     return _in_flight("ZB-H2", stages, microbatches, *in_flight)
@@ -89,8 +74,7 @@ def zb_h2(stages: int, microbatches: int) -> Schedule:
 def depths_of(stages: int, in_flight: Sequence[int] | None) -> Sequence[int]:
     """Return how many microbatches each stage has in flight: if None, as many as stages from it on.
 
-    Raises:
-        ScheduleError: there is not a count of at least 1 for each stage.
+    Raises ScheduleError unless there is a count of at least 1 for each stage.
     """
     require_positive(stages=stages)
     if in_flight is None:
@@ -110,7 +94,6 @@ def _in_flight(
     in_flight: Callable[[int], int],
     waiting: Callable[[int], int] | None = None,
 ) -> Schedule:
-    """Return batches of 1F1B, by what each worker has in flight and waiting."""
     require_positive(stages=stages, microbatches=microbatches)
 
     def passes(worker: int) -> Iterator[Pass]:
@@ -122,14 +105,10 @@ def _in_flight(
 
 
 def alternate(microbatches: range, in_flight: int) -> Iterator[tuple[Op, int]]:
-    """Yield ``(op, microbatch)`` as one worker runs them (PipeDream, section 3.3).
+    """Yield ``(op, microbatch)`` as one worker runs a batch's ``microbatches`` (PipeDream, 3.3).
 
     It first admits ``in_flight - 1`` forwards, so that with the next one ``in_flight`` are in
-    flight; then it alternates, so that no worker of a balanced pipeline idles; at last it drains.
-
-    Args:
-        microbatches: those of a batch.
-        in_flight: how many of them the worker has in flight at most.
+    flight; then it alternates; at last it drains.
     """
     warm_up = min(in_flight - 1, len(microbatches))
     for k in microbatches[:warm_up]:
@@ -160,9 +139,9 @@ def without_end(
 ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
     """Return the head and the period of a worker that alternates without end.
 
-    Its passes are numbered by their place, from 0: of all minibatches on a worker without
-    replicas.  ``in_flight`` forwards ahead of the backwards, it goes on as :func:`alternate` does.
-    From the backward ``settled`` on, tasks are those of ``period`` backwards before, but later.
+    Its passes are numbered by their place, from 0.  ``in_flight`` forwards ahead of the backwards,
+    it goes on as :func:`alternate` does.  From the backward ``settled`` on, tasks are those of
+    ``period`` backwards before, but later.
     """
 
     def rounds(first: int, count: int) -> Iterator[Task]:
@@ -179,14 +158,9 @@ def seq1f1b(stages: int, microbatches: int, *, chunks: int) -> Schedule:
 
     Worker ``w`` (from 0) of ``p`` runs ``p - 2 - w + chunks`` forwards before it alternates: what
     1F1B admits, and so many more that the last worker has all of a microbatch when its first
-    backward begins, which is that of the last chunk (Sun et al., Seq1F1B, arXiv 2406.03488;
-    ``num_warmup`` in github.com/sail-sg/zero-bubble-pipeline-parallelism).  So ``p - 1 - w +
-    chunks`` chunks are in flight, each with a part of a microbatch's activations, where 1F1B has
-    ``p - w`` microbatches.
-
-    Args:
-        stages, microbatches: how many stages, one worker each, and microbatches a batch.
-        chunks: of each microbatch.
+    backward begins, which is that of the last chunk (Sun et al., arXiv 2406.03488; ``num_warmup``
+    in github.com/sail-sg/zero-bubble-pipeline-parallelism).  Each of the ``stages`` has a worker,
+    each batch ``microbatches``, each of these so many ``chunks``.
     """
     return _chunked("Seq1F1B", stages, microbatches, chunks, chunks)
 
@@ -194,12 +168,9 @@ def seq1f1b(stages: int, microbatches: int, *, chunks: int) -> Schedule:
 def terapipe(stages: int, microbatches: int, *, chunks: int) -> Schedule:
     """Return TeraPipe's schedule: all chunks forward, then all backward, one update.
 
-    It is GPipe's, with chunks of sequences in place of microbatches (Li et al., TeraPipe, ICML
-    2021, arXiv 2102.07988).  How long each chunk is, there a search decides; here the costs say it.
-
-    Args:
-        stages, microbatches: how many stages, one worker each, and microbatches a batch.
-        chunks: of each microbatch.
+    It is GPipe's, with ``chunks`` of sequences in place of microbatches (Li et al., ICML 2021,
+    arXiv 2102.07988); how long each is the costs say.  ``stages`` and ``microbatches`` are as for
+    :func:`seq1f1b`.
     """
     return _chunked("TeraPipe", stages, microbatches, chunks, chunks * microbatches)
 

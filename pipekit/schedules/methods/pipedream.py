@@ -20,8 +20,8 @@ def pipedream(
     """Return PipeDream's schedule, 1F1B-RR.
 
     Replica ``j`` of a stage on ``r`` workers has every minibatch ``k`` with ``k mod r = j``
-    (section 3.3).  The gradients of ``r`` minibatches in a row,
-    one on each replica, are averaged for an update, as in data parallelism (section 2.1).
+    (section 3.3).  The gradients of ``r`` minibatches in a row, one on each replica, are averaged
+    for an update, as in data parallelism (section 2.1).
 
     Which weights minibatch ``k`` sees on stage ``s`` of ``n``, without replicas (all from 0;
     version = updates made):
@@ -43,10 +43,9 @@ def pipedream(
         in_flight: minibatches in flight on each replica of each stage; by default
             :func:`optimal_in_flight`, in which links that take time are not counted.  Where stages
             take equally long, one more for each link behind a stage hides messages that are no
-            longer than a forward, ``[7, 5, 3, 1]`` on four stages, and longer ones in part; two
-            more, ``[10, 7, 4, 1]``, longer ones.  Counts in between can idle more than smaller
-            ones, since passes alternate (docs/methods.md has a table).  Each costs a version, and
-            older weights.
+            longer than a forward, ``[7, 5, 3, 1]`` on four stages; two more, ``[10, 7, 4, 1]``,
+            longer ones.  Counts in between can idle more than smaller ones, since passes alternate
+            (docs/methods.md).  Each costs a version, and older weights.
 
     Raises:
         ScheduleError: a count is below 1, ``in_flight`` does not fit the stages, or vertical sync
@@ -97,18 +96,13 @@ def pipedream(
 def paci(stages: int, microbatches: int) -> Schedule:
     """Return PACI's schedule: each stage sums m microbatches and then updates in place.
 
-    Elam et al., "Breaking the Bubble: Asynchronous Pipeline Parallel Training with Bounded Weight
-    Inconsistency" (arXiv 2606.07881), section 3: 1F1B without flushes, stashing or prediction.
-
-    Every pass reads the newest weights, so that a stage has one version.  Microbatch ``k`` (from 0)
-    comes forward on stage ``s`` of ``n`` (from 0) when ``k - (n - s) + 1`` have come back, and so
-    reads version ``max(0, k - (n - s) + 1) // m``; its backward reads ``k // m``.  They are at most
-    ``ceil((n - 1) / m)`` updates apart, the paper's bound.  With ``m = 1`` this is PipeDream
-    without stashing.
-
-    Args:
-        stages: pipeline depth n, one worker each.
-        microbatches: m, the paper's accumulation factor a; each batch of the data has as many.
+    1F1B without flushes, stashing or prediction (Elam et al., "Breaking the Bubble: Asynchronous
+    Pipeline Parallel Training with Bounded Weight Inconsistency", arXiv 2606.07881, section 3).
+    Every pass reads the newest weights: microbatch ``k`` (from 0) comes forward on stage ``s`` of
+    ``n`` (from 0) when ``k - (n - s) + 1`` have come back, and reads version
+    ``max(0, k - (n - s) + 1) // m``; its backward reads ``k // m``, at most ``ceil((n - 1) / m)``
+    updates later, the paper's bound.  Each of the ``stages`` has a worker, each batch of the data m
+    ``microbatches``.
     """
     require_positive(stages=stages, microbatches=microbatches)
 
@@ -131,24 +125,19 @@ def optimal_in_flight(replicas: Sequence[int]) -> list[int]:
     """Return how many minibatches each replica of each stage has in flight.
 
     For the input stage this is NOAM = ceil(workers / workers of the input stage) (section 3.2);
-    a later stage counts the workers from it on, so that minibatches are as many as can be at work.
+    a later stage counts the workers from it on.
     """
     from_here = [*accumulate(reversed(replicas))][::-1]
     return [-(-workers // width) for workers, width in zip(from_here, replicas, strict=True)]
 
 
 def asp(workers: int, delay: int | None = None) -> Schedule:
-    """Return asynchronous data parallelism as it goes if all workers are equally fast.
+    """Return asynchronous data parallelism as it goes if all ``workers`` are equally fast.
 
-    Minibatch ``k`` is on worker ``k mod workers``; each is one microbatch, and one batch of the
-    data.  Its gradient, at the weights after ``k - delay`` updates, makes update ``k + 1`` alone,
-    on every worker's copy of the weights, in the order of the minibatches.
-
-    Args:
-        workers: how many, each with the whole model.
-        delay: updates that a gradient comes late, at least ``workers - 1``, which is what a network
-            without delay leads to; ``2 * workers - 1`` gives gradients a minibatch's time to get
-            to the others.
+    Minibatch ``k`` is on worker ``k mod workers``.  Its gradient, at the weights after ``k -
+    delay`` updates, makes update ``k + 1`` alone, on every worker's copy of the weights.  The
+    ``delay`` is at least ``workers - 1``, which is what a network without delay leads to;
+    ``2 * workers - 1`` gives gradients a minibatch's time to get to the others.
 
     Raises:
         ScheduleError: a count is below 1, or the delay too short: a worker would have to wait.

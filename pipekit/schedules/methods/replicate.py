@@ -13,16 +13,10 @@ from pipekit.schedules.task import Task
 def replicate(schedule: Schedule, width: int) -> Schedule:
     """Return ``width`` pipelines that each run ``schedule`` (PipeDream-2BW, section 3.3, Figure 4).
 
-    A batch has ``width`` times as many microbatches: number ``k`` of pipeline ``r`` becomes
-    ``k * width + r``.  An update sums those of all pipelines, and every stage has a copy in each.
-    That takes time, so updates come as late as their readers allow: of 2BW's a batch later, which
-    hides the sums and keeps a second one (:func:`late_updates`).
-    Worker ``w`` of pipeline ``r`` becomes ``w * width + r``, so that the copies of a stage are
-    neighbours.  One stage replicated is data parallelism: ``replicate(flush(1, m), workers)``.
-
-    Args:
-        schedule: of one pipeline.
-        width: how many pipelines.
+    Number ``k`` of the microbatches of pipeline ``r`` becomes ``k * width + r``, and worker ``w``
+    becomes ``w * width + r``.  An update sums all pipelines' microbatches, which takes time; so it
+    comes as late as its readers allow: of 2BW's a batch later, which hides the sums and keeps a
+    second one.  One stage replicated is data parallelism: ``replicate(flush(1, m), workers)``.
 
     Raises:
         ScheduleError: ``width`` is below 1.
@@ -65,10 +59,8 @@ def late_updates(schedule: Schedule) -> Schedule:
 
     The update of a version that nobody reads takes the place of the stage's next update, or comes
     at the end.  So a stage holds at most two sums of gradients: one grows while the other waits.
-
     An update stays where it is if stages begin to read its version at different microbatches, as
-    PipeDream's do.  For where all stages update together (gradients clipped by the norm over the
-    whole model), none may put off an update for which another one waits.
+    PipeDream's do: where all stages update together, none may put off one for which another waits.
     """
     periods = 2 * periods_under_way(schedule) + 1 if schedule.period else 0
     some = beginning(schedule, periods) if periods else schedule

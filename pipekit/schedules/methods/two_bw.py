@@ -19,16 +19,11 @@ def two_bw(
     """Return 2BW's schedule: W(t+1) = W(t) - nu * grad f(W(t-1)).
 
     Microbatch ``k`` (from 1, as in the paper) reads version ``max(floor((k-1)/m) - 1, 0)`` on all
-    stages, forward and backward.  After a batch of ``flush_after`` the pipeline drains, and the
-    next batch reads the newest weights: ``range(n)`` makes the first n updates and the next one
-    synchronous, and ``(0, 1, 3, 7, 15)`` warms the delay up, with flushes ever further apart.
-
-    Args:
-        stages: pipeline depth d, one worker each.
-        microbatches: m, the microbatches summed by each update; at least ``stages``.
-        flush_after: the batches (from 0) after which there is a flush.
-        in_flight: microbatches in flight on each stage, at most m; by default as many as stages
-            from it on.  More hide links that take time, without older weights.
+    stages, forward and backward.  After a batch (from 0) of ``flush_after`` the pipeline drains,
+    and the next batch reads the newest weights: ``range(n)`` makes the first n updates and the next
+    one synchronous, and ``(0, 1, 3, 7, 15)`` warms the delay up.  Each of the ``stages`` has a
+    worker; an update sums m ``microbatches``, at least as many as stages; ``in_flight`` is as for
+    :func:`.flush`, at most m.
 
     Raises:
         ScheduleError: a count is below 1, ``microbatches < stages``, or ``in_flight`` does not fit

@@ -9,20 +9,15 @@ from pipekit.schedules.task import ScheduleError
 
 
 def chimera(stages: int, microbatches: int) -> Schedule:
-    """Return Chimera's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return Chimera's schedule: two pipelines in opposite directions.
 
     Worker ``w`` of ``D`` has stage ``w`` of the pipeline that goes down and stage ``D - 1 - w`` of
     the one that goes up; every stage has two copies, whose gradients are summed (Chimera, SC '21,
     section 3.1, Figure 3).  A basic unit is ``D`` microbatches, of which the first half goes down.
-    With passes in slots of equal length, microbatch ``i`` of a half goes forward on the ``s``-th
-    worker of its way in slot ``2 i + s`` and backward in slot ``2 (i + D) - 1 - s``, so that the
-    two pipelines never want a worker at once.  More than ``D`` microbatches are units one after
-    another, each ``2 D`` slots later: the next one fills the slots that the one before leaves empty
-    (section 3.5, direct concatenation).
-
-    Args:
-        stages: D, the number of stages, and of workers; an even number.
-        microbatches: N, the microbatches in each batch.
+    Microbatch ``i`` of a half goes forward on the ``s``-th worker of its way in slot ``2 i + s``
+    and backward in slot ``2 (i + D) - 1 - s``, so that the two pipelines never want a worker at
+    once.  Further units come ``2 D`` slots later each, in the slots that the one before leaves
+    empty (section 3.5).  Each of the ``stages`` has a worker, each batch ``microbatches``.
 
     Raises:
         ScheduleError: a count is below 1, or the number of stages is odd.
@@ -49,18 +44,14 @@ def chimera(stages: int, microbatches: int) -> Schedule:
 
 
 def dualpipe(stages: int, microbatches: int) -> Schedule:
-    """Return DualPipe's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return DualPipe's schedule: half of a batch goes down the workers, half up.
 
-    Worker ``w`` of ``p`` has the stages ``w`` and ``p - 1 - w``: the first half of a batch goes
-    down the workers, the second half up, so that every stage has two copies, whose gradients are
-    summed.  A worker and its mirror image do the same (DeepSeek-V3 Technical Report, section 3.2.1,
-    Figure 5; github.com/deepseek-ai/DualPipe, dualpipe.py): they go through
-    :func:`eight_phases`.  The forwards and backwards of the steady phases are meant to run
-    together, the communication of one under the computing of the other: they are ``overlaps``.
-
-    Args:
-        stages: how many stages, and workers; an even number.
-        microbatches: microbatches in each batch; an even number, at least ``2 * stages``.
+    Worker ``w`` of ``p`` has the stages ``w`` and ``p - 1 - w``, so that every stage has two
+    copies, whose gradients are summed.  A worker and its mirror image do the same, in
+    :func:`eight_phases` (DeepSeek-V3 Technical Report, section 3.2.1, Figure 5;
+    github.com/deepseek-ai/DualPipe, dualpipe.py).  Overlaps are meant to hide the communication of
+    one pass under the computing of the other.  There are as many workers as ``stages``, an even
+    number, and ``microbatches`` in each batch, an even number of at least twice as many.
 
     Raises:
         ScheduleError: a count is below 1 or odd, or there are too few microbatches.
@@ -94,15 +85,11 @@ def dualpipe(stages: int, microbatches: int) -> Schedule:
 
 
 def dualpipe_v(stages: int, microbatches: int) -> Schedule:
-    """Return DualPipeV's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return DualPipeV's schedule: worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.
 
-    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w`` and goes through
-    :func:`eight_phases` (github.com/deepseek-ai/DualPipe, dualpipev.py, which
-    ``torch.distributed.pipelining`` follows in ``ScheduleDualPipeV``).
-
-    Args:
-        stages: how many stages, two a worker.
-        microbatches: microbatches in each batch, at least as many as stages.
+    It goes through :func:`eight_phases` (dualpipev.py there; ``ScheduleDualPipeV`` of
+    ``torch.distributed.pipelining``).  Each worker has two of the ``stages``, each batch at least
+    as many ``microbatches`` as stages.
 
     Raises:
         ScheduleError: a count is below 1, the number of stages is odd, or there are too few

@@ -1,15 +1,13 @@
 """A V of two stages a worker: ZB-V, V-Half and V-Min (Qi et al., ICLR and NeurIPS 2024).
 
-Pipeline Parallelism with Controllable Memory (NeurIPS 2024) makes a schedule of three things: the
-slots of one microbatch's passes on every worker; their repetition, one microbatch each ``_PERIOD``
-slots, which decides the memory of the steady state by how long an activation lives; and a
-reordering of the warm-up and the drain, where slots stay empty.
+Pipeline Parallelism with Controllable Memory (NeurIPS 2024) makes a schedule of the slots of one
+microbatch's passes on every worker; their repetition, one microbatch each ``_PERIOD`` slots, which
+decides the memory of the steady state; and a reordering of the warm-up and the drain.
 """
 
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import NamedTuple
 
 from pipekit.schedules.methods.flushed import Turns, flushed, v_stages, v_workers
 from pipekit.schedules.ops import Op
@@ -17,16 +15,13 @@ from pipekit.schedules.schedule import Pass, Schedule
 
 
 def zb_v(stages: int, microbatches: int) -> Schedule:
-    """Return ZB-V's schedule: every microbatch of batch ``t`` reads version ``t``.
+    """Return ZB-V's schedule: a microbatch's backward begins where its forward ended.
 
-    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``, a V, so that a microbatch's
-    backward begins where its forward ended and every worker is at work early (Zero Bubble Pipeline
+    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``, a V (Zero Bubble Pipeline
     Parallelism, section 6).  With passes that take equally long no worker idles in its span, and
-    each has at most ``2 p`` passes' activations, as much as ``p`` microbatches of 1F1B.
-
-    The order is that of ``torch.distributed.pipelining``'s ``ScheduleZBVZeroBubble``, also for
-    fewer microbatches than fill the pipeline.  (The paper's own code searches an order for measured
-    costs, greedily.)  Each worker has two of the ``stages``, each batch ``microbatches``.
+    each has at most ``2 p`` passes' activations.  The order is that of ``ScheduleZBVZeroBubble`` in
+    ``torch.distributed.pipelining``, also for fewer microbatches than fill the pipeline; the
+    paper's code searches one.  Each worker has two of the ``stages``, each batch ``microbatches``.
     """
     workers = v_workers(stages, microbatches, "ZB-V", "zb_h1")
     each = (_passes(worker, workers, microbatches) for worker in range(workers))
@@ -71,32 +66,25 @@ _Row = dict[int, Pass]
 """A worker's passes by slot."""
 
 
-class _Block(NamedTuple):
-    """The slots of the first microbatch's passes on a worker of a V.
+_Block = tuple[int, int, int, int]
+"""The slots of the first microbatch's F down and back, and its I back and down, on a worker of a V.
 
-    Its parts for the weights go where slots are left.
-    """
-
-    forward_down: int
-    forward_back: int
-    backward_back: int
-    backward_down: int
+Its parts for the weights go where slots are left."""
 
 
 def v_half(stages: int, microbatches: int) -> Schedule:
     """Return V-Half's schedule: half of 1F1B's activations, by a V of two stages a worker.
 
-    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  On the way down a microbatch
-    comes to the next worker every other slot, on the way back every slot, so that the workers'
-    activations are equally many: at most floor((p + 2) / 2) whole microbatches' (section 3.2 and
-    Table 1).  The slots are those of the authors' code
-    (github.com/sail-sg/zero-bubble-pipeline-parallelism, zbv_greedy.py).  Each worker has two of
-    the ``stages``, each batch ``microbatches``.
+    A microbatch comes to the next worker every other slot on the way down, every slot on the way
+    back, so that the ``p`` workers keep equally many activations: at most floor((p + 2) / 2) whole
+    microbatches' (section 3.2 and Table 1; slots of zbv_greedy.py in
+    github.com/sail-sg/zero-bubble-pipeline-parallelism).  ``stages`` and ``microbatches`` are as
+    for :func:`zb_v`.
     """
     p = v_workers(stages, microbatches, "V-Half", "zb_h1")
     gap = 0 if p % 2 else 3  # so that no two passes of a worker want one slot
     blocks = [
-        _Block(2 * w, 3 * p - w - 2, 3 * p + gap + 2 * w - 1, 6 * p + gap - w - 2) for w in range(p)
+        (2 * w, 3 * p - w - 2, 3 * p + gap + 2 * w - 1, 6 * p + gap - w - 2) for w in range(p)
     ]
     return flushed("V-Half", _repeated(blocks, microbatches))
 
@@ -104,24 +92,23 @@ def v_half(stages: int, microbatches: int) -> Schedule:
 def v_min(stages: int, microbatches: int) -> Schedule:
     """Return V-Min's schedule: a third of 1F1B's activations, by a V of two stages a worker.
 
-    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  A microbatch comes to the next
-    worker in the next slot, both ways, so that its activations live as shortly as they can: at most
-    floor((p + 4) / 3) whole microbatches' at once (section 3.2 and Table 1).  In return, passes
-    that do not take equally long make workers wait.  The slots are those of the authors' code.
-    Each worker has two of the ``stages``, each batch ``microbatches``.
+    A microbatch comes to the next worker in the next slot, both ways, so that its activations live
+    as shortly as they can: at most floor((p + 4) / 3) whole microbatches' (section 3.2 and Table
+    1).  In return, passes that do not take equally long make workers wait.  ``stages`` and
+    ``microbatches`` are as for :func:`zb_v`.
     """
     p = v_workers(stages, microbatches, "V-Min", "zb_h1")
     gap = 0 if p % 3 else 2  # so that no two passes of a worker want one slot
-    blocks = [_Block(w, 2 * p - w - 1, 2 * p + gap + w, 4 * p + gap - w - 1) for w in range(p)]
+    blocks = [(w, 2 * p - w - 1, 2 * p + gap + w, 4 * p + gap - w - 1) for w in range(p)]
     return flushed("V-Min", _repeated(blocks, microbatches))
 
 
 def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
-    """Return every worker's passes of a batch.
+    """Return every worker's passes of a batch, each where its repeated block has it.
 
-    Each is where its repeated block has it.  Before the first microbatch's backward is done, and
-    after the last one's forward has begun, a pass is then moved to the first slot that is empty, if
-    its data is there and its worker keeps no more activations than the block's worst worker.
+    Before the first microbatch's backward is done, and after the last one's forward has begun, a
+    pass is then moved to the first empty slot in which its data is there and its worker keeps no
+    more activations than the block's worst worker.
     """
     rows = [_row(block, v_stages(w, len(blocks)), microbatches) for w, block in enumerate(blocks)]
     most = max(_with_weights(row)[1] for row in rows)
@@ -142,19 +129,10 @@ def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
 
 
 def _row(block: _Block, stages: tuple[int, int], microbatches: int) -> _Row:
-    """Return a worker's forwards and parts for the input, repeated."""
-    down, back = stages
-    first = {
-        block.forward_down: (Op.FORWARD, down),
-        block.forward_back: (Op.FORWARD, back),
-        block.backward_back: (Op.BACKWARD_INPUT, back),
-        block.backward_down: (Op.BACKWARD_INPUT, down),
-    }
-    return {
-        slot + _PERIOD * k: (op, stage, k)
-        for k in range(microbatches)
-        for slot, (op, stage) in first.items()
-    }
+    (down, back), forward, inputs = stages, Op.FORWARD, Op.BACKWARD_INPUT
+    order = (forward, down), (forward, back), (inputs, back), (inputs, down)
+    first = [*zip(block, order, strict=True)]
+    return {slot + _PERIOD * k: (*each, k) for k in range(microbatches) for slot, each in first}
 
 
 def _with_weights(row: Mapping[int, Pass]) -> tuple[_Row, int]:

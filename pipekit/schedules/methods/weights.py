@@ -27,16 +27,12 @@ def sharded(schedule: Schedule, gathered: int = 3) -> Schedule:
     A worker gathers ahead for its next passes and gives up what these do not need, so that it has
     the weights of ``gathered`` stages at most, one more where passes of two stages run together.
     Behind a stage's last backward its gradients are summed, while others compute (fully sharded
-    data parallelism, Zhao et al., arXiv 2304.11277).  It is what ``torch.distributed.pipelining``
-    adds to every table when it runs it, there for three stages.  Each worker of the table stands
-    for a group, whose size and links ``Costs(shards=...)`` says.
-
-    Args:
-        schedule: by a method that flushes, with one update a batch.
-        gathered: stages of a worker whose weights are whole at a time.
+    data parallelism, Zhao et al., arXiv 2304.11277).  ``torch.distributed.pipelining`` does so with
+    every table, for three stages.  Each worker of the ``schedule``, by a method that flushes,
+    stands for a group, whose size and links ``Costs(shards=...)`` says.
 
     Raises:
-        ScheduleError: there is no such batch, or ``gathered`` is below 1.
+        ScheduleError: the schedule does not have one update a batch, or ``gathered`` is below 1.
     """
     require_positive(gathered=gathered)
     versions = {task.version for task in chain(*schedule.head, *schedule.period) if task.op.is_pass}
@@ -50,12 +46,11 @@ def sharded(schedule: Schedule, gathered: int = 3) -> Schedule:
 
 
 def sharded_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
-    """Return the looped breadth-first schedule with sharded weights.
+    """Return :func:`.looped_bfs` with sharded weights (Lamy-Poirier, arXiv 2211.05953).
 
-    Each stage's weights are gathered twice a batch, however many microbatches it has, beside the
-    passes of the stage before, and its gradients are summed beside those of the next one
-    (Lamy-Poirier, Breadth-First Pipeline Parallelism, MLSys 2023, arXiv 2211.05953).  The
-    ``workers`` have two or more of the ``stages`` each, each batch has ``microbatches``.
+    A stage's weights are gathered twice a batch, however many microbatches it has, beside the
+    passes of the stage before, and its gradients are summed beside those of the next one.
+    ``stages``, ``microbatches`` and ``workers`` are as there.
     """
     return sharded(looped_bfs(stages, microbatches, workers=workers), gathered=2)
 
@@ -97,14 +92,12 @@ def weipipe(stages: int, microbatches: int) -> Schedule:
     turns: in each a backward of one microbatch and a forward of the next one, for which two stages'
     weights come from the worker before and go on to the one behind.  With a backward the sum of its
     stage's gradients goes on, to which each worker adds its own (Lin et al., WeiPipe, PPoPP 2025;
-    ``forward_backward_step`` in github.com/Gvilenius/weipipe).  So in a turn a worker sends two
-    stages' weights and one stage's gradients, however long sequences are, where other pipelines
-    send activations.  With free links a batch takes m (F + B) + (p - 1) max(F, B).
+    ``forward_backward_step`` in github.com/Gvilenius/weipipe).  With free links a batch takes
+    m (F + B) + (p - 1) max(F, B), and what is sent does not grow with the length of sequences.
 
     Stage ``s`` is kept and updated by worker ``s + 1`` modulo ``p``, and comes from there to the
     first worker at once; in the released code it is carried round, and each send is waited for.
-    There are as many workers as ``stages``, and each batch has a multiple of so many
-    ``microbatches``.
+    There are as many workers as ``stages``, and a multiple of so many ``microbatches`` a batch.
 
     Raises:
         ScheduleError: there is one stage, or no such multiple.
@@ -121,7 +114,6 @@ def weipipe(stages: int, microbatches: int) -> Schedule:
 
 
 def _tasks(worker: int, workers: int, microbatches: int) -> Iterator[Task]:
-    """Yield a worker's tasks of a batch, turn by turn."""
     kept, last = (worker - 1) % workers, workers - 1
     own = range(worker, microbatches, workers)
     forwards = [Task(Op.FORWARD, s, k, 0) for k in own for s in range(workers)]
