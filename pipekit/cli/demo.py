@@ -91,7 +91,6 @@ def _schedule(method: str) -> "Schedule":
 
 
 def _idle(trace: "Trace") -> float:
-    """Return the share of the time between updates in which workers wait."""
     return float(trace.bubbles().loc["all", "steady"])
 
 

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from pipekit.cli.common.options import Quiet
-
 
 class Scale(StrEnum):
     """The size of a run; the experiment's file has the parameters of each."""
@@ -23,7 +21,7 @@ def run(
     jobs: Annotated[int, typer.Option(min=1)] = 1,
     resume: bool = False,
     on: Annotated[str | None, typer.Option(metavar="dask:ADDRESS")] = None,
-    quiet: Quiet = False,
+    quiet: bool = False,
 ) -> None:
     """Execute experiments' notebooks; the last line printed names the results' folder.
 
@@ -31,10 +29,8 @@ def run(
 
     \b
     [b]Examples[/b]
-      pipekit run experiments/quickstart.yaml
       pipekit run experiments/quickstart.yaml --scale full --only quickstart
       pipekit run experiments/*.yaml --jobs 2 --resume
-      pipekit run experiments/staleness.yaml --scale full --resume
       pipekit run experiments/staleness.yaml --on dask:tcp://head:8786 --jobs 16
 
     Args:
@@ -44,19 +40,13 @@ def run(
         jobs: Number of notebooks that run at a time.
         resume: Continue the newest unfinished run of the same notebooks at the same scale: run
             only notebooks that are not complete there, or have changed.
-        on: Run on a Dask cluster, whose workers share this file system and environment; --jobs is
-            the number of notebooks at a time.
+        on: Run on a Dask cluster, whose workers share this file system and environment.
     """
     from pipekit.ledger.batches import batch
 
+    names = only or None
     result = batch.run(
-        *experiments,
-        scale=scale.value,
-        only=only or None,
-        jobs=jobs,
-        resume=resume,
-        quiet=quiet,
-        on=on,
+        *experiments, scale=scale.value, only=names, jobs=jobs, resume=resume, quiet=quiet, on=on
     )
     if quiet:
         typer.echo(result)

@@ -1,18 +1,12 @@
 """``pipekit search``: the shortest schedule found for a profile's costs, links and memory."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipekit.cli.common.options import (
-    Bandwidth,
-    ClusterName,
     File,
-    HostBandwidth,
-    OptimizerStates,
-    PlanFile,
-    PlanMicrobatches,
-    ProfileFile,
     chosen_links,
     chosen_microbatches,
     chosen_plan,
@@ -22,6 +16,7 @@ from pipekit.cli.common.options import (
     save_text,
     save_timelines,
 )
+from pipekit.units import listed
 
 if TYPE_CHECKING:
     from pipekit.searching import Searched
@@ -30,18 +25,18 @@ SUFFIXES = (".csv", ".json", ".svg", ".html")
 
 
 def search(
-    profile: ProfileFile,
-    plan: PlanFile = None,
+    profile: Path,
+    plan: Path | None = None,
     stages: Annotated[int, typer.Option(min=1)] = 4,
-    microbatches: PlanMicrobatches = None,
+    microbatches: int | None = None,
     workers: Annotated[int | None, typer.Option(min=1)] = None,
-    cluster: ClusterName = None,
-    bandwidth: Bandwidth = None,
+    cluster: str | None = None,
+    bandwidth: float | None = None,
     memory: float | None = None,
-    host_bandwidth: HostBandwidth = None,
+    host_bandwidth: float | None = None,
     placement: Annotated[str | None, typer.Option(metavar="W,W,...")] = None,
     seconds: Annotated[float, typer.Option(min=0)] = 10.0,
-    optimizer_states: OptimizerStates = 0,
+    optimizer_states: float = 0,
     seed: int = 0,
     output: File = None,
 ) -> None:
@@ -53,8 +48,7 @@ def search(
 
     \b
     [b]Examples[/b]
-      pipekit search vgg16.json --stages 4 --bandwidth 1.25e9
-      pipekit search gpt.json --stages 8 --workers 4 --output found.csv
+      pipekit search gpt.json --stages 8 --workers 4 --bandwidth 1.25e9 --output found.csv
       pipekit search gpt.json --workers 2 --placement 0,1,1,0 --output found.svg
 
     Args:
@@ -109,8 +103,6 @@ def _workers(text: str) -> list[int]:
 
 
 def _print(found: "Searched") -> None:
-    from pipekit.units import listed
-
     typer.echo(found)
     rows = []
     for worker, peak in enumerate(found.peak_bytes):

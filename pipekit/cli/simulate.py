@@ -1,22 +1,13 @@
 """``pipekit simulate``: the predicted time and memory of a schedule, with nothing run."""
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipekit.cli.common.options import (
-    Bandwidth,
-    ClusterName,
     File,
-    HostBandwidth,
-    MemoryBytes,
-    MitigationName,
-    OptimizerStates,
-    PlanFile,
-    PlanMicrobatches,
-    ProfileFile,
-    Workers,
     chosen_links,
     chosen_microbatches,
     chosen_plan,
@@ -37,20 +28,20 @@ SUFFIXES = (".svg", ".html", ".perfetto.json")
 
 def simulate(
     method: Annotated[str, typer.Argument(metavar="METHOD")],
-    profile: ProfileFile,
-    plan: PlanFile = None,
+    profile: Path,
+    plan: Path | None = None,
     stages: Annotated[int, typer.Option(min=1)] = 4,
-    microbatches: PlanMicrobatches = None,
+    microbatches: int | None = None,
     batches: Annotated[int, typer.Option(min=1)] = 4,
-    cluster: ClusterName = None,
-    workers: Workers = None,
-    bandwidth: Bandwidth = None,
-    memory: MemoryBytes = None,
-    host_bandwidth: HostBandwidth = None,
+    cluster: str | None = None,
+    workers: int | None = None,
+    bandwidth: float | None = None,
+    memory: float | None = None,
+    host_bandwidth: float | None = None,
     shards: Annotated[int | None, typer.Option(min=2)] = None,
-    optimizer_states: OptimizerStates = 0,
+    optimizer_states: float = 0,
     validate: Annotated[str | None, typer.Option(metavar="first|later")] = None,
-    mitigation: MitigationName = None,
+    mitigation: str | None = None,
     output: File = None,
 ) -> None:
     """Estimate the seconds and the bytes of a schedule, from a profile and a cluster's links.
@@ -113,10 +104,7 @@ def simulate(
 
 
 def _beside_the_plan(plan: "Plan", trace: "Trace", longer: "Trace") -> str:
-    """Return why a run takes another time than its plan, from the run and one twice as long.
-
-    A plan's seconds are those of its slowest stage or transfer, as if that never waited.
-    """
+    """Return why a run takes another time than its plan, from the run and one twice as long."""
     count = _microbatches(trace)
     pipelines = plan.replicas[0] if plan.method == "parallel_pipelines" else 1
     planned, here = plan.predicted_s / pipelines, trace.makespan_s / count
@@ -155,13 +143,8 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     rows = []
     for worker, events in trace.frame.groupby("worker"):
         busy = float((events["end_s"] - events["start_s"]).sum())
-        rows.append(
-            [
-                str(worker),
-                str(events["stage"].iloc[0]),
-                f"{busy / trace.makespan_s:.1%}" if trace.makespan_s else "-",
-                f"{sent.get(worker, 0) / 1e6:,.1f}",
-                f"{trace.memory.peak_bytes[int(str(worker))] / 1e6:,.1f}",
-            ]
-        )
+        share = f"{busy / trace.makespan_s:.1%}" if trace.makespan_s else "-"
+        bytes_ = sent.get(worker, 0), trace.memory.peak_bytes[int(str(worker))]
+        stage = str(events["stage"].iloc[0])
+        rows.append([str(worker), stage, share, *(f"{each / 1e6:,.1f}" for each in bytes_)])
     print_table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows)
