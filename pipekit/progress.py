@@ -40,7 +40,6 @@ def planning_bar(steps: Collection[T], shown: bool) -> Iterable[T]:
 
 
 def _in_notebook() -> bool:
-    """Return whether a notebook's kernel runs this."""
     ipython = sys.modules.get("IPython")  # whoever has not imported it is in none
     shell = ipython and ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None

@@ -16,8 +16,7 @@ from pipekit.datasets import Dataset, mnist, python_source, text_file
 from pipekit.datasets.text import BYTES
 from pipekit.models import convnet, gpt, image_mlp, token_loss
 
-SEQUENCE = 64
-"""Bytes of a row of text."""
+SEQUENCE = 64  # bytes of a row of text
 
 
 @dataclass(frozen=True)

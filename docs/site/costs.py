@@ -20,8 +20,7 @@ from pipekit.simulation import Costs, simulate
 from pipekit.traces.rows import tasks_of
 
 WORKERS, MICROBATCHES, BATCHES = 4, 8, 4
-MESSAGE_SLOTS = 0.25
-"""What an activation or a gradient takes on a link where links are slow."""
+MESSAGE_SLOTS = 0.25  # what an activation or a gradient takes on a link where links are slow
 
 IDLE, START, KEPT, WEIGHTS = "idle, %", "idle in all, %", "activations", "weights"
 SENT, SLOWER, OLD, EVERY = "messages", "by slow links, %", "updates behind", "per update"

@@ -25,8 +25,7 @@ TITLES = {
 }
 """Of the folders of notebooks, in the gallery's order."""
 
-HIDDEN = {"hide-input", "injected-parameters"}
-"""Tags of cells whose code is folded away."""
+HIDDEN = {"hide-input", "injected-parameters"}  # tags of cells whose code is folded away
 
 EXPLORED = "timeline", "planner", "search", "why_slow"
 """Explorers that need neither a run's tables nor a training for their first figure."""
@@ -37,8 +36,7 @@ NO_RUN = (
 )
 _ADDRESS = re.compile(r'(href|src)="([^"#]+)(#[^"]*)?"')
 
-DRAWN = "drawn"
-"""The tag of cells that print a schedule as a picture, whose lines must not wrap."""
+DRAWN = "drawn"  # the tag of cells that print a schedule as a picture, whose lines must not wrap
 
 
 def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[str, str | None]:
@@ -162,7 +160,6 @@ def _place(path: Path) -> tuple[int, str]:
 
 
 def _draws(cell: Mapping[str, Any]) -> bool:
-    """Return whether a cell prints rows of a drawn schedule."""
     return any("worker 0 |" in "".join(o.get("text", "")) for o in cell.get("outputs", ()))
 
 

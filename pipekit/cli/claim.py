@@ -156,7 +156,6 @@ def _letters(node: ast.AST, id: str) -> int:
 
 
 def _run_again(outcome: "Outcome") -> Path:
-    """Run the notebook that records a claim; return the run's folder."""
     import os
     import resource
     import time
@@ -184,7 +183,6 @@ def _run_again(outcome: "Outcome") -> Path:
 
 
 def _usual(notebook: str) -> str:
-    """Return how long a notebook took in the run that was committed."""
     import csv
 
     with (REFERENCE / "notebooks.csv").open(encoding="utf-8") as file:

@@ -88,7 +88,6 @@ def profile(
 def _make(
     name: str | OwnModel, rows: int | None, device: str, dtype: str
 ) -> tuple["nn.Sequential", "Tree"]:
-    """Return a network, known or the user's, and an input of so many rows."""
     import torch
 
     from pipekit import models
@@ -130,7 +129,6 @@ def _cells(layer: "LayerProfile") -> list[str]:
 
 
 def _origin(made: "Profile") -> str:
-    """Return the kind and the source of a profile's numbers."""
     known = made.provenance
     if known["label"] == "simulated":
         return (

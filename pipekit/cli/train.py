@@ -179,7 +179,6 @@ def _how_to_resume(checkpoints: Path | None) -> str:
 
 
 def _number(text: str | None) -> float | str | None:
-    """Return the number that a text is, or the text."""
     try:
         return text if text is None else float(text)
     except ValueError:

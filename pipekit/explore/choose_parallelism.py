@@ -16,8 +16,7 @@ from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
 DTYPES = "bfloat16", "float16", "float8", "float4"
-SHOWN, ROUNDS = 12, 3
-"""Candidates in the table; microbatches a rank in the timeline."""
+SHOWN, ROUNDS = 12, 3  # candidates in the table; microbatches a rank in the timeline
 
 
 def see(
@@ -55,7 +54,6 @@ def see(
 
 
 choose_parallelism = partial(explore, see, waits_for="trying layouts")
-"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
 @lru_cache(8)
@@ -67,7 +65,6 @@ def _recommended(
 
 
 def _timeline(chosen: RankedLayout) -> Trace:
-    """Return the pipeline's timeline, of a few microbatches a rank."""
     made, layout = step(chosen.run), chosen.layout
     microbatches = min(layout.microbatches, ROUNDS * layout.pp)
     schedule = one_batch(layout.method, layout.stages, layout.pp, microbatches)

@@ -27,11 +27,7 @@ MODELS = (
 """Some of :data:`pipekit.models.PUBLISHED`."""
 RECOMPUTE = choice("recompute", get_args(Recompute))
 ESTIMATES = "loading torch and estimating the network's costs, once"
-"""What the first look at a network takes time for."""
-
-
-REMEMBERED = 64
-"""Schedules that need not be made again when costs change, or a control goes back."""
+REMEMBERED = 64  # schedules and runs that need not be made again when a control goes back
 
 
 @cache
@@ -64,12 +60,6 @@ def cut(
     optimizer_states: float = 0.0,
 ) -> Plan:
     """Return a network's layers in as many stages as a schedule has, about equal in ``of``."""
-    planned = plan(
-        profile,
-        flat(schedule.stages, math.inf),
-        "balance",
-        of=of,
-        recompute=recompute,
-        optimizer_states=optimizer_states,
-    )
+    how = {"of": of, "recompute": recompute, "optimizer_states": optimizer_states}
+    planned = plan(profile, flat(schedule.stages, math.inf), "balance", **how)
     return planned.with_replicas([len(workers) for workers in schedule.stage_workers])

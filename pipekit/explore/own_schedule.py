@@ -28,8 +28,7 @@ from pipekit.units import listed
 PICTURE = str(flush(3, 4).take(2))
 _ROW = re.compile(r"^[ \t]*(worker (\d+))(?: stage (\d+))?[ \t]*\|", re.MULTILINE)
 _WRITTEN = re.compile(r"[A-Z^][^\s/^&]*")
-Place = tuple[int, int]
-"""The characters from the first to the one before the second."""
+Place = tuple[int, int]  # the characters from the first to the one before the second
 _TEXT = "white-space: pre; overflow-x: auto; line-height: 1.4;"
 PRESETS = {
     schedule.name: {"picture": str(schedule)}
@@ -130,11 +129,9 @@ class OwnSchedule(Explorer):
     """The text area, where an error is marked, and a button that trains."""
 
     def controls_box(self) -> widgets.Widget:
-        """Return the text, the button, and the copy of the text that shows an error."""
         self._marks = widgets.HTML()
-        self._button = widgets.Button(
-            description="Train with it", icon="play", button_style="primary"
-        )
+        look = {"icon": "play", "button_style": "primary"}
+        self._button = widgets.Button(description="Train with it", **look)
         self._button.on_click(self._train)
         return widgets.VBox([self._controls["picture"], self._button, self._marks])
 
@@ -147,7 +144,6 @@ class OwnSchedule(Explorer):
             self._marks.value = f'<pre style="{_TEXT}">{marked(picture, error)}</pre>'
 
     def show(self, view: View) -> None:
-        """Replace all that is shown."""
         self._button.disabled = False
         self._marks.value = ""
         super().show(view)
@@ -165,12 +161,7 @@ class OwnSchedule(Explorer):
             self._button.description = "Train with it"
 
 
+WAITS_FOR = "loading torch and timing the network's layers on this machine, once"
 own_schedule = partial(
-    explore,
-    see,
-    explorer=OwnSchedule,
-    executed=trained,
-    presets=PRESETS,
-    waits_for="loading torch and timing the network's layers on this machine, once",
+    explore, see, explorer=OwnSchedule, executed=trained, presets=PRESETS, waits_for=WAITS_FOR
 )
-"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""

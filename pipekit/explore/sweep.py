@@ -15,8 +15,7 @@ from pipekit.explore.page.view import Plot, View
 from pipekit.reading import read_table
 
 EVERY = "all rows"
-MOST_STEPS = 24
-"""Different values of a column that can be an axis."""
+MOST_STEPS = 24  # different values of a column that can be an axis
 BETTER = {"less": "idxmin", "more": "idxmax"}
 
 

@@ -11,7 +11,15 @@ import numpy as np
 
 import pipekit.units as units
 from pipekit.clusters import flat, papers
-from pipekit.explore.networks import ESTIMATES, MODELS, RECOMPUTE, cut, estimated, made
+from pipekit.explore.networks import (
+    ESTIMATES,
+    MODELS,
+    RECOMPUTE,
+    REMEMBERED,
+    cut,
+    estimated,
+    made,
+)
 from pipekit.explore.page.controls import choice, number, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
@@ -23,31 +31,21 @@ from pipekit.schedules.methods.by_name import TABLES, stages_a_worker
 from pipekit.simulation import Costs, Shards, simulate
 from pipekit.traces import Trace
 
-LAYERS = 4
-"""Of each stage: what a recomputed stage need not keep lies between them."""
-FORWARD_S = 0.01
-"""Of a stage, for a microbatch, on the average."""
-ACTIVATION_BYTES, WEIGHT_BYTES = 4e6, 16e6
-"""Of each layer: its output for a microbatch, and its parameters."""
-EVEN = "layers of 2.5 ms"
-"""In place of a network of the papers."""
+LAYERS = 4  # of each stage: what a recomputed stage need not keep lies between them
+FORWARD_S = 0.01  # of a stage, for a microbatch, on the average
+ACTIVATION_BYTES, WEIGHT_BYTES = 4e6, 16e6  # of each layer: output for a microbatch, parameters
+EVEN = "layers of 2.5 ms"  # in place of a network of the papers
 DEVICES = {device.name: device for device in (papers.K80, papers.TITAN_X, papers.V100, papers.P40)}
-OPTIMIZERS = {"SGD": 0, "SGD, momentum": 1, "Adam": 2}
-"""Tensors of a parameter's size that each keeps for it."""
+OPTIMIZERS = {"SGD": 0, "SGD, momentum": 1, "Adam": 2}  # tensors kept of a parameter's size
 CUTS: dict[str, Of] = {"equal time": "time", "equal size": "size"}
 NOTHING = "nothing"
 FREE = math.inf
 GBITS = [*((str(rate), rate) for rate in (1, 2, 5, 10, 25, 50, 100)), ("free", FREE)]
 FASTEST_GBIT = 100
 BYTES_PER_GBIT = 1e9 / 8
-HOST_BYTES_PER_S = 16e9
-"""PCIe 3.0 with 16 lanes, rounded."""
-SHARING = 4
-"""Workers that share the weights where a method gathers them; they stand for one in the picture."""
-NAMES = [name for name in TABLES if name != "pipefisher"]
-"""Those whose ops all have seconds in a profile."""
-REMEMBERED = 64
-"""Runs that need not be simulated again when a control goes back."""
+HOST_BYTES_PER_S = 16e9  # PCIe 3.0 with 16 lanes, rounded
+SHARING = 4  # workers that share the weights where a method gathers them; drawn as one
+NAMES = [name for name in TABLES if name != "pipefisher"]  # their ops have seconds in a profile
 PRESETS: dict[str, dict[str, Any]] = {
     "PipeDream beside GPipe": {},
     "what a flush costs": {"method": "flush", "beside": "2bw", "batches": 4},
@@ -107,13 +105,10 @@ def see(
     """Return the simulated timelines of methods on equal workers, and their bytes over time.
 
     Args:
-        method: one of :data:`NAMES`; ``beside`` and ``third``
-            are others, or :data:`NOTHING`.
+        method: one of :data:`NAMES`; ``beside`` and ``third`` are others, or :data:`NOTHING`.
         network: :data:`EVEN`, whose stages are ``unequal`` by that part of the average and whose
-            backwards take ``ratio`` times a forward's seconds; or one of
-            :data:`pipekit.explore.networks.MODELS` in float32 on a ``device``, with so many
-            ``rows`` a microbatch, cut into stages ``by`` time or size, and trained by an
-            ``optimizer``.
+            backwards take ``ratio`` times a forward's seconds; or one of :data:`.MODELS` in float32
+            on a ``device``, with ``rows`` a microbatch, cut ``by`` time or size.
         stages: how many, each on ``replicas`` workers; interleaved, each is cut into two.
         microbatches: of a batch; methods that do not cut minibatches get as many whole ones.
         gbit: Gbit/s of each worker's link, ``math.inf`` for links that cost nothing.
@@ -123,7 +118,7 @@ def see(
     capacity = None if network == EVEN else DEVICES[device].memory_bytes
     timelines = []
     for name in names:
-        schedule, trace = _simulated(name, *setting, by, rows, optimizer, device)
+        schedule, trace = _simulated(name, setting, (by, rows, optimizer, device))
         title = _verdict(trace, network, device) if capacity else None
         notes = _notes(schedule, trace)
         timelines.append(Timeline(trace, notes, title, memory=True, capacity=capacity))
@@ -131,26 +126,14 @@ def see(
 
 
 timeline = partial(explore, see, presets=PRESETS, waits_for=ESTIMATES)
-"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
 @lru_cache(REMEMBERED)
 def _simulated(
-    name: str,
-    network: str,
-    stages: int,
-    replicas: int,
-    microbatches: int,
-    batches: int,
-    ratio: float,
-    unequal: float,
-    recompute: Recompute,
-    gbit: float,
-    by: str,
-    rows: int,
-    optimizer: str,
-    device: str,
+    name: str, setting: tuple[Any, ...], of_networks: tuple[Any, ...]
 ) -> tuple[Schedule, Trace]:
+    network, stages, replicas, microbatches, batches, ratio, unequal, recompute, gbit = setting
+    by, rows, optimizer, device = of_networks
     parts = stages_a_worker(name)
     schedule = made(name, (replicas,) * stages * parts, microbatches, batches)
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
@@ -173,15 +156,9 @@ def _costs(profile: Profile, gbit: float) -> Costs:
 
 def _layers(stages: int, ratio: float, unequal: float) -> Profile:
     """Return the stages' layers; those of one stage take equally long."""
-    forward_s = FORWARD_S / LAYERS
-    profile = Profile.uniform(
-        stages * LAYERS,
-        forward_s,
-        ratio * forward_s,
-        output_bytes=ACTIVATION_BYTES,
-        parameter_bytes=WEIGHT_BYTES,
-    )
-    chance = random.Random(0)
+    forward_s, chance = FORWARD_S / LAYERS, random.Random(0)
+    bytes_ = {"output_bytes": ACTIVATION_BYTES, "parameter_bytes": WEIGHT_BYTES}
+    profile = Profile.uniform(stages * LAYERS, forward_s, ratio * forward_s, **bytes_)
     parts = [chance.uniform(1 - unequal, 1 + unequal) for _ in range(stages)]
     layers = (
         replace(layer, forward_s=part * layer.forward_s, backward_s=part * layer.backward_s)
@@ -191,7 +168,6 @@ def _layers(stages: int, ratio: float, unequal: float) -> Profile:
 
 
 def _verdict(trace: Trace, network: str, device: str) -> str:
-    """Return a title that says whether a network fits the devices, or on which workers not."""
     assert trace.memory is not None
     capacity = DEVICES[device].memory_bytes
     full = [f"worker {w}" for w, peak in enumerate(trace.memory.peak_bytes) if peak > capacity]
@@ -200,7 +176,6 @@ def _verdict(trace: Trace, network: str, device: str) -> str:
 
 
 def _notes(schedule: Schedule, trace: Trace) -> list[str]:
-    """Return what each worker keeps at most."""
     report = check(schedule)
     assert trace.memory is not None
     return [

@@ -57,7 +57,6 @@ def see(
 
 
 why_slow = partial(explore, see, waits_for="reading and replaying")
-"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
 @lru_cache(REMEMBERED)

@@ -47,7 +47,6 @@ class Term:
 
     @property
     def needs_target(self) -> bool:
-        """Whether the condition compares with a target."""
         return self.word in ("within", "equal", "same order")
 
     def bounds_of(self, number: int) -> list[float | None]:

@@ -12,16 +12,14 @@ from pipekit.ledger.criteria import evaluate, is_number, parse
 from pipekit.ledger.ledger import REFUTATION, Claim
 from pipekit.ledger.spread import Error, decided, same_shape, spread
 
-OURS = ("measured", "emulated", "simulated", "exact")
-"""The labels that a value of ours may have."""
+OURS = ("measured", "emulated", "simulated", "exact")  # the labels that a value of ours may have
 _STRENGTH = ("simulated", "emulated", "measured")
 
 
 class Status(StrEnum):
-    """What became of a claim, each kind counted apart; only the first two count as decided.
+    """What became of a claim, with a sign, and the word by which it is counted.
 
-    Each has a sign, as words alone are slow to scan and colours not always seen, and the word by
-    which it is counted.
+    Only the first two count as decided.
     """
 
     PASS = "pass", "✔", "met"
@@ -82,11 +80,7 @@ class Cause:
 
 
 class Record(BaseModel, frozen=True):
-    """A value that a notebook wrote for a claim; arguments of :func:`pipekit.claims.record`.
-
-    ``folder`` is the notebook's folder of results, in which ``figure`` names a file; ``provenance``
-    is a record of :func:`pipekit.host.provenance.provenance`.
-    """
+    """A value that a notebook wrote for a claim; arguments of :func:`pipekit.claims.record`."""
 
     id: str
     value: Any
@@ -122,11 +116,6 @@ class Record(BaseModel, frozen=True):
     def label(self) -> str:
         """What kind of number the value is: measured, emulated, simulated or exact."""
         return str(self.provenance["label"])
-
-    @property
-    def notebook(self) -> str:
-        """The name of the notebook: the batch runner gives each a folder of its name."""
-        return self.folder.name
 
 
 @dataclass(frozen=True, repr=False)
@@ -231,13 +220,10 @@ class Outcome:
 
 
 def weaker(label: str, wanted: str) -> bool:
-    """Return whether a number is of a weaker kind than wanted: simulated, emulated, measured.
-
-    Exact stands apart: neither replaces the other.
-    """
+    """Return whether a number is of a weaker kind than wanted: simulated, emulated, measured."""
     if label in _STRENGTH and wanted in _STRENGTH:
         return _STRENGTH.index(label) < _STRENGTH.index(wanted)
-    return label != wanted
+    return label != wanted  # exact stands apart
 
 
 def judge(claim: Claim, record: Record | None) -> Outcome:
@@ -273,17 +259,14 @@ def _judged(claim: Claim, record: Record | None) -> tuple[Status, str]:
 
 
 def show(value: Any) -> str:
-    """Return a recorded value as text, numbers with four significant digits.
-
-    What is smaller than the rounding of float32 says no more than that.
-    """
+    """Return a recorded value as text, numbers with four significant digits."""
     match value:
         case bool():
             return "yes" if value else "no"
         case int():
             return f"{value:,}"
         case float():
-            if 0 < abs(value) < 1e-7:
+            if 0 < abs(value) < 1e-7:  # than the rounding of float32
                 return "<1e-7"
             return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:z.4g}"
         case list():

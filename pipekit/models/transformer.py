@@ -62,9 +62,8 @@ def gpt(
 
     Args:
         layers, hidden, heads: L, h, and attention heads of a block.
-        vocabulary: number of tokens; by default GPT-2's 50,257 padded as Megatron pads them for
-            eight GPUs.
-        sequence: most tokens in a sequence; 512 in PipeDream-2BW (section 5.1).
+        vocabulary, sequence: V, GPT-2's 50,257 padded as by Megatron for eight GPUs; s, the most
+            tokens in a sequence, 512 in PipeDream-2BW (section 5.1).
         dropout: probability of dropping an attention weight, or a feature.
         tied: whether the head's weights are the token embeddings.
         device: where the weights are made; "meta" for shapes without data.
@@ -223,8 +222,6 @@ class Embedding(nn.Module):
 
 
 class _OneSegment(nn.Module):
-    """Embeds tokens of the first of BERT's two segments."""
-
     def __init__(self, vocabulary: int, sequence: int, hidden: int, dropout: float) -> None:
         super().__init__()
         self.embedding = Embedding(vocabulary, sequence, hidden)

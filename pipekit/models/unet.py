@@ -10,8 +10,7 @@ from torch.types import Device
 from pipekit.layers.skips import Skippable
 from pipekit.models.devices import on
 
-DEPTH = 5
-"""How often the image is halved, and doubled again (torchgpipe, section 4.2.2)."""
+DEPTH = 5  # how often the image is halved, and doubled again (torchgpipe, section 4.2.2)
 
 
 def unet(convolutions: int, channels: int, device: Device = None) -> nn.Sequential:

@@ -25,8 +25,7 @@ def alexnet(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 13-14: average pool and flattening, to ``[B, 9216]``
     - 15-21: dropouts, linear layers and ReLUs of 4096 features, to ``[B, classes]``
 
-    Args:
-        classes, device: how many logits, and where the weights are made.
+    ``classes``: how many logits; ``device``: where the weights are made.
     """
     model = _torchvision("alexnet", classes, device)
     return _sequence([*model.features, model.avgpool, nn.Flatten(), *model.classifier])
@@ -35,9 +34,8 @@ def alexnet(classes: int = 1000, device: Device = None) -> nn.Sequential:
 def vgg16(classes: int = 1000, device: Device = None) -> nn.Sequential:
     """Return VGG16: 138,357,544 parameters in 40 layers, images of 224 (at least 32) pixels.
 
-    - 0-30: convolutions, each with its ReLU, and pools; at 224 pixels the five pools (4, 9, 16, 23,
-      30) give ``[B, 64, 112, 112]``, ``[B, 128, 56, 56]``, ``[B, 256, 28, 28]``,
-      ``[B, 512, 14, 14]`` and ``[B, 512, 7, 7]``
+    - 0-30: convolutions, each with its ReLU, and five pools (4, 9, 16, 23, 30), of which each
+      halves the image: ``[B, 64, 112, 112]`` to ``[B, 512, 7, 7]``
     - 31-32: average pool and flattening, to ``[B, 25088]``
     - 33-39: linear layers of 4096 features, ReLUs and dropouts, to ``[B, classes]``
 

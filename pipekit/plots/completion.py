@@ -17,7 +17,7 @@ from pipekit.plots import style
 
 TRACES = "bar", "scatter"
 MODES = {"lines", "markers", "lines+markers"}
-FILLS = {None, "none", "toself", "tozeroy"}
+FILLS = {None, "none", "toself"}
 HATCHES = {"": None, "/": "///", "\\": "\\\\\\", "x": "xxx"}
 MARKERS = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "x": "X"}
 DASHES: dict[str, Any] = {
@@ -46,10 +46,9 @@ CHARACTER_EM, HANDLE_EM, TILTED = 0.62, 4.5, 30
 
 
 def check(figure: go.Figure) -> None:
-    """Refuse a figure that its SVG could not show.
+    """Refuse a figure that its SVG could not show; with kaleido installed there is none.
 
-    Call it on a figure of made-up numbers before a training of hours. With kaleido installed there
-    is nothing to refuse.
+    Call it on a figure of made-up numbers before a training of hours.
 
     Raises:
         ValueError: it names all that cannot be shown.

@@ -16,14 +16,11 @@ GAP_STYLES = {
     **dict.fromkeys((Cause.TRANSFER, Cause.SUM, Cause.GLOBAL_STOP), style.WAITS_FOR_MESSAGE),
 }
 """The style of the gaps between events, by what the worker waits for."""
-_LIGHTEST = 0.65
-"""How much white the last stage of a worker has."""
-ROOMY_PX = 4
-"""A bar this wide, on average, bears full edges."""
+_LIGHTEST = 0.65  # how much white the last stage of a worker has
+ROOMY_PX = 4  # a bar this wide, on average, bears full edges
 BESIDE, THIN = 0.43, 0.07
 """Below the middle of a row, and how high: bars of what runs beside a worker's tasks."""
-LEAST_PX = 0.5
-"""Shorter gaps cannot be seen: a measured run has thousands of them."""
+LEAST_PX = 0.5  # shorter gaps cannot be seen: a measured run has thousands of them
 
 
 def as_trace(source: Schedule | Trace) -> Trace:

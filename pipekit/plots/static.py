@@ -1,8 +1,4 @@
-"""A plotly figure, drawn again by matplotlib.
-
-The plotly figure is the one description; this reads sizes, places, colours and text off it, so that
-the static picture cannot differ from the live one.  plotly's own export needs a browser engine.
-"""
+"""A plotly figure, drawn again by matplotlib; plotly's own export needs a browser engine."""
 
 from collections import defaultdict
 from typing import Any
@@ -28,22 +24,14 @@ from pipekit.plots.completion import (
     legend_columns,
 )
 
-PT, ERROR_PX = 0.75, 2
-"""Points in a CSS pixel; plotly's error bars."""
+PT, ERROR_PX = 0.75, 2  # points in a CSS pixel; plotly's error bars
 BAR_FONT_PX = 11, 8
 """Of a number in a bar: at best, and at least; one that does not fit is left out."""
-CHARACTER_EM = 0.64
-"""How wide a digit is in DejaVu Sans, a wide font."""
+CHARACTER_EM = 0.64  # how wide a digit is in DejaVu Sans, a wide font
 
 
 def draw(figure: go.Figure) -> Figure:
-    """Return the matplotlib figure of a plotly figure.
-
-    That is one made of bars, and of scatters that are lines, markers or stacked areas.
-
-    Raises:
-        ValueError: the figure holds something else, see :func:`.completion.check`.
-    """
+    """Return the matplotlib figure of a plotly figure that :func:`.completion.check` passes."""
     figure = completed(figure)
     _put_title_in_one_line(figure.layout)
     width, height = figure.layout.width, figure.layout.height
@@ -122,7 +110,6 @@ def _counts(figure: go.Figure, letter: str, reference: str) -> bool:
 
 
 def _dress(ours: Axis, theirs: Any, font_pt: float, most_ticks: int, counts: bool) -> None:
-    """Give a matplotlib axis the ticks, grid and title of a plotly one."""
     if theirs.tickvals is not None:
         ours.set_ticks(theirs.tickvals, labels=theirs.ticktext)
     elif theirs.dtick is not None:
@@ -210,15 +197,6 @@ def _scatter(axes: Axes, trace: Any) -> None:
         width = (trace.error_x.thickness or trace.error_y.thickness or ERROR_PX) * PT
         look: Any = {"fmt": "none", "ecolor": _rgba(trace.marker.color), "elinewidth": width}
         axes.errorbar(trace.x, trace.y, **reach, **look)
-    if trace.fill == "tozeroy":
-        axes.fill_between(
-            trace.x,
-            trace.y,
-            step="post" if steps else None,
-            color=trace.line.color,
-            alpha=0.4,
-            lw=0,
-        )
 
 
 def _reach(error: Any) -> Any:
@@ -229,7 +207,6 @@ def _reach(error: Any) -> Any:
 
 
 def _strokes(trace: Any) -> dict[str, Any]:
-    """Return how matplotlib draws a scatter's line and markers, or one of them."""
     line, marker = trace.line, trace.marker
     look: dict[str, Any] = {"color": _rgba(line.color), "linestyle": "none"}
     if "lines" in trace.mode:
@@ -241,7 +218,6 @@ def _strokes(trace: Any) -> dict[str, Any]:
 
 
 def _filled(color: str, pattern: Any) -> dict[str, Any]:
-    """Return how matplotlib fills a bar or an area."""
     *_, alpha = fill = _rgba(color)
     # Lines are faint, for the text on them. In an SVG a shade fades its own lines, too: only black
     # ones are then seen, on light and on dark pages.

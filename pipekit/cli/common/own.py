@@ -133,7 +133,6 @@ class OwnModel:
 
     @cached_property
     def _first(self) -> Any:
-        """The data's first batch."""
         assert self.data is not None
         return own_batches(self.data, 1)[0]
 

@@ -17,8 +17,7 @@ from pipekit.host.provenance import workers_on_cores
 from pipekit.traces import Trace
 from pipekit.workloads import WORKLOADS, Metric
 
-DRAWN_BATCHES = 8
-"""More make bars too narrow to tell apart."""
+DRAWN_BATCHES = 8  # more make bars too narrow to tell apart
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
     """Controls, by the names of ``see``'s arguments, and its view of them from :meth:`begin` on.
 
     The answer to a setting that cannot be is its error's sentence, above the pictures of the last
-    one that could.  The browser holds slider moves back while the kernel is busy, so that none is
-    drawn late.  See :func:`explore`.
-
-    Attributes:
-        view: that is shown; None before the first.
+    one that could.  The browser holds slider moves back while the kernel is busy.
     """
 
     def __init__(
@@ -55,13 +51,13 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._setting = Setting(presets or {}, waits_for, self.go)
         self._message = widgets.HTML()
         self._text = widgets.HTML()
-        self.view: View | None = None
+        self.view: View | None = None  # that is shown
         self._canvases: list[TimelineCanvas] = []
         self._charts: list[Chart] = []
         self._timelines, self._plots = widgets.VBox(), widgets.VBox()
         self._table = widgets.HTML()
-        for html in (self._table, self._text):
-            html.add_class("jp-RenderedHTMLCommon")
+        self._table.add_class("jp-RenderedHTMLCommon")
+        self._text.add_class("jp-RenderedHTMLCommon")
         self._seen = widgets.VBox([self._text, self._timelines, self._plots, self._table])
         self._seen.add_class("pipekit-seen")
         head = widgets.VBox([self._setting, self.controls_box()])
@@ -74,12 +70,10 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._changed()
 
     def controls_box(self) -> widgets.Widget:
-        """Return the controls, laid out."""
         layout = {"grid_template_columns": _GRID, "grid_gap": "4px 24px", "width": "100%"}
         return widgets.GridBox([*self._controls.values()], layout=layout)
 
     def values(self) -> dict[str, Any]:
-        """Return what the controls say now."""
         return {name: control.value for name, control in self._controls.items()}
 
     def go(self, values: Mapping[str, Any]) -> None:
@@ -95,12 +89,10 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._changed()
 
     def complain(self, error: ValueError) -> None:
-        """Say what is wrong with a setting."""
         self._message.value = f'<div style="{_ERROR}">{escape(str(error))}</div>'
         self._seen.add_class("pipekit-stale")
 
     def show(self, view: View) -> None:
-        """Replace all that is shown."""
         self.view = view
         self._message.value = ""
         self._seen.remove_class("pipekit-stale")
@@ -144,7 +136,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
                     widgets.jslink((leader, shared), (canvas, shared))
 
     def _set(self, values: Mapping[str, Any]) -> None:
-        """Set all controls, and show nothing between them."""
         self._is_set = False
         for name, control in self._controls.items():
             control.value = values[name]
@@ -195,10 +186,8 @@ def explore(
         interactive: False where nobody moves a slider, as under papermill.
         results_dir: the folder for the static figures.
         controls: by their values' names, if ``see`` does not declare them.
-        explorer: the kind of explorer.
-        executed: in place of ``see`` for static figures.
-        presets: settings to go to.
-        waits_for: the reason for a delay, if ``see`` takes long.
+        explorer, executed: the kind of explorer; what static figures see in place of ``see``.
+        presets, waits_for: settings to go to; the reason for a delay, if ``see`` takes long.
         start: the controls' first values; by default those of ``see``.
     """
     if interactive:

@@ -69,13 +69,8 @@ def sandbox() -> list[dict[str, Any]]:
             if first.worker_count < 2:
                 continue
             names = ", ".join(schedule.name for schedule in named)
-            boards.append(
-                {
-                    "name": f"{first.stages} stages, {microbatches} microbatches: {names}",
-                    "rows": rows(first),
-                    "named": [*map(_method, named)],
-                }
-            )
+            name = f"{first.stages} stages, {microbatches} microbatches: {names}"
+            boards.append({"name": name, "rows": rows(first), "named": [*map(_method, named)]})
     return boards
 
 
@@ -109,7 +104,6 @@ def _level(level: Puzzle) -> dict[str, Any]:
 
 
 def _named(stages: int, size: int, microbatches: int) -> Iterator[Schedule]:
-    """Yield every named method with so many microbatches in all, in batches of ``size``."""
     for name in NAMED:
         try:
             yield batches_of(name, stages, size, microbatches // size)
@@ -118,7 +112,6 @@ def _named(stages: int, size: int, microbatches: int) -> Iterator[Schedule]:
 
 
 def _tasks(schedule: Schedule) -> Tasks:
-    """Return the passes with their workers and weights, and the updates."""
     return frozenset((worker, task) for worker, row in enumerate(schedule.workers) for task in row)
 
 

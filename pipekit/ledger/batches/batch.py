@@ -20,10 +20,8 @@ from pipekit.ledger.batches.runs import BatchRun, NotebookResult
 from pipekit.reading import read_text
 
 _DASK = "dask:"
-_ANSWER_S = 10
-"""For which a cluster's answer is waited."""
-_LOOK_S = 1.0
-"""How often notebooks are asked how far they are."""
+_ANSWER_S = 10  # for which a cluster's answer is waited
+_LOOK_S = 1.0  # how often notebooks are asked how far they are
 
 _Running = Mapping[Future[NotebookResult], NotebookJob]
 
@@ -61,21 +59,10 @@ def run(
 ) -> BatchResult:
     """Execute the notebooks of one or several experiments; those that must run alone come last.
 
-    The run's folder is named by the UTC time.  It holds each notebook's executed copy
-    ``<name>.ipynb``, a folder ``<name>/`` for its files, and ``provenance.json``.  A notebook that
-    fails keeps its error and does not stop the others.
-
-    Args:
-        experiments: the YAML files, see :mod:`pipekit.ledger.batches.experiment`.
-        scale: "quick" or "full".
-        only: names of the notebooks to run; None runs all.
-        jobs: how many notebooks run at a time.
-        resume: continue the newest run of the same notebooks at the same scale.  What ended there
-            without an error is not run again, unless its file or its parameters have changed.
-        results: the folder that gets the run's folder.
-        quiet: print nothing, no progress bar either.
-        on: where: a Dask cluster, ``dask:tcp://host:8786``, whose workers see this file system
-            under the same paths and have this environment; by default here.
+    The run's folder, below ``results``, is named by the UTC time.  It holds each notebook's
+    executed copy ``<name>.ipynb``, a folder ``<name>/`` for its files, and ``provenance.json``.  A
+    notebook that fails keeps its error and does not stop the others.  The other arguments are those
+    of ``pipekit run``.
 
     Raises:
         ValueError: a file, a notebook or an argument is not as described, or there is nothing to
@@ -117,10 +104,7 @@ def run(
 
 @contextmanager
 def _place(on: str | None, width: int) -> Iterator[tuple[Executor, Callable[[_Running], None]]]:
-    """Yield where notebooks run, each in a kernel, and how those that are running are ended.
-
-    That is this machine, for so many at a time, or the cluster of an address.
-    """
+    """Yield where notebooks run, here or on a cluster, and how those that are running are ended."""
     if on is None:
         with ThreadPoolExecutor(width) as pool:
             yield pool, _kill
@@ -144,7 +128,6 @@ def _kill(running: _Running) -> None:
 
 
 def _cancel(running: _Running) -> None:
-    """Take back what no worker elsewhere has begun."""
     for future in running:
         future.cancel()
 
@@ -196,7 +179,6 @@ def _execute_all(
 
 
 def _step(folder: Path, job: NotebookJob) -> str:
-    """Return a notebook's name, and how far it says it is."""
     try:
         step = read_text(told(folder / f"{job.name}.ipynb"))
     except FileNotFoundError:  # it begins, or has just ended

@@ -39,12 +39,10 @@ from pipekit.ledger.batches import ranges
 from pipekit.reading import parse_json, read_json, read_text
 
 SCALES = ("quick", "full")
-GIVEN = ("scale", "results_dir")
-"""Parameters that the batch runner sets in every notebook."""
+GIVEN = ("scale", "results_dir")  # parameters that the batch runner sets in every notebook
 
 _NAME = re.compile(r"\w[\w -]{0,99}")
-_LABEL = 40
-"""Characters of a grid's value in the name of its notebook."""
+_LABEL = 40  # characters of a grid's value in the name of its notebook
 
 Point = tuple[tuple[str, str, Any], ...]
 """A combination of a grid: parameter, label and value of each of its axes."""

@@ -11,9 +11,7 @@ without a point.
 """
 
 import ast
-import io
 import re
-import tokenize
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,14 +78,12 @@ def read(source: str) -> dict[str, Parameter]:
     Parameters of other types are passed over, and brackets with other words hold no range. Source
     that is not Python is a SyntaxError.
     """
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
-    found = {}
+    lines, found = re.split("\r\n?|\n", source), {}
     for statement in ast.parse(source).body:
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
         name, kind = statement.target.id, ast.unparse(statement.annotation)
-        if kind in _TYPES:
-            comment = comments.get(statement.end_lineno or 0, "")
-            found[name] = Parameter(name, kind, Range.of(comment))
+        if kind in _TYPES and statement.end_lineno:
+            comment = lines[statement.end_lineno - 1].encode()[statement.end_col_offset or 0 :]
+            found[name] = Parameter(name, kind, Range.of(comment.decode()))
     return found

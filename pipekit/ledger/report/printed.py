@@ -113,7 +113,6 @@ def because(outcome: Outcome) -> tuple[str, str]:
 
 
 def _changed(outcome: Outcome) -> Cause | None:
-    """Return the experiment that explains a miss, if one does."""
     causes = outcome.record.causes if outcome.record else ()
     return next((each for each in causes if each.name == outcome.cause), None)
 
@@ -165,7 +164,6 @@ def _own(claim: Claim, value: Any) -> float | None:
 
 
 def _as_printed(claim: Claim, number: float) -> str:
-    """Return a number of ours with the decimals and the suffix of the paper's."""
     form = _PRINTED.fullmatch(claim.value)
     assert form is not None
     return f"{number / _SUFFIXES[form[2]]:z,.{len(form[1])}f}{form[2]}"

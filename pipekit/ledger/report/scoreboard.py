@@ -23,8 +23,7 @@ TITLES = {
     "adapipe": "AdaPipe",
 }
 
-NAMED_CAUSES = 3
-"""In the sentence of causes; the others are counted."""
+NAMED_CAUSES = 3  # in the sentence of causes; the others are counted
 NOTHING = "No claim is judged yet: cards appear here as the cells below run."
 
 
@@ -35,7 +34,7 @@ def scoreboard(outcomes: Iterable[Outcome]) -> str:
     """
     every = [*outcomes]
     recorded, tables = [o for o in every if o.record is not None], printed_tables(every)
-    inside = set[str]().union(*(table.claims for table in tables))
+    inside = {id for table in tables for id in table.claims}
     cells = [outcome for outcome in recorded if outcome.claim.id in inside]
     having = {
         status: [o for o in recorded if o.status is status and o not in cells] for status in Status

@@ -1,8 +1,4 @@
-"""The report as tables: a row a claim, a row a paper, and what becomes of claims by one change.
-
-The experiments that were made to explain misses (:class:`pipekit.ledger.outcomes.Cause`) are also
-made where a claim is met.  A change that explains a miss and breaks as many passes explains little.
-"""
+"""The report as tables: a row a claim, a row a paper, and what becomes of claims by one change."""
 
 import json
 from collections.abc import Iterable
@@ -123,7 +119,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "repeats": json.dumps(record.repeats) if record.repeats else None,
         "contradiction": record.contradiction or None,
         "our_note": record.note,
-        "notebook": record.notebook,
+        "notebook": record.folder.name,
         "figure": record.figure,
         **{key: record.provenance.get(key) for key in origin},
     }

@@ -98,8 +98,7 @@ def test_one_failure_does_not_stop_the_others_and_all_is_recorded(
 
     # Executed copies, of the failed notebook too; both signed.
     for result in batch.notebooks:
-        copy = nbformat.read(result.notebook, as_version=4)
-        assert result.notebook == batch.folder / f"{result.name}.ipynb"
+        copy = nbformat.read(result.folder / f"{result.name}.ipynb", as_version=4)
         assert NotebookNotary().check_signature(copy)
     assert "ZeroDivisionError" in (batch.folder / "bad.ipynb").read_text()
     assert "parameters of this run" in (batch.folder / "good.html").read_text()
@@ -219,9 +218,9 @@ def test_a_long_cell_says_in_the_runners_bar_how_far_it_is_and_not_in_the_notebo
     monkeypatch.setattr("pipekit.ledger.batches.batch.tqdm", Bar)
     (result,) = run(experiment(tmp_path, "long"), results=runs).notebooks
     assert result.error is None
-    copy = nbformat.read(result.notebook, as_version=4)
+    copy = nbformat.read(result.folder / f"{result.name}.ipynb", as_version=4)
     assert [cell.outputs for cell in copy.cells if "outputs" in cell] == [[], [], []]
-    assert not list(result.notebook.parent.glob("*.progress"))
+    assert not list(result.folder.glob("*.progress"))
 
 
 def test_a_failed_or_changed_notebook_is_run_again_and_no_other(
