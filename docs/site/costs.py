@@ -47,7 +47,6 @@ def at_least_as_good(costs: pd.DataFrame, name: str) -> list[str]:
     """Return the methods that train in the same way, cost no more in any column and less in one.
 
     In the same way: an update sums as much, by weights as old, and both passes read the same.
-    Methods with chunks or transfers are not among them: what these cost is in no column.
     """
     alike = [n for n in METHODS if n != name and _semantics(costs, n) == _semantics(costs, name)]
     theirs, own = costs.loc[alike].round(6), costs.loc[name].round(6)

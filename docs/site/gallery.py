@@ -47,7 +47,7 @@ def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[
     executed = {path.stem: path for path in sorted((root / "results/runs").glob("*/*.ipynb"))}
     experiments = sorted((root / "experiments").glob("*.yaml"))
     jobs = load_all(experiments).jobs if experiments else ()
-    called = {job.notebook.resolve(): job.name for job in jobs}
+    called = {job.notebook: job.name for job in jobs}
     names = {}
     for path in sorted((root / "notebooks").rglob("*.ipynb"), key=_place):
         name, job = path.relative_to(root / "notebooks"), called.get(path.resolve())

@@ -8,24 +8,15 @@ from typing import Annotated
 
 import ipywidgets as widgets
 
+from pipekit import schedules
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.schedules import (
-    ScheduleError,
-    check,
-    flush,
-    gpipe,
-    interleaved,
-    parse,
-    pipedream,
-    two_bw,
-    zb_h1,
-)
+from pipekit.schedules import ScheduleError, check, parse
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 from pipekit.units import listed
 
-PICTURE = str(flush(3, 4).take(2))
+PICTURE = str(schedules.flush(3, 4).take(2))
 _ROW = re.compile(r"^[ \t]*(worker (\d+))(?: stage (\d+))?[ \t]*\|", re.MULTILINE)
 _WRITTEN = re.compile(r"[A-Z^][^\s/^&]*")
 Place = tuple[int, int]  # the characters from the first to the one before the second
@@ -33,12 +24,12 @@ _TEXT = "white-space: pre; overflow-x: auto; line-height: 1.4;"
 PRESETS = {
     schedule.name: {"picture": str(schedule)}
     for schedule in (
-        gpipe(3, 4).take(1),
-        flush(3, 4).take(2),
-        pipedream(3).take(6),
-        two_bw(3, 3).take(3),
-        zb_h1(3, 4).take(1),
-        interleaved(4, 4, workers=2).take(1),
+        schedules.gpipe(3, 4).take(1),
+        schedules.flush(3, 4).take(2),
+        schedules.pipedream(3).take(6),
+        schedules.two_bw(3, 3).take(3),
+        schedules.zb_h1(3, 4).take(1),
+        schedules.interleaved(4, 4, workers=2).take(1),
     )
 }
 

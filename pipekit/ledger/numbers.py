@@ -6,19 +6,8 @@ A page marks such a number by comments, which no reader of the rendered page see
     <!-- number: a/summary.csv, only found, where what = mean error, as .1% -->0.9%<!-- -->
 
 First comes the table, below ``results/reference``; then a statistic and the column that it is of;
-then, if wanted, the rows that count and Python's format.  ``python -m pipekit.ledger.numbers``
-(``make numbers``) writes what the tables hold; a test compares.
-
-====================  ================================================================
-``count``             rows
-``distinct``          different values
-``only``              the value of the single row
-``min, max``          of the values
-``mean, median``      likewise
-``worst``             the largest absolute value
-``mean_size``         the mean of the absolute values
-``over_least``        the single row's value over the least of all rows, minus 1
-====================  ================================================================
+then, if wanted, the rows that count and Python's format.  ``make numbers`` writes what the tables
+hold; a test compares.
 """
 
 import re
@@ -36,6 +25,7 @@ MARK = re.compile(
     r"(?P<shown>[^<]*)<!-- -->"
 )
 
+# Of the column in the rows that count, and in all rows.
 _STATISTICS: dict[str, Callable[["pd.Series[float]", "pd.Series[float]"], float]] = {
     "count": lambda rows, _: len(rows),
     "distinct": lambda rows, _: rows.nunique(),

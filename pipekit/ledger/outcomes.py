@@ -55,8 +55,8 @@ MEANING = {
     Status.OUT_OF_REACH: "cannot be checked here; a value shown is a stand-in's",
 }
 
-TURNED, NEARED, STILL_MISSED = "turned", "moved half of the way", "still missed"
-STILL_MET, BROKEN = "still met", "broken"
+BECOMES = "turned", "moved half of the way", "still missed", "still met", "broken"
+TURNED, NEARED, STILL_MISSED, STILL_MET, BROKEN = BECOMES
 
 CAUSE_UNKNOWN = "unknown"
 """The cause of a miss that no experiment has turned, nor moved at least half of the way."""
@@ -162,8 +162,7 @@ class Outcome:
         """What makes a miss miss: the first cause whose change meets the claim's criterion.
 
         Else it is :data:`CONTRADICTION` where the paper has two numbers; or the first cause whose
-        change moves ours at least half of the way, or :data:`CAUSE_UNKNOWN`; empty if the claim has
-        not missed.
+        change moves ours at least half of the way, or :data:`CAUSE_UNKNOWN`.
         """
         if self.record is None or self.status is not Status.MISS:
             return ""
@@ -175,11 +174,7 @@ class Outcome:
 
     @property
     def tried(self) -> list[tuple[Cause, str]]:
-        """Each change that was tried on a decided claim, and what becomes of the claim by it.
-
-        It is :data:`TURNED` (a miss that is met), :data:`NEARED` (moved half of the way),
-        :data:`STILL_MISSED`, :data:`STILL_MET`, or :data:`BROKEN` (a pass that is not).
-        """
+        """Each change that was tried on a decided claim, and what the claim :data:`BECOMES`."""
         if self.record is None or self.status not in (Status.PASS, Status.MISS):
             return []
         return [(cause, self._becomes(cause.value)) for cause in self.record.causes]

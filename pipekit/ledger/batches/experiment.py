@@ -15,10 +15,10 @@ An experiment file is YAML::
           lr: [0.01, 0.1]            # a scale that sets it (quick: {lr: 0.1}) does not vary it
           method: {ours: "2bw", theirs: "pipedream"}    # labels, where a value says little
 
-Everything is checked before anything runs, because a batch may take a night: a parameter must be
-assigned in the notebook's cell tagged ``parameters``, or it would be set and never used, and be in
-the range that its comment there says (:mod:`pipekit.ledger.batches.ranges`).  So must ``scale`` and
-``results_dir`` (the folder for the notebook's own files), which every notebook gets.
+Everything is checked before anything runs: a parameter must be assigned in the notebook's cell
+tagged ``parameters``, and be in the range that its comment there says
+(:mod:`pipekit.ledger.batches.ranges`).  So must ``scale`` and ``results_dir`` (the folder for the
+notebook's own files), which every notebook gets.
 """
 
 import ast
@@ -50,22 +50,17 @@ Point = tuple[tuple[str, str, Any], ...]
 
 @dataclass(frozen=True)
 class NotebookJob:
-    """One notebook with its parameters at the chosen scale, ``GIVEN`` not among them.
-
-    ``sha256`` is the notebook file's, in hex; ``alone`` means that nothing may run beside it.
-    ``point`` are the parameters that its grid has chosen, by the labels of their values; ``entry``
-    is the name of the notebook before the grid gave it one of its own.
-    """
+    """One notebook with its parameters at the chosen scale, ``GIVEN`` not among them."""
 
     name: str
     notebook: Path
     parameters: dict[str, Any]
     cells: int
-    sha256: str
+    sha256: str  # of the notebook's file, in hex
     cell_timeout_s: int
-    alone: bool
-    entry: str
-    point: tuple[tuple[str, str], ...]
+    alone: bool  # nothing may run beside it
+    entry: str  # its name before a grid gave it one of its own
+    point: tuple[tuple[str, str], ...]  # parameters that the grid has chosen, by their labels
 
 
 @dataclass(frozen=True)
@@ -170,7 +165,7 @@ def _jobs(
         raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
     one = NotebookJob(
         name=name,
-        notebook=path,
+        notebook=path.resolve(),
         parameters=parameters,
         cells=len(notebook.cells),
         sha256=hashlib.sha256(path.read_bytes()).hexdigest(),

@@ -6,8 +6,7 @@ A line of the cell tagged ``parameters`` ends with the range, if it has one::
     scale: str = "quick"  # what the experiment file chose [quick | full]
 
 ``[a, b]`` are a least and a greatest number, ``[x | y]`` the only values.  Of a text, such as
-``"0.03 0.1"``, either says it of every word; a number in it is whole if the range's are written
-without a point.
+``"0.03 0.1"``, either says it of every word.
 """
 
 import ast

@@ -1,8 +1,4 @@
-"""A batch's folder: its record after every notebook, and where an interrupted batch is continued.
-
-The record ``provenance.json`` is replaced as a whole whenever a notebook ends, so that a batch may
-be killed at any moment: the record then lists what was complete.
-"""
+"""A batch's folder: its record, replaced after every notebook, and where a batch is continued."""
 
 import fcntl
 import shutil

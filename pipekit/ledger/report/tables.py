@@ -6,16 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipekit.ledger.outcomes import (
-    BROKEN,
-    NEARED,
-    STILL_MET,
-    STILL_MISSED,
-    TURNED,
-    Outcome,
-    Status,
-    show,
-)
+from pipekit.ledger.outcomes import BECOMES, BROKEN, TURNED, Outcome, Status, show
 
 
 def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
@@ -26,8 +17,7 @@ def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 def scores(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """Return a row a paper, in the ledger's order, and one for all: how many claims are of a kind.
 
-    That is each status; ``claims``; ``met after``, the passes whose criterion was written when
-    values were known; and ``weakly decided``, by a weaker kind of number than the claim wants.
+    ``met after`` are the passes whose criterion was written when values were known.
     """
     each = [
         {
@@ -61,10 +51,7 @@ def kinds(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 
 
 def experiments(outcomes: Iterable[Outcome]) -> pd.DataFrame:
-    """Return a row for each cause tried on a decided claim: what was done instead, and its value.
-
-    Column becomes is that of :attr:`Outcome.tried`.
-    """
+    """Return a row for each cause of :attr:`Outcome.tried`: what was done, and ours then."""
     rows = [
         {
             "paper": outcome.claim.paper,
@@ -90,8 +77,7 @@ def changes(tried: pd.DataFrame) -> pd.DataFrame:
 
     Net is turned minus broken; the most helpful cause is first.
     """
-    becomes = [TURNED, NEARED, STILL_MISSED, STILL_MET, BROKEN]
-    counts = pd.crosstab(tried["cause"], tried["becomes"]).reindex(columns=becomes, fill_value=0)
+    counts = pd.crosstab(tried["cause"], tried["becomes"]).reindex(columns=[*BECOMES], fill_value=0)
     counts.insert(0, "claims", counts.sum(axis="columns"))
     counts["net"] = counts[TURNED] - counts[BROKEN]
     ordered = counts.sort_values(["net", TURNED], ascending=False, kind="stable")
