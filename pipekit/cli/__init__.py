@@ -74,15 +74,16 @@ def _help(function: Callable[..., None]) -> str:
     """
     text, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
     told = dict(_ARGUMENT.findall(arguments))
-    for name, hint in function.__annotations__.items():
+    hints: dict[str, Any] = function.__annotations__
+    for name, hint in hints.items():
         kind, *given = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if name in told:
             flag = [f"--{name.replace('_', '-')}"] if kind is bool else []
             option = copy(given[0]) if given else typer.Option(*flag)
             option.help = " ".join(told[name].split())
-            function.__annotations__[name] = Annotated[kind, option]
+            hints[name] = Annotated[kind, option]
         elif not given and name in SHARED:
-            function.__annotations__[name] = Annotated[kind, SHARED[name]]
+            hints[name] = Annotated[kind, SHARED[name]]
     paragraphs = text.split("\n\n")
     return "\n\n".join(p if p.startswith("\b") else p.replace("\n", " ") for p in paragraphs)
 

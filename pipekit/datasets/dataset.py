@@ -45,15 +45,14 @@ class Dataset:
     test_targets: Tensor
     alteration: Alteration | None = None
 
-    def batches(
-        self, batch_rows: int, seed: int = 0, epoch: int = 0, drop_last: bool = True
-    ) -> list[Batch]:
+    def batches(self, batch_rows: int, seed: int = 0, epoch: int = 0) -> list[Batch]:
         """Return one epoch of training batches, shuffled as a pure function of (seed, epoch).
+
+        Rows that do not fill a batch are left out.
 
         Args:
             batch_rows: rows a batch.
             seed, epoch: the run's seed; the epoch's index, from 0.
-            drop_last: leave out the rows that do not fill a batch.
 
         Raises:
             ValueError: there is not one full batch.
@@ -61,8 +60,7 @@ class Dataset:
         rows = len(self.train_inputs)
         check_rows("batch_rows", batch_rows, rows, f"{self.name}'s training rows")
         order = torch.randperm(rows, generator=_generator(f"{seed}/{epoch}"))
-        if drop_last:
-            order = order[: rows - rows % batch_rows]
+        order = order[: rows - rows % batch_rows]
         batches = [(self.train_inputs[o], self.train_targets[o]) for o in order.split(batch_rows)]
         if self.alteration is None:
             return batches

@@ -33,7 +33,7 @@ _TEXTS = frozenset({".py", ".pyi", ".md", ".rst", ".txt"})
 
 
 def python_source(
-    sequence: int = 128, rows: int | None = 4000, test_rows: int | None = 400, seed: int = 0
+    sequence: int = 128, rows: int | None = 4000, test_rows: int | None = 400
 ) -> Dataset:
     """Return the bytes of Python's own standard library, as text to predict the next byte of.
 
@@ -43,21 +43,14 @@ def python_source(
     Args:
         sequence: T, bytes a row.
         rows, test_rows: in all, and how many of them to test on; None: all that there are.
-        seed: chooses the windows.
 
     Raises:
         ValueError: the library is too short, or no row is left for training.
     """
-    return _language("python_source", RELEASE, _source(), sequence, rows, test_rows, seed)
+    return _language("python_source", RELEASE, _source(), sequence, rows, test_rows)
 
 
-def text_file(
-    path: Path | str,
-    sequence: int = 128,
-    rows: int | None = None,
-    test_rows: int | None = None,
-    seed: int = 0,
-) -> Dataset:
+def text_file(path: Path | str, sequence: int = 128) -> Dataset:
     """Return a file's bytes, the last tenth to test on; see :func:`pipekit.datasets.python_source`.
 
     Raises:
@@ -74,11 +67,11 @@ def text_file(
         )
     stop = len(text) - round(TEST_SHARE * len(text))
     parts = text[:stop], text[stop:]
-    return _language(path.stem, str(path), parts, sequence, rows, test_rows, seed)
+    return _language(path.stem, str(path), parts, sequence, None, None)
 
 
 def installed_text(
-    sequence: int = 128, rows: int | None = None, test_rows: int | None = 1000, seed: int = 0
+    sequence: int = 128, rows: int | None = None, test_rows: int | None = 1000
 ) -> Dataset:
     """Return all installed packages' text; see :func:`pipekit.datasets.python_source`.
 
@@ -89,7 +82,7 @@ def installed_text(
     digest = hashlib.sha256(train + test).hexdigest()[:12]
     size = bytes_text(len(train) + len(test))
     source = f"{RELEASE} and {packages} packages, {size}, sha256 {digest}..."
-    return _language("installed_text", source, (train, test), sequence, rows, test_rows, seed)
+    return _language("installed_text", source, (train, test), sequence, rows, test_rows)
 
 
 def library() -> tuple[list[Path], list[Path]]:
@@ -151,7 +144,6 @@ def _language(
     sequence: int,
     rows: int | None,
     test_rows: int | None,
-    seed: int,
 ) -> Dataset:
     """Return texts to learn and to test on as rows; arguments as for :func:`python_source`."""
     if sequence < 1:
@@ -162,7 +154,7 @@ def _language(
     check_rows("test_rows", tests, len(test), f"{what} in the test text")
     rows = tests + len(train) if rows is None else rows
     check_rows("rows", rows - tests, len(train), f"{what} for training, besides {tests}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     learnt = _draw(train, rows - tests, generator)  # [N, T + 1]
     tried = _draw(test, tests, generator)
     return Dataset(name, source, learnt[:, :-1], learnt[:, 1:], tried[:, :-1], tried[:, 1:])

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cache, lru_cache
-from typing import get_args
+from typing import Any, get_args
 
 from pipekit.clusters import Device, flat
 from pipekit.explore.page.controls import choice
@@ -60,6 +60,6 @@ def cut(
     optimizer_states: float = 0.0,
 ) -> Plan:
     """Return a network's layers in as many stages as a schedule has, about equal in ``of``."""
-    how = {"of": of, "recompute": recompute, "optimizer_states": optimizer_states}
+    how: Any = {"of": of, "recompute": recompute, "optimizer_states": optimizer_states}
     planned = plan(profile, flat(schedule.stages, math.inf), "balance", **how)
     return planned.with_replicas([len(workers) for workers in schedule.stage_workers])
