@@ -5,17 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.common.options import (
-    File,
-    chosen_links,
-    chosen_microbatches,
-    chosen_plan,
-    print_table,
-    require_suffix,
-    save,
-    save_text,
-    save_timelines,
-)
+from pipekit.cli.common import options
+from pipekit.cli.common.options import File
 from pipekit.units import listed
 
 if TYPE_CHECKING:
@@ -65,17 +56,17 @@ def search(
     from pipekit.profiling import Profile
     from pipekit.simulation import Costs
 
-    require_suffix(output, SUFFIXES)
+    options.require_suffix(output, SUFFIXES)
     homes = None if placement is None else _workers(placement)
     costs = Profile.load(profile)
-    used = chosen_plan(costs, plan, stages)
-    links = chosen_links(cluster, workers or len(used.stages), bandwidth)
+    used = options.chosen_plan(costs, plan, stages)
+    links = options.chosen_links(cluster, workers or len(used.stages), bandwidth)
     found = pipekit.search(
         costs,
         used,
         links,
         memory or (links.device.memory_bytes if links else None),
-        microbatches=chosen_microbatches(microbatches, used),
+        microbatches=options.chosen_microbatches(microbatches, used),
         workers=workers,
         placement=homes,
         seconds=seconds,
@@ -85,12 +76,12 @@ def search(
     )
     _print(found)
     if output is None or output.suffix == ".csv":
-        save(output, found.schedule.to_csv)
+        options.save(output, found.schedule.to_csv)
     elif output.suffix == ".json":
-        save_text(output, found.to_json())
+        options.save_text(output, found.to_json())
     else:
         timed = Costs(costs, host_bytes_per_s=host_bandwidth)
-        save_timelines([pipekit.simulate(found.schedule, timed, used, links)], output)
+        options.save_timelines([pipekit.simulate(found.schedule, timed, used, links)], output)
 
 
 def _workers(text: str) -> list[int]:
@@ -108,4 +99,4 @@ def _print(found: "Searched") -> None:
     for worker, peak in enumerate(found.peak_bytes):
         own = [s for s, homes in enumerate(found.schedule.stage_workers) if worker in homes]
         rows.append([str(worker), listed(own), f"{peak / 1e6:,.1f}"])
-    print_table(["worker", "stages", "peak (MB)"], rows)
+    options.print_table(["worker", "stages", "peak (MB)"], rows)

@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.common.options import (
-    File,
-    chosen_links,
-    chosen_microbatches,
-    chosen_plan,
-    print_table,
-    require_suffix,
-    save,
-    save_timelines,
-)
+from pipekit.cli.common import options
+from pipekit.cli.common.options import File
 from pipekit.cli.schedule import chosen_schedule
 
 if TYPE_CHECKING:
@@ -70,18 +62,18 @@ def simulate(
     from pipekit.schedules.methods.by_name import TABLES
     from pipekit.simulation import Costs, Shards
 
-    require_suffix(output, SUFFIXES)
+    options.require_suffix(output, SUFFIXES)
     costs = Profile.load(profile)
-    used = chosen_plan(costs, plan, stages)
-    count = chosen_microbatches(microbatches, used)
+    used = options.chosen_plan(costs, plan, stages)
+    count = options.chosen_microbatches(microbatches, used)
     replicas = used.replicas
     schedule = chosen_schedule(method, replicas, count, batches, None)
     if plan is None:  # for as many stages as a file has
-        used = chosen_plan(costs, None, schedule.stages)
+        used = options.chosen_plan(costs, None, schedule.stages)
     if plan is None or method in TABLES:  # with two directions, a stage has two workers
         used = used.with_replicas([len(homes) for homes in schedule.stage_workers])
     asked = workers or (used.workers if bandwidth is not None else None)
-    links = chosen_links(cluster, asked, bandwidth, memory)
+    links = options.chosen_links(cluster, asked, bandwidth, memory)
     shared = Shards(shards, links.levels[0].bandwidth) if shards and links else None
     simulated = partial(
         pipekit.simulate,
@@ -98,9 +90,9 @@ def simulate(
         longer = chosen_schedule(method, replicas, count, 2 * batches, None)
         typer.echo(_beside_the_plan(used, trace, simulated(longer)))
     if output is not None and output.suffix != ".json":
-        save_timelines([trace], output)
+        options.save_timelines([trace], output)
     else:
-        save(output, trace.to_perfetto)
+        options.save(output, trace.to_perfetto)
 
 
 def _beside_the_plan(plan: "Plan", trace: "Trace", longer: "Trace") -> str:
@@ -147,4 +139,4 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
         bytes_ = sent.get(worker, 0), trace.memory.peak_bytes[int(str(worker))]
         stage = str(events["stage"].iloc[0])
         rows.append([str(worker), stage, share, *(f"{each / 1e6:,.1f}" for each in bytes_)])
-    print_table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows)
+    options.print_table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows)

@@ -11,15 +11,8 @@ import numpy as np
 
 import pipekit.units as units
 from pipekit.clusters import flat, papers
-from pipekit.explore.networks import (
-    ESTIMATES,
-    MODELS,
-    RECOMPUTE,
-    REMEMBERED,
-    cut,
-    estimated,
-    made,
-)
+from pipekit.explore import networks
+from pipekit.explore.networks import MODELS
 from pipekit.explore.page.controls import choice, number, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
@@ -93,7 +86,7 @@ def see(
     rows: Annotated[int, steps("rows", [1, 2, 4, 8, 16, 32, 64])] = 4,
     by: Annotated[str, choice("stages of", CUTS)] = "equal time",
     optimizer: Annotated[str, choice("optimizer", OPTIMIZERS)] = "SGD",
-    recompute: Annotated[Recompute, RECOMPUTE] = "never",
+    recompute: Annotated[Recompute, networks.RECOMPUTE] = "never",
     stages: Annotated[int, whole("stages", 1, 8)] = 4,
     replicas: Annotated[int, whole("workers a stage", 1, 4)] = 1,
     microbatches: Annotated[int, whole("microbatches", 1, 32)] = 4,
@@ -125,22 +118,22 @@ def see(
     return View(text=_compared([each.trace for each in timelines]), timelines=timelines)
 
 
-timeline = partial(explore, see, presets=PRESETS, waits_for=ESTIMATES)
+timeline = partial(explore, see, presets=PRESETS, waits_for=networks.ESTIMATES)
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(networks.REMEMBERED)
 def _simulated(
     name: str, setting: tuple[Any, ...], of_networks: tuple[Any, ...]
 ) -> tuple[Schedule, Trace]:
     network, stages, replicas, microbatches, batches, ratio, unequal, recompute, gbit = setting
     by, rows, optimizer, device = of_networks
     parts = stages_a_worker(name)
-    schedule = made(name, (replicas,) * stages * parts, microbatches, batches)
+    schedule = networks.made(name, (replicas,) * stages * parts, microbatches, batches)
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
     if network != EVEN:
-        profile = estimated(network, DEVICES[device]).scaled(rows)
+        profile = networks.estimated(network, DEVICES[device]).scaled(rows)
         states: Any = {"optimizer_states": OPTIMIZERS[optimizer]}
-        plan = cut(profile, schedule, of=CUTS[by], recompute=recompute, **states)
+        plan = networks.cut(profile, schedule, of=CUTS[by], recompute=recompute, **states)
         return schedule, simulate(schedule, _costs(profile, gbit), plan, links, **states)
     homes = [len(each) for each in schedule.stage_workers]
     plan = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)

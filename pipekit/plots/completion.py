@@ -71,9 +71,10 @@ def completed(figure: go.Figure) -> go.Figure:
     whole = go.Figure(layout=LAYOUT).update_layout(figure.layout)
     colors = figure.layout.colorway or figure.layout.template.layout.colorway or style.SERIES_COLORS
     for position, trace in enumerate(figure.data):
-        default = _bar if trace.type == "bar" else _scatter
-        own = {"name": f"trace {position}", **default(trace, colors[position % len(colors)])}
-        whole.add_trace(type(trace)(own).update(trace))
+        color, name = colors[position % len(colors)], f"trace {position}"
+        bar = {"marker": {"color": color, "line": {"width": 0}}}
+        own = bar if trace.type == "bar" else _scatter(trace, color)
+        whole.add_trace(type(trace)(name=name, **own).update(trace))
     for letter in "xy":
         _place_names(whole, letter)
     _place_bars(whole)
@@ -129,10 +130,6 @@ def _refused(figure: go.Figure) -> Iterator[str]:
     for name in ("shapes", "images"):
         if figure.layout[name]:
             yield f"the layout's {name}"
-
-
-def _bar(_: Any, color: str) -> dict[str, Any]:
-    return {"marker": {"color": color, "line": {"width": 0}}}
 
 
 def _scatter(trace: Any, color: str) -> dict[str, Any]:
