@@ -9,7 +9,7 @@ from pipekit.explore.page.view import Timeline, View
 from pipekit.performance import flags
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.predict import step
-from pipekit.performance.recommend import RankedLayout, Recommendation, recommend
+from pipekit.performance.recommend import RankedLayout, recommend
 from pipekit.performance.step import one_batch
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.simulation import simulate
@@ -38,7 +38,8 @@ def see(
         rank: of the candidate that is drawn, from 1.
         framework: whose flags are shown.
     """
-    found = _recommended(model, device, gpus, batch, seq_tokens, dtype, graphs)
+    how = {"seq_tokens": seq_tokens, "dtype": dtype, "graphs": graphs}
+    found = _recommended(model, (gpus, machine(device)), batch, **how)
     if rank > len(found.candidates):
         raise ValueError(f"there are {len(found.candidates)} candidates: choose one of them")
     chosen = found.candidates[rank - 1]
@@ -56,12 +57,7 @@ def see(
 choose_parallelism = partial(explore, see, waits_for="trying layouts")
 
 
-@lru_cache(8)
-def _recommended(
-    model: str, device: str, gpus: int, batch: int, seq_tokens: int, dtype: str, graphs: bool
-) -> Recommendation:
-    cluster = gpus, machine(device)
-    return recommend(model, cluster, batch, seq_tokens=seq_tokens, dtype=dtype, graphs=graphs)
+_recommended = lru_cache(8)(recommend)
 
 
 def _timeline(chosen: RankedLayout) -> Trace:

@@ -52,8 +52,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._message = widgets.HTML()
         self._text = widgets.HTML()
         self.view: View | None = None  # that is shown
-        self._canvases: list[TimelineCanvas] = []
-        self._charts: list[Chart] = []
         self._timelines, self._plots = widgets.VBox(), widgets.VBox()
         self._table = widgets.HTML()
         self._table.add_class("jp-RenderedHTMLCommon")
@@ -98,38 +96,34 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._seen.remove_class("pipekit-stale")
         self._text.value = f'<div style="{_TEXT}">{escape(view.text)}</div>' if view.text else ""
         self._show_timelines(view)
-        if len(view.plots) != len(self._charts):
-            self._charts = [Chart() for _ in view.plots]
-            self._plots.children = self._charts
-        for chart, plot in zip(self._charts, view.plots.values(), strict=True):
+        if len(view.plots) != len(self._plots.children):
+            self._plots.children = [Chart() for _ in view.plots]
+        for chart, plot in zip(self._plots.children, view.plots.values(), strict=True):
             chart.show(plot.figure)
         self._table.value = "" if view.table is None else styled(view).to_html()
 
     def _show_timelines(self, view: View) -> None:
-        if len(view.timelines) != len(self._canvases):
-            self._canvases = [TimelineCanvas() for _ in view.timelines]
-            self._timelines.children = self._canvases
+        if len(view.timelines) != len(self._timelines.children):
+            self._timelines.children = [TimelineCanvas() for _ in view.timelines]
             self._link(view)
-        for number, (canvas, timeline) in enumerate(
-            zip(self._canvases, view.timelines, strict=True)
-        ):
-            trace = timeline.trace
-            peers = [each.trace for each in view.timelines if each.trace.unit == trace.unit]
+        traces = [timeline.trace for timeline in view.timelines]
+        for canvas, timeline in zip(self._timelines.children, view.timelines, strict=True):
+            unit = timeline.trace.unit
             canvas.show(
-                trace,
+                timeline.trace,
                 notes=timeline.notes,
                 title=timeline.title,
-                longest=max(peer.makespan_s for peer in peers),
-                legend=number == 0,
+                longest=max(trace.makespan_s for trace in traces if trace.unit == unit),
+                legend=timeline is view.timelines[0],
                 most_bytes=max(t.most_bytes for t in view.timelines) * timeline.memory,
                 capacity=timeline.capacity,
-                memory_px=MEMORY_PX if len(view.timelines) > 1 else 2 * MEMORY_PX,
+                memory_px=MEMORY_PX if len(traces) > 1 else 2 * MEMORY_PX,
             )
 
     def _link(self, view: View) -> None:
         """Let canvases in the same unit zoom, pan and play together, within the page."""
         first: dict[str, TimelineCanvas] = {}
-        for canvas, timeline in zip(self._canvases, view.timelines, strict=True):
+        for canvas, timeline in zip(self._timelines.children, view.timelines, strict=True):
             leader = first.setdefault(timeline.trace.unit, canvas)
             if leader is not canvas:
                 for shared in _SHARED:
