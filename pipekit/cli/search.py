@@ -66,7 +66,7 @@ def search(
         used,
         links,
         memory or (links.device.memory_bytes if links else None),
-        microbatches=options.chosen_microbatches(microbatches, used),
+        microbatches=microbatches or (used.microbatches if used.microbatches > 1 else 8),
         workers=workers,
         placement=homes,
         seconds=seconds,

@@ -65,7 +65,7 @@ def simulate(
     options.require_suffix(output, SUFFIXES)
     costs = Profile.load(profile)
     used = options.chosen_plan(costs, plan, stages)
-    count = options.chosen_microbatches(microbatches, used)
+    count = microbatches or (used.microbatches if used.microbatches > 1 else 8)
     replicas = used.replicas
     schedule = chosen_schedule(method, replicas, count, batches, None)
     if plan is None:  # for as many stages as a file has

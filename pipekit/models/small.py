@@ -1,7 +1,4 @@
-"""Networks that train on a CPU in seconds.
-
-Each is one flat ``nn.Sequential``, so that a stage boundary can lie between any two layers.
-"""
+"""Networks that train on a CPU in seconds."""
 
 from itertools import pairwise
 

@@ -163,22 +163,16 @@ def _jobs(
                 raise ValueError(f"{where}: {error}") from None
     if given := sorted({*GIVEN} & {*parameters, *entry.grid}):
         raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
-    one = NotebookJob(
-        name=name,
-        notebook=path.resolve(),
-        parameters=parameters,
-        cells=len(notebook.cells),
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-        cell_timeout_s=file.cell_timeout_s,
-        alone=entry.alone,
-        entry=name,
-        point=(),
-    )
     return [
-        replace(
-            one,
+        NotebookJob(
             name="-".join([name, *(label for _, label, _ in point)]),
+            notebook=path.resolve(),
             parameters=each,
+            cells=len(notebook.cells),
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            cell_timeout_s=file.cell_timeout_s,
+            alone=entry.alone,
+            entry=name,
             point=tuple((name, label) for name, label, _ in point),
         )
         for point, each in zip(points, chosen, strict=True)
