@@ -21,10 +21,7 @@ T = TypeVar("T")
 
 
 def progress_bar(steps: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
-    """Return tqdm's bar, with its options, which is gone when it is over.
-
-    It counts the steps as they are iterated over, or by its ``update`` without any.
-    """
+    """Return tqdm's bar, with its options, which is gone when it is over."""
     if RELAY in os.environ:
         return _Relayed(steps, **options)
     if _in_notebook():

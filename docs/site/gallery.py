@@ -40,10 +40,7 @@ DRAWN = "drawn"  # the tag of cells that print a schedule as a picture, whose li
 
 
 def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[str, str | None]:
-    """Copy a checkout's notebooks to the site's source, executed if a run has them.
-
-    ``linked`` turns the links of a text of some folder into links to pages of the site.
-    """
+    """Copy a checkout's notebooks to the site's source, ``linked``, executed if a run has them."""
     executed = {path.stem: path for path in sorted((root / "results/runs").glob("*/*.ipynb"))}
     experiments = sorted((root / "experiments").glob("*.yaml"))
     jobs = load_all(experiments).jobs if experiments else ()
@@ -68,10 +65,7 @@ def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[
 
 
 def report(root: Path, static: Path, shown: Mapping[str, str]) -> str:
-    """Return the report's HTML, for ``report.html`` among the site's static files.
-
-    What the site does not have is no link any more.
-    """
+    """Return the report's HTML, without links to what the site does not have."""
     newest = sorted((root / "results/runs").glob("*/report.html"))
     if not newest:
         return NO_RUN

@@ -10,7 +10,7 @@ from pipekit.cli.common.options import File
 from pipekit.units import listed
 
 if TYPE_CHECKING:
-    from pipekit.searching import Searched
+    pass
 
 SUFFIXES = (".csv", ".json", ".svg", ".html")
 
@@ -74,7 +74,12 @@ def search(
         host_bytes_per_s=host_bandwidth,
         seed=seed,
     )
-    _print(found)
+    typer.echo(found)
+    rows = []
+    for worker, peak in enumerate(found.peak_bytes):
+        own = [s for s, homes in enumerate(found.schedule.stage_workers) if worker in homes]
+        rows.append([str(worker), listed(own), f"{peak / 1e6:,.1f}"])
+    options.print_table(["worker", "stages", "peak (MB)"], rows)
     if output is None or output.suffix == ".csv":
         options.save(output, found.schedule.to_csv)
     elif output.suffix == ".json":
@@ -91,12 +96,3 @@ def _workers(text: str) -> list[int]:
         raise ValueError(
             f"--placement is the worker of each stage, as 0,1,1,0, not {text!r}"
         ) from None
-
-
-def _print(found: "Searched") -> None:
-    typer.echo(found)
-    rows = []
-    for worker, peak in enumerate(found.peak_bytes):
-        own = [s for s, homes in enumerate(found.schedule.stage_workers) if worker in homes]
-        rows.append([str(worker), listed(own), f"{peak / 1e6:,.1f}"])
-    options.print_table(["worker", "stages", "peak (MB)"], rows)

@@ -65,6 +65,11 @@ def record(
         hint = meant(id, load()) or "; see the column id of data/claims.csv"
         raise ValueError(f"no claim is named {id!r}{hint}")
     folder = Path(results_dir)
+    if figure is not None:
+        if Path(figure).name != figure or Path(figure).suffix not in (".svg", ".png"):
+            raise ValueError(f"figure must be the name of an .svg or .png file, not {figure!r}")
+        if not (folder / figure).exists():
+            raise ValueError(f"no figure is named {figure} in {folder}: save it before recording")
     if label not in OURS:
         raise ValueError(
             f"label must be one of {', '.join(OURS)}, not {label!r}: a record is our own value"
@@ -80,7 +85,7 @@ def record(
         contradiction=contradiction,
         known_error=known_error,
         note=note,
-        figure=None if figure is None else _figure(figure, folder),
+        figure=figure,
         provenance=provenance(label, **extra),
         folder=folder.resolve(),
     )
@@ -118,14 +123,6 @@ def _plain(value: Any, id: str) -> Any:
         f"the value of {id} must be a number, a truth value, a text or a list of these, "
         f"not a {type(value).__name__}: record the figures that its criterion needs"
     )
-
-
-def _figure(name: str, folder: Path) -> str:
-    if Path(name).name != name or Path(name).suffix not in (".svg", ".png"):
-        raise ValueError(f"figure must be the name of an .svg or .png file, not {name!r}")
-    if not (folder / name).exists():
-        raise ValueError(f"no figure is named {name} in {folder}: save it before recording")
-    return name
 
 
 def _read(folder: Path) -> Iterator[Record]:

@@ -1,7 +1,6 @@
 """A plotly figure with all set that the static picture reads, or refused by name.
 
-What is unset gets plotly's default; only greys are the house's, which are read on light and on dark
-pages.  Names on an axis become places with ticks, and bars stand beside or on one another.
+Names on an axis become places with ticks, and bars stand beside or on one another.
 """
 
 from collections import defaultdict

@@ -1,8 +1,7 @@
 """Colours, patterns and layout, decided once: a colour means the same in every plot.
 
 The colours are those of Okabe and Ito (2008), told apart with any kind of colour vision; patterns
-and dashes repeat what they say, for greyscale.  Backgrounds are transparent and text is mid-grey,
-so that a figure reads as well on JupyterLab's and GitHub's light pages as on their dark ones.
+and dashes repeat what they say, for greyscale.  Figures read as well on light pages as on dark.
 """
 
 from collections.abc import Iterable, Sequence
