@@ -16,6 +16,7 @@ from pipekit.explore.networks import MODELS
 from pipekit.explore.page.controls import choice, number, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
+from pipekit.planning import plan
 from pipekit.planning.balance import Of
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
@@ -130,15 +131,17 @@ def _simulated(
     parts = stages_a_worker(name)
     schedule = networks.made(name, (replicas,) * stages * parts, microbatches, batches)
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
+    homes = [len(each) for each in schedule.stage_workers]
     if network != EVEN:
         profile = networks.estimated(network, DEVICES[device]).scaled(rows)
         states: Any = {"optimizer_states": OPTIMIZERS[optimizer]}
-        plan = networks.cut(profile, schedule, of=CUTS[by], recompute=recompute, **states)
-        return schedule, simulate(schedule, _costs(profile, gbit), plan, links, **states)
-    homes = [len(each) for each in schedule.stage_workers]
-    plan = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)
+        equal = flat(schedule.stages, math.inf)
+        cut = plan(profile, equal, "balance", of=CUTS[by], recompute=recompute, **states)
+        costs, cut = _costs(profile, gbit), cut.with_replicas(homes)
+        return schedule, simulate(schedule, costs, cut, links, **states)
+    cut = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)
     costs = _costs(_layers(stages, ratio, unequal), gbit)
-    return schedule, simulate(schedule, costs, plan, links)
+    return schedule, simulate(schedule, costs, cut, links)
 
 
 def _costs(profile: Profile, gbit: float) -> Costs:

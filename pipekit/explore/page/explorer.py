@@ -12,7 +12,7 @@ from IPython.display import HTML, display
 
 from pipekit.explore.browser.picture import MEMORY_PX
 from pipekit.explore.browser.widgets import Chart, Setting, TimelineCanvas
-from pipekit.explore.page.controls import declared, written_as
+from pipekit.explore.page.controls import Maker, declared, written_as
 from pipekit.explore.page.view import View, static, still, styled
 
 See = Callable[..., View]
@@ -166,6 +166,7 @@ def explore(
     interactive: bool,
     results_dir: str | Path,
     *,
+    controls: Mapping[str, Maker] | None = None,
     explorer: type[Explorer] = Explorer,
     executed: See | None = None,
     presets: Presets | None = None,
@@ -178,12 +179,13 @@ def explore(
         see: from the values of the controls to the view of them.
         interactive: False where nobody moves a slider, as under papermill.
         results_dir: the folder for the static figures.
+        controls: by their values' names, if ``see`` does not declare them.
         explorer, executed: the kind of explorer; what static figures see in place of ``see``.
         presets, waits_for: settings to go to; the reason for a delay, if ``see`` takes long.
         start: the controls' first values; by default those of ``see``.
     """
     if interactive:
-        made = {name: make() for name, make in declared(see).items()}
+        made = {name: make() for name, make in (controls or declared(see)).items()}
         live = explorer(see, made, start, presets, waits_for)
         display(live)  # at once, with what is waited for
         live.begin()
