@@ -1,9 +1,8 @@
 """What each method costs for the same work: the numbers beside "when to use it".
 
-One model on equal workers: a worker has the same layers whatever the method, so that with two
-stages a worker each pass is half as long and each activation half as large; a chunk of a sequence
-has its share of a microbatch's.  A forward takes a slot and a backward two, whole or in its two
-halves; a transfer to the host or of weights takes no time, other work as many slots as it is drawn.
+One model on equal workers: with two stages a worker each pass is half as long and each activation
+half as large; a chunk of a sequence has its share of a microbatch's.  A forward takes a slot and a
+backward two; a transfer to the host or of weights takes no time, other work its slots.
 """
 
 from collections.abc import Iterable

@@ -1,22 +1,14 @@
 """``pipekit run`` and ``pipekit report``: execute experiments' notebooks, and count the claims."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
-class Scale(StrEnum):
-    """The size of a run; the experiment's file has the parameters of each."""
-
-    QUICK = "quick"
-    FULL = "full"
-
-
 def run(
     experiments: Annotated[list[Path], typer.Argument(metavar="EXPERIMENT.yaml")],
-    scale: Scale = Scale.QUICK,
+    scale: Annotated[str, typer.Option(metavar="quick|full")] = "quick",
     only: Annotated[list[str] | None, typer.Option(metavar="NAME")] = None,
     jobs: Annotated[int, typer.Option(min=1)] = 1,
     resume: bool = False,
@@ -42,9 +34,7 @@ def run(
     from pipekit.ledger.batches import batch
 
     names = only or None
-    result = batch.run(
-        *experiments, scale=scale.value, only=names, jobs=jobs, resume=resume, quiet=quiet
-    )
+    result = batch.run(*experiments, scale=scale, only=names, jobs=jobs, resume=resume, quiet=quiet)
     if quiet:
         typer.echo(result)
     if result.failed:

@@ -2,25 +2,18 @@
 
 import shlex
 import sys
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pipekit.choices import require_choice
 from pipekit.cli.common.options import OWN_MODEL, TABLE, TRAINED, Folder
 from pipekit.cli.common.own import require_known
 from pipekit.cli.schedule import own_schedule, require_method
 from pipekit.names import MITIGATIONS, TRANSPORTS
 from pipekit.references import require_module
-
-
-class Autocast(StrEnum):
-    """The type of forwards' computations where it is safe."""
-
-    BF16 = "bf16"
-    FP16 = "fp16"
 
 
 def train(
@@ -44,7 +37,7 @@ def train(
     microbatches: int = 4,
     lr: Annotated[float, typer.Option(min=0)] = 0.002,
     mitigation: str | None = None,
-    autocast: Autocast | None = None,
+    autocast: Annotated[str | None, typer.Option(metavar="bf16|fp16")] = None,
     loss_scale: Annotated[str | None, typer.Option(metavar="NUMBER|dynamic")] = None,
     seed: int = 0,
     checkpoints: Folder = None,
@@ -95,6 +88,7 @@ def train(
     require_known(model, TRAINED)
     require_method(method)
     TRANSPORTS.require(transport)
+    require_choice("--autocast", autocast, (None, "bf16", "fp16"))
     if mitigation is not None:
         MITIGATIONS.require(mitigation.partition(":")[0])
     for reference in filter(None, (data, test_data, loss)):
@@ -136,7 +130,7 @@ def train(
         seed=seed,
         updates=pipekit.Updates(loss_scale=_number(loss_scale), mitigation=mitigation),
         execution=pipekit.Execution(
-            autocast={None: None, "bf16": torch.bfloat16, "fp16": torch.float16}[autocast],
+            autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(autocast or ""),
             timeout=timeout,
         ),
     )

@@ -104,10 +104,7 @@ def marked(picture: str, error: ValueError) -> str:
 
 
 def _cells(picture: str) -> Iterator[tuple[tuple[str, int, int], Place]]:
-    """Yield the label, stage and worker of each task of a picture that can be read, and its place.
-
-    A row has its tasks in the order of their letters, and of updates' carets.
-    """
+    """Yield the label, stage and worker of each task of a picture, and its place."""
     workers = parse(picture).workers
     for row in _ROW.finditer(picture):
         worker, end = int(row[2]), picture.find("\n", row.end())

@@ -165,16 +165,13 @@ def beside(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
 
 
 def idle(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
-    """Return the rows' background, and the gaps in which a worker waits, a bar each.
-
-    A slice of a run has the background only: its events do not say why its workers wait.
-    """
+    """Return the rows' background, and the gaps in which a worker waits, a bar each."""
     start, end = trace.span_s
     everywhere = pd.DataFrame({"worker": range(trace.workers), "start_s": start, "end_s": end})
     found = [_quiet(everywhere, style.IDLE_STYLE, scale, hoverinfo="skip")]
     try:
         gaps = trace.gaps()
-    except ScheduleError:
+    except ScheduleError:  # the events of a slice of a run do not say why its workers wait
         return found
     least = LEAST_PX / style.PANEL_PX * trace.makespan_s
     gaps = gaps[gaps["end_s"] - gaps["start_s"] >= least]

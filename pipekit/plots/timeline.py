@@ -119,10 +119,7 @@ def _draw(
 
 
 def _fit_numbers(figure: go.Figure) -> None:
-    """Size the numbers so that each op's narrowest bar holds its own, if they stay readable.
-
-    Otherwise plotly hides those for which there is no room, until one zooms in.
-    """
+    """Size the numbers so that each op's narrowest bar holds its own, or let plotly hide some."""
     numbered = [bar for bar in figure.data if bar.text]
     sizes = []
     for bar in numbered:

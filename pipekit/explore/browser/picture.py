@@ -76,14 +76,11 @@ def picture(
 
 
 def explained(trace: Trace, *, longest: float = 0.0) -> dict[str, Any]:
-    """Return why a trace's workers are idle, and the event that each event waited for.
-
-    A slice of a run has no gaps: its events do not say why its workers wait.
-    """
+    """Return why a trace's workers are idle, and the event that each event waited for."""
     clock = _Clock(trace, longest)
     try:
         gaps, waited = trace.gaps(), trace.waited_for()
-    except ScheduleError:
+    except ScheduleError:  # the events of a slice of a run do not say why its workers wait
         return {}
     numbers = {cause.value: number for number, cause in enumerate(CAUSES)}
     columns = {

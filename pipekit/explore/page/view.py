@@ -103,9 +103,6 @@ def static(view: View, results_dir: str | Path) -> None:
 
 
 def still(view: View) -> None:
-    """Display a view's first figure for readers of a saved notebook, who have no kernel.
-
-    ``explore.css`` hides it where the explorer lives.
-    """
+    """Display a view's first figure in a saved notebook; ``explore.css`` hides it in a live one."""
     for _, plot in islice(figures(view), 1):
         display({"image/svg+xml": plots.svg(plot.figure)}, raw=True)

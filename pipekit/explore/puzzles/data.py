@@ -77,8 +77,7 @@ def sandbox() -> list[dict[str, Any]]:
 def rows(schedule: Schedule) -> list[str]:
     """Return a row of text a worker: ``F2@1:3`` is F2 of stage 1 with weight version 3.
 
-    The stage is left out where it is the worker's own number, and version 0, too; an update U has
-    the last microbatch that it sums, and the version that it makes.
+    The stage is left out where it is the worker's own number, and version 0, too.
     """
     return [
         " ".join(_cell(worker, task) for task in tasks)

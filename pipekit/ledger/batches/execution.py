@@ -134,9 +134,8 @@ def _in_one_line(failure: Exception) -> str:
 class ThisInterpreter(KernelManager):
     """Starts a kernel in this very Python, and speaks to it through Unix sockets.
 
-    A kernel called "python3" may be another environment's, from the user's Jupyter settings.  TCP
-    ports are chosen before the kernel opens them, and another one that starts at the same time may
-    take one in between.
+    A kernel called "python3" may be another environment's, from the user's Jupyter settings, and
+    another kernel may take a TCP port between its choice and its opening.
     """
 
     @default("connection_file")

@@ -86,10 +86,7 @@ class BatchRun:
             self._gather(job.entry)
 
     def _gather(self, entry: str) -> None:
-        """Write ``<entry>.csv``: all rows that the runs of a grid have left, with their labels.
-
-        A column of a run's own that is called as a parameter stays as it is.
-        """
+        """Write ``<entry>.csv``: all rows that the runs of a grid have left, with their labels."""
         runs = [job for job in self.jobs if job.entry == entry]
         found = []
         for job in runs:

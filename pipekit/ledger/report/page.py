@@ -77,7 +77,6 @@ def _cells(executed: Path) -> Mapping[str, tuple[int, str]]:
 
 
 MACHINE = "python", "torch", "pipekit", "platform", "cpu", "cores", "memory_gb", "gpus"
-"""What a record's provenance says of the machine, which many records share."""
 _PICTURES = {".svg", ".png"}
 
 
@@ -88,11 +87,6 @@ class Group:
     anchor: str
     figure: Path | None
     outcomes: tuple[Outcome, ...]
-
-    @property
-    def paper(self) -> str:
-        """The paper of its claims."""
-        return self.outcomes[0].claim.paper
 
     @property
     def heading(self) -> str:
@@ -117,7 +111,10 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     """
     groups, tried, counted = _groups(outcomes), experiments(outcomes), scores(outcomes)
     page = template("page.html.j2").render(
-        papers={paper: [*own] for paper, own in groupby(groups, lambda group: group.paper)},
+        papers={
+            paper: [*own]
+            for paper, own in groupby(groups, lambda group: group.outcomes[0].claim.paper)
+        },
         tables=printed_tables(outcomes),
         ours=ours,
         sources={g.anchor: _address(g.figure, folder) for g in groups if g.figure},

@@ -41,15 +41,12 @@ class PrintedRow:
 
 @dataclass(frozen=True)
 class PrintedTable:
-    """A paper's table of which at least one cell is judged here.
-
-    ``common`` are the conditions of all rows, ``units`` those of the columns, by their headings.
-    """
+    """A paper's table of which at least one cell is judged here."""
 
     paper: str
     name: str
-    common: str
-    units: dict[str, str]
+    common: str  # the conditions of all rows
+    units: dict[str, str]  # of the columns, by their headings
     rows: tuple[PrintedRow, ...]
 
     @property
@@ -86,8 +83,7 @@ def cells(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 def ours(outcome: Outcome) -> str:
     """Return our value of a cell as text: its own number, with the digits that the paper prints.
 
-    Of several numbers it is the one that the criterion compares with the printed one.  A value of
-    another quantity is followed by the ledger's words for it.
+    A value of another quantity is followed by the ledger's words for it.
     """
     claim, record = outcome.claim, outcome.record
     if record is None:
