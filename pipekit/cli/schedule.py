@@ -15,8 +15,6 @@ from pipekit.references import load, require_module
 if TYPE_CHECKING:
     from pipekit.schedules import Schedule
 
-SUFFIXES = (".svg", ".html", ".csv", ".txt")
-
 
 def schedule(
     methods: Annotated[list[str], typer.Argument(metavar="METHOD...", help=TABLE)],
@@ -51,7 +49,7 @@ def schedule(
         versions: Write weight versions into drawn bars.
         moving: Draw a .svg that plays: passes grow as they run.
     """
-    require_suffix(output, SUFFIXES)
+    require_suffix(output, (".svg", ".html", ".csv", ".txt"))
     if output is not None and output.suffix in (".csv", ".txt") and len(methods) > 1:
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
     if moving and (output is None or output.suffix != ".svg"):

@@ -12,8 +12,6 @@ from pipekit.units import listed
 if TYPE_CHECKING:
     pass
 
-SUFFIXES = (".csv", ".json", ".svg", ".html")
-
 
 def search(
     profile: Path,
@@ -56,7 +54,7 @@ def search(
     from pipekit.profiling import Profile
     from pipekit.simulation import Costs
 
-    options.require_suffix(output, SUFFIXES)
+    options.require_suffix(output, (".csv", ".json", ".svg", ".html"))
     homes = None if placement is None else _workers(placement)
     costs = Profile.load(profile)
     used = options.chosen_plan(costs, plan, stages)

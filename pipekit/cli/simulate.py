@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pipekit.profiling import Profile
     from pipekit.traces import Trace
 
-SUFFIXES = (".svg", ".html", ".perfetto.json")
-
 
 def simulate(
     method: Annotated[str, typer.Argument(metavar="METHOD")],
@@ -62,7 +60,7 @@ def simulate(
     from pipekit.schedules.methods.by_name import TABLES
     from pipekit.simulation import Costs, Shards
 
-    options.require_suffix(output, SUFFIXES)
+    options.require_suffix(output, (".svg", ".html", ".perfetto.json"))
     costs = Profile.load(profile)
     used = options.chosen_plan(costs, plan, stages)
     count = microbatches or (used.microbatches if used.microbatches > 1 else 8)
