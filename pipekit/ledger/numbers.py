@@ -41,11 +41,7 @@ _STATISTICS: dict[str, Callable[["pd.Series[float]", "pd.Series[float]"], float]
 
 
 def rendered(text: str, reference: Path) -> str:
-    """Return a page with its marked numbers as the tables below ``reference`` have them.
-
-    Raises:
-        ValueError: a mark is not as described, or its table does not have what it asks for.
-    """
+    """Return a page with its marked numbers as the tables below ``reference`` have them."""
     if text.count("<!-- number:") != len(list(MARK.finditer(text))):
         raise ValueError("a mark '<!-- number: ...' is not as pipekit.ledger.numbers describes")
     read = cache(pd.read_csv)

@@ -51,7 +51,6 @@ def decided(
     """Return whether a criterion says the same of a value everywhere in its spread.
 
     Truth values and texts have no spread: all repeats, of the value's shape, must be judged alike.
-    By ``known_error`` a number may be wrong, repeated or not.
     """
     verdict = evaluate(check, value, target).passed
     others: Iterable[Any] = repeats

@@ -125,10 +125,7 @@ def print_table(
     named: bool = False,
     **about: Any,
 ) -> None:
-    """Print a table of numbers, with ``last`` rows below a line.
-
-    ``named`` says whether the first column has names; ``about`` is rich's.
-    """
+    """Print a table of numbers, ``named`` in its first column, with ``last`` rows below a line."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def require_known(name: str, known: str) -> None:
-    """Raise ValueError unless a network is known or a user's, before torch is loaded.
-
-    ``known`` has the names of networks that come with pipekit, with commas.
-    """
+    """Refuse a network that is neither ``known`` nor a user's, before torch is loaded."""
     if ":" in name:
         require_module(name)
     else:

@@ -81,10 +81,7 @@ class Experiment:
 
 
 def load_all(files: Sequence[Path], scale: str = "quick") -> Experiment:
-    """Read and check experiment files that are run together, as one experiment.
-
-    A ValueError is one sentence that names the file, and what to change in it.
-    """
+    """Read and check experiment files that are run together, as one; else a ValueError."""
     experiments = [load(file, scale) for file in files]
     owner: dict[str, Path] = {}
     for file, experiment in zip(files, experiments, strict=True):

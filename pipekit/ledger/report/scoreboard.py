@@ -28,10 +28,7 @@ NOTHING = "No claim is judged yet: cards appear here as the cells below run."
 
 
 def scoreboard(outcomes: Iterable[Outcome]) -> str:
-    """Return the recorded claims as HTML for a notebook's output, in its colours, light or dark.
-
-    The papers' tables come first, then misses and what is undecided; all else is folded.
-    """
+    """Return the recorded claims as HTML for a notebook's output, in its colours, light or dark."""
     every = [*outcomes]
     recorded, tables = [o for o in every if o.record is not None], printed_tables(every)
     inside = {id for table in tables for id in table.claims}

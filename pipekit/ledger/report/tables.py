@@ -73,10 +73,7 @@ def experiments(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 
 
 def changes(tried: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a cause, by :func:`experiments`: its claims, what becomes of them, and the net.
-
-    Net is turned minus broken; the most helpful cause is first.
-    """
+    """Return a row a cause: what becomes of its claims, and the net: turned minus broken."""
     counts = pd.crosstab(tried["cause"], tried["becomes"]).reindex(columns=[*BECOMES], fill_value=0)
     counts.insert(0, "claims", counts.sum(axis="columns"))
     counts["net"] = counts[TURNED] - counts[BROKEN]
