@@ -37,7 +37,7 @@ def search(
 
     \b
     [b]Examples[/b]
-      pipekit search gpt.json --stages 8 --workers 4 --bandwidth 1.25e9 --output found.csv
+      pipekit search gpt.json --stages 8 --workers 4 --output found.csv
       pipekit search gpt.json --workers 2 --placement 0,1,1,0 --output found.svg
 
     Args:
