@@ -65,7 +65,7 @@ def body(static: Path) -> str:
         (folder / name).write_text((own / name).read_text(encoding="utf-8"))
     begin = timeline.see(BEGIN["method"], BEGIN["beside"], stages=4, microbatches=8).timelines
     figure = plots.compare(*(each.trace for each in begin))
-    plots.save(figure, folder / "begin", begin[0].trace.frame)["csv"].unlink()
+    (folder / "begin.svg").write_text(plots.svg(figure, "begin"), encoding="utf-8")
     return BODY.replace("MENUS", menus()).replace("BEGIN", " beside ".join(t.name for t in begin))
 
 
