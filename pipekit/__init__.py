@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pipekit.losses.losses import LossScale, MeanOver
     from pipekit.measured import explain, read_trace
     from pipekit.partition.stages import stages
+    from pipekit.performance.recommend import recommend
     from pipekit.planning import plan
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
@@ -54,40 +55,27 @@ if TYPE_CHECKING:
     from pipekit.traces import Memory, Trace
 
 _CONTENTS = {
-    "emulation": ["emulate"],
-    "engine": [
-        "Checkpoints",
-        "Execution",
-        "Pipeline",
-        "PipelinedModule",
-        "Run",
-        "Stalled",
-        "Updates",
-        "Watch",
-        "WorkerDied",
-        "measure_memory",
-    ],
-    "layers.batch_norm": ["DeferredBatchNorm", "convert_batch_norm"],
-    "layers.pass_state": ["is_checkpointing", "is_recomputing"],
-    "losses.losses": ["LossScale", "MeanOver"],
-    "measured": ["explain", "read_trace"],
-    "partition.stages": ["stages"],
-    "performance.recommend": ["recommend"],
-    "planning": ["plan"],
-    "plans": ["Plan"],
-    "profiling": ["Profile"],
-    "profiling.measured": ["profile"],
-    "schedules": ["Schedule", "ScheduleError"],
-    "searching": ["search"],
-    "simulation": ["simulate"],
-    "torch_pipelining": ["torch_runtime"],
-    "traces": ["Memory", "Trace"],
+    "emulation": "emulate",
+    "engine": "Checkpoints Execution Pipeline PipelinedModule Run Stalled Updates Watch WorkerDied "
+    "measure_memory",
+    "layers.batch_norm": "DeferredBatchNorm convert_batch_norm",
+    "layers.pass_state": "is_checkpointing is_recomputing",
+    "losses.losses": "LossScale MeanOver",
+    "measured": "explain read_trace",
+    "partition.stages": "stages",
+    "performance.recommend": "recommend",
+    "planning": "plan",
+    "plans": "Plan",
+    "profiling": "Profile",
+    "profiling.measured": "profile",
+    "schedules": "Schedule ScheduleError",
+    "searching": "search",
+    "simulation": "simulate",
+    "torch_pipelining": "torch_runtime",
+    "traces": "Memory Trace",
 }
-_HOMES = {name: module for module, names in _CONTENTS.items() for name in names}
+_HOMES = {name: module for module, names in _CONTENTS.items() for name in names.split()}
 """The module of each function and class."""
-
-_MODULES = {"claims": "ledger.claims", "skips": "layers.skips"}
-"""Likewise of a module, unless it has the name itself."""
 
 __all__ = [
     "Checkpoints",
@@ -141,6 +129,10 @@ __all__ = [
     "traces",
 ]
 
+_MODULES = {name: name for name in __all__ if name not in _HOMES}
+_MODULES |= {"claims": "ledger.claims", "skips": "layers.skips"}
+"""Likewise of each module."""
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: torch takes seconds, drawing needs none of it."""
@@ -149,6 +141,6 @@ def __getattr__(name: str) -> Any:
     try:
         if name in _HOMES:
             return getattr(import_module(f"pipekit.{_HOMES[name]}"), name)
-        return import_module(f"pipekit.{_MODULES.get(name, name)}")
+        return import_module(f"pipekit.{_MODULES[name]}")
     except ModuleNotFoundError as error:
         raise with_remedy(error) from error

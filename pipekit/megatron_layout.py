@@ -11,11 +11,7 @@ from itertools import accumulate, groupby, pairwise
 
 
 def write_layout(balance: Sequence[int], predictors: int = 0) -> str:
-    """Return the string for a number of layers each stage, with MTP layers before the output.
-
-    Raises:
-        ValueError: there are too few layers, or Megatron-LM would not take it.
-    """
+    """Return the string for a number of layers each stage, with MTP layers before the output."""
     blocks = sum(balance) - 2 - predictors
     if blocks < 0 or predictors < 0:
         raise ValueError(

@@ -21,10 +21,7 @@ T = TypeVar("T")
 
 
 def progress_bar(steps: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
-    """Return tqdm's bar, with its options, which is gone when it is over.
-
-    It counts the steps as they are iterated over, or by its ``update`` without any.
-    """
+    """Return tqdm's bar, with its options, which is gone when it is over."""
     if RELAY in os.environ:
         return _Relayed(steps, **options)
     if _in_notebook():
@@ -40,7 +37,6 @@ def planning_bar(steps: Collection[T], shown: bool) -> Iterable[T]:
 
 
 def _in_notebook() -> bool:
-    """Return whether a notebook's kernel runs this."""
     ipython = sys.modules.get("IPython")  # whoever has not imported it is in none
     shell = ipython and ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None

@@ -71,21 +71,17 @@ def _images(build: Callable[[], nn.Sequential]) -> Workload:
     )
 
 
-def _text(build: Callable[[], nn.Sequential]) -> Workload:
-    return Workload(
-        build,
-        sample=lambda rows: torch.randint(BYTES, (rows, SEQUENCE)),
-        data=partial(python_source, SEQUENCE, rows=9000, test_rows=1000),
-        loss=token_loss,
-        metric=BITS_PER_BYTE,
-        text=partial(text_file, sequence=SEQUENCE),
-    )
-
-
 WORKLOADS: Mapping[str, Workload] = MappingProxyType(
     {
         "convnet": _images(convnet),
         "mlp": _images(image_mlp),
-        "gpt": _text(lambda: gpt(4, 64, 4, BYTES, SEQUENCE)),
+        "gpt": Workload(
+            lambda: gpt(4, 64, 4, BYTES, SEQUENCE),
+            sample=lambda rows: torch.randint(BYTES, (rows, SEQUENCE)),
+            data=partial(python_source, SEQUENCE, rows=9000, test_rows=1000),
+            loss=token_loss,
+            metric=BITS_PER_BYTE,
+            text=partial(text_file, sequence=SEQUENCE),
+        ),
     }
 )

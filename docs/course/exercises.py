@@ -24,8 +24,7 @@ from pipekit.traces import Trace
 
 HERE = Path(__file__).parent
 SOLUTION = re.compile(r"^( *)# solution: (part \d)\n.*?^ *# end\n", re.MULTILINE | re.DOTALL)
-Exercise = tuple[str, str, float]
-"""Name, question and answer."""
+Exercise = tuple[str, str, float]  # name, question and answer
 
 
 def exercises(student: str) -> Iterator[Exercise]:
@@ -59,7 +58,6 @@ def exercises(student: str) -> Iterator[Exercise]:
 
 
 def _period(stages: int, backward: float, link: float) -> float:
-    """Return the slots of a microbatch in the long run, simulated on many."""
     few, many = (
         simulate(
             flush(stages, microbatches).take(1),

@@ -1,8 +1,7 @@
 """Build the site from the pages, the methods, the notebooks and the docstrings of a checkout.
 
-``make site`` calls it; nothing is fetched. Sphinx's sources go to ``build/site-source`` and
-the pages to ``build/site``; notebooks are shown as the newest run below ``results/runs`` has left
-them, or without outputs.
+``make site`` calls it; nothing is fetched.  Notebooks are shown as the newest run below
+``results/runs`` has left them, or without outputs.
 """
 
 import importlib

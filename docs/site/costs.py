@@ -1,9 +1,8 @@
 """What each method costs for the same work: the numbers beside "when to use it".
 
-One model on equal workers: a worker has the same layers whatever the method, so that with two
-stages a worker each pass is half as long and each activation half as large; a chunk of a sequence
-has its share of a microbatch's.  A forward takes a slot and a backward two, whole or in its two
-halves; a transfer to the host or of weights takes no time, other work as many slots as it is drawn.
+One model on equal workers: with two stages a worker each pass is half as long and each activation
+half as large; a chunk of a sequence has its share of a microbatch's.  A forward takes a slot and a
+backward two; a transfer to the host or of weights takes no time, other work its slots.
 """
 
 from collections.abc import Iterable
@@ -20,8 +19,7 @@ from pipekit.simulation import Costs, simulate
 from pipekit.traces.rows import tasks_of
 
 WORKERS, MICROBATCHES, BATCHES = 4, 8, 4
-MESSAGE_SLOTS = 0.25
-"""What an activation or a gradient takes on a link where links are slow."""
+MESSAGE_SLOTS = 0.25  # what an activation or a gradient takes on a link where links are slow
 
 IDLE, START, KEPT, WEIGHTS = "idle, %", "idle in all, %", "activations", "weights"
 SENT, SLOWER, OLD, EVERY = "messages", "by slow links, %", "updates behind", "per update"
@@ -48,7 +46,6 @@ def at_least_as_good(costs: pd.DataFrame, name: str) -> list[str]:
     """Return the methods that train in the same way, cost no more in any column and less in one.
 
     In the same way: an update sums as much, by weights as old, and both passes read the same.
-    Methods with chunks or transfers are not among them: what these cost is in no column.
     """
     alike = [n for n in METHODS if n != name and _semantics(costs, n) == _semantics(costs, name)]
     theirs, own = costs.loc[alike].round(6), costs.loc[name].round(6)

@@ -25,8 +25,7 @@ TITLES = {
 }
 """Of the folders of notebooks, in the gallery's order."""
 
-HIDDEN = {"hide-input", "injected-parameters"}
-"""Tags of cells whose code is folded away."""
+HIDDEN = {"hide-input", "injected-parameters"}  # tags of cells whose code is folded away
 
 EXPLORED = "timeline", "planner", "search", "why_slow"
 """Explorers that need neither a run's tables nor a training for their first figure."""
@@ -37,19 +36,15 @@ NO_RUN = (
 )
 _ADDRESS = re.compile(r'(href|src)="([^"#]+)(#[^"]*)?"')
 
-DRAWN = "drawn"
-"""The tag of cells that print a schedule as a picture, whose lines must not wrap."""
+DRAWN = "drawn"  # the tag of cells that print a schedule as a picture, whose lines must not wrap
 
 
 def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[str, str | None]:
-    """Copy a checkout's notebooks to the site's source, executed if a run has them.
-
-    ``linked`` turns the links of a text of some folder into links to pages of the site.
-    """
+    """Copy a checkout's notebooks to the site's source, ``linked``, executed if a run has them."""
     executed = {path.stem: path for path in sorted((root / "results/runs").glob("*/*.ipynb"))}
     experiments = sorted((root / "experiments").glob("*.yaml"))
     jobs = load_all(experiments).jobs if experiments else ()
-    called = {job.notebook.resolve(): job.name for job in jobs}
+    called = {job.notebook: job.name for job in jobs}
     names = {}
     for path in sorted((root / "notebooks").rglob("*.ipynb"), key=_place):
         name, job = path.relative_to(root / "notebooks"), called.get(path.resolve())
@@ -70,10 +65,7 @@ def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[
 
 
 def report(root: Path, static: Path, shown: Mapping[str, str]) -> str:
-    """Return the report's HTML, for ``report.html`` among the site's static files.
-
-    What the site does not have is no link any more.
-    """
+    """Return the report's HTML, without links to what the site does not have."""
     newest = sorted((root / "results/runs").glob("*/report.html"))
     if not newest:
         return NO_RUN
@@ -162,7 +154,6 @@ def _place(path: Path) -> tuple[int, str]:
 
 
 def _draws(cell: Mapping[str, Any]) -> bool:
-    """Return whether a cell prints rows of a drawn schedule."""
     return any("worker 0 |" in "".join(o.get("text", "")) for o in cell.get("outputs", ()))
 
 

@@ -19,18 +19,15 @@ PAPERS = {
     "2bw": "pipedream-2bw",
     "pipedream": "pipedream",
 }
-DRAWN = 4, 8
-"""Workers and microbatches of the pictures."""
+DRAWN = 4, 8  # workers and microbatches of the pictures
 
-BESIDE = "flush"
-"""The method that every other one is set beside."""
+BESIDE = "flush"  # the method that every other one is set beside
 
 WORK = (
     f"The same model on {costs.WORKERS} equal workers, {costs.MICROBATCHES} microbatches a batch, "
     "a forward one slot and a backward two"
 )
-BATCHES = {"2bw": 2, "pipefisher": 2}
-"""That show what is new; of others one is enough."""
+BATCHES = {"2bw": 2, "pipefisher": 2}  # that show what is new; of others one is enough
 
 
 def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:

@@ -1,12 +1,7 @@
 """A page on which the timelines' explorer is alive without a kernel.
 
-What the explorer would show for some settings is computed when the site is built, by the explorer
-itself; the page shows it on the same canvas.  So all that happens on the canvas is there: who waits
-for whom, the critical path, colours, bytes, steps, zoom.  Nothing is fetched from elsewhere, and
-the page works from a folder, too.
-
-The kernel itself cannot be had offline: Pyodide's core is on npm, but neither there nor on PyPI are
-the numpy and pandas for it that simulation and traces stand on.
+What the explorer shows for some settings is computed when the site is built; the page shows it on
+the same canvas.  Nothing is fetched from elsewhere, and the page works from a folder, too.
 """
 
 import json
@@ -70,7 +65,7 @@ def body(static: Path) -> str:
         (folder / name).write_text((own / name).read_text(encoding="utf-8"))
     begin = timeline.see(BEGIN["method"], BEGIN["beside"], stages=4, microbatches=8).timelines
     figure = plots.compare(*(each.trace for each in begin))
-    plots.save(figure, folder / "begin", begin[0].trace.frame)["csv"].unlink()
+    (folder / "begin.svg").write_text(plots.svg(figure, "begin"), encoding="utf-8")
     return BODY.replace("MENUS", menus()).replace("BEGIN", " beside ".join(t.name for t in begin))
 
 
@@ -97,8 +92,8 @@ def menus() -> str:
 def pictures() -> dict[str, dict[str, Any]]:
     """Return what is shown of each method by stages, microbatches and link, joined by ``/``.
 
-    All methods of a setting have one scale of time and one of bytes, so that any two can stand one
-    under the other.  A method that cannot be had so has the sentence that says why.
+    All methods of a setting have one scale of time and one of bytes.  A method that cannot be had
+    so has the sentence that says why.
     """
     found: dict[str, dict[str, Any]] = {name: {} for name in METHODS}
     for stages, microbatches, (link, gbit) in product(STAGES, MICROBATCHES, LINKS.items()):

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from pipekit.cli.check import check
 from pipekit.cli.claim import claim
 from pipekit.cli.cluster import cluster
+from pipekit.cli.common.options import SHARED
 from pipekit.cli.demo import demo
 from pipekit.cli.experiments import report, run
 from pipekit.cli.explain import explain
@@ -66,19 +67,23 @@ _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
 def _help(function: Callable[..., None]) -> str:
-    """Return a command's help from its docstring, and give its options theirs, below "Args:".
+    """Return a command's help from its docstring, and give its options theirs.
 
-    A paragraph is a line, which the terminal breaks; examples, marked by a backspace for click,
-    keep their lines.
+    They stand below "Args:", or in :data:`SHARED`.  A paragraph is a line, which the terminal
+    breaks; examples, marked by a backspace for click, keep their lines.
     """
     text, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
-    for name, said in _ARGUMENT.findall(arguments):
-        hint: Any = function.__annotations__[name]
+    told = dict(_ARGUMENT.findall(arguments))
+    hints: dict[str, Any] = function.__annotations__
+    for name, hint in hints.items():
         kind, *given = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        flag = [f"--{name.replace('_', '-')}"] if kind is bool else []
-        option = copy(given[0]) if given else typer.Option(*flag)
-        option.help = " ".join(said.split())
-        function.__annotations__[name] = Annotated[kind, option]
+        if name in told:
+            flag = [f"--{name.replace('_', '-')}"] if kind is bool else []
+            option = copy(given[0]) if given else typer.Option(*flag)
+            option.help = " ".join(told[name].split())
+            hints[name] = Annotated[kind, option]
+        elif not given and name in SHARED:
+            hints[name] = Annotated[kind, SHARED[name]]
     paragraphs = text.split("\n\n")
     return "\n\n".join(p if p.startswith("\b") else p.replace("\n", " ") for p in paragraphs)
 

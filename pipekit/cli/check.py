@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from pipekit.cli.common.options import TABLE, File, Replicas, Stages, require_suffix, save_text
+from pipekit.cli.common.options import TABLE, File, require_suffix, save_text
 from pipekit.cli.schedule import chosen_schedule
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ def check(
     method: Annotated[
         str, Argument(metavar="METHOD", help=f"{TABLE} Or torch's CSV, with or without messages.")
     ],
-    stages: Stages = 4,
-    replicas: Replicas = None,
+    stages: int = 4,
+    replicas: str | None = None,
     microbatches: int = 8,
     batches: int = 1,
     messages: Annotated[str | None, Option(metavar="CHANNEL")] = None,

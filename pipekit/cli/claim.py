@@ -31,9 +31,8 @@ def claim(
 
     \b
     [b]Examples[/b]
-      pipekit claim pipedream-table1-vgg16-8A-speedup
-      pipekit claim --list --paper pipedream --outcome miss
       pipekit claim gpipe-bubble-values --again
+      pipekit claim --list --paper pipedream --outcome miss
 
     Args:
         id: A claim of data/claims.csv.
@@ -101,23 +100,18 @@ def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
 
 
 def _cause(outcome: "Outcome", others: "Iterable[Outcome]") -> str:
-    """Return a miss's cause with what else it does to claims of the paper, or what was tried."""
     from pipekit.ledger.outcomes import BROKEN, CAUSE_UNKNOWN, TURNED, show
 
     said = f"cause: {outcome.cause}"
     if outcome.cause == CAUSE_UNKNOWN and outcome.tried:
         tried = (f"{cause.name} ({show(cause.value)})" for cause, _ in outcome.tried)
         return f"{said}; tried: {', '.join(tried)}"
-    becomes = [
-        each
-        for other in others
-        if other.claim.paper == outcome.claim.paper
-        for cause, each in other.tried
-        if cause.name == outcome.cause
-    ]
+    papers = (other.tried for other in others if other.claim.paper == outcome.claim.paper)
+    becomes = [each for tried in papers for cause, each in tried if cause.name == outcome.cause]
+    if not becomes:
+        return said
     turned, broken = becomes.count(TURNED), becomes.count(BROKEN)
-    does = f" (of the paper's claims its change turns {turned} and breaks {broken})"
-    return said + (does if becomes else "")
+    return f"{said} (of the paper's claims its change turns {turned} and breaks {broken})"
 
 
 def places(id: str) -> list[str]:
@@ -162,11 +156,6 @@ def _letters(node: ast.AST, id: str) -> int:
 
 
 def _run_again(outcome: "Outcome") -> Path:
-    """Run the notebook that records a claim; return the run's folder."""
-    import os
-    import resource
-    import time
-
     from pipekit.ledger.batches import batch
     from pipekit.ledger.batches.experiment import load_all
 
@@ -175,26 +164,17 @@ def _run_again(outcome: "Outcome") -> Path:
     found = [place.split(",")[0] for place in places(id)] if is_run else []
     for file in sorted((CHECKOUT / "experiments").glob("*.yaml")) if found else ():
         for job in load_all([file], "quick").jobs:
-            if job.notebook.resolve() == (CHECKOUT / found[0]).resolve():
+            if job.notebook == (CHECKOUT / found[0]).resolve():
                 typer.echo(f"{found[0]} takes {_usual(job.name)}", err=True)
-                begun = time.perf_counter()
-                made = batch.run(file, only=[job.name])
-                peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-                typer.echo(
-                    f"took {time.perf_counter() - begun:.0f} s, {peak:.1f} GiB in its largest "
-                    f"process, {os.cpu_count()} cores (measured)",
-                    err=True,
-                )
-                return made.folder
+                return batch.run(file, only=[job.name]).folder
     raise ValueError(f"no notebook here finds a value of {id}: {outcome.why}")
 
 
 def _usual(notebook: str) -> str:
-    """Return how long a notebook took in the run that was committed."""
     import csv
 
     with (REFERENCE / "notebooks.csv").open(encoding="utf-8") as file:
-        rows = {row["name"]: row for row in csv.DictReader(file)}
-    if notebook not in rows:
-        return "a time that nobody has noted"
-    return f"{float(rows[notebook]['seconds']):.0f} s (measured on {rows[notebook]['cpu']})"
+        for row in csv.DictReader(file):
+            if row["name"] == notebook:
+                return f"{float(row['seconds']):.0f} s (measured on {row['cpu']})"
+    return "a time that nobody has noted"

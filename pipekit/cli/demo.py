@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from pipekit.traces import Trace
 
 STAGES, MICROBATCHES, BATCH_ROWS, LEARNING_RATE = 2, 4, 50, 0.002
-BALANCE = 7, 7
-"""Layers of each stage, which take about equally long on a CPU."""
+BALANCE = 7, 7  # layers of each stage, which take about equally long on a CPU
 HOW = {
     "model-parallel": "Model parallelism has no pipeline: one worker computes, the other waits.",
     "pipedream": "PipeDream has one: both compute, and minibatches in flight keep their weights.",
@@ -24,8 +23,7 @@ NEXT = """Next:
   python -m pipekit.explore.puzzles                find the methods yourself, in a browser
   docs/start.md                                    train by a schedule of your own
 (they are in .venv/bin: source .venv/bin/activate)"""
-DRAWN_BATCHES = 4
-"""Of the timelines: more make bars too narrow to read."""
+DRAWN_BATCHES = 4  # of the timelines: more make bars too narrow to read
 
 
 def demo(
@@ -91,12 +89,10 @@ def _schedule(method: str) -> "Schedule":
 
 
 def _idle(trace: "Trace") -> float:
-    """Return the share of the time between updates in which workers wait."""
     return float(trace.bubbles().loc["all", "steady"])
 
 
 def _trained(method: str, seed: int) -> "tuple[Run, float]":
-    """Return an epoch's run by a method, and the score after it."""
     import torch
 
     import pipekit

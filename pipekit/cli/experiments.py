@@ -1,29 +1,18 @@
 """``pipekit run`` and ``pipekit report``: execute experiments' notebooks, and count the claims."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipekit.cli.common.options import Quiet
-
-
-class Scale(StrEnum):
-    """The size of a run; the experiment's file has the parameters of each."""
-
-    QUICK = "quick"
-    FULL = "full"
-
 
 def run(
     experiments: Annotated[list[Path], typer.Argument(metavar="EXPERIMENT.yaml")],
-    scale: Scale = Scale.QUICK,
+    scale: Annotated[str, typer.Option(metavar="quick|full")] = "quick",
     only: Annotated[list[str] | None, typer.Option(metavar="NAME")] = None,
     jobs: Annotated[int, typer.Option(min=1)] = 1,
     resume: bool = False,
-    on: Annotated[str | None, typer.Option(metavar="dask:ADDRESS")] = None,
-    quiet: Quiet = False,
+    quiet: bool = False,
 ) -> None:
     """Execute experiments' notebooks; the last line printed names the results' folder.
 
@@ -31,11 +20,8 @@ def run(
 
     \b
     [b]Examples[/b]
-      pipekit run experiments/quickstart.yaml
       pipekit run experiments/quickstart.yaml --scale full --only quickstart
       pipekit run experiments/*.yaml --jobs 2 --resume
-      pipekit run experiments/staleness.yaml --scale full --resume
-      pipekit run experiments/staleness.yaml --on dask:tcp://head:8786 --jobs 16
 
     Args:
         experiments: Experiments to run.
@@ -44,20 +30,11 @@ def run(
         jobs: Number of notebooks that run at a time.
         resume: Continue the newest unfinished run of the same notebooks at the same scale: run
             only notebooks that are not complete there, or have changed.
-        on: Run on a Dask cluster, whose workers share this file system and environment; --jobs is
-            the number of notebooks at a time.
     """
     from pipekit.ledger.batches import batch
 
-    result = batch.run(
-        *experiments,
-        scale=scale.value,
-        only=only or None,
-        jobs=jobs,
-        resume=resume,
-        quiet=quiet,
-        on=on,
-    )
+    names = only or None
+    result = batch.run(*experiments, scale=scale, only=names, jobs=jobs, resume=resume, quiet=quiet)
     if quiet:
         typer.echo(result)
     if result.failed:

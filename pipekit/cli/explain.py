@@ -6,30 +6,14 @@ from typing import Annotated
 
 import typer
 
-from pipekit.cli.common.options import save_text
+from pipekit.cli.common.options import File, save_text
 
 
 def explain(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="PATH...",
-            help="A trace: a file, or a folder with a file a rank.  Two are compared.",
-        ),
-    ],
-    json: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write everything into a .json file.")
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False, help="Write a page with the timeline and what would be saved."
-        ),
-    ] = None,
-    steps: Annotated[
-        str | None,
-        typer.Option(metavar="A:B", help="Use the recorded steps from A up to, without, B."),
-    ] = None,
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...")],
+    json: File = None,
+    html: File = None,
+    steps: Annotated[str | None, typer.Option(metavar="A:B")] = None,
 ) -> None:
     """Say which method a recorded trace is of, where its time went, and what would save how much.
 
@@ -39,10 +23,15 @@ def explain(
 
     \b
     [b]Examples[/b]
-      pipekit explain traces/
-      pipekit explain trace.parquet --json why.json --html why.html
       pipekit explain traces/ --steps 5:20
+      pipekit explain trace.parquet --json why.json --html why.html
       pipekit explain before.json after.json
+
+    Args:
+        paths: A trace: a file, or a folder with a file a rank.  Two are compared.
+        json: Write everything into a .json file.
+        html: Write a page with the timeline and what would be saved.
+        steps: Use the recorded steps from A up to, without, B.
     """
     if len(paths) > 2 or (len(paths) == 2 and (json or html)):
         raise ValueError("name one trace, or two without --json and --html to compare them")

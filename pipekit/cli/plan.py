@@ -1,48 +1,37 @@
 """``pipekit plan``: which layers to run on which workers."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipekit.cli.common.options import (
-    Bandwidth,
-    ClusterName,
-    File,
-    MemoryBytes,
-    OptimizerStates,
-    ProfileFile,
-    Quiet,
-    Workers,
-    chosen_cluster,
-    save,
-)
+from pipekit.cli.common.options import File, chosen_cluster, save
 
 
 def plan(
-    profile: ProfileFile,
-    cluster: ClusterName = None,
-    workers: Workers = None,
-    bandwidth: Bandwidth = None,
-    memory: MemoryBytes = None,
+    profile: Path,
+    cluster: str | None = None,
+    workers: int | None = None,
+    bandwidth: float | None = None,
+    memory: float | None = None,
     method: str = "pipedream",
     straight: bool = False,
     max_batch: int | None = None,
     stages: int | None = None,
     chunks: Annotated[int | None, typer.Option(min=1)] = None,
     microbatches: int | None = None,
-    optimizer_states: OptimizerStates = 0,
-    quiet: Quiet = False,
+    optimizer_states: float = 0,
+    quiet: bool = False,
     output: File = None,
 ) -> None:
     """Find which layers to run on which workers, and predict the time and memory.
 
     \b
     [b]Examples[/b]
-      pipekit plan vgg16.json --cluster pipedream-a --workers 8
+      pipekit plan vgg16.json --cluster pipedream-a --workers 8 --output plan.json
       pipekit plan vgg16.json --workers 8 --bandwidth 1.25e9 --memory 16e9
       pipekit plan gpt.json --cluster 2bw-v100 \\
         --method parallel_pipelines --max-batch 512
-      pipekit plan vgg16.json --cluster local --method balance --output plan.json
       pipekit plan gpt.json --workers 8 --bandwidth 50e9 --method interleaved \\
         --chunks 2 --microbatches 32
 

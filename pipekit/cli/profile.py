@@ -4,16 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipekit.cli.common.options import (
-    PUBLISHED,
-    TRAINED,
-    Data,
-    File,
-    LossName,
-    Quiet,
-    print_table,
-    save,
-)
+from pipekit.cli.common.options import OWN_MODEL, PUBLISHED, TRAINED, File, print_table, save
 from pipekit.cli.common.own import OwnModel, require_known
 from pipekit.references import require_module
 from pipekit.units import bytes_text
@@ -25,23 +16,19 @@ if TYPE_CHECKING:
     from pipekit.trees import Tree
 
 
+_NETWORKS = f"{TRAINED}, {PUBLISHED}; or {OWN_MODEL}"
+
+
 def profile(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|module:factory",
-            help=f"{TRAINED}, {PUBLISHED}; or a function of yours that returns a torch.nn.Module "
-            "of any kind, or (module, example batch).",
-        ),
-    ],
+    model: Annotated[str, typer.Argument(metavar="NAME|module:factory", help=_NETWORKS)],
     rows: Annotated[int | None, typer.Option(min=1)] = None,
-    data: Data = None,
-    loss: LossName = None,
+    data: str | None = None,
+    loss: str | None = None,
     device: str = "cpu",
     repeats: Annotated[int, typer.Option(min=1)] = 10,
     analytic: Annotated[str | None, typer.Option(metavar="DEVICE")] = None,
     dtype: str = "float32",
-    quiet: Quiet = False,
+    quiet: bool = False,
     output: File = None,
 ) -> None:
     """Print the costs of each layer of a network, measured here or estimated for a named device.
@@ -51,11 +38,9 @@ def profile(
 
     \b
     [b]Examples[/b]
-      pipekit profile convnet
       pipekit profile vgg16 --rows 32 --device cuda --output vgg16.json
       pipekit profile gpt-355M --rows 4 --analytic "V100 16GB" --dtype float16
       pipekit profile torchvision.models:resnet18 --data nets:batches
-      pipekit profile nets:llama --rows 4 --output llama.json
 
     Args:
         rows: Rows of the microbatch: by default 32, or those of your example.
@@ -67,10 +52,10 @@ def profile(
         output: Write the profile to this .json file.
     """
     require_known(model, f"{TRAINED}, {PUBLISHED}")
-    is_own = ":" in model
+    own = OwnModel(model, data) if ":" in model else None
     for reference in filter(None, (data, loss)):
         require_module(reference)
-    if not is_own and (data or loss):
+    if not own and (data or loss):
         raise ValueError(f"--data and --loss are for a model of yours: {model} has its own")
     if loss and not data:
         raise ValueError("--loss needs --data, whose first batch has the target")
@@ -80,7 +65,6 @@ def profile(
     from pipekit.choices import require_choice
     from pipekit.clusters import K80, P40, TITAN_X, TPU_V2_CORE, V100
 
-    own = OwnModel(model, data) if is_own else None
     require_choice("dtype", dtype, ["float32", "float16", "bfloat16"])
     if analytic is not None:
         devices = {known.name: known for known in (K80, TITAN_X, V100, P40, TPU_V2_CORE)}
@@ -104,7 +88,6 @@ def profile(
 def _make(
     name: str | OwnModel, rows: int | None, device: str, dtype: str
 ) -> tuple["nn.Sequential", "Tree"]:
-    """Return a network, known or the user's, and an input of so many rows."""
     import torch
 
     from pipekit import models
@@ -125,7 +108,7 @@ def _make(
 
 
 def _print(name: str, made: "Profile") -> None:
-    columns = "forward (ms)", "backward (ms)", "out (MB)", "parameters (MB)", "saved (MB)"
+    columns = ["forward (ms)", "backward (ms)", "out (MB)", "parameters (MB)", "saved (MB)"]
     print_table(
         ["layer", *columns],
         [[layer.name, *_cells(layer)] for layer in made.layers],
@@ -146,7 +129,6 @@ def _cells(layer: "LayerProfile") -> list[str]:
 
 
 def _origin(made: "Profile") -> str:
-    """Return the kind and the source of a profile's numbers."""
     known = made.provenance
     if known["label"] == "simulated":
         return (

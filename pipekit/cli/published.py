@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pipekit.choices import require_choice
-from pipekit.performance.constants import FOLDER, measurements
+from pipekit.performance.constants import measurements
 
 SETS = Path(__file__).parents[1] / "performance" / "published_sets.csv"
 ERRORS = Path(__file__).parents[2] / "results" / "reference" / "published" / "errors.csv"
@@ -16,14 +16,9 @@ Values = dict[str, str]
 
 
 def published(
-    action: Annotated[
-        str, typer.Argument(metavar="list|get|table", help="The sets, one of them, or our errors.")
-    ],
-    name: Annotated[str | None, typer.Argument(metavar="SET", help="Which set to get.")] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help=f"Where sets are; by default the folder that {FOLDER} names."),
-    ] = None,
+    action: Annotated[str, typer.Argument(metavar="list|get|table")],
+    name: Annotated[str | None, typer.Argument(metavar="SET")] = None,
+    folder: Path | None = None,
 ) -> None:
     """List published trainings, find a set's file, or print how far our predictions are off.
 
@@ -34,6 +29,11 @@ def published(
       pipekit published list
       pipekit published get vtrain_multi_node --folder measured/
       pipekit published table
+
+    Args:
+        action: The sets, one of them, or our errors.
+        name: Which set to get.
+        folder: Where sets are; by default the folder that PIPEKIT_MEASURED names.
     """
     require_choice("action", action, ("list", "get", "table"))
     if (name is not None) != (action == "get"):

@@ -1,41 +1,25 @@
 """``pipekit recommend``: which parallelism trains a model fastest on some GPUs."""
 
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from pipekit.cli.common.options import require_suffix, save
+from pipekit.cli.common.options import File, require_suffix, save
 
 
 def recommend(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="A published model, e.g. llama3-70b, or a config.json."
-        ),
-    ],
-    gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs.")],
-    device: Annotated[str, typer.Option(help="Of a data sheet, e.g. H100, A100 80GB, GB200.")],
-    batch: Annotated[int, typer.Option(min=1, help="Samples a step, over all replicas.")],
-    seq_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a sample.")] = 4096,
-    dtype: Annotated[
-        str, typer.Option(help="Of products: bfloat16, float16, float8 or float4.")
-    ] = "bfloat16",
-    graphs: Annotated[
-        bool, typer.Option("--graphs", help="Each pass is launched as one CUDA graph.")
-    ] = False,
-    lora: Annotated[
-        bool, typer.Option("--lora", help="Weights are frozen, beside small adapters.")
-    ] = False,
-    framework: Annotated[
-        str, typer.Option(help="Whose flags are printed: megatron, torchtitan or pipekit.")
-    ] = "megatron",
-    rank: Annotated[int, typer.Option(min=1, help="Print the flags of this candidate.")] = 1,
-    output: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write all candidates into a .csv.")
-    ] = None,
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    gpus: Annotated[int, typer.Option(min=1)],
+    device: Annotated[str, typer.Option()],
+    batch: Annotated[int, typer.Option(min=1)],
+    seq_tokens: Annotated[int, typer.Option(min=1)] = 4096,
+    dtype: str = "bfloat16",
+    graphs: bool = False,
+    lora: bool = False,
+    framework: str = "megatron",
+    rank: Annotated[int, typer.Option(min=1)] = 1,
+    output: File = None,
 ) -> None:
     """Rank the ways to spread a model over GPUs by the time of a step, and print flags to paste.
 
@@ -47,6 +31,19 @@ def recommend(
       pipekit recommend llama3-70b --gpus 64 --device H100 --batch 128
       pipekit recommend config.json --gpus 512 --device "A100 80GB" --batch 1024 \\
         --framework torchtitan --output candidates.csv
+
+    Args:
+        model: A published model, e.g. llama3-70b, or a config.json.
+        gpus: Number of GPUs.
+        device: Of a data sheet, e.g. H100, A100 80GB, GB200.
+        batch: Samples a step, over all replicas.
+        seq_tokens: Tokens of a sample.
+        dtype: Of products: bfloat16, float16, float8 or float4.
+        graphs: Each pass is launched as one CUDA graph.
+        lora: Weights are frozen, beside small adapters.
+        framework: Whose flags are printed: megatron, torchtitan or pipekit.
+        rank: Print the flags of this candidate.
+        output: Write all candidates into a .csv.
     """
     require_suffix(output, (".csv",))
     from pipekit.choices import require_choice
@@ -55,8 +52,15 @@ def recommend(
     from pipekit.performance.recommend import recommend as ranked
 
     require_choice("framework", framework, flags.FRAMEWORKS)
-    how: dict[str, Any] = {"graphs": graphs, "trains_weights": not lora, "dtype": dtype}
-    found = ranked(model, (gpus, machine(device)), batch, seq_tokens=seq_tokens, **how)
+    found = ranked(
+        model,
+        (gpus, machine(device)),
+        batch,
+        seq_tokens=seq_tokens,
+        graphs=graphs,
+        trains_weights=not lora,
+        dtype=dtype,
+    )
     if rank > len(found.candidates):
         raise ValueError(f"--rank must be at most {len(found.candidates)}, the candidates")
     typer.echo(found)

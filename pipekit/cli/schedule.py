@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipekit.choices import meant
-from pipekit.cli.common.options import (
-    TABLE,
-    File,
-    Replicas,
-    Stages,
-    require_suffix,
-    save,
-    save_text,
-    save_timelines,
-)
+from pipekit.cli.common.options import TABLE, File, require_suffix, save, save_text, save_timelines
 from pipekit.cli.common.own import called
 from pipekit.names import TABLES
 from pipekit.references import load, require_module
@@ -24,13 +15,11 @@ from pipekit.references import load, require_module
 if TYPE_CHECKING:
     from pipekit.schedules import Schedule
 
-SUFFIXES = (".svg", ".html", ".csv", ".txt")
-
 
 def schedule(
     methods: Annotated[list[str], typer.Argument(metavar="METHOD...", help=TABLE)],
-    stages: Stages = 4,
-    replicas: Replicas = None,
+    stages: int = 4,
+    replicas: str | None = None,
     microbatches: int = 4,
     batches: int = 2,
     minibatches: int | None = None,
@@ -45,10 +34,8 @@ def schedule(
     \b
     [b]Examples[/b]
       pipekit schedule gpipe --stages 4 --microbatches 8
-      pipekit schedule pipedream --minibatches 12 --output pipedream.txt
-      pipekit schedule pipedream --replicas 2-1-1 --minibatches 12
+      pipekit schedule pipedream --replicas 2-1-1 --output pipedream.txt
       pipekit schedule pipedream.txt
-      pipekit schedule interleaved --stages 8 --microbatches 8 --batches 1
       pipekit schedule gpipe flush 2bw --versions --output timelines.svg
       pipekit schedule gpipe pipedream --moving --output moving.svg
 
@@ -62,7 +49,7 @@ def schedule(
         versions: Write weight versions into drawn bars.
         moving: Draw a .svg that plays: passes grow as they run.
     """
-    require_suffix(output, SUFFIXES)
+    require_suffix(output, (".svg", ".html", ".csv", ".txt"))
     if output is not None and output.suffix in (".csv", ".txt") and len(methods) > 1:
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
     if moving and (output is None or output.suffix != ".svg"):
@@ -98,7 +85,7 @@ def chosen_schedule(
 
 
 def require_method(name: str) -> None:
-    """Raise ValueError unless a method is named, a file's, or a user's, before torch is loaded."""
+    """Refuse what no method, file or function of a user is called, before torch is loaded."""
     if ":" in name:
         require_module(name)
     elif not Path(name).is_file():
@@ -106,10 +93,7 @@ def require_method(name: str) -> None:
 
 
 def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "Schedule":
-    """Return the schedule in a file, or that of a user's ``package.module:function``.
-
-    The function takes what those of :mod:`pipekit.schedules` do: (stages, microbatches).
-    """
+    """Return the schedule in a file, or that of a user's ``package.module:function``."""
     from pipekit.reading import read_text
     from pipekit.schedules import Schedule, ScheduleError, parse, read_csv
 
@@ -147,7 +131,6 @@ def _facts(schedule: "Schedule") -> str:
 
 
 def _write(shown: list["Schedule"], output: Path, versions: bool, moving: bool) -> None:
-    """Write schedules in the form that the suffix names."""
     if output.suffix == ".csv":
         save(output, shown[0].to_csv)
     elif moving:

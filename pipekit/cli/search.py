@@ -1,47 +1,31 @@
 """``pipekit search``: the shortest schedule found for a profile's costs, links and memory."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.common.options import (
-    Bandwidth,
-    ClusterName,
-    File,
-    HostBandwidth,
-    OptimizerStates,
-    PlanFile,
-    PlanMicrobatches,
-    ProfileFile,
-    chosen_links,
-    chosen_microbatches,
-    chosen_plan,
-    print_table,
-    require_suffix,
-    save,
-    save_text,
-    save_timelines,
-)
+from pipekit.cli.common import options
+from pipekit.cli.common.options import File
+from pipekit.units import listed
 
 if TYPE_CHECKING:
-    from pipekit.searching import Searched
-
-SUFFIXES = (".csv", ".json", ".svg", ".html")
+    pass
 
 
 def search(
-    profile: ProfileFile,
-    plan: PlanFile = None,
+    profile: Path,
+    plan: Path | None = None,
     stages: Annotated[int, typer.Option(min=1)] = 4,
-    microbatches: PlanMicrobatches = None,
+    microbatches: int | None = None,
     workers: Annotated[int | None, typer.Option(min=1)] = None,
-    cluster: ClusterName = None,
-    bandwidth: Bandwidth = None,
+    cluster: str | None = None,
+    bandwidth: float | None = None,
     memory: float | None = None,
-    host_bandwidth: HostBandwidth = None,
+    host_bandwidth: float | None = None,
     placement: Annotated[str | None, typer.Option(metavar="W,W,...")] = None,
     seconds: Annotated[float, typer.Option(min=0)] = 10.0,
-    optimizer_states: OptimizerStates = 0,
+    optimizer_states: float = 0,
     seed: int = 0,
     output: File = None,
 ) -> None:
@@ -53,7 +37,6 @@ def search(
 
     \b
     [b]Examples[/b]
-      pipekit search vgg16.json --stages 4 --bandwidth 1.25e9
       pipekit search gpt.json --stages 8 --workers 4 --output found.csv
       pipekit search gpt.json --workers 2 --placement 0,1,1,0 --output found.svg
 
@@ -71,17 +54,17 @@ def search(
     from pipekit.profiling import Profile
     from pipekit.simulation import Costs
 
-    require_suffix(output, SUFFIXES)
+    options.require_suffix(output, (".csv", ".json", ".svg", ".html"))
     homes = None if placement is None else _workers(placement)
     costs = Profile.load(profile)
-    used = chosen_plan(costs, plan, stages)
-    links = chosen_links(cluster, workers or len(used.stages), bandwidth)
+    used = options.chosen_plan(costs, plan, stages)
+    links = options.chosen_links(cluster, workers or len(used.stages), bandwidth)
     found = pipekit.search(
         costs,
         used,
         links,
         memory or (links.device.memory_bytes if links else None),
-        microbatches=chosen_microbatches(microbatches, used),
+        microbatches=microbatches or (used.microbatches if used.microbatches > 1 else 8),
         workers=workers,
         placement=homes,
         seconds=seconds,
@@ -89,14 +72,19 @@ def search(
         host_bytes_per_s=host_bandwidth,
         seed=seed,
     )
-    _print(found)
+    typer.echo(found)
+    rows = []
+    for worker, peak in enumerate(found.peak_bytes):
+        own = [s for s, homes in enumerate(found.schedule.stage_workers) if worker in homes]
+        rows.append([str(worker), listed(own), f"{peak / 1e6:,.1f}"])
+    options.print_table(["worker", "stages", "peak (MB)"], rows)
     if output is None or output.suffix == ".csv":
-        save(output, found.schedule.to_csv)
+        options.save(output, found.schedule.to_csv)
     elif output.suffix == ".json":
-        save_text(output, found.to_json())
+        options.save_text(output, found.to_json())
     else:
         timed = Costs(costs, host_bytes_per_s=host_bandwidth)
-        save_timelines([pipekit.simulate(found.schedule, timed, used, links)], output)
+        options.save_timelines([pipekit.simulate(found.schedule, timed, used, links)], output)
 
 
 def _workers(text: str) -> list[int]:
@@ -106,14 +94,3 @@ def _workers(text: str) -> list[int]:
         raise ValueError(
             f"--placement is the worker of each stage, as 0,1,1,0, not {text!r}"
         ) from None
-
-
-def _print(found: "Searched") -> None:
-    from pipekit.units import listed
-
-    typer.echo(found)
-    rows = []
-    for worker, peak in enumerate(found.peak_bytes):
-        own = [s for s, homes in enumerate(found.schedule.stage_workers) if worker in homes]
-        rows.append([str(worker), listed(own), f"{peak / 1e6:,.1f}"])
-    print_table(["worker", "stages", "peak (MB)"], rows)

@@ -1,30 +1,13 @@
 """``pipekit simulate``: the predicted time and memory of a schedule, with nothing run."""
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.common.options import (
-    Bandwidth,
-    ClusterName,
-    File,
-    HostBandwidth,
-    MemoryBytes,
-    MitigationName,
-    OptimizerStates,
-    PlanFile,
-    PlanMicrobatches,
-    ProfileFile,
-    Workers,
-    chosen_links,
-    chosen_microbatches,
-    chosen_plan,
-    print_table,
-    require_suffix,
-    save,
-    save_timelines,
-)
+from pipekit.cli.common import options
+from pipekit.cli.common.options import File
 from pipekit.cli.schedule import chosen_schedule
 
 if TYPE_CHECKING:
@@ -32,25 +15,23 @@ if TYPE_CHECKING:
     from pipekit.profiling import Profile
     from pipekit.traces import Trace
 
-SUFFIXES = (".svg", ".html", ".perfetto.json")
-
 
 def simulate(
     method: Annotated[str, typer.Argument(metavar="METHOD")],
-    profile: ProfileFile,
-    plan: PlanFile = None,
+    profile: Path,
+    plan: Path | None = None,
     stages: Annotated[int, typer.Option(min=1)] = 4,
-    microbatches: PlanMicrobatches = None,
+    microbatches: int | None = None,
     batches: Annotated[int, typer.Option(min=1)] = 4,
-    cluster: ClusterName = None,
-    workers: Workers = None,
-    bandwidth: Bandwidth = None,
-    memory: MemoryBytes = None,
-    host_bandwidth: HostBandwidth = None,
+    cluster: str | None = None,
+    workers: int | None = None,
+    bandwidth: float | None = None,
+    memory: float | None = None,
+    host_bandwidth: float | None = None,
     shards: Annotated[int | None, typer.Option(min=2)] = None,
-    optimizer_states: OptimizerStates = 0,
+    optimizer_states: float = 0,
     validate: Annotated[str | None, typer.Option(metavar="first|later")] = None,
-    mitigation: MitigationName = None,
+    mitigation: str | None = None,
     output: File = None,
 ) -> None:
     """Estimate the seconds and the bytes of a schedule, from a profile and a cluster's links.
@@ -79,18 +60,18 @@ def simulate(
     from pipekit.schedules.methods.by_name import TABLES
     from pipekit.simulation import Costs, Shards
 
-    require_suffix(output, SUFFIXES)
+    options.require_suffix(output, (".svg", ".html", ".perfetto.json"))
     costs = Profile.load(profile)
-    used = chosen_plan(costs, plan, stages)
-    count = chosen_microbatches(microbatches, used)
+    used = options.chosen_plan(costs, plan, stages)
+    count = microbatches or (used.microbatches if used.microbatches > 1 else 8)
     replicas = used.replicas
     schedule = chosen_schedule(method, replicas, count, batches, None)
     if plan is None:  # for as many stages as a file has
-        used = chosen_plan(costs, None, schedule.stages)
+        used = options.chosen_plan(costs, None, schedule.stages)
     if plan is None or method in TABLES:  # with two directions, a stage has two workers
         used = used.with_replicas([len(homes) for homes in schedule.stage_workers])
     asked = workers or (used.workers if bandwidth is not None else None)
-    links = chosen_links(cluster, asked, bandwidth, memory)
+    links = options.chosen_links(cluster, asked, bandwidth, memory)
     shared = Shards(shards, links.levels[0].bandwidth) if shards and links else None
     simulated = partial(
         pipekit.simulate,
@@ -107,16 +88,13 @@ def simulate(
         longer = chosen_schedule(method, replicas, count, 2 * batches, None)
         typer.echo(_beside_the_plan(used, trace, simulated(longer)))
     if output is not None and output.suffix != ".json":
-        save_timelines([trace], output)
+        options.save_timelines([trace], output)
     else:
-        save(output, trace.to_perfetto)
+        options.save(output, trace.to_perfetto)
 
 
 def _beside_the_plan(plan: "Plan", trace: "Trace", longer: "Trace") -> str:
-    """Return why a run takes another time than its plan, from the run and one twice as long.
-
-    A plan's seconds are those of its slowest stage or transfer, as if that never waited.
-    """
+    """Return why a run takes another time than its plan, from the run and one twice as long."""
     count = _microbatches(trace)
     pipelines = plan.replicas[0] if plan.method == "parallel_pipelines" else 1
     planned, here = plan.predicted_s / pipelines, trace.makespan_s / count
@@ -155,13 +133,8 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     rows = []
     for worker, events in trace.frame.groupby("worker"):
         busy = float((events["end_s"] - events["start_s"]).sum())
-        rows.append(
-            [
-                str(worker),
-                str(events["stage"].iloc[0]),
-                f"{busy / trace.makespan_s:.1%}" if trace.makespan_s else "-",
-                f"{sent.get(worker, 0) / 1e6:,.1f}",
-                f"{trace.memory.peak_bytes[int(str(worker))] / 1e6:,.1f}",
-            ]
-        )
-    print_table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows)
+        share = f"{busy / trace.makespan_s:.1%}" if trace.makespan_s else "-"
+        bytes_ = sent.get(worker, 0), trace.memory.peak_bytes[int(str(worker))]
+        stage = str(events["stage"].iloc[0])
+        rows.append([str(worker), stage, share, *(f"{each / 1e6:,.1f}" for each in bytes_)])
+    options.print_table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows)

@@ -2,54 +2,33 @@
 
 import shlex
 import sys
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipekit.cli.common.options import (
-    TABLE,
-    TRAINED,
-    Data,
-    Folder,
-    LossName,
-    MitigationName,
-    Quiet,
-    Replicas,
-    Stages,
-)
+from pipekit.choices import require_choice
+from pipekit.cli.common.options import OWN_MODEL, TABLE, TRAINED, Folder
 from pipekit.cli.common.own import require_known
 from pipekit.cli.schedule import own_schedule, require_method
 from pipekit.names import MITIGATIONS, TRANSPORTS
 from pipekit.references import require_module
 
 
-class Autocast(StrEnum):
-    """The type of forwards' computations where it is safe."""
-
-    BF16 = "bf16"
-    FP16 = "fp16"
-
-
 def train(
     model: Annotated[
         str,
-        typer.Option(
-            metavar="NAME|module:factory",
-            help=f"{TRAINED}; or a function of yours that returns a torch.nn.Module of any kind, "
-            "or (module, example batch).",
-        ),
+        typer.Option(metavar="NAME|module:factory", help=f"{TRAINED}; or {OWN_MODEL}"),
     ] = "convnet",
-    data: Data = None,
+    data: str | None = None,
     test_data: Annotated[str | None, typer.Option(metavar="module:batches")] = None,
-    loss: LossName = None,
+    loss: str | None = None,
     steps: Annotated[int | None, typer.Option(min=1)] = None,
     text: Annotated[Path | None, typer.Option(exists=True, dir_okay=False)] = None,
     method: Annotated[str, typer.Option(help=TABLE)] = "flush",
-    stages: Stages = 4,
-    replicas: Replicas = None,
+    stages: int = 4,
+    replicas: str | None = None,
     transport: Annotated[
         str, typer.Option(help=f"A thread or a process for each worker: {TRANSPORTS}.")
     ] = "threads",
@@ -57,15 +36,15 @@ def train(
     batch_rows: int = 64,
     microbatches: int = 4,
     lr: Annotated[float, typer.Option(min=0)] = 0.002,
-    mitigation: MitigationName = None,
-    autocast: Autocast | None = None,
+    mitigation: str | None = None,
+    autocast: Annotated[str | None, typer.Option(metavar="bf16|fp16")] = None,
     loss_scale: Annotated[str | None, typer.Option(metavar="NUMBER|dynamic")] = None,
     seed: int = 0,
     checkpoints: Folder = None,
     every: Annotated[int | None, typer.Option(min=1)] = None,
     resume: bool = False,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS")] = None,
-    quiet: Quiet = False,
+    quiet: bool = False,
     output: Folder = None,
 ) -> None:
     """Train a network, yours or one that comes with data, by any method.
@@ -73,25 +52,19 @@ def train(
     A model of yours is recorded (pipekit.stages), and refused if its layers do not give the same
     bits; its batches are yours.
 
-    convnet and mlp learn 4,000 MNIST images, and are tested on 1,000 others.
-    gpt learns Python's standard library: 8,000 rows of 64 bytes, and 1,000 rows of
-    other files to test on. Its test is in bits per byte, 8 at first.
+    convnet and mlp learn 4,000 MNIST images, and are tested on 1,000 others. gpt learns Python's
+    standard library: 8,000 rows of 64 bytes, and is tested on 1,000 rows of other files, in bits
+    per byte, 8 at first.
 
     \b
     [b]Examples[/b]
-      pipekit train
       pipekit train --method pipedream --stages 2 --epochs 3
-      pipekit train --model gpt --method 2bw --lr 0.001
-      pipekit train --model nets:resnet --data nets:batches --stages 2 --steps 100
       pipekit train --model nets:llama --data nets:text --loss nets:next_token
       pipekit train --model gpt --text mine.txt --epochs 3
       pipekit train --method 2bw --autocast fp16 --loss-scale dynamic
-      pipekit train --method pipedream --replicas 2-1
       pipekit train --method pipedream-no-stashing --mitigation spectrain
       pipekit cluster --workers 3 --link 1gbit -- pipekit train \\
         --method pipedream --replicas 2-1 --transport distributed
-      pipekit train --model mlp --method 2bw --transport distributed --output mine
-      pipekit train --epochs 3 --checkpoints saved --every 20 --resume
       torchrun --nproc-per-node 2 --max-restarts 3 --no-python pipekit train \\
         --stages 2 --transport distributed --checkpoints saved --every 20 --resume
 
@@ -115,6 +88,7 @@ def train(
     require_known(model, TRAINED)
     require_method(method)
     TRANSPORTS.require(transport)
+    require_choice("--autocast", autocast, (None, "bf16", "fp16"))
     if mitigation is not None:
         MITIGATIONS.require(mitigation.partition(":")[0])
     for reference in filter(None, (data, test_data, loss)):
@@ -156,7 +130,7 @@ def train(
         seed=seed,
         updates=pipekit.Updates(loss_scale=_number(loss_scale), mitigation=mitigation),
         execution=pipekit.Execution(
-            autocast={None: None, "bf16": torch.bfloat16, "fp16": torch.float16}[autocast],
+            autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(autocast or ""),
             timeout=timeout,
         ),
     )
@@ -199,7 +173,6 @@ def _how_to_resume(checkpoints: Path | None) -> str:
 
 
 def _number(text: str | None) -> float | str | None:
-    """Return the number that a text is, or the text."""
     try:
         return text if text is None else float(text)
     except ValueError:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Batch = tuple[Tensor, Tensor]
-"""(input, target), rows first in both."""
+Batch = tuple[Tensor, Tensor]  # (input, target), rows first in both
 
 
 class Alteration(NamedTuple):
@@ -31,13 +30,11 @@ class Dataset:
     """A training and a test set held in memory.
 
     Attributes:
-        name: for titles.
-        source: where the data is from.
-        train_inputs, test_inputs: a row an example: images ``float32 [N, 1, height, width]`` in
-            0..1, or tokens ``int64 [N, T]``.
-        train_targets, test_targets: classes ``int64 [N]``, or the tokens to predict
+        name, source: for titles; where the data is from.
+        train_inputs, test_inputs: images ``float32 [N, 1, height, width]`` in 0..1, or tokens
             ``int64 [N, T]``.
-        alteration: of each batch; None: there is none.
+        train_targets, test_targets: classes ``int64 [N]``, or tokens to predict ``int64 [N, T]``.
+        alteration: of each batch, if there is one.
     """
 
     name: str
@@ -48,16 +45,14 @@ class Dataset:
     test_targets: Tensor
     alteration: Alteration | None = None
 
-    def batches(
-        self, batch_rows: int, seed: int = 0, epoch: int = 0, drop_last: bool = True
-    ) -> list[Batch]:
+    def batches(self, batch_rows: int, seed: int = 0, epoch: int = 0) -> list[Batch]:
         """Return one epoch of training batches, shuffled as a pure function of (seed, epoch).
+
+        Rows that do not fill a batch are left out.
 
         Args:
             batch_rows: rows a batch.
-            seed: the run's seed.
-            epoch: index of the epoch, from 0.
-            drop_last: leave out the rows that do not fill a batch.
+            seed, epoch: the run's seed; the epoch's index, from 0.
 
         Raises:
             ValueError: there is not one full batch.
@@ -65,8 +60,7 @@ class Dataset:
         rows = len(self.train_inputs)
         check_rows("batch_rows", batch_rows, rows, f"{self.name}'s training rows")
         order = torch.randperm(rows, generator=_generator(f"{seed}/{epoch}"))
-        if drop_last:
-            order = order[: rows - rows % batch_rows]
+        order = order[: rows - rows % batch_rows]
         batches = [(self.train_inputs[o], self.train_targets[o]) for o in order.split(batch_rows)]
         if self.alteration is None:
             return batches

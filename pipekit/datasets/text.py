@@ -19,54 +19,38 @@ from torch import Tensor
 from pipekit.datasets.dataset import Alteration, Batch, Dataset, check_rows
 from pipekit.units import bytes_text
 
-BYTES = 256
-"""The vocabulary of a text."""
-MASK = BYTES
-"""The token of a masked byte, after all bytes: a model of masked text has a vocabulary of 257."""
-IGNORED = -100
-"""The target of a token that is not to be guessed, as PyTorch's cross entropy has it."""
+BYTES = 256  # the vocabulary of a text
+MASK = BYTES  # the token of a masked byte: a model of masked text has a vocabulary of 257
+IGNORED = -100  # the target of a token that is not to be guessed, as of PyTorch's cross entropy
 _MASKED, _RANDOM = 0.8, 0.1
-TEST_SHARE = 0.1
-"""Of a text file, at its end."""
-_TABLES = frozenset({"encodings", "pydoc_data"})
-"""Generated tables rather than programs."""
-_PARTIAL = frozenset({"distutils", "idlelib", "lib2to3", "tkinter", "turtledemo"})
-"""Modules that some releases or distributions leave out."""
+TEST_SHARE = 0.1  # of a text file, at its end
+_TABLES = frozenset({"encodings", "pydoc_data"})  # generated
+_PARTIAL = frozenset({"distutils", "idlelib", "lib2to3", "tkinter", "turtledemo"})  # not everywhere
 _TESTS = frozenset({"test", "tests"})
 _EACH_FIFTH = 5
-RELEASE = f"the standard library of Python {platform.python_version()}"
-"""Texts differ from release to release, so every record of results names it."""
+RELEASE = f"the standard library of Python {platform.python_version()}"  # texts differ by it
 _TEXTS = frozenset({".py", ".pyi", ".md", ".rst", ".txt"})
 
 
 def python_source(
-    sequence: int = 128, rows: int | None = 4000, test_rows: int | None = 400, seed: int = 0
+    sequence: int = 128, rows: int | None = 4000, test_rows: int | None = 400
 ) -> Dataset:
     """Return the bytes of Python's own standard library, as text to predict the next byte of.
 
     A row is a window of T bytes; its target is the same window one byte later.  A fifth of the
-    files is for testing, the same whatever the arguments, so that no file is in both parts.  The
-    text is that of the running Python release.
+    files is for testing, the same whatever the arguments.
 
     Args:
         sequence: T, bytes a row.
-        rows: rows in all, training and test; None: all that there are.
-        test_rows: how many of them to test on; None: all that there are.
-        seed: chooses the windows.
+        rows, test_rows: in all, and how many of them to test on; None: all that there are.
 
     Raises:
         ValueError: the library is too short, or no row is left for training.
     """
-    return _language("python_source", RELEASE, _source(), sequence, rows, test_rows, seed)
+    return _language("python_source", RELEASE, _source(), sequence, rows, test_rows)
 
 
-def text_file(
-    path: Path | str,
-    sequence: int = 128,
-    rows: int | None = None,
-    test_rows: int | None = None,
-    seed: int = 0,
-) -> Dataset:
+def text_file(path: Path | str, sequence: int = 128) -> Dataset:
     """Return a file's bytes, the last tenth to test on; see :func:`pipekit.datasets.python_source`.
 
     Raises:
@@ -83,23 +67,22 @@ def text_file(
         )
     stop = len(text) - round(TEST_SHARE * len(text))
     parts = text[:stop], text[stop:]
-    return _language(path.stem, str(path), parts, sequence, rows, test_rows, seed)
+    return _language(path.stem, str(path), parts, sequence, None, None)
 
 
 def installed_text(
-    sequence: int = 128, rows: int | None = None, test_rows: int | None = 1000, seed: int = 0
+    sequence: int = 128, rows: int | None = None, test_rows: int | None = 1000
 ) -> Dataset:
     """Return all installed packages' text; see :func:`pipekit.datasets.python_source`.
 
-    It is the standard library and the packages' text files.  A fifth of the packages is for
-    testing, besides :func:`python_source`'s test files, so that no package of these is in both
-    parts.  Another environment holds another text: ``source`` has its size and a checksum.
+    It is the standard library and the packages' text files, a fifth of the packages for testing.
+    Another environment holds another text: ``source`` has its size and a checksum.
     """
     train, test, packages = _texts()
     digest = hashlib.sha256(train + test).hexdigest()[:12]
     size = bytes_text(len(train) + len(test))
     source = f"{RELEASE} and {packages} packages, {size}, sha256 {digest}..."
-    return _language("installed_text", source, (train, test), sequence, rows, test_rows, seed)
+    return _language("installed_text", source, (train, test), sequence, rows, test_rows)
 
 
 def library() -> tuple[list[Path], list[Path]]:
@@ -122,7 +105,6 @@ def library() -> tuple[list[Path], list[Path]]:
 
 @functools.cache  # reads eight megabytes
 def _source() -> tuple[bytes, bytes]:
-    """Return the library's text to learn from and to test on."""
     train, test = (b"".join(path.read_bytes() for path in paths) for paths in library())
     return train, test
 
@@ -152,7 +134,6 @@ def _windows(text: bytes, length: int, step: int) -> Tensor:
 
 
 def _draw(rows: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Return so many different rows as int64, in random order."""
     return rows[torch.randperm(len(rows), generator=generator)[:number]].long()
 
 
@@ -163,7 +144,6 @@ def _language(
     sequence: int,
     rows: int | None,
     test_rows: int | None,
-    seed: int,
 ) -> Dataset:
     """Return texts to learn and to test on as rows; arguments as for :func:`python_source`."""
     if sequence < 1:
@@ -174,20 +154,17 @@ def _language(
     check_rows("test_rows", tests, len(test), f"{what} in the test text")
     rows = tests + len(train) if rows is None else rows
     check_rows("rows", rows - tests, len(train), f"{what} for training, besides {tests}")
-    generator = torch.Generator().manual_seed(seed)
-    learnt, tried = (
-        _draw(train, rows - tests, generator),
-        _draw(test, tests, generator),
-    )  # [N, T + 1]
+    generator = torch.Generator().manual_seed(0)
+    learnt = _draw(train, rows - tests, generator)  # [N, T + 1]
+    tried = _draw(test, tests, generator)
     return Dataset(name, source, learnt[:, :-1], learnt[:, 1:], tried[:, :-1], tried[:, 1:])
 
 
 def masked(text: Dataset, share: float = 0.15) -> Dataset:
     """Return a text with some bytes to guess from those on both sides, anew in every epoch.
 
-    Of the bytes to guess 80 % are hidden, 10 % replaced by a random byte and 10 % left as they are.
-    Every row has equally many, so that the mean loss over a batch is the mean over its rows also
-    where it is cut into microbatches.
+    Of the bytes to guess, equally many a row, 80 % are hidden, 10 % replaced by a random byte and
+    10 % left as they are.
 
     Args:
         text: of :func:`python_source` or :func:`text_file`.

@@ -9,15 +9,14 @@ from pipekit.explore.page.view import Timeline, View
 from pipekit.performance import flags
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.predict import step
-from pipekit.performance.recommend import RankedLayout, Recommendation, recommend
+from pipekit.performance.recommend import RankedLayout, recommend
 from pipekit.performance.step import one_batch
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
 DTYPES = "bfloat16", "float16", "float8", "float4"
-SHOWN, ROUNDS = 12, 3
-"""Candidates in the table; microbatches a rank in the timeline."""
+SHOWN, ROUNDS = 12, 3  # candidates in the table; microbatches a rank in the timeline
 
 
 def see(
@@ -39,7 +38,8 @@ def see(
         rank: of the candidate that is drawn, from 1.
         framework: whose flags are shown.
     """
-    found = _recommended(model, device, gpus, batch, seq_tokens, dtype, graphs)
+    how = {"seq_tokens": seq_tokens, "dtype": dtype, "graphs": graphs}
+    found = _recommended(model, (gpus, machine(device)), batch, **how)
     if rank > len(found.candidates):
         raise ValueError(f"there are {len(found.candidates)} candidates: choose one of them")
     chosen = found.candidates[rank - 1]
@@ -55,19 +55,12 @@ def see(
 
 
 choose_parallelism = partial(explore, see, waits_for="trying layouts")
-"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
-@lru_cache(8)
-def _recommended(
-    model: str, device: str, gpus: int, batch: int, seq_tokens: int, dtype: str, graphs: bool
-) -> Recommendation:
-    cluster = gpus, machine(device)
-    return recommend(model, cluster, batch, seq_tokens=seq_tokens, dtype=dtype, graphs=graphs)
+_recommended = lru_cache(8)(recommend)
 
 
 def _timeline(chosen: RankedLayout) -> Trace:
-    """Return the pipeline's timeline, of a few microbatches a rank."""
     made, layout = step(chosen.run), chosen.layout
     microbatches = min(layout.microbatches, ROUNDS * layout.pp)
     schedule = one_batch(layout.method, layout.stages, layout.pp, microbatches)

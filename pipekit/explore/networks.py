@@ -1,15 +1,12 @@
-"""What explorers simulate: the papers' networks, cut into stages, and methods' schedules."""
+"""What explorers simulate: the papers' networks, and methods' schedules."""
 
-import math
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import get_args
 
-from pipekit.clusters import Device, flat
+from pipekit.clusters import Device
 from pipekit.explore.page.controls import choice
-from pipekit.planning import plan
-from pipekit.planning.balance import Of
-from pipekit.plans import Plan, Recompute
+from pipekit.plans import Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule
 from pipekit.schedules.methods.by_name import batches_of
@@ -27,11 +24,7 @@ MODELS = (
 """Some of :data:`pipekit.models.PUBLISHED`."""
 RECOMPUTE = choice("recompute", get_args(Recompute))
 ESTIMATES = "loading torch and estimating the network's costs, once"
-"""What the first look at a network takes time for."""
-
-
-REMEMBERED = 64
-"""Schedules that need not be made again when costs change, or a control goes back."""
+REMEMBERED = 64  # schedules and runs that need not be made again when a control goes back
 
 
 @cache
@@ -53,23 +46,3 @@ def made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int) 
     schedule = batches_of(name, replicas, microbatches, batches)
     # What repeats is written out: it is gone through a dozen times while a slider moves.
     return replace(schedule, head=tuple(map(tuple, schedule.workers)))
-
-
-def cut(
-    profile: Profile,
-    schedule: Schedule,
-    *,
-    of: Of = "time",
-    recompute: Recompute = "never",
-    optimizer_states: float = 0.0,
-) -> Plan:
-    """Return a network's layers in as many stages as a schedule has, about equal in ``of``."""
-    planned = plan(
-        profile,
-        flat(schedule.stages, math.inf),
-        "balance",
-        of=of,
-        recompute=recompute,
-        optimizer_states=optimizer_states,
-    )
-    return planned.with_replicas([len(workers) for workers in schedule.stage_workers])

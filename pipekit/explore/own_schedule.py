@@ -8,38 +8,28 @@ from typing import Annotated
 
 import ipywidgets as widgets
 
+from pipekit import schedules
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.schedules import (
-    ScheduleError,
-    check,
-    flush,
-    gpipe,
-    interleaved,
-    parse,
-    pipedream,
-    two_bw,
-    zb_h1,
-)
+from pipekit.schedules import ScheduleError, check, parse
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 from pipekit.units import listed
 
-PICTURE = str(flush(3, 4).take(2))
+PICTURE = str(schedules.flush(3, 4).take(2))
 _ROW = re.compile(r"^[ \t]*(worker (\d+))(?: stage (\d+))?[ \t]*\|", re.MULTILINE)
 _WRITTEN = re.compile(r"[A-Z^][^\s/^&]*")
-Place = tuple[int, int]
-"""The characters from the first to the one before the second."""
+Place = tuple[int, int]  # the characters from the first to the one before the second
 _TEXT = "white-space: pre; overflow-x: auto; line-height: 1.4;"
 PRESETS = {
     schedule.name: {"picture": str(schedule)}
     for schedule in (
-        gpipe(3, 4).take(1),
-        flush(3, 4).take(2),
-        pipedream(3).take(6),
-        two_bw(3, 3).take(3),
-        zb_h1(3, 4).take(1),
-        interleaved(4, 4, workers=2).take(1),
+        schedules.gpipe(3, 4).take(1),
+        schedules.flush(3, 4).take(2),
+        schedules.pipedream(3).take(6),
+        schedules.two_bw(3, 3).take(3),
+        schedules.zb_h1(3, 4).take(1),
+        schedules.interleaved(4, 4, workers=2).take(1),
     )
 }
 
@@ -114,10 +104,7 @@ def marked(picture: str, error: ValueError) -> str:
 
 
 def _cells(picture: str) -> Iterator[tuple[tuple[str, int, int], Place]]:
-    """Yield the label, stage and worker of each task of a picture that can be read, and its place.
-
-    A row has its tasks in the order of their letters, and of updates' carets.
-    """
+    """Yield the label, stage and worker of each task of a picture, and its place."""
     workers = parse(picture).workers
     for row in _ROW.finditer(picture):
         worker, end = int(row[2]), picture.find("\n", row.end())
@@ -130,11 +117,9 @@ class OwnSchedule(Explorer):
     """The text area, where an error is marked, and a button that trains."""
 
     def controls_box(self) -> widgets.Widget:
-        """Return the text, the button, and the copy of the text that shows an error."""
         self._marks = widgets.HTML()
-        self._button = widgets.Button(
-            description="Train with it", icon="play", button_style="primary"
-        )
+        look = {"icon": "play", "button_style": "primary"}
+        self._button = widgets.Button(description="Train with it", **look)
         self._button.on_click(self._train)
         return widgets.VBox([self._controls["picture"], self._button, self._marks])
 
@@ -147,7 +132,6 @@ class OwnSchedule(Explorer):
             self._marks.value = f'<pre style="{_TEXT}">{marked(picture, error)}</pre>'
 
     def show(self, view: View) -> None:
-        """Replace all that is shown."""
         self._button.disabled = False
         self._marks.value = ""
         super().show(view)
@@ -165,12 +149,7 @@ class OwnSchedule(Explorer):
             self._button.description = "Train with it"
 
 
+WAITS_FOR = "loading torch and timing the network's layers on this machine, once"
 own_schedule = partial(
-    explore,
-    see,
-    explorer=OwnSchedule,
-    executed=trained,
-    presets=PRESETS,
-    waits_for="loading torch and timing the network's layers on this machine, once",
+    explore, see, explorer=OwnSchedule, executed=trained, presets=PRESETS, waits_for=WAITS_FOR
 )
-"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""

@@ -32,8 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 _ONE = ["width", "depth", "microbatch_rows", "recompute"]
-_SHOWN = 5
-"""Rows of the table, beside data parallelism and the single pipeline."""
+_SHOWN = 5  # rows of the table, beside data parallelism and the single pipeline
 
 
 def see(
@@ -66,7 +65,6 @@ def see(
 
 
 planner = partial(explore, see, presets=PRESETS, waits_for=ESTIMATES)
-"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
 def _best_of_each(table: pd.DataFrame) -> pd.DataFrame:

@@ -23,14 +23,10 @@ from pipekit.searching.search import Searched
 from pipekit.searching.search import search as shortest
 from pipekit.simulation import simulate
 
-PASS_S = 0.01
-"""Of a stage's forward, and of each part of its backward, on the average."""
-ACTIVATION_BYTES, MESSAGE_BYTES, WEIGHT_BYTES = 8e6, 1e6, 16e6
-"""Of each stage, on the average: of a microbatch, and of the parameters."""
-CAPS = 9
-"""How many there are, from what the most frugal named method needs to what the most lavish does."""
-SECONDS = 0.4
-"""Of the search under each cap."""
+PASS_S = 0.01  # of a stage's forward, and of each part of its backward, on the average
+ACTIVATION_BYTES, MESSAGE_BYTES, WEIGHT_BYTES = 8e6, 1e6, 16e6  # of each stage, on the average
+CAPS = 9  # from what the most frugal named method needs to what the most lavish does
+SECONDS = 0.4  # of the search under each cap
 PRESETS: dict[str, dict[str, Any]] = {
     "unequal stages": {},
     "equal stages, free links": {"unequal": 0.0, "link": 0.0},
@@ -88,7 +84,6 @@ search = partial(
     presets=PRESETS,
     waits_for=f"searching for a schedule under each of {CAPS} caps, {SECONDS} s each",
 )
-"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
 class _Setting(NamedTuple):
@@ -114,28 +109,26 @@ def _profile(stages: int, unequal: float) -> Profile:
     layers = []
     for stage in range(stages):
         forward, inputs, weights = (about(PASS_S) for _ in range(3))
-        layers.append(
-            LayerProfile(
-                f"stage {stage}",
-                forward,
-                inputs + weights,
-                output_bytes=MESSAGE_BYTES,
-                parameter_bytes=about(WEIGHT_BYTES),
-                saved_bytes=about(ACTIVATION_BYTES),
-                saves_output=True,
-                backward_input_s=inputs,
-                backward_weight_s=weights,
-            )
+        layer = LayerProfile(
+            f"stage {stage}",
+            forward,
+            inputs + weights,
+            output_bytes=MESSAGE_BYTES,
+            parameter_bytes=about(WEIGHT_BYTES),
+            saved_bytes=about(ACTIVATION_BYTES),
+            saves_output=True,
+            backward_input_s=inputs,
+            backward_weight_s=weights,
         )
+        layers.append(layer)
     return Profile(tuple(layers), input_bytes=MESSAGE_BYTES, provenance={"label": "simulated"})
 
 
 @cache
 def _curve(setting: _Setting) -> pd.DataFrame:
-    """Search under caps from what the most frugal named method needs to what the most lavish does.
+    """Search under caps, each by the same factor above the one before.
 
-    Each cap is by the same factor above the one before.  A row is a schedule, found or named, with
-    the bytes of the fullest worker.
+    A row is a schedule, found or named, with the bytes of the fullest worker.
     """
     profile, plan, links = setting.costs()
     workers, microbatches = setting.workers, setting.microbatches
@@ -165,7 +158,6 @@ def _curve(setting: _Setting) -> pd.DataFrame:
 
 
 def _figure(curve: pd.DataFrame, cap: float, title: str) -> Any:
-    """Draw the curve, the named methods as points, and the cap."""
     is_found = curve["kind"] == "found"
     bytes_ = curve["cap_bytes"].where(is_found, curve["peak_bytes"])
     shown = pd.DataFrame(

@@ -11,10 +11,12 @@ import numpy as np
 
 import pipekit.units as units
 from pipekit.clusters import flat, papers
-from pipekit.explore.networks import ESTIMATES, MODELS, RECOMPUTE, cut, estimated, made
+from pipekit.explore import networks
+from pipekit.explore.networks import MODELS
 from pipekit.explore.page.controls import choice, number, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
+from pipekit.planning import plan
 from pipekit.planning.balance import Of
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
@@ -23,31 +25,21 @@ from pipekit.schedules.methods.by_name import TABLES, stages_a_worker
 from pipekit.simulation import Costs, Shards, simulate
 from pipekit.traces import Trace
 
-LAYERS = 4
-"""Of each stage: what a recomputed stage need not keep lies between them."""
-FORWARD_S = 0.01
-"""Of a stage, for a microbatch, on the average."""
-ACTIVATION_BYTES, WEIGHT_BYTES = 4e6, 16e6
-"""Of each layer: its output for a microbatch, and its parameters."""
-EVEN = "layers of 2.5 ms"
-"""In place of a network of the papers."""
+LAYERS = 4  # of each stage: what a recomputed stage need not keep lies between them
+FORWARD_S = 0.01  # of a stage, for a microbatch, on the average
+ACTIVATION_BYTES, WEIGHT_BYTES = 4e6, 16e6  # of each layer: output for a microbatch, parameters
+EVEN = "layers of 2.5 ms"  # in place of a network of the papers
 DEVICES = {device.name: device for device in (papers.K80, papers.TITAN_X, papers.V100, papers.P40)}
-OPTIMIZERS = {"SGD": 0, "SGD, momentum": 1, "Adam": 2}
-"""Tensors of a parameter's size that each keeps for it."""
+OPTIMIZERS = {"SGD": 0, "SGD, momentum": 1, "Adam": 2}  # tensors kept of a parameter's size
 CUTS: dict[str, Of] = {"equal time": "time", "equal size": "size"}
 NOTHING = "nothing"
 FREE = math.inf
 GBITS = [*((str(rate), rate) for rate in (1, 2, 5, 10, 25, 50, 100)), ("free", FREE)]
 FASTEST_GBIT = 100
 BYTES_PER_GBIT = 1e9 / 8
-HOST_BYTES_PER_S = 16e9
-"""PCIe 3.0 with 16 lanes, rounded."""
-SHARING = 4
-"""Workers that share the weights where a method gathers them; they stand for one in the picture."""
-NAMES = [name for name in TABLES if name != "pipefisher"]
-"""Those whose ops all have seconds in a profile."""
-REMEMBERED = 64
-"""Runs that need not be simulated again when a control goes back."""
+HOST_BYTES_PER_S = 16e9  # PCIe 3.0 with 16 lanes, rounded
+SHARING = 4  # workers that share the weights where a method gathers them; drawn as one
+NAMES = [name for name in TABLES if name != "pipefisher"]  # their ops have seconds in a profile
 PRESETS: dict[str, dict[str, Any]] = {
     "PipeDream beside GPipe": {},
     "what a flush costs": {"method": "flush", "beside": "2bw", "batches": 4},
@@ -95,7 +87,7 @@ def see(
     rows: Annotated[int, steps("rows", [1, 2, 4, 8, 16, 32, 64])] = 4,
     by: Annotated[str, choice("stages of", CUTS)] = "equal time",
     optimizer: Annotated[str, choice("optimizer", OPTIMIZERS)] = "SGD",
-    recompute: Annotated[Recompute, RECOMPUTE] = "never",
+    recompute: Annotated[Recompute, networks.RECOMPUTE] = "never",
     stages: Annotated[int, whole("stages", 1, 8)] = 4,
     replicas: Annotated[int, whole("workers a stage", 1, 4)] = 1,
     microbatches: Annotated[int, whole("microbatches", 1, 32)] = 4,
@@ -107,13 +99,10 @@ def see(
     """Return the simulated timelines of methods on equal workers, and their bytes over time.
 
     Args:
-        method: one of :data:`NAMES`; ``beside`` and ``third``
-            are others, or :data:`NOTHING`.
+        method: one of :data:`NAMES`; ``beside`` and ``third`` are others, or :data:`NOTHING`.
         network: :data:`EVEN`, whose stages are ``unequal`` by that part of the average and whose
-            backwards take ``ratio`` times a forward's seconds; or one of
-            :data:`pipekit.explore.networks.MODELS` in float32 on a ``device``, with so many
-            ``rows`` a microbatch, cut into stages ``by`` time or size, and trained by an
-            ``optimizer``.
+            backwards take ``ratio`` times a forward's seconds; or one of :data:`.MODELS` in float32
+            on a ``device``, with ``rows`` a microbatch, cut ``by`` time or size.
         stages: how many, each on ``replicas`` workers; interleaved, each is cut into two.
         microbatches: of a batch; methods that do not cut minibatches get as many whole ones.
         gbit: Gbit/s of each worker's link, ``math.inf`` for links that cost nothing.
@@ -123,46 +112,36 @@ def see(
     capacity = None if network == EVEN else DEVICES[device].memory_bytes
     timelines = []
     for name in names:
-        schedule, trace = _simulated(name, *setting, by, rows, optimizer, device)
+        schedule, trace = _simulated(name, setting, (by, rows, optimizer, device))
         title = _verdict(trace, network, device) if capacity else None
         notes = _notes(schedule, trace)
         timelines.append(Timeline(trace, notes, title, memory=True, capacity=capacity))
     return View(text=_compared([each.trace for each in timelines]), timelines=timelines)
 
 
-timeline = partial(explore, see, presets=PRESETS, waits_for=ESTIMATES)
-"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
+timeline = partial(explore, see, presets=PRESETS, waits_for=networks.ESTIMATES)
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(networks.REMEMBERED)
 def _simulated(
-    name: str,
-    network: str,
-    stages: int,
-    replicas: int,
-    microbatches: int,
-    batches: int,
-    ratio: float,
-    unequal: float,
-    recompute: Recompute,
-    gbit: float,
-    by: str,
-    rows: int,
-    optimizer: str,
-    device: str,
+    name: str, setting: tuple[Any, ...], of_networks: tuple[Any, ...]
 ) -> tuple[Schedule, Trace]:
+    network, stages, replicas, microbatches, batches, ratio, unequal, recompute, gbit = setting
+    by, rows, optimizer, device = of_networks
     parts = stages_a_worker(name)
-    schedule = made(name, (replicas,) * stages * parts, microbatches, batches)
+    schedule = networks.made(name, (replicas,) * stages * parts, microbatches, batches)
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
-    if network != EVEN:
-        profile = estimated(network, DEVICES[device]).scaled(rows)
-        states: Any = {"optimizer_states": OPTIMIZERS[optimizer]}
-        plan = cut(profile, schedule, of=CUTS[by], recompute=recompute, **states)
-        return schedule, simulate(schedule, _costs(profile, gbit), plan, links, **states)
     homes = [len(each) for each in schedule.stage_workers]
-    plan = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)
+    if network != EVEN:
+        profile = networks.estimated(network, DEVICES[device]).scaled(rows)
+        states: Any = {"optimizer_states": OPTIMIZERS[optimizer]}
+        equal = flat(schedule.stages, math.inf)
+        cut = plan(profile, equal, "balance", of=CUTS[by], recompute=recompute, **states)
+        costs, cut = _costs(profile, gbit), cut.with_replicas(homes)
+        return schedule, simulate(schedule, costs, cut, links, **states)
+    cut = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)
     costs = _costs(_layers(stages, ratio, unequal), gbit)
-    return schedule, simulate(schedule, costs, plan, links)
+    return schedule, simulate(schedule, costs, cut, links)
 
 
 def _costs(profile: Profile, gbit: float) -> Costs:
@@ -173,15 +152,9 @@ def _costs(profile: Profile, gbit: float) -> Costs:
 
 def _layers(stages: int, ratio: float, unequal: float) -> Profile:
     """Return the stages' layers; those of one stage take equally long."""
-    forward_s = FORWARD_S / LAYERS
-    profile = Profile.uniform(
-        stages * LAYERS,
-        forward_s,
-        ratio * forward_s,
-        output_bytes=ACTIVATION_BYTES,
-        parameter_bytes=WEIGHT_BYTES,
-    )
-    chance = random.Random(0)
+    forward_s, chance = FORWARD_S / LAYERS, random.Random(0)
+    bytes_ = {"output_bytes": ACTIVATION_BYTES, "parameter_bytes": WEIGHT_BYTES}
+    profile = Profile.uniform(stages * LAYERS, forward_s, ratio * forward_s, **bytes_)
     parts = [chance.uniform(1 - unequal, 1 + unequal) for _ in range(stages)]
     layers = (
         replace(layer, forward_s=part * layer.forward_s, backward_s=part * layer.backward_s)
@@ -191,7 +164,6 @@ def _layers(stages: int, ratio: float, unequal: float) -> Profile:
 
 
 def _verdict(trace: Trace, network: str, device: str) -> str:
-    """Return a title that says whether a network fits the devices, or on which workers not."""
     assert trace.memory is not None
     capacity = DEVICES[device].memory_bytes
     full = [f"worker {w}" for w, peak in enumerate(trace.memory.peak_bytes) if peak > capacity]
@@ -200,7 +172,6 @@ def _verdict(trace: Trace, network: str, device: str) -> str:
 
 
 def _notes(schedule: Schedule, trace: Trace) -> list[str]:
-    """Return what each worker keeps at most."""
     report = check(schedule)
     assert trace.memory is not None
     return [

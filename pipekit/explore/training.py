@@ -19,12 +19,9 @@ from pipekit.profiling import Profile
 from pipekit.profiling.measured import profile
 from pipekit.schedules import Schedule
 
-WIDTH, DEPTH = 512, 8
-"""Of the network: a perceptron of so many linear layers."""
-ROWS = 64
-"""Of a microbatch."""
-LEAST_BATCHES = 30
-"""The schedule is run again and again until it has trained on so many."""
+WIDTH, DEPTH = 512, 8  # of the network: a perceptron of so many linear layers
+ROWS = 64  # of a microbatch
+LEAST_BATCHES = 30  # the schedule is run again until it has trained on so many
 OPTIMIZER = partial(torch.optim.Adam, lr=0.001)
 
 
@@ -32,15 +29,9 @@ def with_training(view: View, schedule: Schedule) -> View:
     """Return a view with the run and the losses of a training on scikit-learn's digits."""
     run, losses = _train(schedule)
     data = pd.DataFrame({"batch": range(1, len(losses) + 1), "loss": losses, "run": schedule.title})
-    figure = plots.curves(
-        data,
-        x="batch",
-        y="loss",
-        color="run",
-        title=f"Trained: loss {losses[0]:.2f} to {losses[-1]:.2f}",
-        label="measured",
-        y_title="loss (nats)",
-    )
+    title = f"Trained: loss {losses[0]:.2f} to {losses[-1]:.2f}"
+    words = plots.series.Words(title=title, label="measured", y_title="loss (nats)")
+    figure = plots.curves(data, "batch", "loss", "run", **words)
     # A phone is no wider than the only name in the legend, and the room that is kept for it.
     figure.update_layout(showlegend=False, margin_r=20)
     executed = Timeline(run.trace, title=f"{schedule.title}, as executed")
@@ -80,7 +71,6 @@ def _train(schedule: Schedule) -> tuple[Run, list[float]]:
 
 
 def _batches(schedule: Schedule, seed: int) -> list[Batch]:
-    """Return a batch for each of the schedule's, of ``ROWS`` rows a microbatch."""
     rows = [ROWS * len(batch) for batch in schedule.batches]
     data = _data()
     chosen = torch.randint(

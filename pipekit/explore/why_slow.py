@@ -20,7 +20,6 @@ from pipekit.traces import Trace
 EXAMPLE = "example"
 """In place of a path: a simulated run with a heavy stage and microbatches of unequal length."""
 NOTHING = "nothing"
-REMEMBERED = 4
 
 
 def see(
@@ -57,10 +56,9 @@ def see(
 
 
 why_slow = partial(explore, see, waits_for="reading and replaying")
-"""Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(4)
 def explanation(path: str) -> Explanation:
     """Return what is said of a trace, or of the example."""
     return explain(_example() if path == EXAMPLE else read_trace(path))

@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipekit.host.provenance import LABELS, provenance
+from pipekit.choices import meant
+from pipekit.host.provenance import provenance
 from pipekit.ledger.ledger import Claim, load
-from pipekit.ledger.outcomes import Cause, Outcome, Record, judge
+from pipekit.ledger.outcomes import OURS, Cause, Outcome, Record, judge
 from pipekit.ledger.spread import Error
 from pipekit.reading import parse_json, read_text
 
 __all__ = ["Cause", "Claim", "load", "outcomes", "record"]
 
-FILE = "claims.jsonl"
-"""The name of the file of records in a notebook's folder of results."""
+FILE = "claims.jsonl"  # the name of the file of records in a notebook's folder of results
 
 
 def record(
@@ -37,8 +37,7 @@ def record(
 ) -> Outcome:
     """Write our value of a claim, with its provenance, to ``<results_dir>/claims.jsonl``.
 
-    The verdict is not written: it is computed from the value whenever it is shown.  A claim that is
-    recorded again counts with its newest value.
+    It returns the claim's outcome, which is computed from the newest value whenever it is shown.
 
     Args:
         id: a claim of ``data/claims.csv``.
@@ -49,29 +48,32 @@ def record(
         note: what a reader must know, say the reason looked for when it misses.
         figure: the name of an .svg or .png file in ``results_dir`` to show with the claim.
         repeats: all values of which ``value`` is the mean or median, each of its shape; a criterion
-            within their spread leaves the claim undecided, see :mod:`pipekit.ledger.spread`.
+            within their spread leaves the claim undecided (:mod:`pipekit.ledger.spread`).
         invalid: why the value says nothing, say an emulation that its host was too slow for.
         shown: ours in the paper's own terms, say a plan, where ``value`` is another quantity.
         shown_only: why the value is shown but not judged, say that it rests on the claim itself.
-        causes: the experiments made to explain a miss, each our value with one thing changed; the
-            first that meets the criterion is the miss's cause, see :attr:`Outcome.cause`.
-        contradiction: both numbers, with their places, where the paper has two that exclude each
-            other.
-        known_error: by what part of itself a number may be wrong because of how it was found; a
-            criterion within that leaves the claim undecided.  A tuple has one for each number.
+        causes: the experiments made to explain a miss, see :attr:`Outcome.cause`.
+        contradiction: the two numbers of the paper that exclude each other, with their places.
+        known_error: by what part of itself a number may be wrong because of how it was found, of
+            each or of all; a criterion within that leaves the claim undecided.
         extra: further provenance, say ``seed`` or ``scale``.
-
-    Returns:
-        The claim's outcome, which says itself in a notebook's cell.
 
     Raises:
         ValueError: the claim, label, value or figure is none; the message names the remedy.
     """
-    claim = _claim(id)
+    if id not in load():
+        hint = meant(id, load()) or "; see the column id of data/claims.csv"
+        raise ValueError(f"no claim is named {id!r}{hint}")
     folder = Path(results_dir)
-    if label == "paper" or label not in LABELS:
-        ours = ", ".join(known for known in LABELS if known != "paper")
-        raise ValueError(f"label must be one of {ours}, not {label!r}: a record is our own value")
+    if figure is not None:
+        if Path(figure).name != figure or Path(figure).suffix not in (".svg", ".png"):
+            raise ValueError(f"figure must be the name of an .svg or .png file, not {figure!r}")
+        if not (folder / figure).exists():
+            raise ValueError(f"no figure is named {figure} in {folder}: save it before recording")
+    if label not in OURS:
+        raise ValueError(
+            f"label must be one of {', '.join(OURS)}, not {label!r}: a record is our own value"
+        )
     entry = Record(
         id=id,
         value=_plain(value, id),
@@ -83,14 +85,14 @@ def record(
         contradiction=contradiction,
         known_error=known_error,
         note=note,
-        figure=None if figure is None else _figure(figure, folder),
+        figure=figure,
         provenance=provenance(label, **extra),
         folder=folder.resolve(),
     )
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / FILE).open("a", encoding="utf-8") as file:
         file.write(entry.model_dump_json() + "\n")
-    return judge(claim, entry)
+    return judge(load()[id], entry)
 
 
 def outcomes(folder: str | Path) -> list[Outcome]:
@@ -107,17 +109,6 @@ def outcomes(folder: str | Path) -> list[Outcome]:
     return [judge(claim, newest.get(claim.id)) for claim in load().values()]
 
 
-def _claim(id: str) -> Claim:
-    claims = load()
-    if id not in claims:
-        from difflib import get_close_matches
-
-        near = get_close_matches(id, claims, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "see the column id of data/claims.csv"
-        raise ValueError(f"no claim is named {id!r}: {hint}")
-    return claims[id]
-
-
 def _plain(value: Any, id: str) -> Any:
     """Return the value as JSON has it: arrays and tensors become lists, their scalars numbers."""
     if hasattr(value, "tolist"):
@@ -132,14 +123,6 @@ def _plain(value: Any, id: str) -> Any:
         f"the value of {id} must be a number, a truth value, a text or a list of these, "
         f"not a {type(value).__name__}: record the figures that its criterion needs"
     )
-
-
-def _figure(name: str, folder: Path) -> str:
-    if Path(name).name != name or Path(name).suffix not in (".svg", ".png"):
-        raise ValueError(f"figure must be the name of an .svg or .png file, not {name!r}")
-    if not (folder / name).exists():
-        raise ValueError(f"no figure is named {name} in {folder}: save it before recording")
-    return name
 
 
 def _read(folder: Path) -> Iterator[Record]:

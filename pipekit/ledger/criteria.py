@@ -28,6 +28,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import ge, gt, le, lt
 from typing import Any
 
 Bound = float | tuple[float | None, ...]
@@ -47,7 +48,6 @@ class Term:
 
     @property
     def needs_target(self) -> bool:
-        """Whether the condition compares with a target."""
         return self.word in ("within", "equal", "same order")
 
     def bounds_of(self, number: int) -> list[float | None]:
@@ -62,7 +62,7 @@ class Term:
         if self.word in _PHRASES:
             return _PHRASES[self.word].format(aim)
         if self.word == "values":
-            return str(self)
+            return f"{self.bounds[0]:g} values"
         sizes = [len(bound) for bound in self.bounds if isinstance(bound, tuple)]
         if not sizes:
             return self.limit_in_words(0, aim)
@@ -83,12 +83,6 @@ class Term:
                 return f"within {limit}{' %' * self.percent} of {aim}"
         return f"{self.word} {shown[0]}"
 
-    def __str__(self) -> str:
-        if self.word == "values":
-            return f"{self.bounds[0]:g} values"
-        shown = [json.dumps(b) if isinstance(b, tuple) else f"{b:g}" for b in self.bounds]
-        return " ".join([self.word, *shown]) + ("%" if self.percent else "")
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -98,18 +92,8 @@ class Verdict:
     why: str = ""
 
 
-_EACH: dict[str, Callable[..., bool]] = {
-    "at least": lambda value, low: value >= low,
-    "at most": lambda value, high: value <= high,
-    "above": lambda value, low: value > low,
-    "below": lambda value, high: value < high,
-}
-
-_NEIGHBOURS: dict[str, Callable[[float, float], bool]] = {
-    "increasing": lambda a, b: a < b,
-    "decreasing": lambda a, b: a > b,
-    "not decreasing": lambda a, b: a <= b,
-}
+_EACH: dict[str, Callable[..., bool]] = {"at least": ge, "at most": le, "above": gt, "below": lt}
+_NEIGHBOURS = {"increasing": lt, "decreasing": gt, "not decreasing": le}
 
 _PHRASES = {
     "holds": "found to hold",
@@ -229,7 +213,7 @@ def _failure(term: Term, values: Sequence[float], targets: Sequence[Any]) -> str
     """Return why the values do not meet the condition; an empty text if they do."""
     if term.word == "values":
         met = len(values) == term.bounds[0]
-        return "" if met else f"{len(values)} numbers where {term} are asked for"
+        return "" if met else f"{len(values)} numbers where {term.in_words('')} are asked for"
     if term.word == "same order":
         ranked = sorted(range(len(values)), key=lambda i: targets[i])
         met = all(values[i] < values[j] for i, j in pairwise(ranked))

@@ -30,22 +30,16 @@ class Claim:
 
     Attributes:
         id: what :func:`pipekit.claims.record` names it by.
-        paper: one of the keys of :data:`.TITLES`.
-        where: its section, table or figure.
-        kind: of claim, say throughput or memory.
-        claim: in a sentence.
-        quantity: what was measured.
-        value: the paper's, as printed, in ``unit``.
-        unit: of it.
+        paper, where: one of :data:`.TITLES`; its section, table or figure.
+        kind, claim: say "table"; in a sentence.
+        quantity, value, unit: what was measured, and the paper's number, as printed.
         conditions: under which it holds.
-        label: how it is wanted here: one of :data:`pipekit.host.provenance.LABELS`, or
-            "out-of-reach".
-        tolerance: the criterion in prose, which has the last word.
-        note: what else there is to know, contradictions of the paper among it.
-        check: the criterion in the language of :mod:`pipekit.ledger.criteria`.
+        label: how it is wanted here: "measured", "emulated", "simulated", "exact", "out-of-reach".
+        tolerance, check: the criterion in prose, which has the last word; in the language of
+            :mod:`pipekit.ledger.criteria`.
         target: what it compares with; by default ``value``.
-        written: "after" if the criterion or target has changed since values were recorded, else
-            empty, by the history of the file.
+        note: what else there is to know, contradictions of the paper among it.
+        written: "after" if the criterion or target has changed since values were recorded.
         record: what to record where that is not simply ``quantity`` in ``unit``.
         preset: why no experiment of ours can confirm the claim; empty for all that can be tested.
     """
@@ -78,14 +72,10 @@ class Claim:
         return bool(evaluate(self.check, value, self.target).passed)
 
     def neared_by(self, other: Any, value: Any) -> bool:
-        """Return whether ``other`` has gone at least half of the way from ours to the criterion.
+        """Return whether ``other``, with one thing changed, has gone half of the way from ours.
 
-        It would meet it if all its numbers went on, by at most as much again, or went back, as far
-        as they have gone too far, by at most a third of their way.
-
-        Args:
-            other: the value with one thing changed.
-            value: ours.
+        It would meet the criterion if all its numbers went on, by at most as much again, or went
+        back, as far as they have gone too far, by at most a third of their way from ``value``.
         """
         return any(self.met_by(_beyond(other, value, step / 50)) for step in range(-16, 51))
 
@@ -109,9 +99,7 @@ class Claim:
 def load(path: Path | None = None) -> dict[str, Claim]:
     """Return the claims by id, in the ledger's order.
 
-    Args:
-        path: a ledger of your own; by default ``data/claims.csv`` of the checkout that pipekit is
-            imported from, or else the copy that was installed with it.
+    ``path`` is a ledger of your own, in place of ``data/claims.csv`` of the checkout or the wheel.
 
     Raises:
         ValueError: there is no ledger, or a row of it cannot be used; the message names it.

@@ -6,19 +6,8 @@ A page marks such a number by comments, which no reader of the rendered page see
     <!-- number: a/summary.csv, only found, where what = mean error, as .1% -->0.9%<!-- -->
 
 First comes the table, below ``results/reference``; then a statistic and the column that it is of;
-then, if wanted, the rows that count and Python's format.  ``python -m pipekit.ledger.numbers``
-(``make numbers``) writes what the tables hold; a test compares.
-
-====================  ================================================================
-``count``             rows
-``distinct``          different values
-``only``              the value of the single row
-``min, max``          of the values
-``mean, median``      likewise
-``worst``             the largest absolute value
-``mean_size``         the mean of the absolute values
-``over_least``        the single row's value over the least of all rows, minus 1
-====================  ================================================================
+then, if wanted, the rows that count and Python's format.  ``make numbers`` writes what the tables
+hold; a test compares.
 """
 
 import re
@@ -36,6 +25,7 @@ MARK = re.compile(
     r"(?P<shown>[^<]*)<!-- -->"
 )
 
+# Of the column in the rows that count, and in all rows.
 _STATISTICS: dict[str, Callable[["pd.Series[float]", "pd.Series[float]"], float]] = {
     "count": lambda rows, _: len(rows),
     "distinct": lambda rows, _: rows.nunique(),
@@ -51,11 +41,7 @@ _STATISTICS: dict[str, Callable[["pd.Series[float]", "pd.Series[float]"], float]
 
 
 def rendered(text: str, reference: Path) -> str:
-    """Return a page with its marked numbers as the tables below ``reference`` have them.
-
-    Raises:
-        ValueError: a mark is not as described, or its table does not have what it asks for.
-    """
+    """Return a page with its marked numbers as the tables below ``reference`` have them."""
     if text.count("<!-- number:") != len(list(MARK.finditer(text))):
         raise ValueError("a mark '<!-- number: ...' is not as pipekit.ledger.numbers describes")
     read = cache(pd.read_csv)

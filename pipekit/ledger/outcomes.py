@@ -12,16 +12,14 @@ from pipekit.ledger.criteria import evaluate, is_number, parse
 from pipekit.ledger.ledger import REFUTATION, Claim
 from pipekit.ledger.spread import Error, decided, same_shape, spread
 
-OURS = ("measured", "emulated", "simulated", "exact")
-"""The labels that a value of ours may have."""
+OURS = ("measured", "emulated", "simulated", "exact")  # the labels that a value of ours may have
 _STRENGTH = ("simulated", "emulated", "measured")
 
 
 class Status(StrEnum):
-    """What became of a claim, each kind counted apart; only the first two count as decided.
+    """What became of a claim, with a sign, and the word by which it is counted.
 
-    Each has a sign, as words alone are slow to scan and colours not always seen, and the word by
-    which it is counted.
+    Only the first two count as decided.
     """
 
     PASS = "pass", "✔", "met"
@@ -57,8 +55,8 @@ MEANING = {
     Status.OUT_OF_REACH: "cannot be checked here; a value shown is a stand-in's",
 }
 
-TURNED, NEARED, STILL_MISSED = "turned", "moved half of the way", "still missed"
-STILL_MET, BROKEN = "still met", "broken"
+BECOMES = "turned", "moved half of the way", "still missed", "still met", "broken"
+TURNED, NEARED, STILL_MISSED, STILL_MET, BROKEN = BECOMES
 
 CAUSE_UNKNOWN = "unknown"
 """The cause of a miss that no experiment has turned, nor moved at least half of the way."""
@@ -69,24 +67,16 @@ CONTRADICTION = "the paper contradicts itself"
 
 @checked_dataclass(frozen=True)
 class Cause:
-    """What may make our value miss: our ``value``, of its ``label``, with that one thing changed.
+    """What may make our value miss: our ``value``, of a ``label``, with that one thing changed."""
 
-    Claims that share a cause give it the same ``name``, say "the fitted bandwidth"; ``changed`` is
-    what was done instead, say "the printed one".
-    """
-
-    name: str
+    name: str  # the same for all claims that share the cause, say "the fitted bandwidth"
     value: Any
     label: str
-    changed: str = ""
+    changed: str = ""  # what was done instead, say "the printed one"
 
 
 class Record(BaseModel, frozen=True):
-    """A value that a notebook wrote for a claim; arguments of :func:`pipekit.claims.record`.
-
-    ``folder`` is the notebook's folder of results, in which ``figure`` names a file; ``provenance``
-    is a record of :func:`pipekit.host.provenance.provenance`.
-    """
+    """A value that a notebook wrote for a claim; arguments of :func:`pipekit.claims.record`."""
 
     id: str
     value: Any
@@ -122,11 +112,6 @@ class Record(BaseModel, frozen=True):
     def label(self) -> str:
         """What kind of number the value is: measured, emulated, simulated or exact."""
         return str(self.provenance["label"])
-
-    @property
-    def notebook(self) -> str:
-        """The name of the notebook: the batch runner gives each a folder of its name."""
-        return self.folder.name
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,8 +158,7 @@ class Outcome:
         """What makes a miss miss: the first cause whose change meets the claim's criterion.
 
         Else it is :data:`CONTRADICTION` where the paper has two numbers; or the first cause whose
-        change moves ours at least half of the way, or :data:`CAUSE_UNKNOWN`; empty if the claim has
-        not missed.
+        change moves ours at least half of the way, or :data:`CAUSE_UNKNOWN`.
         """
         if self.record is None or self.status is not Status.MISS:
             return ""
@@ -186,11 +170,7 @@ class Outcome:
 
     @property
     def tried(self) -> list[tuple[Cause, str]]:
-        """Each change that was tried on a decided claim, and what becomes of the claim by it.
-
-        It is :data:`TURNED` (a miss that is met), :data:`NEARED` (moved half of the way),
-        :data:`STILL_MISSED`, :data:`STILL_MET`, or :data:`BROKEN` (a pass that is not).
-        """
+        """Each change that was tried on a decided claim, and what the claim :data:`BECOMES`."""
         if self.record is None or self.status not in (Status.PASS, Status.MISS):
             return []
         return [(cause, self._becomes(cause.value)) for cause in self.record.causes]
@@ -231,13 +211,10 @@ class Outcome:
 
 
 def weaker(label: str, wanted: str) -> bool:
-    """Return whether a number is of a weaker kind than wanted: simulated, emulated, measured.
-
-    Exact stands apart: neither replaces the other.
-    """
+    """Return whether a number is of a weaker kind than wanted: simulated, emulated, measured."""
     if label in _STRENGTH and wanted in _STRENGTH:
         return _STRENGTH.index(label) < _STRENGTH.index(wanted)
-    return label != wanted
+    return label != wanted  # exact stands apart
 
 
 def judge(claim: Claim, record: Record | None) -> Outcome:
@@ -273,17 +250,14 @@ def _judged(claim: Claim, record: Record | None) -> tuple[Status, str]:
 
 
 def show(value: Any) -> str:
-    """Return a recorded value as text, numbers with four significant digits.
-
-    What is smaller than the rounding of float32 says no more than that.
-    """
+    """Return a recorded value as text, numbers with four significant digits."""
     match value:
         case bool():
             return "yes" if value else "no"
         case int():
             return f"{value:,}"
         case float():
-            if 0 < abs(value) < 1e-7:
+            if 0 < abs(value) < 1e-7:  # than the rounding of float32
                 return "<1e-7"
             return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:z.4g}"
         case list():

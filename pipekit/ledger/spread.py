@@ -1,10 +1,9 @@
 """Whether a value that differs from run to run is clear of its criterion.
 
-A number that a clock or a seed had a part in comes out differently each time.  Its repeats say by
-how much: the *spread* is the interval in which the mean of another set of as many repeats lies with
-95 % probability, by Student's distribution.  If the criterion lies within it, that other set could
-be judged otherwise, and nothing is decided.  Of a method that is known to err by so much, no number
-has a narrower spread than that, repeated or not.
+The *spread* is the interval in which the mean of another set of as many repeats lies with 95 %
+probability, by Student's distribution.  If the criterion lies within it, that other set could be
+judged otherwise, and nothing is decided.  Of a method that is known to err by so much, no number
+has a narrower spread than that.
 """
 
 import math
@@ -18,8 +17,7 @@ from pipekit.ledger.criteria import Term, evaluate, is_number, parse
 Error = float | tuple[float, ...]
 """By what part of itself a number may be wrong; or that of each number of a list."""
 
-CONFIDENCE = 0.95
-"""Probability with which another set of repeats lies within the spread."""
+CONFIDENCE = 0.95  # probability with which another set of repeats lies within the spread
 
 _MOST_CORNERS = 5
 """Numbers of a list up to which all combinations of low, middle and high are tried."""
@@ -53,7 +51,6 @@ def decided(
     """Return whether a criterion says the same of a value everywhere in its spread.
 
     Truth values and texts have no spread: all repeats, of the value's shape, must be judged alike.
-    By ``known_error`` a number may be wrong, repeated or not.
     """
     verdict = evaluate(check, value, target).passed
     others: Iterable[Any] = repeats

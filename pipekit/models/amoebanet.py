@@ -19,8 +19,6 @@ def amoebanet_d(
     """Return AmoebaNet-D (L, F) as a sequence of ``L + 6`` layers.
 
     Images are ``[B, 3, H, W]``, logits ``[B, classes]``; both papers use 224 pixels.
-    :data:`pipekit.models.PUBLISHED` has the sizes of GPipe's Table 1 and torchgpipe's Table 2, with
-    as many parameters.
 
     - 0: stem, to ``[B, F/4, H/2, W/2]``
     - 1-2: reduction cells of F/2 and F channels, to ``[B, 3 F, H/8, W/8]``
@@ -28,17 +26,16 @@ def amoebanet_d(
       ``[B, 8 F, H/16, W/16]`` and ``[B, 16 F, H/32, W/32]``; a reduction cell between each two
     - L + 5: average pool and linear layer
 
-    Every cell also passes on what it was given, which the next but one works on, so that from the
-    first cell to the last a pair goes from layer to layer.  The cells are those of Real et al.,
-    "Regularized Evolution for Image Classifier Architecture Search" (AAAI 2019), as their published
-    TensorFlow program has them: there a normal cell gives states 0, 3, 4 and 6, in the paper's
-    figure 4, 5 and 6, and only the former leads to GPipe's numbers of parameters.
+    Every cell also passes on what it was given, so that a pair goes from cell to cell.  The cells
+    are those of Real et al., "Regularized Evolution for Image Classifier Architecture Search" (AAAI
+    2019), as their published TensorFlow program has them: there a normal cell gives states 0, 3, 4
+    and 6, in the paper's figure 4, 5 and 6, and only the former leads to GPipe's numbers of
+    parameters.
 
     Args:
         layers: L, the normal cells of all three groups; GPipe's L is a third of this.
         filters: F, a multiple of 8.
-        classes: number of classes.
-        device: where the weights are made; "meta" for shapes without data.
+        classes, device: number of classes; where the weights are made, "meta" for no data.
 
     Raises:
         ValueError: the cells do not make three groups, or the filters no whole bottlenecks.
@@ -67,11 +64,9 @@ def amoebanet_d(
 
 
 class _Wiring(NamedTuple):
-    """How a cell computes: a state is the sum of two operations, each on a state before it.
+    """How a cell computes: a state is the sum of two operations, each on a state before it."""
 
-    State 0 is what the last cell gave, state 1 what the one before gave.
-    """
-
+    # State 0 is what the last cell gave, state 1 what the one before gave.
     sums: tuple[tuple[tuple[str, int], tuple[str, int]], ...]  # of states 2, 3, ...: by (name, on)
     kept: tuple[int, ...]  # the states that the cell gives, beside one another
     stride: int  # of the operations on states 0 and 1
@@ -102,10 +97,9 @@ _REDUCTION = _Wiring(
 
 
 class _AmoebaCell(nn.Module):
-    """Works on what the last two cells gave, of ``last`` and ``before`` channels.
+    """Works on what the last two cells gave, of ``last`` and ``before`` channels, in ``channels``.
 
     ``halved``: the last cell halved the image, so that the other input is twice as large.
-    ``channels``: c, of every state.
     """
 
     def __init__(

@@ -31,8 +31,8 @@ def s2vt(
     ``[B, W]``.
 
     PipeDream (section 5.1) prints 349 MB in all and a vocabulary of 12,594, no layer sizes.
-    Assumed here: S2VT's own 4096 features of a frame (VGG's fc7, computed beforehand) and
-    embeddings of 500; ``hidden`` units of each LSTM are the number that gives 349 MB in float32.
+    Assumed here: S2VT's own 4096 features of a frame (VGG's fc7) and embeddings of 500; ``hidden``
+    units of each LSTM give 349 MB in float32.
 
     Args:
         vocabulary, features, embedding, hidden: words; numbers of a frame; of both once embedded;

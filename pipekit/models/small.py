@@ -1,7 +1,4 @@
-"""Networks that train on a CPU in seconds.
-
-Each is one flat ``nn.Sequential``, so that a stage boundary can lie between any two layers.
-"""
+"""Networks that train on a CPU in seconds."""
 
 from itertools import pairwise
 
@@ -15,8 +12,7 @@ def convnet(width: int = 16, classes: int = 10, dropout: float = 0.0) -> nn.Sequ
     third of the time on a CPU.
 
     Args:
-        width: channels of the first convolution; the others have twice as many.
-        classes: number of classes.
+        width, classes: channels of the first convolution, half of the others'; number of classes.
         dropout: probability of dropping a hidden feature; 0 leaves the dropout layer out.
     """
     hidden = 8 * width
@@ -47,8 +43,7 @@ def mlp(
     Args:
         width: features of every hidden layer.
         depth: number of linear layers, at least 1.
-        inputs: features of a row ``[B, inputs]`` going in; ``width`` when None.
-        outputs: features of a row ``[B, outputs]`` coming out; ``width`` when None.
+        inputs, outputs: features of a row going in and out; ``width`` when None.
 
     Raises:
         ValueError: there would be no layer.
@@ -63,9 +58,8 @@ def mlp(
 
 
 def image_mlp(width: int = 128, depth: int = 8) -> nn.Sequential:
-    """Return an :func:`mlp` for images ``[B, 1, 28, 28]``, giving logits ``[B, 10]``.
+    """Return an :func:`mlp` for images; ``width`` and ``depth`` are those of its linear layers.
 
-    Args:
-        width, depth: as for :func:`mlp`.
+    Images are ``[B, 1, 28, 28]``, logits ``[B, 10]``.
     """
     return nn.Sequential(nn.Flatten(), *mlp(width, depth, inputs=28 * 28, outputs=10))

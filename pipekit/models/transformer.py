@@ -32,11 +32,9 @@ LAYOUTS = {
     "2.2B": GPTLayout(48, 1920, 20),
     "3.8B": GPTLayout(48, 2560, 32),
 }
-"""PipeDream-2BW's models (section 5), which the paper calls "similar to Megatron's" and gives no
-layouts of; these are ours.  "355M" is GPT-2 medium and Megatron's smallest; "1.3B" is GPT-3 XL's;
-"2.2B" is Megatron's 2.5B with 48 of its 54 blocks, so that depths of 8 and 16 divide it; "3.8B" has
-3.78 billion parameters in its blocks and 3.91 billion with the embeddings, hence perhaps the 3.8
-and the 3.9 that the paper prints."""
+"""PipeDream-2BW's models (section 5), "similar to Megatron's"; the layouts are ours.  "355M" is
+GPT-2 medium, "1.3B" GPT-3 XL's, "2.2B" Megatron's 2.5B with 48 of its 54 blocks, so that depths of
+8 and 16 divide it; "3.8B" has 3.78 billion parameters, 3.91 billion with the embeddings."""
 
 
 def gpt(
@@ -62,9 +60,8 @@ def gpt(
 
     Args:
         layers, hidden, heads: L, h, and attention heads of a block.
-        vocabulary: number of tokens; by default GPT-2's 50,257 padded as Megatron pads them for
-            eight GPUs.
-        sequence: most tokens in a sequence; 512 in PipeDream-2BW (section 5.1).
+        vocabulary, sequence: V, GPT-2's 50,257 padded as by Megatron for eight GPUs; s, the most
+            tokens in a sequence, 512 in PipeDream-2BW (section 5.1).
         dropout: probability of dropping an attention weight, or a feature.
         tied: whether the head's weights are the token embeddings.
         device: where the weights are made; "meta" for shapes without data.
@@ -223,8 +220,6 @@ class Embedding(nn.Module):
 
 
 class _OneSegment(nn.Module):
-    """Embeds tokens of the first of BERT's two segments."""
-
     def __init__(self, vocabulary: int, sequence: int, hidden: int, dropout: float) -> None:
         super().__init__()
         self.embedding = Embedding(vocabulary, sequence, hidden)

@@ -10,16 +10,14 @@ from torch.types import Device
 from pipekit.layers.skips import Skippable
 from pipekit.models.devices import on
 
-DEPTH = 5
-"""How often the image is halved, and doubled again (torchgpipe, section 4.2.2)."""
+DEPTH = 5  # how often the image is halved, and doubled again (torchgpipe, section 4.2.2)
 
 
 def unet(convolutions: int, channels: int, device: Device = None) -> nn.Sequential:
     """Return a U-Net (B, C) for segmentation, of ``11 (B + 1)`` layers.
 
     Images are ``[N, 3, H, W]``, H and W multiples of 32 and at least 64; the output is
-    ``[N, 1, H, W]``.  :data:`pipekit.models.PUBLISHED` has the sizes of torchgpipe's Tables 3 and
-    4, with as many parameters, for 192 pixels.
+    ``[N, 1, H, W]``.
 
     - the way down, for i = 0 to 4: B convolutions to ``[N, C 2^i, H/2^i, W/2^i]``, which is
       stashed, and a max-pool
@@ -31,8 +29,7 @@ def unet(convolutions: int, channels: int, device: Device = None) -> nn.Sequenti
     Each convolution is one layer with its dropout, norm and leaky ReLU.
 
     Args:
-        convolutions: B, of each of the 11 cells; at least 1.
-        channels: C, of the first convolution; at least 2.
+        convolutions, channels: B, of each of the 11 cells; C, of the first convolution.
         device: where the weights are made; "meta" for shapes without data.
 
     Raises:

@@ -1,9 +1,8 @@
 """The papers' image classifiers, from torchvision's modules, as flat sequences of layers.
 
 Each computes exactly what torchvision's model does in evaluation mode and, but for Inception-v3's
-auxiliary classifier, in training.  ``state_dict()`` holds the same tensors in the same order as
-torchvision's, under other names.  ReLUs that stand alone write to a tensor of their own, so that a
-layer never edits what another has passed on.
+auxiliary classifier, in training; ``state_dict()`` holds the same tensors in the same order.  ReLUs
+that stand alone write to a tensor of their own.
 
 Images are ``[B, 3, H, W]``, logits ``[B, classes]``; ``device`` is where the weights are made, by
 default PyTorch's, and "meta" makes shapes without data.
@@ -25,8 +24,7 @@ def alexnet(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 13-14: average pool and flattening, to ``[B, 9216]``
     - 15-21: dropouts, linear layers and ReLUs of 4096 features, to ``[B, classes]``
 
-    Args:
-        classes, device: how many logits, and where the weights are made.
+    ``classes``: how many logits; ``device``: where the weights are made.
     """
     model = _torchvision("alexnet", classes, device)
     return _sequence([*model.features, model.avgpool, nn.Flatten(), *model.classifier])
@@ -35,9 +33,8 @@ def alexnet(classes: int = 1000, device: Device = None) -> nn.Sequential:
 def vgg16(classes: int = 1000, device: Device = None) -> nn.Sequential:
     """Return VGG16: 138,357,544 parameters in 40 layers, images of 224 (at least 32) pixels.
 
-    - 0-30: convolutions, each with its ReLU, and pools; at 224 pixels the five pools (4, 9, 16, 23,
-      30) give ``[B, 64, 112, 112]``, ``[B, 128, 56, 56]``, ``[B, 256, 28, 28]``,
-      ``[B, 512, 14, 14]`` and ``[B, 512, 7, 7]``
+    - 0-30: convolutions, each with its ReLU, and five pools (4, 9, 16, 23, 30), of which each
+      halves the image: ``[B, 64, 112, 112]`` to ``[B, 512, 7, 7]``
     - 31-32: average pool and flattening, to ``[B, 25088]``
     - 33-39: linear layers of 4096 features, ReLUs and dropouts, to ``[B, classes]``
 
@@ -71,9 +68,8 @@ def resnet101(classes: int = 1000, device: Device = None) -> nn.Sequential:
 def inception_v3(classes: int = 1000, device: Device = None) -> nn.Sequential:
     """Return Inception-v3: 23,834,568 parameters in 22 layers, images of 299 (at least 75) pixels.
 
-    It has no auxiliary classifier, whose 3,326,696 parameters would be a second loss in the middle
-    of the pipeline.  PipeDream section 5.1 prints 157 MB; in float32 this is 95 MB (109 MB with the
-    classifier).
+    It has no auxiliary classifier, a second loss in the middle of the pipeline.  PipeDream section
+    5.1 prints 157 MB; in float32 this is 95 MB (109 MB with the classifier).
 
     - 0-6: convolutions with batch norm and ReLU, and two pools, to ``[B, 192, 35, 35]``
     - 7-9: blocks 5b-5d, to ``[B, 288, 35, 35]``

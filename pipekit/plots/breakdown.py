@@ -18,8 +18,7 @@ STYLES = {
     "other": style.Style("other", style.GREY, "#424242", 1, "\\"),
 }
 """Of each category; what also stands in a timeline is drawn as it is there."""
-LEGIBLE = 4
-"""Percent from which a part is wide enough for its number."""
+LEGIBLE = 4  # percent from which a part is wide enough for its number
 
 
 def breakdown(shares: pd.DataFrame, *, title: str, label: str) -> go.Figure:
@@ -28,8 +27,7 @@ def breakdown(shares: pd.DataFrame, *, title: str, label: str) -> go.Figure:
     Args:
         shares: what :meth:`pipekit.traces.Trace.breakdown` returns, or its rows "all" of several
             runs, one under another; the index names the bars, from the top.
-        title: what is shown, without the label.
-        label: what the numbers are: measured, emulated, simulated or exact.
+        title, label: as for :func:`curves`.
 
     Raises:
         ValueError: there is no row, or a category is missing.
@@ -38,18 +36,13 @@ def breakdown(shares: pd.DataFrame, *, title: str, label: str) -> go.Figure:
     names = [str(name) for name in shares.index]
     figure = go.Figure(layout=style.layout(BAR_PX * len(names), f"{title} ({label})"))
     starts = shares[CATEGORIES].cumsum(axis=1) - shares[CATEGORIES]
+    places = list(range(len(names)))
     for category, look in STYLES.items():
-        part, places = shares[category], list(range(len(names)))
-        numbers = [f"{percent:.1f}" if percent >= LEGIBLE else "" for percent in part]
-        begin, length = starts[category].to_numpy(), part.to_numpy()
-        text = numbers if any(numbers) else None
-        figure.add_trace(
-            {
-                **style.bar(look, places, begin, length, text=text),
-                "customdata": length,
-                "hovertemplate": f"<b>{look.name}</b> %{{customdata:.2f}} %<extra></extra>",
-            }
-        )
+        begin, length = starts[category].to_numpy(), shares[category].to_numpy()
+        numbers = [f"{percent:.1f}" if percent >= LEGIBLE else "" for percent in length]
+        bars = style.bar(look, places, begin, length, text=numbers if any(numbers) else None)
+        hover = f"<b>{look.name}</b> %{{customdata:.2f}} %<extra></extra>"
+        figure.add_trace({**bars, "customdata": length, "hovertemplate": hover})
     figure.update_xaxes(style.axis("share of all workers' time (%)"), range=[0, 100])
     figure.update_yaxes(style.rows(names))
     left_px = max(64, CHARACTER_PX * max(map(len, names)) + 16)

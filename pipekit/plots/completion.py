@@ -1,7 +1,6 @@
 """A plotly figure with all set that the static picture reads, or refused by name.
 
-What is unset gets plotly's default; only greys are the house's, which are read on light and on dark
-pages.  Names on an axis become places with ticks, and bars stand beside or on one another.
+Names on an axis become places with ticks, and bars stand beside or on one another.
 """
 
 from collections import defaultdict
@@ -17,7 +16,7 @@ from pipekit.plots import style
 
 TRACES = "bar", "scatter"
 MODES = {"lines", "markers", "lines+markers"}
-FILLS = {None, "none", "toself", "tozeroy"}
+FILLS = {None, "none", "toself"}
 HATCHES = {"": None, "/": "///", "\\": "\\\\\\", "x": "xxx"}
 MARKERS = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "x": "X"}
 DASHES: dict[str, Any] = {
@@ -46,10 +45,9 @@ CHARACTER_EM, HANDLE_EM, TILTED = 0.62, 4.5, 30
 
 
 def check(figure: go.Figure) -> None:
-    """Refuse a figure that its SVG could not show.
+    """Refuse a figure that its SVG could not show; with kaleido installed there is none.
 
-    Call it on a figure of made-up numbers before a training of hours. With kaleido installed there
-    is nothing to refuse.
+    Call it on a figure of made-up numbers before a training of hours.
 
     Raises:
         ValueError: it names all that cannot be shown.
@@ -72,9 +70,10 @@ def completed(figure: go.Figure) -> go.Figure:
     whole = go.Figure(layout=LAYOUT).update_layout(figure.layout)
     colors = figure.layout.colorway or figure.layout.template.layout.colorway or style.SERIES_COLORS
     for position, trace in enumerate(figure.data):
-        default = _bar if trace.type == "bar" else _scatter
-        own = {"name": f"trace {position}", **default(trace, colors[position % len(colors)])}
-        whole.add_trace(type(trace)(own).update(trace))
+        color, name = colors[position % len(colors)], f"trace {position}"
+        bar = {"marker": {"color": color, "line": {"width": 0}}}
+        own = bar if trace.type == "bar" else _scatter(trace, color)
+        whole.add_trace(type(trace)(name=name, **own).update(trace))
     for letter in "xy":
         _place_names(whole, letter)
     _place_bars(whole)
@@ -130,10 +129,6 @@ def _refused(figure: go.Figure) -> Iterator[str]:
     for name in ("shapes", "images"):
         if figure.layout[name]:
             yield f"the layout's {name}"
-
-
-def _bar(_: Any, color: str) -> dict[str, Any]:
-    return {"marker": {"color": color, "line": {"width": 0}}}
 
 
 def _scatter(trace: Any, color: str) -> dict[str, Any]:

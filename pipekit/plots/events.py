@@ -16,14 +16,11 @@ GAP_STYLES = {
     **dict.fromkeys((Cause.TRANSFER, Cause.SUM, Cause.GLOBAL_STOP), style.WAITS_FOR_MESSAGE),
 }
 """The style of the gaps between events, by what the worker waits for."""
-_LIGHTEST = 0.65
-"""How much white the last stage of a worker has."""
-ROOMY_PX = 4
-"""A bar this wide, on average, bears full edges."""
+_LIGHTEST = 0.65  # how much white the last stage of a worker has
+ROOMY_PX = 4  # a bar this wide, on average, bears full edges
 BESIDE, THIN = 0.43, 0.07
 """Below the middle of a row, and how high: bars of what runs beside a worker's tasks."""
-LEAST_PX = 0.5
-"""Shorter gaps cannot be seen: a measured run has thousands of them."""
+LEAST_PX = 0.5  # shorter gaps cannot be seen: a measured run has thousands of them
 
 
 def as_trace(source: Schedule | Trace) -> Trace:
@@ -104,16 +101,38 @@ def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
 
     ``scale`` turns the trace's times into those of ``unit``.
     """
-    frame = trace.frame
     # Where bars are only pixels wide, edges must not bury the colours between them.
-    room_px = style.PANEL_PX * trace.workers / len(frame)
+    room_px = style.PANEL_PX * trace.workers / len(trace.frame)
     edges = min(1, room_px / ROOMY_PX)
     found, kinds = event_styles(trace)
-    alike = [
-        _alike(frame[kinds == kind], look, edges, scale, unit, versions, trace.chunks)
-        for kind, look in enumerate(found)
-    ]
-    return [*idle(trace, scale, unit), *alike, *beside(trace, scale, unit)]
+    numbers = trace.frame["microbatch"].astype(str)
+    if trace.chunks > 1:
+        chunk = (trace.frame["microbatch"] % trace.chunks).astype(str)
+        numbers = (trace.frame["microbatch"] // trace.chunks).astype(str) + "." + chunk
+    if versions:
+        numbers = numbers + "<br>v" + trace.frame["version"].astype(str)
+    drawn = idle(trace, scale, unit)
+    for kind, look in enumerate(found):
+        rows, text = trace.frame[kinds == kind], numbers[kinds == kind].tolist()
+        start, end = (rows[column].to_numpy() * scale for column in ("start_s", "end_s"))
+        summed, reads = "microbatch", "reads"
+        if look == style.OPS["UPDATE"]:
+            summed, reads, text = "sums up to microbatch", "makes", None
+        told = rows[["worker", "stage", "microbatch", "version"]].to_numpy()
+        bar = style.bar(look, rows["worker"].to_numpy(), start, end - start, edges=edges, text=text)
+        drawn.append(
+            go.Bar(
+                bar,
+                customdata=np.column_stack([told, start, end]),
+                hovertemplate=(
+                    f"<b>{look.name}</b>, worker %{{customdata[0]}}, stage %{{customdata[1]}}<br>"
+                    f"{summed} %{{customdata[2]}}<br>{reads} version %{{customdata[3]}}<br>"
+                    f"%{{customdata[4]:.6~g}} to %{{customdata[5]:.6~g}} {unit}<extra></extra>"
+                ),
+                legendgroup=look.name,
+            )
+        )
+    return [*drawn, *beside(trace, scale, unit)]
 
 
 def beside(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
@@ -145,51 +164,14 @@ def beside(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
     return found
 
 
-def _alike(
-    frame: pd.DataFrame,
-    look: style.Style,
-    edges: float,
-    scale: float,
-    unit: str,
-    versions: bool,
-    chunks: int,
-) -> go.Bar:
-    start, end = (frame[column].to_numpy() * scale for column in ("start_s", "end_s"))
-    update = look == style.OPS["UPDATE"]
-    numbers = frame["microbatch"].astype(str)
-    if chunks > 1:
-        of_chunk = (frame["microbatch"] % chunks).astype(str)
-        numbers = (frame["microbatch"] // chunks).astype(str) + "." + of_chunk
-    if versions:
-        numbers = numbers + "<br>v" + frame["version"].astype(str)
-    text = None if update else numbers.tolist()
-    told = frame[["worker", "stage", "microbatch", "version"]].to_numpy()
-    return go.Bar(
-        style.bar(look, frame["worker"].to_numpy(), start, end - start, edges=edges, text=text),
-        customdata=np.column_stack([told, start, end]),
-        hovertemplate=(
-            f"<b>{look.name}</b>, worker %{{customdata[0]}}, stage %{{customdata[1]}}<br>"
-            + ("sums up to microbatch" if update else "microbatch")
-            + " %{customdata[2]}<br>"
-            + ("makes" if update else "reads")
-            + " version %{customdata[3]}<br>%{customdata[4]:.6~g} to %{customdata[5]:.6~g} "
-            + f"{unit}<extra></extra>"
-        ),
-        legendgroup=look.name,
-    )
-
-
 def idle(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
-    """Return the rows' background, and the gaps in which a worker waits, a bar each.
-
-    A slice of a run has the background only: its events do not say why its workers wait.
-    """
+    """Return the rows' background, and the gaps in which a worker waits, a bar each."""
     start, end = trace.span_s
     everywhere = pd.DataFrame({"worker": range(trace.workers), "start_s": start, "end_s": end})
     found = [_quiet(everywhere, style.IDLE_STYLE, scale, hoverinfo="skip")]
     try:
         gaps = trace.gaps()
-    except ScheduleError:
+    except ScheduleError:  # the events of a slice of a run do not say why its workers wait
         return found
     least = LEAST_PX / style.PANEL_PX * trace.makespan_s
     gaps = gaps[gaps["end_s"] - gaps["start_s"] >= least]

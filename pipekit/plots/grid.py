@@ -10,16 +10,13 @@ import plotly.graph_objects as go
 from pipekit.plots import style
 from pipekit.plots.series import Words
 
-ROW_PX, MOST_PX = 34, 520
-"""Of a row, and of all."""
+ROW_PX, MOST_PX = 34, 520  # of a row, and of all
 SHADES = ("#E3EEF7", "#B5D2EA", "#7FB2DA", "#4590C6", "#0072B2")
 """From the least to the most; evenly spaced in greyscale too."""
-ON_DARK = 3
-"""The shade from which on text is white."""
+ON_DARK = 3  # the shade from which on text is white
 MOST_TICKS = 16
 NUMBER_PX = 11
-CELL = 0.9
-"""Of a step, in both directions."""
+CELL = 0.9  # of a step, in both directions
 BEST = style.Style("best", style.TRANSPARENT, "#E69F00", 3, "")
 
 
@@ -38,11 +35,9 @@ def grid(
 
     Args:
         frame: one row a cell; where there is no number, the cell is hatched.
-        x: the column along the horizontal axis; each of its values is a step.
-        y: the column along the vertical axis; likewise, the least on top.
-        value: the column of the numbers.
+        x, y: the columns along the axes; each value is a step, of ``y`` the least on top.
+        value, unit: the column of the numbers, and their unit.
         best: x and y of the cell to frame.
-        unit: of the numbers.
         missing: what a cell without number means.
         words: as for :func:`curves`.
 
@@ -74,10 +69,10 @@ def grid(
         traces.append(drawn)
     empty = placed[placed["shade"].isna()]
     if len(empty):
-        drawn = _cells(empty, style.Style(missing, style.IDLE, style.GREY, 1, "x"))
-        drawn["customdata"] = empty[[x, y]].to_numpy()
-        drawn["hovertemplate"] = f"{hover}{missing}<extra></extra>"
-        traces.append(drawn)
+        told = {"customdata": empty[[x, y]].to_numpy()}
+        told["hovertemplate"] = f"{hover}{missing}<extra></extra>"
+        look = style.Style(missing, style.IDLE, style.GREY, 1, "x")
+        traces.append(_cells(empty, look) | told)
     framed = placed[(placed[x] == best[0]) & (placed[y] == best[1])]
     traces.append(_cells(framed, BEST) | {"hoverinfo": "skip"})
     layout = style.layout(row_px * len(down), f"{words['title']} ({words['label']})")
@@ -90,7 +85,6 @@ def grid(
 
 
 def _shades(values: pd.Series) -> pd.Series:
-    """Return the number of each value's shade, or NaN where there is no value."""
     spread = values.max() - values.min() or 1
     return np.floor((values - values.min()) / spread * len(SHADES)).clip(upper=len(SHADES) - 1)
 
@@ -109,7 +103,6 @@ def _texts(values: pd.Series, room_px: float, row_px: float) -> list[str] | None
 
 
 def _steps(values: Sequence[Any], title: str, ends: Sequence[float]) -> dict[str, Any]:
-    """Return an axis with a tick for each value, or for some of many."""
     every = -(-len(values) // MOST_TICKS)
     shown = [place for place in range(len(values)) if place % every == 0]
     texts = [str(values[place]) for place in shown]

@@ -11,14 +11,12 @@ import pipekit.units as units
 from pipekit.plots import style
 from pipekit.traces.memory import PARTS, Memory
 
-GAP_PX = 12
-"""Between two panels."""
+GAP_PX = 12  # between two panels
 NAME_PX, TICKS_PX = 68, 40
 """Of the left margin, for "worker 15", and for the numbers along the axis of bytes."""
 LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560
 """Of a panel's height; of all panels' together, unless they get too low."""
-TICK_PX = 22
-"""From a number along the vertical axis to the next."""
+TICK_PX = 22  # from a number along the vertical axis to the next
 PEAK_PX, BOTH_PEAKS_PX = 108, 162
 """Of the right margin, for "peak 12.34 GB", and for "12.34 GB simulated" below it."""
 
@@ -33,14 +31,12 @@ def memory(
 ) -> go.Figure:
     """Draw what lies in memory as steps, part upon part, in a panel for each worker.
 
-    Each worker's peak is marked where it is first reached.  The title gives the highest, and
-    whether the bytes are measured, simulated or exact.
+    Each worker's peak is marked where it is first reached; the title gives the highest.
 
     Args:
         memory: drawn as areas, without the parts of which there is never anything.
         other: of the same workers: its total is drawn as a line.  If it is of another kind, say
-            simulated beside measured, its time is stretched to end with the first one's; the legend
-            says by how much.
+            simulated beside measured, its time is stretched to end with the first one's.
         title: what is shown, without peaks and labels; by default "Memory".
         capacity: of a worker, in bytes: drawn as a dashed line.
         other_name: of the other memory, in the legend; by default its label.
@@ -146,13 +142,11 @@ def _stretch(table: pd.DataFrame, start: float, end: float) -> float:
 
 
 def _name(memory: Memory, stretched: float) -> str:
-    """Return what the legend calls another memory."""
     times = "" if f"{stretched:.2g}" == "1" else f", time x {stretched:.2g}"
     return f"{memory.label}{times}"
 
 
 def _most(memory: Memory, workers: list[int]) -> str:
-    """Return the highest peak, for a title."""
     peak = max(memory.peak_bytes)
     where = f" on worker {workers[memory.peak_bytes.index(peak)]}" if len(workers) > 1 else ""
     return f"{units.written(peak, units.BYTES)}{where} ({memory.label})"
@@ -186,7 +180,6 @@ def _panels(
 
 
 def _panel(row: int) -> dict[str, str]:
-    """Return the axes of the panel in a row, as a plotly trace names them."""
     suffix = str(row + 1) if row else ""
     return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
 

@@ -8,8 +8,7 @@ from pipekit.plots.events import as_trace, event_styles
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 
-PLAY_S, REST_S = 10.0, 3.0
-"""How long a run plays, and how long it then stands still."""
+PLAY_S, REST_S = 10.0, 3.0  # how long a run plays, and how long it then stands still
 ROW_PX, BAR_PX, TITLE_PX, GAP_PX = 20, 17, 24, 12
 LEFT_PX, WIDTH_PX, EDGE_PX = 58, 480, 3
 """Of the labels, of the picture (a phone shows three quarters of it), of an update at its end."""
@@ -58,16 +57,12 @@ def moving(*sources: Schedule | Trace, titles: Sequence[str] | None = None) -> s
 
 
 def _rows(trace: Trace, longest: float, top: float) -> Iterator[str]:
-    """Yield a trace's rows: idle time, and the events on it."""
     scale = (WIDTH_PX - EDGE_PX - LEFT_PX) / longest
     for worker in range(trace.workers):
         y = top + worker * ROW_PX
         yield _text(0, y + 13, f"worker {worker}", 12)
-        width = trace.makespan_s * scale
-        yield (
-            f'<rect x="{LEFT_PX}" y="{y}" width="{width:.1f}" height="{BAR_PX}" '
-            f'fill="{style.IDLE}"/>'
-        )
+        where = f'x="{LEFT_PX}" y="{y}" width="{trace.makespan_s * scale:.1f}" height="{BAR_PX}"'
+        yield f'<rect {where} fill="{style.IDLE}"/>'
     looks, whose = event_styles(trace)
     for event, look in zip(trace.frame.itertuples(), whose, strict=True):
         looking = looks[look]

@@ -22,8 +22,9 @@ def save(
 ) -> dict[str, Path]:
     """Write ``<stem>.svg`` and ``<stem>.csv``, making the folder if it is missing.
 
-    The SVG is drawn from the plotly figure without a browser engine, and a figure saved again gives
-    the same bytes. Only what matplotlib does not draw here is left to kaleido, if it is installed.
+    The SVG is drawn without a browser engine, and again with the same bytes.  Only what matplotlib
+    does not draw here is left to kaleido, if it is installed.  It returns the paths written, under
+    "svg" and "csv".
 
     Args:
         figure: of bars, lines, areas and markers, made by :mod:`pipekit.plots` or by plotly.
@@ -32,9 +33,6 @@ def save(
 
     Raises:
         ValueError: the figure holds what cannot be drawn, see :func:`pipekit.plots.check`.
-
-    Returns:
-        The paths written, under "svg" and "csv".
     """
     from pipekit.plots.completion import check, not_drawn
 
@@ -51,14 +49,9 @@ def save(
 
 
 def svg(figure: go.Figure, name: str = "figure") -> str:
-    """Return a plotly figure as SVG, drawn as :func:`save` does.
+    """Return a plotly figure as SVG, drawn and refused as :func:`save` does.
 
-    Args:
-        figure: of bars, lines, areas and markers.
-        name: of a figure without title.
-
-    Raises:
-        ValueError: the figure holds what is left to kaleido.
+    ``figure`` is of bars, lines, areas and markers; ``name`` is that of one without a title.
     """
     import matplotlib  # here, since what draws in the browser needs none of it
 

@@ -9,29 +9,19 @@ import plotly.graph_objects as go
 
 from pipekit.plots import style
 
-PLOT_PX, SQUARE_PX, BOTTOM_PX = 300, 400, 52
-"""Of a panel, a square one, and what is below."""
+PLOT_PX, SQUARE_PX, BOTTOM_PX = 300, 400, 52  # of a panel, a square one, and what is below
 CHARACTER_PX = 8
-BAND_OPACITY = 0.14
-"""Several lie on one another, and all lines are seen through them."""
+BAND_OPACITY = 0.14  # several lie on one another, and all lines are seen through them
 LEAST_TICKS = 3
-PAD = 0.05
-"""Free room beside what is outermost, as a share of the axis."""
+PAD = 0.05  # free room beside what is outermost, as a share of the axis
 
 
 class Words(TypedDict):
-    """The texts of a chart.
+    """The texts of a chart."""
 
-    Attributes:
-        title: what is shown, without the label.
-        label: what the numbers are: measured, emulated, simulated, exact or paper.
-        x_title: with its unit, "epoch" or "time (s)"; by default the column's name.
-        y_title: the same for the vertical axis.
-    """
-
-    title: str
-    label: str
-    x_title: NotRequired[str | None]
+    title: str  # what is shown, without the label
+    label: str  # what the numbers are: measured, emulated, simulated, exact or paper
+    x_title: NotRequired[str | None]  # with its unit, "time (s)"; by default the column's name
     y_title: NotRequired[str | None]
 
 
@@ -76,8 +66,7 @@ def curves(frame: pd.DataFrame, x: str, y: str, color: str, **words: Unpack[Word
 
     Args:
         frame: one row a point, in the order of ``x`` within each series.
-        x: the column along the horizontal axis.
-        y: the column along the vertical axis.
+        x, y: the columns along the axes.
         color: the column that names the series, say "method".
         words: ``title`` and ``label``, and, if columns' names do not do, ``x_title`` and
             ``y_title`` (:class:`Words`).
@@ -85,7 +74,7 @@ def curves(frame: pd.DataFrame, x: str, y: str, color: str, **words: Unpack[Word
     Raises:
         ValueError: the frame is empty or lacks a column.
     """
-    return series(frame, x, y, color, _line, **words)
+    return series(frame, x, y, color, lambda k: {"mode": "lines", "line": style.line(k)}, **words)
 
 
 def bands(frame: pd.DataFrame, x: str, y: str, color: str, **words: Unpack[Words]) -> go.Figure:
@@ -101,10 +90,10 @@ def bands(frame: pd.DataFrame, x: str, y: str, color: str, **words: Unpack[Words
     for position, (name, rows) in enumerate(grouped.groupby(color, sort=False)):
         # Who hides a curve, by its name in the legend, hides its band with it.
         figure.data[position].legendgroup = str(name)
-        forth, back = rows, rows.iloc[::-1]
+        back = rows.iloc[::-1]
         figure.add_scatter(
-            x=[*forth[x], *back[x]],
-            y=[*forth["max"], *back["min"]],
+            x=[*rows[x], *back[x]],
+            y=[*rows["max"], *back["min"]],
             fill="toself",
             fillcolor=style.faint(style.line(position)["color"], BAND_OPACITY),
             mode="lines",
@@ -149,10 +138,6 @@ def points(
     return figure
 
 
-def _line(position: int) -> dict[str, Any]:
-    return {"mode": "lines", "line": style.line(position)}
-
-
 def marked(position: int) -> dict[str, Any]:
     """Return how plotly draws the markers of the series at a position."""
     return {"mode": "markers", "marker": style.marker(position)}
@@ -176,9 +161,8 @@ def _range(columns: pd.DataFrame, log: bool) -> tuple[float, float]:
 def _diagonal(figure: go.Figure, ends: tuple[float, float], log: bool) -> None:
     line = np.power(10.0, ends) if log else np.array(ends)
     look = {"color": style.GREY, "dash": "dash", "width": 1.5}
-    figure.add_scatter(
-        x=line, y=line, name="y = x", mode="lines", line=look, hoverinfo="skip", legendrank=2000
-    )
+    how = {"mode": "lines", "line": look, "hoverinfo": "skip", "legendrank": 2000}
+    figure.add_scatter(x=line, y=line, name="y = x", **how)
     figure.data = (figure.data[-1], *figure.data[:-1])  # beneath the points
     layout = figure.layout
     title_px = CHARACTER_PX * len(style.whole(layout.title.text))

@@ -1,8 +1,4 @@
-"""A plotly figure, drawn again by matplotlib.
-
-The plotly figure is the one description; this reads sizes, places, colours and text off it, so that
-the static picture cannot differ from the live one.  plotly's own export needs a browser engine.
-"""
+"""A plotly figure, drawn again by matplotlib; plotly's own export needs a browser engine."""
 
 from collections import defaultdict
 from typing import Any
@@ -18,33 +14,17 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, MultipleLocator, NullLocator
 
-from pipekit.plots import style
-from pipekit.plots.completion import (
-    DASHES,
-    HATCHES,
-    MARKERS,
-    completed,
-    in_legend,
-    legend_columns,
-)
+from pipekit.plots import completion, style
 
-PT, ERROR_PX = 0.75, 2
-"""Points in a CSS pixel; plotly's error bars."""
+PT, ERROR_PX = 0.75, 2  # points in a CSS pixel; plotly's error bars
 BAR_FONT_PX = 11, 8
 """Of a number in a bar: at best, and at least; one that does not fit is left out."""
-CHARACTER_EM = 0.64
-"""How wide a digit is in DejaVu Sans, a wide font."""
+CHARACTER_EM = 0.64  # how wide a digit is in DejaVu Sans, a wide font
 
 
 def draw(figure: go.Figure) -> Figure:
-    """Return the matplotlib figure of a plotly figure.
-
-    That is one made of bars, and of scatters that are lines, markers or stacked areas.
-
-    Raises:
-        ValueError: the figure holds something else, see :func:`.completion.check`.
-    """
-    figure = completed(figure)
+    """Return the matplotlib figure of a plotly figure that :func:`.completion.check` passes."""
+    figure = completion.completed(figure)
     _put_title_in_one_line(figure.layout)
     width, height = figure.layout.width, figure.layout.height
     canvas = Figure(figsize=(width / 96, height / 96), facecolor="none")
@@ -95,22 +75,16 @@ def _panel(canvas: Figure, figure: go.Figure, x_ref: str, y_ref: str) -> Axes:
     axes.set_axisbelow(True)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    if x_axis.type == "log":
-        axes.set_xscale("log")
-    if y_axis.type == "log":
-        axes.set_yscale("log")
-    if x_axis.range is not None:
-        axes.set_xlim(*_ends(x_axis))
-    if y_axis.range is not None:
-        axes.set_ylim(*_ends(y_axis))
+    for letter, axis in (("x", x_axis), ("y", y_axis)):
+        is_log = axis.type == "log"
+        if is_log:
+            axes.set(**{f"{letter}scale": "log"})
+        if axis.range is not None:
+            axes.set(**{f"{letter}lim": np.power(10.0, axis.range) if is_log else axis.range})
     font_pt = figure.layout.font.size * PT
     _dress(axes.xaxis, x_axis, font_pt, 12, _counts(figure, "x", x_ref))
     _dress(axes.yaxis, y_axis, font_pt, 6, _counts(figure, "y", y_ref))
     return axes
-
-
-def _ends(axis: Any) -> Any:
-    return np.power(10.0, axis.range) if axis.type == "log" else axis.range
 
 
 def _counts(figure: go.Figure, letter: str, reference: str) -> bool:
@@ -122,7 +96,6 @@ def _counts(figure: go.Figure, letter: str, reference: str) -> bool:
 
 
 def _dress(ours: Axis, theirs: Any, font_pt: float, most_ticks: int, counts: bool) -> None:
-    """Give a matplotlib axis the ticks, grid and title of a plotly one."""
     if theirs.tickvals is not None:
         ours.set_ticks(theirs.tickvals, labels=theirs.ticktext)
     elif theirs.dtick is not None:
@@ -210,15 +183,6 @@ def _scatter(axes: Axes, trace: Any) -> None:
         width = (trace.error_x.thickness or trace.error_y.thickness or ERROR_PX) * PT
         look: Any = {"fmt": "none", "ecolor": _rgba(trace.marker.color), "elinewidth": width}
         axes.errorbar(trace.x, trace.y, **reach, **look)
-    if trace.fill == "tozeroy":
-        axes.fill_between(
-            trace.x,
-            trace.y,
-            step="post" if steps else None,
-            color=trace.line.color,
-            alpha=0.4,
-            lw=0,
-        )
 
 
 def _reach(error: Any) -> Any:
@@ -229,24 +193,23 @@ def _reach(error: Any) -> Any:
 
 
 def _strokes(trace: Any) -> dict[str, Any]:
-    """Return how matplotlib draws a scatter's line and markers, or one of them."""
     line, marker = trace.line, trace.marker
     look: dict[str, Any] = {"color": _rgba(line.color), "linestyle": "none"}
     if "lines" in trace.mode:
-        look |= {"linestyle": DASHES[line.dash], "linewidth": line.width * PT}
+        look |= {"linestyle": completion.DASHES[line.dash], "linewidth": line.width * PT}
     if "markers" in trace.mode:
-        look |= {"marker": MARKERS[marker.symbol], "markersize": marker.size * PT}
+        look |= {"marker": completion.MARKERS[marker.symbol], "markersize": marker.size * PT}
         look |= {"markerfacecolor": _rgba(marker.color), "markeredgewidth": 0}
     return look
 
 
 def _filled(color: str, pattern: Any) -> dict[str, Any]:
-    """Return how matplotlib fills a bar or an area."""
     *_, alpha = fill = _rgba(color)
+    hatch = completion.HATCHES[pattern.shape or ""]
     # Lines are faint, for the text on them. In an SVG a shade fades its own lines, too: only black
     # ones are then seen, on light and on dark pages.
     lines = (*_rgba(pattern.fgcolor or color)[:3], 0.35) if alpha == 1 else (0, 0, 0, 0.9)
-    return {"facecolor": fill, "hatch": HATCHES[pattern.shape or ""], "hatchcolor": lines}
+    return {"facecolor": fill, "hatch": hatch, "hatchcolor": lines}
 
 
 def _texts(canvas: Figure, figure: go.Figure) -> None:
@@ -270,11 +233,11 @@ def _texts(canvas: Figure, figure: go.Figure) -> None:
 
 def _legend(canvas: Figure, figure: go.Figure) -> None:
     layout = figure.layout
-    shown = in_legend(figure)
+    shown = completion.in_legend(figure)
     if not shown:
         return
     if layout.legend.orientation == "h":
-        columns = legend_columns(figure)
+        columns = completion.legend_columns(figure)
         place: dict[str, Any] = {"loc": "lower center", "ncols": columns, "columnspacing": 1.2}
     else:
         place = {"loc": "upper left", "bbox_to_anchor": _place(figure, 1, 1)}

@@ -1,8 +1,7 @@
 """Colours, patterns and layout, decided once: a colour means the same in every plot.
 
 The colours are those of Okabe and Ito (2008), told apart with any kind of colour vision; patterns
-and dashes repeat what they say, for greyscale.  Backgrounds are transparent and text is mid-grey,
-so that a figure reads as well on JupyterLab's and GitHub's light pages as on their dark ones.
+and dashes repeat what they say, for greyscale.  Figures read as well on light pages as on dark.
 """
 
 from collections.abc import Iterable, Sequence
@@ -89,15 +88,12 @@ SERIES_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SERIES_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x")
 
 FONT_PX = 13
-WIDTH_PX = 960
-"""Of a static figure, and what a notebook gives a live one, nearly."""
-NARROW_FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"
-"""For numbers in narrow bars."""
+WIDTH_PX = 960  # of a static figure, and what a notebook gives a live one, nearly
+NARROW_FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"  # for numbers in narrow bars
 BREAK, TITLE_CHARACTERS, TITLE_PX = "<br>", 36, 20
 """Between lines of a title; what one has room for on a phone, beside the names of rows; height."""
 MARGIN_PX = {"l": 96, "r": 16, "t": 40, "b": 76}
-AXIS_PX = 54
-"""Of an axis below the panels, with its numbers and its title."""
+AXIS_PX = 54  # of an axis below the panels, with its numbers and its title
 PANEL_PX = WIDTH_PX - MARGIN_PX["l"] - MARGIN_PX["r"]
 
 
@@ -136,10 +132,7 @@ def bar(
     text: Sequence[str] | None = None,
     font: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return a plotly trace of horizontal bars of one look, with text in them.
-
-    ``edges`` is a factor to the width of edges.
-    """
+    """Return horizontal bars of one look, with text in them; ``edges`` scales edges' width."""
     return {
         "type": "bar",
         "name": look.name,
@@ -181,10 +174,7 @@ def pattern(look: Style) -> dict[str, Any]:
 
 
 def layout(plot_px: float, title: str | None = None) -> dict[str, Any]:
-    """Return the plotly layout of a figure whose panels are ``plot_px`` high in all.
-
-    The title sits on their upper left corner, in lines of which a phone shows the whole.
-    """
+    """Return the layout of a figure whose panels are ``plot_px`` high, with the title above."""
     lines = wrapped(title or "")
     breaks_px = TITLE_PX * lines.count(BREAK)
     margin = MARGIN_PX | {"t": MARGIN_PX["t"] + breaks_px}

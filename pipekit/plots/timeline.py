@@ -12,10 +12,8 @@ from pipekit.traces import Trace
 
 MOST_EVENTS, MOST_LINES = 20_000, 30
 NUMBER_PX, LEAST_NUMBER_PX = 12, 8
-DIGIT_EM = 0.6
-"""How wide a digit is: 0.56 in Arial, more in what may replace it."""
-GAP_PX = 84
-"""Between two timelines: the upper one's axis and the lower one's title."""
+DIGIT_EM = 0.6  # how wide a digit is: 0.56 in Arial, more in what may replace it
+GAP_PX = 84  # between two timelines: the upper one's axis and the lower one's title
 
 
 def timeline(
@@ -23,12 +21,11 @@ def timeline(
 ) -> go.Figure:
     """Draw a schedule in time slots, or a trace in its own time.
 
-    Bars carry the microbatch (from 0), where there is room; hovering tells the rest.  The title
-    gives the three bubbles (:meth:`Trace.bubbles`), the makespan, and whether they are measured,
-    simulated or exact.
+    Bars carry the microbatch (from 0), where there is room.  The title gives the three bubbles
+    (:meth:`Trace.bubbles`), the makespan, and whether they are measured, simulated or exact.
 
     Args:
-        source: what to draw; a schedule is drawn by :meth:`Trace.from_schedule`.
+        source: what to draw.
         title: in place of the source's name.
         versions: also write the weight version that a pass reads, as PipeDream-2BW's Figure 2 does.
 
@@ -51,9 +48,7 @@ def compare(
         versions: as for :func:`timeline`.
 
     Raises:
-        ValueError: there is no source, titles do not match the sources, a source has no events, or
-            all together have more than 20,000.
-        ScheduleError: a schedule's workers would wait for one another for ever.
+        ValueError: as for :func:`timeline`; or there is no source, or not one title for each.
     """
     if not sources:
         raise ValueError("compare() needs at least one schedule or trace")
@@ -124,10 +119,7 @@ def _draw(
 
 
 def _fit_numbers(figure: go.Figure) -> None:
-    """Size the numbers so that each op's narrowest bar holds its own, if they stay readable.
-
-    Otherwise plotly hides those for which there is no room, until one zooms in.
-    """
+    """Size the numbers so that each op's narrowest bar holds its own, or let plotly hide some."""
     numbered = [bar for bar in figure.data if bar.text]
     sizes = []
     for bar in numbered:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+import pipekit
 from pipekit.explore.browser.picture import picture
 from pipekit.explore.timeline import see
 from pipekit.schedules.methods.by_name import METHODS, TABLES
@@ -45,6 +46,13 @@ def test_links_lead_to_pages_of_the_site(build: ModuleType, repository: Path) ->
     shown = (build.SOURCE / "source/pipekit/oracle/train.py.md").read_text()
     (line,) = re.findall(rf'<a id="line-{number}".*', shown)
     assert "def train(" in re.sub("<[^>]+>", "", line)
+
+
+def test_the_reference_has_a_page_for_each_public_module(build: ModuleType) -> None:
+    assert {*pipekit.__all__} == {*pipekit._HOMES, *pipekit._MODULES}
+    for name in pipekit._MODULES.values():
+        build.api_module(name)
+        assert f"automodule:: pipekit.{name}" in (build.SOURCE / f"api/{name}.md").read_text()
 
 
 @pytest.fixture(scope="module")

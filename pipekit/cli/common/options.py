@@ -15,20 +15,6 @@ if TYPE_CHECKING:
     from pipekit.profiling import Profile
     from pipekit.traces import Trace
 
-ClusterName = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="NAME", help=f"{CLUSTERS}: this machine, measured."),
-]
-Workers = Annotated[int | None, typer.Option(help="Number of workers; by default the paper's.")]
-Bandwidth = Annotated[
-    float | None,
-    typer.Option(
-        help="Bytes/s of each worker's link, say 1.25e9; with --workers, in place of --cluster."
-    ),
-]
-MemoryBytes = Annotated[
-    float | None, typer.Option(help="Bytes of each worker, with --bandwidth; by default no limit.")
-]
 TRAINED = "convnet, mlp, gpt"
 """The networks that come with data: their own list would load what takes seconds."""
 PUBLISHED = (
@@ -38,84 +24,63 @@ PUBLISHED = (
     "amoebanet-d-36-544, amoebanet-d-72-512"
 )
 """The papers' networks, likewise."""
-Data = Annotated[
-    str | None,
-    typer.Option(
-        metavar="module:batches",
-        help="For a model of yours: pairs (input, target), whole batches, or dicts of the model's "
-        "arguments and of labels; an iterable, or a function that returns one.",
-    ),
-]
-LossName = Annotated[
-    str | None,
-    typer.Option(
-        "--loss",
-        metavar="module:function",
-        help="For a model of yours: loss(output, target), or loss(output, batch) of dicts. By "
-        "default cross entropy for whole numbers as targets, else mean squared error.",
-    ),
-]
-_OWN = (
-    "a file with a picture or a CSV table; or package.module:function of yours, which takes "
-    "(stages, microbatches)."
+TABLE = (
+    f"{TABLES}; a file with a picture or a CSV table; or package.module:function of yours, which "
+    "takes (stages, microbatches)."
 )
-TABLE = f"{TABLES}; {_OWN}"
+OWN_MODEL = (
+    "a function of yours that returns a torch.nn.Module of any kind, or (module, example batch)."
+)
 File = Annotated[Path | None, typer.Option(dir_okay=False)]
 Folder = Annotated[Path | None, typer.Option(metavar="FOLDER", file_okay=False)]
-ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="A file of pipekit profile.")]
-PlanFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--plan", dir_okay=False, help="A file of pipekit plan; by default stages of equal time."
-    ),
-]
-PlanMicrobatches = Annotated[
-    int | None,
-    typer.Option(
-        "--microbatches",
-        min=1,
-        help="Number in a batch; by default the plan's, if it cuts batches, or 8.",
-    ),
-]
-HostBandwidth = Annotated[
-    float | None,
-    typer.Option(
-        "--host-bandwidth",
-        min=1,
-        help="Bytes/s between a worker and its host, for activations that are offloaded.",
-    ),
-]
-OptimizerStates = Annotated[
-    float,
-    typer.Option(
-        "--optimizer-states",
-        min=0,
-        help="Tensors of a parameter's size that the optimizer keeps for each: 0 for plain "
-        "SGD, 1 with momentum, 2 for Adam.",
-    ),
-]
 _LOOPED = ", ".join(name for name, method in TABLES.items() if method.stages_a_worker > 1)
-Stages = Annotated[
-    int,
-    typer.Option(help=f"Number of stages, a worker each; two share a worker in {_LOOPED}."),
-]
-MitigationName = Annotated[
-    str | None,
-    typer.Option(
-        "--mitigation",
+SHARED: dict[str, Any] = {
+    "profile": typer.Argument(metavar="PROFILE", help="A file of pipekit profile."),
+    "plan": typer.Option(
+        dir_okay=False, help="A file of pipekit plan; by default stages of equal time."
+    ),
+    "cluster": typer.Option(metavar="NAME", help=f"{CLUSTERS}: this machine, measured."),
+    "workers": typer.Option(help="Number of workers; by default the paper's."),
+    "bandwidth": typer.Option(
+        help="Bytes/s of each worker's link, say 1.25e9; with --workers, in place of --cluster."
+    ),
+    "memory": typer.Option(help="Bytes of each worker, with --bandwidth; by default no limit."),
+    "microbatches": typer.Option(
+        min=1, help="Number in a batch; by default the plan's, if it cuts batches, or 8."
+    ),
+    "host_bandwidth": typer.Option(
+        min=1, help="Bytes/s between a worker and its host, for activations that are offloaded."
+    ),
+    "optimizer_states": typer.Option(
+        min=0,
+        help="Tensors of a parameter's size that the optimizer keeps for each: 0 for plain SGD, 1 "
+        "with momentum, 2 for Adam.",
+    ),
+    "stages": typer.Option(
+        help=f"Number of stages, a worker each; two share a worker in {_LOOPED}."
+    ),
+    "replicas": typer.Option(
+        metavar="R-R-...",
+        help="In place of --stages, each stage's number of workers: 2-1-1; 8 is data parallelism.",
+    ),
+    "mitigation": typer.Option(
         metavar="NAME[:KEY=VALUE,...]",
         help="Mitigation of stale weights: spectrain, pipeoptim, pipemare:anneal=500 (with "
         "pipedream-no-stashing, paci), gap-aware, ahead (pipedream, 2bw), or error-feedback.",
     ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")]
-Replicas = Annotated[
-    str | None,
-    typer.Option(
-        metavar="R-R-...",
-        help="In place of --stages, each stage's number of workers: 2-1-1; 8 is data parallelism.",
+    "data": typer.Option(
+        metavar="module:batches",
+        help="For a model of yours: pairs (input, target), whole batches, or dicts of the model's "
+        "arguments and of labels; an iterable, or a function that returns one.",
     ),
-]
+    "loss": typer.Option(
+        metavar="module:function",
+        help="For a model of yours: loss(output, target), or loss(output, batch) of dicts. By "
+        "default cross entropy for whole numbers as targets, else mean squared error.",
+    ),
+    "quiet": typer.Option("--quiet", help="Show no progress bar."),
+}
+"""What commands have in common, by the name of the argument, unless a command explains its own."""
 
 
 def chosen_cluster(
@@ -137,9 +102,8 @@ def chosen_links(
     name: str | None, workers: int | None, bandwidth: float | None, memory: float | None = None
 ) -> "Cluster | None":
     """Return the cluster likewise, or None for links that cost nothing."""
-    if name is None and bandwidth is None:
-        return None
-    return chosen_cluster(name, workers, bandwidth, memory)
+    is_free = name is None and bandwidth is None
+    return None if is_free else chosen_cluster(name, workers, bandwidth, memory)
 
 
 def chosen_plan(costs: "Profile", plan: Path | None, stages: int) -> "Plan":
@@ -153,11 +117,6 @@ def chosen_plan(costs: "Profile", plan: Path | None, stages: int) -> "Plan":
     return pipekit.plan(costs, flat(stages, math.inf), "balance")
 
 
-def chosen_microbatches(asked: int | None, plan: "Plan") -> int:
-    """Return the number in a batch."""
-    return asked or (plan.microbatches if plan.microbatches > 1 else 8)
-
-
 def print_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -166,10 +125,7 @@ def print_table(
     named: bool = False,
     **about: Any,
 ) -> None:
-    """Print a table of numbers, with ``last`` rows below a line.
-
-    ``named`` says whether the first column has names; ``about`` is rich's.
-    """
+    """Print a table of numbers, ``named`` in its first column, with ``last`` rows below a line."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def require_known(name: str, known: str) -> None:
-    """Raise ValueError unless a network is known or a user's, before torch is loaded.
-
-    ``known`` has the names of networks that come with pipekit, with commas.
-    """
+    """Refuse a network that is neither ``known`` nor a user's, before torch is loaded."""
     if ":" in name:
         require_module(name)
     else:
@@ -29,15 +26,10 @@ def require_known(name: str, known: str) -> None:
 
 @dataclass(frozen=True)
 class OwnModel:
-    """A network that the user wrote, and the data that it learns.
+    """A network that the user wrote, and the data that it learns."""
 
-    Attributes:
-        model: ``package.module:factory``, a function that returns a module, or (module, example).
-        data: ``package.module:batches``, as :func:`own_batches` takes it, or None.
-    """
-
-    model: str
-    data: str | None = None
+    model: str  # package.module:factory, which returns a module, or (module, example)
+    data: str | None = None  # package.module:batches, as own_batches() takes it
 
     def build(self) -> "nn.Sequential":
         """Return the network as layers, recorded unless it is an ``nn.Sequential``."""
@@ -138,10 +130,8 @@ class OwnModel:
 
     @cached_property
     def _first(self) -> Any:
-        """The data's first batch."""
         assert self.data is not None
-        (batch,) = own_batches(self.data, 1)
-        return batch
+        return own_batches(self.data, 1)[0]
 
     @cached_property
     def _made(self) -> tuple["nn.Module", Any]:
@@ -161,10 +151,7 @@ class OwnModel:
 
 
 def own_batches(reference: str, steps: int | None = None) -> list[Any]:
-    """Return the first ``steps`` of the user's batches, or all: pairs (input, target), or dicts.
-
-    ``reference`` names an iterable, or a function that returns one.
-    """
+    """Return the first ``steps`` of the batches that a user's reference names, or all."""
     found = load(reference)
     found = list(islice(called(reference, found) if callable(found) else found, steps))
     pairs = (isinstance(each, (tuple, list)) and len(each) == 2 for each in found)

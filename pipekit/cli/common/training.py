@@ -17,8 +17,7 @@ from pipekit.host.provenance import workers_on_cores
 from pipekit.traces import Trace
 from pipekit.workloads import WORKLOADS, Metric
 
-DRAWN_BATCHES = 8
-"""More make bars too narrow to tell apart."""
+DRAWN_BATCHES = 8  # more make bars too narrow to tell apart
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,9 @@ class Epoch(NamedTuple):
 def known(name: str, text: Path | None, batch_rows: int, seed: int) -> Learning:
     """Return a network of :data:`WORKLOADS` with its data, or with a text file in place of it."""
     workload = WORKLOADS[name]
-    layers = workload.build()
     data = workload.data() if text is None or workload.text is None else workload.text(text)
     return Learning(
-        layers,
+        workload.build(),
         workload.loss,
         lambda epoch: data.batches(batch_rows, seed, epoch),
         data.test_batches(batch_rows),
@@ -92,7 +90,6 @@ def print_epochs(epochs: Sequence[Epoch], learning: Learning) -> None:
 
 
 def _row(epoch: Epoch, learning: Learning) -> dict[str, str]:
-    """Return what is told of an epoch, by the headings of the table."""
     number, run, score = epoch
     trained = not run.trace.frame.empty  # else the checkpoint was of the epoch's end
     tested = {} if score is None else {f"test {learning.metric.name}": learning.metric.shown(score)}
@@ -119,12 +116,11 @@ def write(run: Run, data: str, folder: Path) -> list[Path]:
     origin = run.provenance | {"data": data}
     drawn = first_batches(run, DRAWN_BATCHES)
     title = f"{drawn.name}, the first {DRAWN_BATCHES} batches"
-    figure = plots.timeline(drawn, title=title)
-    paths = plots.save(figure, folder / "timeline", drawn.frame)
-    events, perfetto = folder / "trace.csv", folder / "trace.perfetto.json"
+    paths = plots.save(plots.timeline(drawn, title=title), folder / "timeline", drawn.frame)
+    names = "trace.csv", "trace.perfetto.json", "provenance.json"
+    events, perfetto, record = (folder / name for name in names)
     run.trace.to_csv(events)
     run.trace.to_perfetto(perfetto, provenance=origin)
-    record = folder / "provenance.json"
     provenance.write(record, origin)
     return [*paths.values(), events, perfetto, record]
 

@@ -14,12 +14,9 @@ from pipekit.plots.memory import NAME_PX, TICKS_PX
 from pipekit.schedules import ScheduleError
 from pipekit.traces import CAUSES, PARTS, Trace, describe_gaps
 
-LEFT_PX = NAME_PX + TICKS_PX
-"""As in the kit's memory curves, so that both have one time axis."""
-NOTES_PX, PAD_PX = 120, 16
-"""Right of the bars, with notes and without."""
-MEMORY_PX = 48
-"""The most of a worker's bytes' height."""
+LEFT_PX = NAME_PX + TICKS_PX  # as in the kit's memory curves, so that both have one time axis
+NOTES_PX, PAD_PX = 120, 16  # right of the bars, with notes and without
+MEMORY_PX = 48  # the most of a worker's bytes' height
 
 
 def picture(
@@ -41,8 +38,7 @@ def picture(
         title: in place of the trace's name.
         longest: makespan of the longest trace on the same time axis.
         legend: whether to name the ops, and the keys.
-        most_bytes: the top of the memory's scale, or 0 to leave the memory out.
-        capacity: of a worker, in bytes: a dashed line.
+        most_bytes, capacity: the top of the memory's scale, or 0 for no memory; a worker's bytes.
         memory_px: the most height of a worker's bytes.
     """
     frame = trace.frame
@@ -80,14 +76,11 @@ def picture(
 
 
 def explained(trace: Trace, *, longest: float = 0.0) -> dict[str, Any]:
-    """Return why a trace's workers are idle, and the event that each event waited for.
-
-    A slice of a run has no gaps: its events do not say why its workers wait.
-    """
+    """Return why a trace's workers are idle, and the event that each event waited for."""
     clock = _Clock(trace, longest)
     try:
         gaps, waited = trace.gaps(), trace.waited_for()
-    except ScheduleError:
+    except ScheduleError:  # the events of a slice of a run do not say why its workers wait
         return {}
     numbers = {cause.value: number for number, cause in enumerate(CAUSES)}
     columns = {

@@ -26,10 +26,7 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 
 
 def script() -> str:
-    """Return JavaScript that makes ``pipekitCanvas``, for pages that come from a folder.
-
-    It is not a module, since browsers load none from a folder.
-    """
+    """Return JavaScript that makes ``pipekitCanvas``; browsers load no modules from a folder."""
     scripts = [(HERE / name).read_text(encoding="utf-8") for name in (*SCRIPTS, "standalone.js")]
     code = "\n".join(scripts).replace("export default { render };", "")
     return f"const pipekitCanvas = (() => {{\n{code}return {{ draw, revived }};\n}})();\n"

@@ -20,25 +20,19 @@ from pipekit.traces import Trace
 class TimelineCanvas(anywidget.AnyWidget):
     """A trace as bars, painted by the browser from typed arrays.
 
-    ``plots.timeline`` is the same picture as a plotly figure, for files and pages without a kernel;
-    that takes seconds to show from some thousand bars on, where this takes milliseconds.  Dragging
-    pans, the wheel with Ctrl zooms, a double click shows all; so do the arrows, ``+``, ``-`` and
-    ``0``.  Dragging with Shift measures a time.  Hovering a pass outlines its microbatch
-    everywhere; hovering a gap says who waits for whom, and why the other is late; a click draws all
-    that an event waited for.  ``c`` shows the critical path, space plays the run as a film, ``,``
-    and ``.`` step from task to task.
-
-    The browser paints the bars as soon as it has them, and asks then why there are gaps.
+    ``plots.timeline`` is the same picture as a plotly figure, for files and pages without a kernel.
+    Dragging pans, the wheel with Ctrl zooms, a double click shows all; so do the arrows, ``+``,
+    ``-`` and ``0``.  Dragging with Shift measures a time.  Hovering a pass outlines its microbatch;
+    hovering a gap says who waits for whom, and why the other is late; a click draws all that an
+    event waited for.  ``c`` shows the critical path, space plays the run as a film, ``,`` and ``.``
+    step from task to task.
 
     Attributes:
-        picture: from :func:`picture`.
-        why: from :func:`explained`, once the browser has asked for it; empty until then.
-        view: the times (from, to) that are shown, in the picture's unit; empty for all.
-        until: the time until which the run is shown, in the picture's unit; -1 for all of it.
-        colored: the source of colours: "op", "version", "stage" or "cause" (of idleness, with
-            pale bars).
-        critical: whether the critical path is drawn.
-        transfers: whether messages are drawn.
+        picture, why: from :func:`picture`; from :func:`explained`, once the browser asks for it.
+        view, until: the times (from, to) that are shown, empty for all; the time until which the
+            run is shown, -1 for all of it; in the picture's unit.
+        colored: the source of colours: "op", "version", "stage" or "cause" (of idleness).
+        critical, transfers: whether the critical path, or messages, are drawn.
     """
 
     _esm = "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
@@ -71,10 +65,9 @@ class TimelineCanvas(anywidget.AnyWidget):
 
 
 class Chart(anywidget.AnyWidget):
-    """A plotly figure, as JSON, in the page's own text colour, which changes in place.
+    """A plotly figure, as JSON, which changes in place.
 
-    Plotly's ``FigureWidget`` saves five megabytes in every notebook that shows one, and replaces a
-    figure trace by trace.
+    Plotly's ``FigureWidget`` saves five megabytes in every notebook that shows one.
     """
 
     _esm = HERE / "chart.js"

@@ -31,11 +31,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
     """Controls, by the names of ``see``'s arguments, and its view of them from :meth:`begin` on.
 
     The answer to a setting that cannot be is its error's sentence, above the pictures of the last
-    one that could.  The browser holds slider moves back while the kernel is busy, so that none is
-    drawn late.  See :func:`explore`.
-
-    Attributes:
-        view: that is shown; None before the first.
+    one that could.  The browser holds slider moves back while the kernel is busy.
     """
 
     def __init__(
@@ -55,13 +51,11 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._setting = Setting(presets or {}, waits_for, self.go)
         self._message = widgets.HTML()
         self._text = widgets.HTML()
-        self.view: View | None = None
-        self._canvases: list[TimelineCanvas] = []
-        self._charts: list[Chart] = []
+        self.view: View | None = None  # that is shown
         self._timelines, self._plots = widgets.VBox(), widgets.VBox()
         self._table = widgets.HTML()
-        for html in (self._table, self._text):
-            html.add_class("jp-RenderedHTMLCommon")
+        self._table.add_class("jp-RenderedHTMLCommon")
+        self._text.add_class("jp-RenderedHTMLCommon")
         self._seen = widgets.VBox([self._text, self._timelines, self._plots, self._table])
         self._seen.add_class("pipekit-seen")
         head = widgets.VBox([self._setting, self.controls_box()])
@@ -74,12 +68,10 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._changed()
 
     def controls_box(self) -> widgets.Widget:
-        """Return the controls, laid out."""
         layout = {"grid_template_columns": _GRID, "grid_gap": "4px 24px", "width": "100%"}
         return widgets.GridBox([*self._controls.values()], layout=layout)
 
     def values(self) -> dict[str, Any]:
-        """Return what the controls say now."""
         return {name: control.value for name, control in self._controls.items()}
 
     def go(self, values: Mapping[str, Any]) -> None:
@@ -95,56 +87,49 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._changed()
 
     def complain(self, error: ValueError) -> None:
-        """Say what is wrong with a setting."""
         self._message.value = f'<div style="{_ERROR}">{escape(str(error))}</div>'
         self._seen.add_class("pipekit-stale")
 
     def show(self, view: View) -> None:
-        """Replace all that is shown."""
         self.view = view
         self._message.value = ""
         self._seen.remove_class("pipekit-stale")
         self._text.value = f'<div style="{_TEXT}">{escape(view.text)}</div>' if view.text else ""
         self._show_timelines(view)
-        if len(view.plots) != len(self._charts):
-            self._charts = [Chart() for _ in view.plots]
-            self._plots.children = self._charts
-        for chart, plot in zip(self._charts, view.plots.values(), strict=True):
+        if len(view.plots) != len(self._plots.children):
+            self._plots.children = [Chart() for _ in view.plots]
+        for chart, plot in zip(self._plots.children, view.plots.values(), strict=True):
             chart.show(plot.figure)
         self._table.value = "" if view.table is None else styled(view).to_html()
 
     def _show_timelines(self, view: View) -> None:
-        if len(view.timelines) != len(self._canvases):
-            self._canvases = [TimelineCanvas() for _ in view.timelines]
-            self._timelines.children = self._canvases
+        if len(view.timelines) != len(self._timelines.children):
+            self._timelines.children = [TimelineCanvas() for _ in view.timelines]
             self._link(view)
-        for number, (canvas, timeline) in enumerate(
-            zip(self._canvases, view.timelines, strict=True)
-        ):
-            trace = timeline.trace
-            peers = [each.trace for each in view.timelines if each.trace.unit == trace.unit]
+        traces = [timeline.trace for timeline in view.timelines]
+        for canvas, timeline in zip(self._timelines.children, view.timelines, strict=True):
+            unit = timeline.trace.unit
             canvas.show(
-                trace,
+                timeline.trace,
                 notes=timeline.notes,
                 title=timeline.title,
-                longest=max(peer.makespan_s for peer in peers),
-                legend=number == 0,
+                longest=max(trace.makespan_s for trace in traces if trace.unit == unit),
+                legend=timeline is view.timelines[0],
                 most_bytes=max(t.most_bytes for t in view.timelines) * timeline.memory,
                 capacity=timeline.capacity,
-                memory_px=MEMORY_PX if len(view.timelines) > 1 else 2 * MEMORY_PX,
+                memory_px=MEMORY_PX if len(traces) > 1 else 2 * MEMORY_PX,
             )
 
     def _link(self, view: View) -> None:
         """Let canvases in the same unit zoom, pan and play together, within the page."""
         first: dict[str, TimelineCanvas] = {}
-        for canvas, timeline in zip(self._canvases, view.timelines, strict=True):
+        for canvas, timeline in zip(self._timelines.children, view.timelines, strict=True):
             leader = first.setdefault(timeline.trace.unit, canvas)
             if leader is not canvas:
                 for shared in _SHARED:
                     widgets.jslink((leader, shared), (canvas, shared))
 
     def _set(self, values: Mapping[str, Any]) -> None:
-        """Set all controls, and show nothing between them."""
         self._is_set = False
         for name, control in self._controls.items():
             control.value = values[name]
@@ -195,10 +180,8 @@ def explore(
         interactive: False where nobody moves a slider, as under papermill.
         results_dir: the folder for the static figures.
         controls: by their values' names, if ``see`` does not declare them.
-        explorer: the kind of explorer.
-        executed: in place of ``see`` for static figures.
-        presets: settings to go to.
-        waits_for: the reason for a delay, if ``see`` takes long.
+        explorer, executed: the kind of explorer; what static figures see in place of ``see``.
+        presets, waits_for: settings to go to; the reason for a delay, if ``see`` takes long.
         start: the controls' first values; by default those of ``see``.
     """
     if interactive:

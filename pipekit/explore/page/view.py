@@ -17,16 +17,13 @@ from pipekit.traces import Memory, Trace
 
 @dataclass(frozen=True)
 class Timeline:
-    """A trace to draw, with a note beside each worker's row, if any.
-
-    ``memory`` draws each worker's bytes below its row, with the ``capacity`` of a worker in bytes.
-    """
+    """A trace to draw, with a note beside each worker's row, if any."""
 
     trace: Trace
     notes: Sequence[str] = ()
     title: str | None = None
-    memory: bool = False
-    capacity: float | None = None
+    memory: bool = False  # whether each worker's bytes are drawn below its row
+    capacity: float | None = None  # of a worker, in bytes
 
     @property
     def name(self) -> str:
@@ -82,14 +79,10 @@ def figures(view: View) -> Iterator[tuple[str, Plot]]:
         events = [each.trace.frame.assign(shown=each.name) for each in view.timelines]
         yield "timelines", Plot(figure, pd.concat(events))
     if held := [timeline for timeline in view.timelines if timeline.memory]:
-        first, other = held[0], held[1] if len(held) > 1 else None
-        figure = plots.memory(
-            first.held,
-            title=first.name,
-            capacity=first.capacity,
-            other=other.held if other else None,
-            other_name=other.name if other else None,
-        )
+        first, second = held[0], dict[str, Any]()
+        if len(held) > 1:
+            second = {"other": held[1].held, "other_name": held[1].name}
+        figure = plots.memory(first.held, title=first.name, capacity=first.capacity, **second)
         numbers = [timeline.held.frame.assign(shown=timeline.name) for timeline in held]
         yield "memory", Plot(figure, pd.concat(numbers))
     yield from view.plots.items()
@@ -110,9 +103,6 @@ def static(view: View, results_dir: str | Path) -> None:
 
 
 def still(view: View) -> None:
-    """Display a view's first figure for readers of a saved notebook, who have no kernel.
-
-    ``explore.css`` hides it where the explorer lives.
-    """
+    """Display a view's first figure in a saved notebook; ``explore.css`` hides it in a live one."""
     for _, plot in islice(figures(view), 1):
         display({"image/svg+xml": plots.svg(plot.figure)}, raw=True)

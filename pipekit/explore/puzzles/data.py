@@ -69,21 +69,15 @@ def sandbox() -> list[dict[str, Any]]:
             if first.worker_count < 2:
                 continue
             names = ", ".join(schedule.name for schedule in named)
-            boards.append(
-                {
-                    "name": f"{first.stages} stages, {microbatches} microbatches: {names}",
-                    "rows": rows(first),
-                    "named": [*map(_method, named)],
-                }
-            )
+            name = f"{first.stages} stages, {microbatches} microbatches: {names}"
+            boards.append({"name": name, "rows": rows(first), "named": [*map(_method, named)]})
     return boards
 
 
 def rows(schedule: Schedule) -> list[str]:
     """Return a row of text a worker: ``F2@1:3`` is F2 of stage 1 with weight version 3.
 
-    The stage is left out where it is the worker's own number, and version 0, too; an update U has
-    the last microbatch that it sums, and the version that it makes.
+    The stage is left out where it is the worker's own number, and version 0, too.
     """
     return [
         " ".join(_cell(worker, task) for task in tasks)
@@ -109,7 +103,6 @@ def _level(level: Puzzle) -> dict[str, Any]:
 
 
 def _named(stages: int, size: int, microbatches: int) -> Iterator[Schedule]:
-    """Yield every named method with so many microbatches in all, in batches of ``size``."""
     for name in NAMED:
         try:
             yield batches_of(name, stages, size, microbatches // size)
@@ -118,7 +111,6 @@ def _named(stages: int, size: int, microbatches: int) -> Iterator[Schedule]:
 
 
 def _tasks(schedule: Schedule) -> Tasks:
-    """Return the passes with their workers and weights, and the updates."""
     return frozenset((worker, task) for worker, row in enumerate(schedule.workers) for task in row)
 
 

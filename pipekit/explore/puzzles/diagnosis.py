@@ -4,7 +4,6 @@
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pandas as pd
 from pipekit.explore.browser.picture import explained, picture
 from pipekit.host.provenance import provenance
 from pipekit.measured import explain
-from pipekit.profiling import Profile
+from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import flush
 from pipekit.traces import Trace
 
@@ -21,22 +20,16 @@ RECORD = Path(__file__).with_name("slow_worker.json")
 WORKERS, MICROBATCHES = 4, 8
 FORWARD_S, BACKWARD_S = 0.02, 0.04
 STEPS = 20
-SLOWNESS = 1.0, 1.0, 1.5, 1.0
-"""How many times as long each worker takes."""
-CAUSES = 4
-"""To choose among."""
+SLOWNESS = 1.0, 1.0, 1.5, 1.0  # how many times as long each worker takes
+CAUSES = 4  # to choose among
 
 
 def record() -> None:
     """Run the engine with modelled compute, one worker slower than the others; write its trace."""
     from pipekit.emulation import emulate  # here, since torch takes seconds
 
-    layers = Profile.uniform(WORKERS, FORWARD_S, BACKWARD_S)
-    slower = (
-        replace(layer, forward_s=times * layer.forward_s, backward_s=times * layer.backward_s)
-        for layer, times in zip(layers.layers, SLOWNESS, strict=True)
-    )
-    step, costs = flush(WORKERS, MICROBATCHES).take(1), Profile(tuple(slower))
+    layers = (LayerProfile("", each * FORWARD_S, each * BACKWARD_S) for each in SLOWNESS)
+    step, costs = flush(WORKERS, MICROBATCHES).take(1), Profile(tuple(layers))
     # Other work on the machine makes a step longer, never shorter.
     trace = min((emulate(step, costs).trace for _ in range(STEPS)), key=lambda t: t.makespan_s)
     told = provenance("emulated", slowness=SLOWNESS, shortest_of=STEPS)

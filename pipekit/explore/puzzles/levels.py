@@ -7,24 +7,8 @@ stage and of its worker; a message takes ``link`` slots.  A move to the host or 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipekit.schedules import (
-    Schedule,
-    chimera,
-    dualpipe,
-    eager,
-    flush,
-    gis,
-    gpipe,
-    interleaved,
-    model_parallel,
-    offloaded,
-    parse,
-    pipedream,
-    two_bw,
-    v_min,
-    zb_h1,
-    zb_v,
-)
+from pipekit import schedules
+from pipekit.schedules import Schedule
 
 
 @dataclass(frozen=True)
@@ -43,7 +27,7 @@ class Puzzle:
     link: float = 0.0  # slots of a message between workers
 
 
-TIGHT = parse(
+TIGHT = schedules.parse(
     """
     worker 0 | F0 F1 . .  .  I0 W0 F2 I1 W1 F3 .  .  I2 W2 I3 W3^
     worker 1 | .  F0 F1 . I0 W0 .  I1 F2 W1 .  F3 I2 W2 I3 W3^
@@ -61,7 +45,7 @@ LEVELS = (
         "down with F0, then up with B0; after each stage's B0 comes its update ^.",
         "Without microbatches one worker works at a time.",
         "PipeDream, Figure 3",
-        model_parallel(3).take(2),
+        schedules.model_parallel(3).take(2),
         capped=False,
     ),
     Puzzle(
@@ -71,7 +55,7 @@ LEVELS = (
         "Nothing hinders a worker from the next forward while others work on the one before.",
         "Microbatches fill the pipeline; the bubble is (n-1)/(m+n-1).",
         "GPipe, section 3.2",
-        gpipe(3, 4).take(1),
+        schedules.gpipe(3, 4).take(1),
         capped=False,
     ),
     Puzzle(
@@ -82,7 +66,7 @@ LEVELS = (
         "turn.",
         "The same bubble with fewer activations kept.",
         "PipeDream-2BW, section 3.2",
-        flush(3, 4).take(1),
+        schedules.flush(3, 4).take(1),
     ),
     Puzzle(
         "Virtual stages",
@@ -91,7 +75,7 @@ LEVELS = (
         "Send microbatches 0 and 1 through all four stages before microbatch 2 begins.",
         "Interleaving makes the bubble smaller, and sends more messages.",
         "Megatron-LM (SC '21), section 2.2",
-        interleaved(4, 4, workers=2).take(1),
+        schedules.interleaved(4, 4, workers=2).take(1),
     ),
     Puzzle(
         "PipeDream",
@@ -101,7 +85,7 @@ LEVELS = (
         "backward, an update and a forward in turn.",
         "No flush and no bubble, with older weights.",
         "PipeDream, sections 3.3 and 3.4",
-        pipedream(3).take(4),
+        schedules.pipedream(3).take(4),
     ),
     Puzzle(
         "Two versions",
@@ -111,7 +95,7 @@ LEVELS = (
         "too.",
         "Double buffering: no flush with two weight versions.",
         "PipeDream-2BW, section 3.1",
-        two_bw(2, 2).take(3),
+        schedules.two_bw(2, 2).take(3),
     ),
     Puzzle(
         "Zero bubble",
@@ -120,7 +104,7 @@ LEVELS = (
         "Let I go first whenever one is there, and fill idle slots with W.",
         "The second half of a backward fills gaps.",
         "Qi et al. (ICLR '24), section 2.1",
-        zb_h1(3, 4).take(1),
+        schedules.zb_h1(3, 4).take(1),
     ),
     Puzzle(
         "A V under a memory cap",
@@ -130,7 +114,7 @@ LEVELS = (
         "microbatch down the V and up again.",
         "A V shares activations out evenly.",
         "Qi et al. (NeurIPS '24)",
-        v_min(4, 4).take(1),
+        schedules.v_min(4, 4).take(1),
     ),
     Puzzle(
         "ZB-V",
@@ -140,7 +124,7 @@ LEVELS = (
         "there.",
         "Zero bubble within the memory of 1F1B.",
         "Qi et al. (ICLR '24), section 6",
-        zb_v(4, 4).take(1),
+        schedules.zb_v(4, 4).take(1),
     ),
     Puzzle(
         "Two directions: Chimera",
@@ -149,7 +133,7 @@ LEVELS = (
         "While microbatch 0 goes down, microbatch 1 comes up: they cross without meeting.",
         "Two directions halve the warm-up, for twice the weights.",
         "Li and Hoefler (SC '21), section 3.1",
-        chimera(2, 2).take(1),
+        schedules.chimera(2, 2).take(1),
     ),
     Puzzle(
         "DualPipe",
@@ -159,7 +143,7 @@ LEVELS = (
         "direction goes with a backward of the other.",
         "Forwards and backwards of two directions fill one another's gaps.",
         "DeepSeek-V3, section 3.2.1",
-        dualpipe(2, 4).take(1),
+        schedules.dualpipe(2, 4).take(1),
     ),
     Puzzle(
         "Uneven stages",
@@ -168,7 +152,7 @@ LEVELS = (
         "on worker 0 than 1F1B has.",
         "The slowest stage sets the pace; a deeper warm-up before it hides the rest.",
         "PipeDream, section 3.1",
-        eager(3, 4).take(1),
+        schedules.eager(3, 4).take(1),
         stages=(1, 2, 1),
     ),
     Puzzle(
@@ -179,7 +163,7 @@ LEVELS = (
         "link that lies behind a worker.",
         "Microbatches in flight hide transfers.",
         "PipeDream, section 3.2; eager 1F1B",
-        eager(3, 5).take(1),
+        schedules.eager(3, 5).take(1),
         link=1,
     ),
     Puzzle(
@@ -201,7 +185,7 @@ LEVELS = (
         "A transfer beside the passes makes room and costs no time, if it comes back early enough "
         "and not too early.",
         "Wan et al. (ICML '25), PipeOffload",
-        offloaded(gis(4, 3, workers=2), (0, 1)).take(1),
+        schedules.offloaded(schedules.gis(4, 3, workers=2), (0, 1)).take(1),
     ),
     Puzzle(
         "Weight versions",
@@ -210,7 +194,7 @@ LEVELS = (
         "The versions are given. Keep the warm-up as short as it can be without waiting.",
         "Consistent versions cost a weight version more on late stages.",
         "PipeDream, section 3.3",
-        pipedream(3, vertical_sync=True).take(4),
+        schedules.pipedream(3, vertical_sync=True).take(4),
     ),
     Puzzle(
         "A straggler",
@@ -218,7 +202,7 @@ LEVELS = (
         "The slow worker's I goes first, since others wait for it: its W come at the end.",
         "Only the straggler's own work counts, and the one forward before it.",
         "Qi et al. (ICLR '24), section 3",
-        zb_h1(3, 4).take(1),
+        schedules.zb_h1(3, 4).take(1),
         capped=False,
         workers=(1, 2, 1),
     ),

@@ -15,8 +15,7 @@ IMPORT = re.compile(r'^import .* from "\./(\w+)\.js";\n', re.MULTILINE)
 def playing(module: str, call: str, known: Any) -> str:
     """Return a page's script: the timelines' canvas, a module, and the call that begins it.
 
-    Browsers load no modules from a folder: imports and exports become names of one function, which
-    has the data as ``known``.
+    Browsers load no modules from a folder: imports and exports become names of one function.
     """
     texts = "\n".join(_with_imports(module, {}).values())
     code = re.sub("^export ", "", IMPORT.sub("", texts), flags=re.MULTILINE)

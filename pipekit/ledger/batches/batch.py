@@ -5,10 +5,10 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from collections.abc import Collection, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm.std import tqdm
@@ -19,13 +19,7 @@ from pipekit.ledger.batches.experiment import NotebookJob, load_all
 from pipekit.ledger.batches.runs import BatchRun, NotebookResult
 from pipekit.reading import read_text
 
-_DASK = "dask:"
-_ANSWER_S = 10
-"""For which a cluster's answer is waited."""
-_LOOK_S = 1.0
-"""How often notebooks are asked how far they are."""
-
-_Running = Mapping[Future[NotebookResult], NotebookJob]
+_LOOK_S = 1.0  # how often notebooks are asked how far they are
 
 
 @dataclass(frozen=True)
@@ -57,30 +51,17 @@ def run(
     resume: bool = False,
     results: Path = Path("results/runs"),
     quiet: bool = False,
-    on: str | None = None,
 ) -> BatchResult:
     """Execute the notebooks of one or several experiments; those that must run alone come last.
 
-    The run's folder is named by the UTC time.  It holds each notebook's executed copy
-    ``<name>.ipynb``, a folder ``<name>/`` for its files, and ``provenance.json``.  A notebook that
-    fails keeps its error and does not stop the others.
-
-    Args:
-        experiments: the YAML files, see :mod:`pipekit.ledger.batches.experiment`.
-        scale: "quick" or "full".
-        only: names of the notebooks to run; None runs all.
-        jobs: how many notebooks run at a time.
-        resume: continue the newest run of the same notebooks at the same scale.  What ended there
-            without an error is not run again, unless its file or its parameters have changed.
-        results: the folder that gets the run's folder.
-        quiet: print nothing, no progress bar either.
-        on: where: a Dask cluster, ``dask:tcp://host:8786``, whose workers see this file system
-            under the same paths and have this environment; by default here.
+    The run's folder, below ``results``, is named by the UTC time.  It holds each notebook's
+    executed copy ``<name>.ipynb``, a folder ``<name>/`` for its files, and ``provenance.json``.  A
+    notebook that fails keeps its error and does not stop the others.  The other arguments are those
+    of ``pipekit run``.
 
     Raises:
         ValueError: a file, a notebook or an argument is not as described, or there is nothing to
             resume; nothing was run then.
-        OSError: nobody answers at the cluster's address.
     """
     experiment = load_all(experiments, scale)
     if only is not None:
@@ -99,12 +80,12 @@ def run(
         )
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
-    with _ending_in_order(), _place(on, jobs) as where:  # nobody may answer: no folder yet
+    with _ending_in_order():
         folder = earlier if resume and earlier else runs.new(results)
         with runs.locked(folder):
             batch = BatchRun(folder, experiment)
             try:
-                _execute_all(batch, experiment.scale, jobs, quiet, *where)
+                _execute_all(batch, experiment.scale, jobs, quiet)
             except KeyboardInterrupt:
                 if not quiet:
                     print(f"interrupted: --resume continues {folder}")
@@ -113,40 +94,6 @@ def run(
     if not quiet:
         print(result)
     return result
-
-
-@contextmanager
-def _place(on: str | None, width: int) -> Iterator[tuple[Executor, Callable[[_Running], None]]]:
-    """Yield where notebooks run, each in a kernel, and how those that are running are ended.
-
-    That is this machine, for so many at a time, or the cluster of an address.
-    """
-    if on is None:
-        with ThreadPoolExecutor(width) as pool:
-            yield pool, _kill
-        return
-    if not on.startswith(_DASK) or on == _DASK:
-        raise ValueError(
-            f"--on {on!r}: write dask: and the scheduler's address, dask:tcp://host:8786"
-        )
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise ValueError("--on dask: needs Dask: pip install 'pipekit[dask]'") from error
-    with Client(on.removeprefix(_DASK), timeout=_ANSWER_S, set_as_default=False) as client:
-        # A notebook has effects: a worker that is lost is not replaced by another one's attempt.
-        yield client.get_executor(pure=False, retries=0), _cancel
-
-
-def _kill(running: _Running) -> None:
-    while wait(running, timeout=0.1).not_done:
-        kill_kernels()  # again and again: one may just have been starting
-
-
-def _cancel(running: _Running) -> None:
-    """Take back what no worker elsewhere has begun."""
-    for future in running:
-        future.cancel()
 
 
 @contextmanager
@@ -165,17 +112,11 @@ def _ending_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _execute_all(
-    batch: BatchRun,
-    scale: str,
-    width: int,
-    quiet: bool,
-    place: Executor,
-    stop: Callable[[_Running], None],
-) -> None:
+def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool) -> None:
     """Execute what is to do: together what may, and then one by one what must run alone."""
     todo, total = batch.todo, len(batch.jobs)
-    with tqdm(total=total, initial=total - len(todo), unit="notebook", disable=quiet) as bar:
+    bar = tqdm(total=total, initial=total - len(todo), unit="notebook", disable=quiet)
+    with bar, ThreadPoolExecutor(width) as pool:
         for alone, at_a_time in ((False, width), (True, 1)):
             waiting = deque(job for job in todo if job.alone is alone)
             running: dict[Future[NotebookResult], NotebookJob] = {}
@@ -184,19 +125,18 @@ def _execute_all(
                     while waiting and len(running) < at_a_time:
                         job = waiting.popleft()
                         batch.prepare(job)
-                        there = replace(job, notebook=job.notebook.resolve())
-                        running[place.submit(execute, there, scale, batch.folder)] = job
+                        running[pool.submit(execute, job, scale, batch.folder)] = job
                     bar.set_description(", ".join(_step(batch.folder, j) for j in running.values()))
                     for future in wait(running, _LOOK_S, return_when=FIRST_COMPLETED).done:
                         batch.add(running.pop(future), future.result())
                         bar.update()
             except BaseException:  # Ctrl-C, or a full disk: no kernel may be left behind
-                stop(running)
+                while wait(running, timeout=0.1).not_done:
+                    kill_kernels()  # again and again: one may just have been starting
                 raise
 
 
 def _step(folder: Path, job: NotebookJob) -> str:
-    """Return a notebook's name, and how far it says it is."""
     try:
         step = read_text(told(folder / f"{job.name}.ipynb"))
     except FileNotFoundError:  # it begins, or has just ended

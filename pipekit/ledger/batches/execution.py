@@ -27,8 +27,7 @@ from pipekit.ledger.batches.experiment import NotebookJob
 from pipekit.ledger.batches.runs import NotebookResult
 from pipekit.progress import RELAY
 
-INJECTED = "injected-parameters"
-"""papermill's tag of the cell with the values that a run chose."""
+INJECTED = "injected-parameters"  # papermill's tag of the cell with the values that a run chose
 
 SOCKET_PATH_BYTES = 103  # of a Unix socket: the least that any system allows
 
@@ -37,8 +36,7 @@ def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
     """Execute a notebook in a run's folder; whatever it does ends in the result.
 
     Beside the executed copy, that of a failed notebook too, lies its page for browsers. What it
-    prints goes to ``<name>.log`` as well, line by line, for whoever watches; how far it is goes to
-    :func:`told`.
+    prints goes to ``<name>.log`` as well, and how far it is to :func:`told`.
     """
 
     def started_cell(cell: nbformat.NotebookNode, cell_index: int) -> None:
@@ -91,11 +89,7 @@ def told(executed: Path) -> Path:
 
 
 def write_page(executed: Path) -> Path:
-    """Write ``<executed>.html``, which follows the reader's light or dark; return its path.
-
-    Code that the notebook hides is folded, and figures are their SVGs. Nothing is loaded from a
-    network, but MathJax for a notebook with formulas. :func:`.links.anchor` finds a cell.
-    """
+    """Write ``<executed>.html``, its hidden code folded, its figures as SVGs; return its path."""
     from nbconvert import HTMLExporter  # here, since it takes a second that no report needs
 
     exporter = HTMLExporter(
@@ -140,9 +134,8 @@ def _in_one_line(failure: Exception) -> str:
 class ThisInterpreter(KernelManager):
     """Starts a kernel in this very Python, and speaks to it through Unix sockets.
 
-    A kernel called "python3" may be another environment's, from the user's Jupyter settings.  TCP
-    ports are chosen before the kernel opens them, and another one that starts at the same time may
-    take one in between.
+    A kernel called "python3" may be another environment's, from the user's Jupyter settings, and
+    another kernel may take a TCP port between its choice and its opening.
     """
 
     @default("connection_file")

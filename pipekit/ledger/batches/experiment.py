@@ -15,10 +15,10 @@ An experiment file is YAML::
           lr: [0.01, 0.1]            # a scale that sets it (quick: {lr: 0.1}) does not vary it
           method: {ours: "2bw", theirs: "pipedream"}    # labels, where a value says little
 
-Everything is checked before anything runs, because a batch may take a night: a parameter must be
-assigned in the notebook's cell tagged ``parameters``, or it would be set and never used, and be in
-the range that its comment there says (:mod:`pipekit.ledger.batches.ranges`).  So must ``scale`` and
-``results_dir`` (the folder for the notebook's own files), which every notebook gets.
+Everything is checked before anything runs: a parameter must be assigned in the notebook's cell
+tagged ``parameters``, and be in the range that its comment there says
+(:mod:`pipekit.ledger.batches.ranges`).  So must ``scale`` and ``results_dir`` (the folder for the
+notebook's own files), which every notebook gets.
 """
 
 import ast
@@ -39,12 +39,10 @@ from pipekit.ledger.batches import ranges
 from pipekit.reading import parse_json, read_json, read_text
 
 SCALES = ("quick", "full")
-GIVEN = ("scale", "results_dir")
-"""Parameters that the batch runner sets in every notebook."""
+GIVEN = ("scale", "results_dir")  # parameters that the batch runner sets in every notebook
 
 _NAME = re.compile(r"\w[\w -]{0,99}")
-_LABEL = 40
-"""Characters of a grid's value in the name of its notebook."""
+_LABEL = 40  # characters of a grid's value in the name of its notebook
 
 Point = tuple[tuple[str, str, Any], ...]
 """A combination of a grid: parameter, label and value of each of its axes."""
@@ -52,22 +50,17 @@ Point = tuple[tuple[str, str, Any], ...]
 
 @dataclass(frozen=True)
 class NotebookJob:
-    """One notebook with its parameters at the chosen scale, ``GIVEN`` not among them.
-
-    ``sha256`` is the notebook file's, in hex; ``alone`` means that nothing may run beside it.
-    ``point`` are the parameters that its grid has chosen, by the labels of their values; ``entry``
-    is the name of the notebook before the grid gave it one of its own.
-    """
+    """One notebook with its parameters at the chosen scale, ``GIVEN`` not among them."""
 
     name: str
     notebook: Path
     parameters: dict[str, Any]
     cells: int
-    sha256: str
+    sha256: str  # of the notebook's file, in hex
     cell_timeout_s: int
-    alone: bool
-    entry: str
-    point: tuple[tuple[str, str], ...]
+    alone: bool  # nothing may run beside it
+    entry: str  # its name before a grid gave it one of its own
+    point: tuple[tuple[str, str], ...]  # parameters that the grid has chosen, by their labels
 
 
 @dataclass(frozen=True)
@@ -88,10 +81,7 @@ class Experiment:
 
 
 def load_all(files: Sequence[Path], scale: str = "quick") -> Experiment:
-    """Read and check experiment files that are run together, as one experiment.
-
-    A ValueError is one sentence that names the file, and what to change in it.
-    """
+    """Read and check experiment files that are run together, as one; else a ValueError."""
     experiments = [load(file, scale) for file in files]
     owner: dict[str, Path] = {}
     for file, experiment in zip(files, experiments, strict=True):
@@ -170,22 +160,16 @@ def _jobs(
                 raise ValueError(f"{where}: {error}") from None
     if given := sorted({*GIVEN} & {*parameters, *entry.grid}):
         raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
-    one = NotebookJob(
-        name=name,
-        notebook=path,
-        parameters=parameters,
-        cells=len(notebook.cells),
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-        cell_timeout_s=file.cell_timeout_s,
-        alone=entry.alone,
-        entry=name,
-        point=(),
-    )
     return [
-        replace(
-            one,
+        NotebookJob(
             name="-".join([name, *(label for _, label, _ in point)]),
+            notebook=path.resolve(),
             parameters=each,
+            cells=len(notebook.cells),
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            cell_timeout_s=file.cell_timeout_s,
+            alone=entry.alone,
+            entry=name,
             point=tuple((name, label) for name, label, _ in point),
         )
         for point, each in zip(points, chosen, strict=True)

@@ -6,19 +6,16 @@ A line of the cell tagged ``parameters`` ends with the range, if it has one::
     scale: str = "quick"  # what the experiment file chose [quick | full]
 
 ``[a, b]`` are a least and a greatest number, ``[x | y]`` the only values.  Of a text, such as
-``"0.03 0.1"``, either says it of every word; a number in it is whole if the range's are written
-without a point.
+``"0.03 0.1"``, either says it of every word.
 """
 
 import ast
-import io
 import re
-import tokenize
 from dataclasses import dataclass
 from typing import Any
 
-_BETWEEN = re.compile(r"\[(-?[\d.]+), (-?[\d.]+)\]$")
-_ONE_OF = re.compile(r"\[([^][|]+(?: \| [^][|]+)+)\]$")
+_BETWEEN = r"\[(-?[\d.]+), (-?[\d.]+)\]"
+_ONE_OF = r"\[[^][|]+(?: \| [^][|]+)+\]"
 _TYPES: dict[str, tuple[type, str]] = {
     "bool": (bool, "True or False"),
     "int": (int, "a whole number"),
@@ -28,38 +25,12 @@ _TYPES: dict[str, tuple[type, str]] = {
 
 
 @dataclass(frozen=True)
-class Range:
-    """Numbers between two ``ends``, or the values that its ``text`` lists."""
-
-    text: str
-    ends: tuple[float, float] | None
-
-    @classmethod
-    def of(cls, comment: str) -> "Range | None":
-        """Return the range at the end of a comment, if there is one."""
-        if found := _BETWEEN.search(comment):
-            number = float if "." in found[0] else int
-            return cls(found[0], (number(found[1]), number(found[2])))
-        return cls(found[0], None) if (found := _ONE_OF.search(comment)) else None
-
-    def allows(self, value: Any) -> bool:
-        """Return whether a value is one of them; nan is in no range."""
-        if self.ends is None:
-            return str(value) in self.text[1:-1].split(" | ")
-        low, high = self.ends
-        try:
-            return bool(low <= type(low)(value) <= high)
-        except ValueError:
-            return False
-
-
-@dataclass(frozen=True)
 class Parameter:
-    """A parameter of a notebook: its name, its type, and its range, None if the line has none."""
+    """A parameter of a notebook, of a kind, with the brackets at the end of its comment, if any."""
 
     name: str
     kind: str
-    range: Range | None
+    range: str
 
     def check(self, value: Any) -> None:
         """Refuse a value of another type, or out of the range, by a ValueError."""
@@ -68,10 +39,27 @@ class Parameter:
         if not (type(value) is kind or (kind is float and whole)):
             raise ValueError(f"the parameter {self.name} must be {in_words}, not {value!r}")
         each = value.split() if isinstance(value, str) else [value]
-        if self.range is not None and not (each and all(map(self.range.allows, each))):
+        if self.range and not (each and all(map(self._allows, each))):
             raise ValueError(
-                f"the parameter {self.name} is {value!r}, outside its range: {self.range.text}"
+                f"the parameter {self.name} is {value!r}, outside its range: {self.range}"
             )
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The least and the greatest number; None unless the range has them."""
+        found = re.fullmatch(_BETWEEN, self.range)
+        number = float if "." in self.range else int
+        return (number(found[1]), number(found[2])) if found else None
+
+    def _allows(self, value: Any) -> bool:
+        """Return whether the range has a value; nan is in none."""
+        if self.ends is None:
+            return str(value) in self.range[1:-1].split(" | ")
+        low, high = self.ends
+        try:
+            return bool(low <= type(low)(value) <= high)
+        except ValueError:
+            return False
 
 
 def read(source: str) -> dict[str, Parameter]:
@@ -80,14 +68,13 @@ def read(source: str) -> dict[str, Parameter]:
     Parameters of other types are passed over, and brackets with other words hold no range. Source
     that is not Python is a SyntaxError.
     """
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
-    found = {}
+    lines, found = re.split("\r\n?|\n", source), {}
     for statement in ast.parse(source).body:
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
         name, kind = statement.target.id, ast.unparse(statement.annotation)
-        if kind in _TYPES:
-            comment = comments.get(statement.end_lineno or 0, "")
-            found[name] = Parameter(name, kind, Range.of(comment))
+        if kind in _TYPES and statement.end_lineno:
+            comment = lines[statement.end_lineno - 1].encode()[statement.end_col_offset or 0 :]
+            ranges = re.search(f"({_BETWEEN}|{_ONE_OF})$", comment.decode())
+            found[name] = Parameter(name, kind, ranges[0] if ranges else "")
     return found

@@ -1,8 +1,4 @@
-"""A batch's folder: its record after every notebook, and where an interrupted batch is continued.
-
-The record ``provenance.json`` is replaced as a whole whenever a notebook ends, so that a batch may
-be killed at any moment: the record then lists what was complete.
-"""
+"""A batch's folder: its record, replaced after every notebook, and where a batch is continued."""
 
 import fcntl
 import shutil
@@ -22,15 +18,11 @@ from pipekit.reading import read_json, read_table
 RECORD = "provenance.json"
 KEPT = "trainings"
 """The folder among a notebook's files that outlives an interruption: of its finished trainings."""
-GRID = "grid.csv"
-"""The file among them with the numbers of one run of a grid."""
+GRID = "grid.csv"  # the file among them with the numbers of one run of a grid
 
 
 class NotebookResult(BaseModel, frozen=True):
-    """What became of one notebook in a run's ``folder``: wall seconds, and its error, if any.
-
-    ``sha256`` is that of the notebook's file; ``commit`` that of the process which ran it.
-    """
+    """What became of one notebook in a run's ``folder``, of its file's ``sha256``, at a commit."""
 
     name: str
     seconds: float
@@ -39,22 +31,9 @@ class NotebookResult(BaseModel, frozen=True):
     commit: str | None = None
     folder: Path = Field(default=Path(), exclude=True)
 
-    @property
-    def notebook(self) -> Path:
-        """The executed copy."""
-        return self.folder / f"{self.name}.ipynb"
-
-    @property
-    def files(self) -> Path:
-        """The folder of its own files."""
-        return self.folder / self.name
-
 
 class BatchRun:
-    """The notebooks of an experiment that are complete in a folder, and those still to run.
-
-    Complete are those that ended there without an error, if file and parameters are the same now.
-    """
+    """The notebooks of an experiment that are complete in a folder, and those still to run."""
 
     def __init__(self, folder: Path, experiment: Experiment) -> None:
         self.folder = folder
@@ -107,10 +86,7 @@ class BatchRun:
             self._gather(job.entry)
 
     def _gather(self, entry: str) -> None:
-        """Write ``<entry>.csv``: all rows that the runs of a grid have left, with their labels.
-
-        A column of a run's own that is called as a parameter stays as it is.
-        """
+        """Write ``<entry>.csv``: all rows that the runs of a grid have left, with their labels."""
         runs = [job for job in self.jobs if job.entry == entry]
         found = []
         for job in runs:
@@ -136,11 +112,9 @@ def new(results: Path) -> Path:
 
 
 def unfinished(results: Path, experiment: Experiment) -> tuple[Path | None, str]:
-    """Find the newest run of the same notebooks at the same scale, if it can be continued.
+    """Return the newest run of the same notebooks at the same scale, if it can be continued.
 
-    Returns its folder, and in words which newer records are damaged, so that nobody knows of what
-    they are; or None, and why: there is no such run, every notebook ended without an error, or a
-    process is still at it.
+    With its folder it says which newer records are damaged; with None, why there is no such run.
     """
     names, damaged = {job.name for job in experiment.jobs}, []
     for folder in sorted((file.parent for file in results.glob(f"*/{RECORD}")), reverse=True):
@@ -164,10 +138,7 @@ def unfinished(results: Path, experiment: Experiment) -> tuple[Path | None, str]
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a run's folder; the system unlocks it if this process is killed.
-
-    A folder that another process has is a BlockingIOError.
-    """
+    """Keep other processes out of a run's folder; one that another has is a BlockingIOError."""
     with (folder / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -37,7 +37,7 @@ def links(record: Record, folder: Path) -> list[Link]:
     if record.figure is not None:
         numbers = record.folder / Path(record.figure).with_suffix(".csv").name
         if numbers.exists():
-            found.append(_link(numbers, folder, numbers.name))
+            found.append(Link(_address(numbers, folder), numbers.name))
     return found
 
 
@@ -46,19 +46,19 @@ def anchor(cell: str) -> str:
     return f"cell-id={cell}"
 
 
-def _link(path: Path, folder: Path, text: str, fragment: str = "") -> Link:
-    return Link(Path(os.path.relpath(path, folder.resolve())).as_posix() + fragment, text)
+def _address(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder.resolve())).as_posix()
 
 
 def _cell(executed: Path, claim: str, folder: Path) -> Link:
     """Return a link to the cell of a claim, on the notebook's page if it has one."""
     page = executed.with_suffix(".html")
-    shown = page if page.exists() else executed
+    address = _address(page if page.exists() else executed, folder)
     if claim not in _cells(executed):
-        return _link(shown, folder, executed.name)
+        return Link(address, executed.name)
     number, id = _cells(executed)[claim]
-    fragment = f"#{anchor(id)}" if shown is page else ""
-    return _link(shown, folder, f"{executed.name}, cell {number}", fragment)
+    fragment = f"#{anchor(id)}" if page.exists() else ""
+    return Link(address + fragment, f"{executed.name}, cell {number}")
 
 
 @functools.cache
@@ -77,7 +77,6 @@ def _cells(executed: Path) -> Mapping[str, tuple[int, str]]:
 
 
 MACHINE = "python", "torch", "pipekit", "platform", "cpu", "cores", "memory_gb", "gpus"
-"""What a record's provenance says of the machine, which many records share."""
 _PICTURES = {".svg", ".png"}
 
 
@@ -90,11 +89,6 @@ class Group:
     outcomes: tuple[Outcome, ...]
 
     @property
-    def paper(self) -> str:
-        """The paper of its claims."""
-        return self.outcomes[0].claim.paper
-
-    @property
     def heading(self) -> str:
         """The tables and figures that its claims stand at, or else the first one's place."""
         found = dict.fromkeys(_place(outcome.claim) for outcome in self.outcomes)
@@ -103,11 +97,7 @@ class Group:
 
 
 def destination(folder: Path) -> Path:
-    """Return the folder that gets the report: a run's own, the newest run's of many, or itself.
-
-    A run is a folder with ``provenance.json``, as :func:`pipekit.ledger.batches.batch.run` leaves
-    it.
-    """
+    """Return the folder that gets the report: a run's own, the newest run's of many, or itself."""
     if (folder / "provenance.json").exists():
         return folder
     runs = sorted(path.parent for path in folder.glob("*/provenance.json"))
@@ -117,15 +107,17 @@ def destination(folder: Path) -> Path:
 def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     """Write ``report.html``, and as CSV report, scores, kinds, what_if, printed; return the first.
 
-    The page loads nothing from a network; its figures and links are files of the runs, where they
-    lie: who moves the page moves its folder.
+    The page's figures and links are files of the runs, where they lie.
     """
     groups, tried, counted = _groups(outcomes), experiments(outcomes), scores(outcomes)
     page = template("page.html.j2").render(
-        papers={paper: [*own] for paper, own in groupby(groups, lambda group: group.paper)},
+        papers={
+            paper: [*own]
+            for paper, own in groupby(groups, lambda group: group.outcomes[0].claim.paper)
+        },
         tables=printed_tables(outcomes),
         ours=ours,
-        sources={g.anchor: _source(g.figure, folder) for g in groups if g.figure},
+        sources={g.anchor: _address(g.figure, folder) for g in groups if g.figure},
         causes=_causes(outcomes),
         what_if=changes(tried).to_dict("records"),
         scores=counted.to_dict("records"),
@@ -142,21 +134,13 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     )
     html = folder / "report.html"
     html.write_text(page, encoding="utf-8")
-    frame(outcomes).to_csv(folder / "report.csv", index=False)
-    counted.to_csv(folder / "scores.csv", index=False)
-    kinds(outcomes).to_csv(folder / "kinds.csv", index=False)
-    tried.to_csv(folder / "what_if.csv", index=False)
-    cells(outcomes).to_csv(folder / "printed.csv", index=False)
+    tables = {"report": frame(outcomes), "scores": counted, "kinds": kinds(outcomes)}
+    for name, table in (tables | {"what_if": tried, "printed": cells(outcomes)}).items():
+        table.to_csv(folder / f"{name}.csv", index=False)
     return html
 
 
-def _source(figure: Path, folder: Path) -> str:
-    """Return the address of a figure's file, from the page."""
-    return Path(os.path.relpath(figure, folder.resolve())).as_posix()
-
-
 def _groups(outcomes: Iterable[Outcome]) -> list[Group]:
-    """Return the groups in the order in which the papers make their first claims."""
     shared: dict[tuple[str, Path | str], list[Outcome]] = {}
     for outcome in outcomes:
         together = _figure(outcome) or _place(outcome.claim)
@@ -185,7 +169,6 @@ def _place(claim: Claim) -> str:
 
 
 def _figure(outcome: Outcome) -> Path | None:
-    """Return the file of the figure that a claim's record names, if it is there."""
     if outcome.record is None or outcome.record.figure is None:
         return None
     path = outcome.record.folder / Path(outcome.record.figure).name
@@ -193,7 +176,6 @@ def _figure(outcome: Outcome) -> Path | None:
 
 
 def _machines(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return the machines that recorded a value, each in a line."""
     origins = [outcome.record.provenance for outcome in outcomes if outcome.record is not None]
     return sorted({", ".join(f"{key} {origin.get(key)}" for key in MACHINE) for origin in origins})
 

@@ -41,15 +41,12 @@ class PrintedRow:
 
 @dataclass(frozen=True)
 class PrintedTable:
-    """A paper's table of which at least one cell is judged here.
-
-    ``common`` are the conditions of all rows, ``units`` those of the columns, by their headings.
-    """
+    """A paper's table of which at least one cell is judged here."""
 
     paper: str
     name: str
-    common: str
-    units: dict[str, str]
+    common: str  # the conditions of all rows
+    units: dict[str, str]  # of the columns, by their headings
     rows: tuple[PrintedRow, ...]
 
     @property
@@ -86,8 +83,7 @@ def cells(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 def ours(outcome: Outcome) -> str:
     """Return our value of a cell as text: its own number, with the digits that the paper prints.
 
-    Of several numbers it is the one that the criterion compares with the printed one.  A value of
-    another quantity is followed by the ledger's words for it.
+    A value of another quantity is followed by the ledger's words for it.
     """
     claim, record = outcome.claim, outcome.record
     if record is None:
@@ -113,7 +109,6 @@ def because(outcome: Outcome) -> tuple[str, str]:
 
 
 def _changed(outcome: Outcome) -> Cause | None:
-    """Return the experiment that explains a miss, if one does."""
     causes = outcome.record.causes if outcome.record else ()
     return next((each for each in causes if each.name == outcome.cause), None)
 
@@ -165,7 +160,6 @@ def _own(claim: Claim, value: Any) -> float | None:
 
 
 def _as_printed(claim: Claim, number: float) -> str:
-    """Return a number of ours with the decimals and the suffix of the paper's."""
     form = _PRINTED.fullmatch(claim.value)
     assert form is not None
     return f"{number / _SUFFIXES[form[2]]:z,.{len(form[1])}f}{form[2]}"

@@ -23,19 +23,15 @@ TITLES = {
     "adapipe": "AdaPipe",
 }
 
-NAMED_CAUSES = 3
-"""In the sentence of causes; the others are counted."""
+NAMED_CAUSES = 3  # in the sentence of causes; the others are counted
 NOTHING = "No claim is judged yet: cards appear here as the cells below run."
 
 
 def scoreboard(outcomes: Iterable[Outcome]) -> str:
-    """Return the recorded claims as HTML for a notebook's output, in its colours, light or dark.
-
-    The papers' tables come first, then misses and what is undecided; all else is folded.
-    """
+    """Return the recorded claims as HTML for a notebook's output, in its colours, light or dark."""
     every = [*outcomes]
     recorded, tables = [o for o in every if o.record is not None], printed_tables(every)
-    inside = set[str]().union(*(table.claims for table in tables))
+    inside = {id for table in tables for id in table.claims}
     cells = [outcome for outcome in recorded if outcome.claim.id in inside]
     having = {
         status: [o for o in recorded if o.status is status and o not in cells] for status in Status

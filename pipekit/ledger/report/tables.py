@@ -1,8 +1,4 @@
-"""The report as tables: a row a claim, a row a paper, and what becomes of claims by one change.
-
-The experiments that were made to explain misses (:class:`pipekit.ledger.outcomes.Cause`) are also
-made where a claim is met.  A change that explains a miss and breaks as many passes explains little.
-"""
+"""The report as tables: a row a claim, a row a paper, and what becomes of claims by one change."""
 
 import json
 from collections.abc import Iterable
@@ -10,16 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipekit.ledger.outcomes import (
-    BROKEN,
-    NEARED,
-    STILL_MET,
-    STILL_MISSED,
-    TURNED,
-    Outcome,
-    Status,
-    show,
-)
+from pipekit.ledger.outcomes import BECOMES, BROKEN, TURNED, Outcome, Status, show
 
 
 def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
@@ -30,8 +17,7 @@ def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 def scores(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """Return a row a paper, in the ledger's order, and one for all: how many claims are of a kind.
 
-    That is each status; ``claims``; ``met after``, the passes whose criterion was written when
-    values were known; and ``weakly decided``, by a weaker kind of number than the claim wants.
+    ``met after`` are the passes whose criterion was written when values were known.
     """
     each = [
         {
@@ -65,10 +51,7 @@ def kinds(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 
 
 def experiments(outcomes: Iterable[Outcome]) -> pd.DataFrame:
-    """Return a row for each cause tried on a decided claim: what was done instead, and its value.
-
-    Column becomes is that of :attr:`Outcome.tried`.
-    """
+    """Return a row for each cause of :attr:`Outcome.tried`: what was done, and ours then."""
     rows = [
         {
             "paper": outcome.claim.paper,
@@ -90,12 +73,8 @@ def experiments(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 
 
 def changes(tried: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a cause, by :func:`experiments`: its claims, what becomes of them, and the net.
-
-    Net is turned minus broken; the most helpful cause is first.
-    """
-    becomes = [TURNED, NEARED, STILL_MISSED, STILL_MET, BROKEN]
-    counts = pd.crosstab(tried["cause"], tried["becomes"]).reindex(columns=becomes, fill_value=0)
+    """Return a row a cause: what becomes of its claims, and the net: turned minus broken."""
+    counts = pd.crosstab(tried["cause"], tried["becomes"]).reindex(columns=[*BECOMES], fill_value=0)
     counts.insert(0, "claims", counts.sum(axis="columns"))
     counts["net"] = counts[TURNED] - counts[BROKEN]
     ordered = counts.sort_values(["net", TURNED], ascending=False, kind="stable")
@@ -123,7 +102,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "repeats": json.dumps(record.repeats) if record.repeats else None,
         "contradiction": record.contradiction or None,
         "our_note": record.note,
-        "notebook": record.notebook,
+        "notebook": record.folder.name,
         "figure": record.figure,
         **{key: record.provenance.get(key) for key in origin},
     }

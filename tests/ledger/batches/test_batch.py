@@ -98,8 +98,7 @@ def test_one_failure_does_not_stop_the_others_and_all_is_recorded(
 
     # Executed copies, of the failed notebook too; both signed.
     for result in batch.notebooks:
-        copy = nbformat.read(result.notebook, as_version=4)
-        assert result.notebook == batch.folder / f"{result.name}.ipynb"
+        copy = nbformat.read(result.folder / f"{result.name}.ipynb", as_version=4)
         assert NotebookNotary().check_signature(copy)
     assert "ZeroDivisionError" in (batch.folder / "bad.ipynb").read_text()
     assert "parameters of this run" in (batch.folder / "good.html").read_text()
@@ -219,9 +218,9 @@ def test_a_long_cell_says_in_the_runners_bar_how_far_it_is_and_not_in_the_notebo
     monkeypatch.setattr("pipekit.ledger.batches.batch.tqdm", Bar)
     (result,) = run(experiment(tmp_path, "long"), results=runs).notebooks
     assert result.error is None
-    copy = nbformat.read(result.notebook, as_version=4)
+    copy = nbformat.read(result.folder / f"{result.name}.ipynb", as_version=4)
     assert [cell.outputs for cell in copy.cells if "outputs" in cell] == [[], [], []]
-    assert not list(result.notebook.parent.glob("*.progress"))
+    assert not list(result.folder.glob("*.progress"))
 
 
 def test_a_failed_or_changed_notebook_is_run_again_and_no_other(
@@ -336,30 +335,3 @@ def test_a_new_run_has_the_named_notebooks_and_says_how_to_continue_the_unfinish
     assert second.folder != first.folder
     line = capfd.readouterr().out.splitlines()[0]
     assert line == f"this is a new run; --resume continues the unfinished one, {first.folder}"
-
-
-@pytest.mark.parametrize("on", ["slurm:here", "dask:"])
-def test_a_place_that_nobody_knows_is_refused(tmp_path: Path, notebook: Notebook, on: str) -> None:
-    notebook("good", WORKS)
-    with pytest.raises(ValueError, match="write dask: and the scheduler's address"):
-        run(experiment(tmp_path, "good"), on=on, results=tmp_path / "runs", quiet=True)
-
-
-@pytest.mark.long
-def test_a_dask_cluster_runs_the_same_batch(
-    tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    distributed = pytest.importorskip("distributed", reason="pip install 'pipekit[dask]'")
-    notebook("bad", "1 / 0")
-    notebook("good", WORKS)
-    file = experiment(tmp_path, "bad", "good")
-    monkeypatch.chdir(tmp_path)
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, worker_dashboard_address=None
-    ) as cluster:
-        on = f"dask:{cluster.scheduler_address}"
-        batch = run(Path(file.name), scale="full", on=on, jobs=2, results=Path("runs"), quiet=True)
-    bad, good = batch.notebooks
-    assert bad.error == "In [3], line 1: ZeroDivisionError: division by zero"
-    assert good.error is None
-    assert json.loads((batch.folder / "good" / "seen.json").read_text())["cwd"] == str(tmp_path)
