@@ -41,9 +41,8 @@ Step = Callable[[Tensor, Tensor], None]
 def measure(link: str | None, rows: int, steps: int, repeats: int) -> pd.DataFrame:
     """Train on two workers behind links of a rate, "300mbit" as ``tc`` writes it, or None.
 
-    Returns the seconds from one update to the next, by ``way`` and ``turn`` (each way takes
-    ``steps`` in a row, in ``repeats`` turns), and those of each transfer of ``TRANSFERRED_BYTES``
-    between the workers. Without network namespaces it is an OSError.
+    Returns the seconds from one update to the next, by ``way`` and ``turn``, and those of each
+    transfer of ``TRANSFERRED_BYTES``. Without network namespaces it is an OSError.
     """
     taken = namespaces.call(train, WORKERS, link, rows, steps, repeats)
     frame = pd.DataFrame(taken, columns=["way", "turn", "seconds"])
@@ -67,7 +66,6 @@ def network() -> nn.Sequential:
 
 
 def timed(step: Step, batches: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
-    """Return the seconds from each update to the next."""
     updates = []
     for inputs, targets in batches:
         step(inputs, targets)
@@ -90,7 +88,6 @@ def step_of(model: nn.Module, before_update: Callable[[nn.Module], None] | None 
 
 
 def average_gradients(model: nn.Module) -> None:
-    """Replace a model's gradients by their mean over the workers."""
     for parameter in model.parameters():
         assert parameter.grad is not None
         dist.all_reduce(parameter.grad)

@@ -74,12 +74,10 @@ def minibatch(model: nn.Sequential, sample: Tensor) -> dict[str, float]:
 def pair_of_runs(
     build: Build, sample: Tensor, minibatches: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the profile runs of two equal workers: processes of one core at a time.
+    """Return the profile runs of two equal workers: processes that take turns on each core.
 
-    They take turns, minibatch by minibatch, on one core after the other, so that both meet whatever
-    else a machine does. Where a process lies in memory has a part in its times: another pair is of
-    new processes.  A run has a row a minibatch, and the columns of :func:`minibatch`; ``build`` is
-    a function of a module.
+    A run has a row a minibatch, and the columns of :func:`minibatch`; ``build`` is a function of a
+    module.
     """
     before, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
     os.environ.update(KEEP_MEMORY)
@@ -130,7 +128,6 @@ class Problem(NamedTuple):
     bandwidth: float
 
     def plan(self) -> Plan:
-        """Return what pipekit's planner answers."""
         return pipedream(self.profile, flat(self.machines, self.bandwidth), optimizer_states=0)
 
     def stage_s(self, first: int, stop: int, replicas: int) -> float:
