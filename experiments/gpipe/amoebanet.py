@@ -30,11 +30,7 @@ STEM = 3
 
 
 def profile(layers: int, filters: int, rows: int, pixels: int, classes: int = 1000) -> Profile:
-    """Return the bytes of AmoebaNet-D (L, F) in float32, with the unit of time as seconds.
-
-    Memory depends on the order of a worker's tasks, which the schedule gives, and not on times: a
-    forward takes 1 s here and a backward 2 s.
-    """
+    """Return the bytes of AmoebaNet-D (L, F) in float32; a forward takes 1 s, a backward 2 s."""
     distinct = min(layers, DISTINCT)
     known = [_profiled(distinct, f, rows, pixels, classes) for f in (8, 16, 24)]
     mixed = [_at(filters, same) for same in zip(*(one.layers for one in known), strict=True)]
@@ -72,9 +68,8 @@ REDUCTION = "3x3", "separable 5x5", "separable 3x3", "1x1"
 def parameters_b(layers: int, filters: int, classes: int = 1000) -> int:
     """Return the number of trained parameters of AmoebaNet-B (L, F) (section 4.3.2).
 
-    The network is not among our models; its parameters follow from its cells as Real et al.'s
-    TensorFlow program has them (github.com/tensorflow/tpu, models/official/amoeba_net,
-    "amoeba_net_b").  An auxiliary head, with which 557 million may be printed, is not counted.
+    By its cells as Real et al.'s TensorFlow program has them (github.com/tensorflow/tpu,
+    models/official/amoeba_net, "amoeba_net_b"), without an auxiliary head.
     """
     channels = last = before = filters // 4
     total = _convolution(3, channels, 9)
@@ -108,8 +103,8 @@ def _convolution(before: int, after: int, kernel: int = 1) -> int:
 def reductions() -> pd.DataFrame:
     """Return how a convolution's output and weights change with a reduction (section 3.3).
 
-    Compared are convolutions that stand at the same place before and after a reduction: those of
-    the last blocks of ResNet-101's stages, and of the last normal cells of AmoebaNet-D's groups.
+    Compared are those at the same place of the last blocks of ResNet-101's stages, and of the last
+    normal cells of AmoebaNet-D's groups.
     """
 
     def sizes(layer: nn.Module, _: Tensor, output: Tensor) -> tuple[int, int]:

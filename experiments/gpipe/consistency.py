@@ -102,9 +102,8 @@ def moving_averages(
 ) -> dict[str, float]:
     """Return how far moving averages are from those of whole minibatches, each counted once.
 
-    "own" is the largest relative difference of a layer's averages from those of ordinary batch norm
-    on the layer's own inputs, unsplit; "unsplit" that from the wholly unsplit network, whose later
-    layers get other inputs; "counted" how often a minibatch counted, the farthest from 1.
+    "own" is the largest relative difference from ordinary batch norm on the layer's own inputs,
+    "unsplit" that from the wholly unsplit network; "counted" how often a minibatch counted.
     """
     watched = with_batch_norm()
     inputs = [noted([watched[number]], _first_input) for number in NORMS]

@@ -71,12 +71,10 @@ class Column:
 
     @property
     def network(self) -> Profile:
-        """The bytes of its network, for a microbatch of section 4.1's images."""
         return amoebanet.profile(self.layers, self.filters, MINIBATCH // MICROBATCHES, PIXELS)
 
     @property
     def counted(self) -> int:
-        """The network's parameters."""
         return round(self.network.parameter_bytes / 4)
 
 
@@ -132,7 +130,6 @@ Size = tuple[int, int, int]
 
 
 def profiled(scenario: Scenario, size: Size) -> Profile:
-    """Return the network's bytes, from shapes alone."""
     layers, filters, pixels = size
     return amoebanet.profile(layers, filters, scenario.rows, pixels, CLASSES)
 

@@ -56,7 +56,6 @@ def block_flops(network: GPTLayout) -> tuple[int, int]:
 
 
 def logit_flops(network: GPTLayout) -> tuple[int, int]:
-    """Return the same of the last layer."""
     return _flops(_one_block(network)[-1], network.hidden)
 
 
@@ -134,8 +133,8 @@ def messages(schedule: Schedule, device: int | None = None) -> int:
 def seconds(m: int, v: int, scatter_gather: bool = True, waits: bool = False) -> float:
     """Return how long GPT-3 takes for m microbatches of one sequence each (5.3.2, 5.7; simulated).
 
-    Without the scatter/gather optimization each GPU sends the whole of what its stage gives, else
-    its t-th part (4.1). ``waits``: a device computes nothing while it sends.
+    Without scatter/gather each GPU sends the whole of what its stage gives, else its t-th part
+    (4.1). ``waits``: a device computes nothing while it sends.
     """
     forward = GPT_3.layers * block_flops(GPT_3)[0] / (P * v * T * FLOPS)
     sent_bytes = 2 * S * GPT_3.hidden / (T if scatter_gather else 1)
@@ -148,5 +147,4 @@ def seconds(m: int, v: int, scatter_gather: bool = True, waits: bool = False) ->
 
 
 def gain(m: int, v: int, **how: bool) -> float:
-    """Return by how many percent interleaving raises GPT-3's throughput."""
     return 100 * (seconds(m, 1, **how) / seconds(m, v, **how) - 1)

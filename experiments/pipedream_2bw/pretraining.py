@@ -40,7 +40,6 @@ class Movement:
 
     @property
     def relative(self) -> list[float]:
-        """The relative movement of each update, in the 2-norm."""
         stages = (zip(*squares, strict=True) for _, squares in sorted(self._squares.items()))
         return [math.sqrt(sum(moved) / sum(size)) for moved, size in stages]
 
@@ -113,7 +112,6 @@ class PreTraining(AdamRecipe):
             )
 
     def build(self) -> nn.Sequential:
-        """Return the network with its initial weights."""
         torch.manual_seed(self.seed)
         return self._made()
 
@@ -130,10 +128,10 @@ class PreTraining(AdamRecipe):
 
 
 def train(case: PreTraining) -> study.Course:
-    """Carry out one training; its course has a point a step, from 0, the untrained network's.
+    """Return a training's course: a point a step, from 0, the untrained network's.
 
-    ``loss`` is of the step's batch, at the weights that the method reads, ``validation`` of the
-    :data:`POINTS` only, and ``moved`` how far the update moved the weights, relative to their norm.
+    ``loss`` is at the weights that the method reads, ``validation`` at the :data:`POINTS` only, and
+    ``moved`` how far the update moved the weights, relative to their norm.
     """
     data, model, movement = case.text(), case.build(), Movement()
     updates = {**case.of_pipeline, "optimizer": movement.watching(case.optimizer)}
@@ -168,7 +166,6 @@ def course(
 
 
 def take(data: Dataset, batch_rows: int, steps: int, seed: int) -> list[Batch]:
-    """Return so many batches, of as many epochs as that takes."""
     endless = (batch for epoch in count() for batch in data.batches(batch_rows, seed, epoch))
     return list(islice(endless, steps))
 
@@ -187,11 +184,7 @@ def distance(frame: pd.DataFrame, method: str) -> float:
 
 
 def gaps(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return 2BW's training loss minus vanilla's, ``gap``: a row for each seed and step.
-
-    Both see the same batches in the same order; 2BW's loss is that of the weights which it reads,
-    one update older than vanilla's.
-    """
+    """Return 2BW's training loss minus vanilla's, ``gap``: a row for each seed and step."""
     wide = frame.dropna(subset="loss").pivot_table(
         index=["seed", "step"], columns="method", values="loss", sort=False
     )
@@ -209,8 +202,7 @@ def early_and_late(frame: pd.DataFrame) -> tuple[float, float]:
 def movement(frame: pd.DataFrame, recipe: AdamRecipe) -> tuple[float, float]:
     """Return how far an update of one method moves the weights after warm-up, relatively.
 
-    The median over training, and that of its last tenth over that of its first, both divided by the
-    learning rate: its decay alone would make the movement fall.
+    The median, and that of the last tenth over that of the first, both over the learning rate.
     """
     moved = frame.dropna(subset="moved").set_index("step")["moved"]
     last = moved.index.max()

@@ -109,7 +109,6 @@ class AdamRecipe:
     clip_norm: float = 1.0
 
     def optimizer(self, parameters: list[nn.Parameter]) -> AdamW:
-        """Return the optimizer of a stage's parameters."""
         matrices = [p for p in parameters if p.dim() > 1]
         vectors = [p for p in parameters if p.dim() <= 1]
         groups = [
@@ -119,7 +118,6 @@ class AdamRecipe:
         return AdamW([group for group in groups if group["params"]], lr=self.lr)
 
     def scheduler(self, optimizer: Optimizer) -> LRScheduler:
-        """Return what sets the learning rate; stepped after each update, as the engine does."""
         return LambdaLR(optimizer, self.share_of_lr)
 
     @property

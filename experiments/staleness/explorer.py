@@ -29,7 +29,6 @@ def see(
     proxy: str = "images-small",
     optimizer: str = "adamw",
 ) -> View:
-    """Return what each method takes on these machines, beside the loss that it ends with."""
     from experiments.staleness.speed import Machines, points, speed  # here: torch takes seconds
 
     machines = Machines(model, cluster, stages, rows, 2 * stages, OPTIMIZERS[states])
@@ -60,7 +59,6 @@ def see(
 
 
 def controls(table: pd.DataFrame) -> dict[str, Maker]:
-    """Return the controls of :func:`see`."""
     from experiments.staleness.comparison import OWN  # here, since torch takes seconds
 
     delayed = table[(table["at"] == OWN) & (table["cost"] != 0)]
@@ -80,7 +78,6 @@ def controls(table: pd.DataFrame) -> dict[str, Maker]:
 def speed_against_staleness(
     interactive: bool, results_dir: str, reference_dir: str | Path, **start: Any
 ) -> None:
-    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
     with waiting(f"loading torch and reading {TRAININGS}"):
         from experiments.staleness import comparison
 

@@ -114,7 +114,6 @@ class MuonAndAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Take a step of both."""
         for option, part in self._parts:
             # Whoever moves weights and state of an optimizer, as an engine does, moves these ones.
             part.param_groups = [group for group in self.param_groups if option in group]
@@ -132,7 +131,6 @@ class OptimizerRecipe:
 
     @property
     def first_rates(self) -> list[float]:
-        """The rates that are tried first."""
         return [2.0**power for power in range(self.highest - 4, self.highest + 1)]
 
 
@@ -148,7 +146,6 @@ for asynchronous pipelines."""
 
 
 def scheduler(optimizer: Optimizer, updates: int) -> LRScheduler:
-    """Return what sets the learning rate, stepped after each of so many updates."""
     warm_up = max(1, round(WARM_UP * updates))
 
     def share(update: int) -> float:

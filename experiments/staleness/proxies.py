@@ -55,7 +55,6 @@ class Proxy:
 
     @property
     def name(self) -> str:
-        """As it is called in tables."""
         return f"{self.kind}-{self.size}"
 
     @property
@@ -89,7 +88,6 @@ class Proxy:
 
     @property
     def classes(self) -> int:
-        """Of images."""
         return int(self.data().train_targets.max()) + 1 if self.is_own else CLASSES
 
     @property
@@ -105,7 +103,6 @@ class Proxy:
         return frozenset({BYTES, MASK + 1, self.length, SEGMENTS})
 
     def build(self, seed: int) -> nn.Sequential:
-        """Return the network with its initial weights."""
         torch.manual_seed(seed)
         heads = max(1, self.width // 32)
         if self.kind == "images":
@@ -125,7 +122,6 @@ class Proxy:
         return [sum(layers[self.kind][a:b]) for a, b in pairwise(cuts)]
 
     def data(self) -> Dataset:
-        """Return what it learns from and is tested on."""
         if self.is_own and not self.folder:
             raise ValueError(
                 f"{self.name} learns from images of your own: name their folder in the parameter "

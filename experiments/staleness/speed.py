@@ -52,7 +52,6 @@ class Machines:
     recompute: bool = True  # whether a stage keeps only what it received
 
     def point(self, method: str) -> Taken:
-        """Return what a method takes."""
         return _point(self, method)
 
     def schedule(self, method: str) -> tuple[Schedule, int]:
@@ -180,11 +179,7 @@ def _by_method(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _loss_range(shown: pd.DataFrame) -> list[float]:
-    """Return the range of losses in which courses are compared.
-
-    It ends where the slowest arm's mean is for the most part, once a third of its points are over:
-    a spike of one seed would press all the others together.
-    """
+    """Return the range of losses in which courses are compared, without single seeds' spikes."""
     means = shown.groupby(["arm", "updates"])["loss"].mean()
     later = [own.iloc[len(own) // 3 :].quantile(MOST) for _, own in means.groupby("arm")]
     low, high = shown["loss"].min(), max(later)

@@ -87,7 +87,6 @@ class Sweep:
     def _tuned(
         self, templates: Sequence[StaleTraining], trainings: study.Trainings[StaleTraining]
     ) -> pd.DataFrame:
-        """Return the trainings of the tuning seeds, at all the rates that it took."""
         first = OPTIMIZERS[self.optimizer].first_rates
         start = (len(first) - self.rates) // 2
         rates = list(first[start : start + self.rates])
@@ -119,10 +118,9 @@ def parse_arms(text: str) -> tuple[tuple[str, int], ...]:
 def table(courses: Iterable[study.Course]) -> pd.DataFrame:
     """Return a row for each training.
 
-    Columns: :data:`ARM` (its proxy is a :attr:`.Proxy.setting`), ``rate``, ``seed``, ``updates``,
-    ``batch_rows``, :data:`VALIDATIONS` (nats; not a number where it is not finite), ``training``
-    (the mean loss of the last tenth of the updates, at the weights that the method reads), ``by``
-    (oracle or engine), ``cpu_s``, ``commit``.
+    Columns: :data:`ARM`, ``rate``, ``seed``, ``updates``, ``batch_rows``, :data:`VALIDATIONS`
+    (nats), ``training`` (the mean loss of the last tenth of the updates), ``by`` (oracle or engine),
+    ``cpu_s``, ``commit``.
     """
     frame = pd.DataFrame(
         course.provenance["case"]
@@ -137,8 +135,7 @@ def table(courses: Iterable[study.Course]) -> pd.DataFrame:
 def chosen(trainings: pd.DataFrame) -> dict[tuple[str, str, int, str], float]:
     """Return the rate of each arm: that of the least mean final loss over the tuning seeds.
 
-    A rate at which one of them did not end with a finite loss is never chosen, unless all are so:
-    then the least is.
+    A rate at which one of them diverged is never chosen, unless all are so: then the least is.
     """
     tuning = trainings[trainings["seed"] >= FIRST_TUNING_SEED]
     finals = tuning.assign(**{FINAL: tuning[FINAL].fillna(np.inf)})

@@ -47,7 +47,6 @@ class StaleTraining:
     seed: int  # of the weights, of the rows' order, and of masks and shifts
 
     def at(self, rate: float, seed: int) -> "StaleTraining":
-        """Return the same with another rate and seed."""
         return replace(self, rate=rate, seed=seed)
 
     @property
@@ -59,11 +58,9 @@ class StaleTraining:
 
     @property
     def cheaper(self) -> str:
-        """Who trains: the oracle, where it can keep all weights; its bits are the engine's.
+        """Who trains: the oracle, where it can keep all weights, and else the engine.
 
-        The oracle takes a third of the engine's CPU time an update of the smallest networks, and
-        as much of the larger ones.  Mitigations it computes anew from all past weights, which takes
-        ever longer.
+        It takes a third of the CPU time for small networks, but computes mitigations anew.
         """
         if METHODS[self.method].mitigation:
             return ENGINE
@@ -82,7 +79,7 @@ def train(case: StaleTraining, by: str | None = None) -> Course:
     """Carry out one training here, with one intra-op thread: oracle and engine round alike.
 
     ``training`` of the course is the mean loss since the point before, at the weights that the
-    method reads. The oracle refuses mitigations; tests/engine has it judge them all.
+    method reads.
     """
     by, proxy = by or case.cheaper, case.by_update
     data = proxy.data()

@@ -17,8 +17,7 @@ from pipekit.traces import Trace
 def table(function: Callable[..., Any], **axes: Iterable[Any]) -> pd.DataFrame:
     """Return a row for each combination of the axes' values: these, and what the function returns.
 
-    The function is called with the axes' names; it returns the row's further columns, or a single
-    number, whose column has the function's name.
+    That is the row's further columns, or a single number, whose column has the function's name.
     """
     rows = []
     for point in points({name: list(values) for name, values in axes.items()}):
@@ -38,7 +37,7 @@ def against(paper: Mapping[Any, Any], **ours: Mapping[Any, Any]) -> pd.DataFrame
 
 
 def printed(claim: str) -> str:
-    """Return the value that a paper prints for a claim, as text; of no such claim a KeyError."""
+    """Return the value that a paper prints for a claim, as text."""
     return claims.load()[claim].value
 
 
@@ -76,7 +75,7 @@ def named_rows(
 ) -> tuple[go.Figure, pd.DataFrame]:
     """Draw a table's rows one under another, a point for each column, ``apart`` in rows; by series.
 
-    ``x`` says what the numbers are. Also returns the points: x, place (of the row), series.
+    ``x`` says what the numbers are. Also returns the points.
     """
     middle = (len(numbers.columns) - 1) / 2
 

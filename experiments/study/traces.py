@@ -35,7 +35,6 @@ class ThreeWays(NamedTuple):
 
     @property
     def titles(self) -> list[str]:
-        """What each picture shows, under the schedule's name."""
         return [f"{self.slots.name}, {what}" for what in ("the table", "in seconds", "run")]
 
 
@@ -97,8 +96,7 @@ def own_activities(
 ) -> list[dict[K, dict[str, float]]]:
     """Return each pipeline's seconds of a batch by activity, in every round (measured).
 
-    Pipelines have a single worker, whose operators have a single thread. They train in turn,
-    :data:`BATCHES` batches each round, as shared caches and a core's clock speed still count.
+    Pipelines have a single worker. They train in turn, :data:`BATCHES` batches each round.
     """
 
     def seconds(pipeline: Pipeline, batch: Batch) -> dict[str, float]:

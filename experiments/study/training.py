@@ -130,7 +130,6 @@ class Training:
 
     @property
     def last_epoch_loss(self) -> float:
-        """The mean loss of the last epoch's batches."""
         last = self.losses[-len(self.losses) // self.recipe.epochs :]
         return sum(last) / len(last)
 
@@ -174,8 +173,7 @@ def train_pipeline(
 def train_plain(recipe: Recipe, microbatches: int = 1, threads: int = 1) -> Training:
     """Train by the loop that every PyTorch tutorial shows: no stages, no schedule, no engine.
 
-    The gradients of a batch's microbatches are added up before the update. It cannot reproduce the
-    engine's random numbers: a model with dropout will differ.
+    The gradients of a batch's microbatches are added up. A model with dropout will differ.
     """
     model = copy.deepcopy(recipe.model)
     optimizer = recipe.optimizer(list(model.parameters()))
@@ -213,7 +211,6 @@ def _threads_of_a_worker(workers: int) -> int:
 
 @contextmanager
 def _threads_kept() -> Iterator[None]:
-    """Give torch's operators as many threads as before, after something that changes them."""
     before = torch.get_num_threads()
     try:
         yield

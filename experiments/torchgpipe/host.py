@@ -36,7 +36,6 @@ class Components(NamedTuple):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Those that are not there, as :class:`pipekit.PipelinedModule` calls them."""
         return tuple(name for name, there in self._asdict().items() if not there)
 
 
@@ -100,8 +99,7 @@ class Host:
     def _unordered(self) -> Iterator[tuple[str, int, int]]:
         """Yield the passes as they are issued when nothing but data binds them.
 
-        The loss gives the last device all its gradients at once; to the others they come one by
-        one.  The last microbatch is not recomputed: nothing holds it back.
+        The loss gives the last device all its gradients at once, the others get them one by one.
         """
         stages, others = self.stages[::-1], range(self.last)[::-1]
         yield from ((RECOMPUTE, stages[0], k) for k in others)
@@ -158,7 +156,6 @@ def simulated(
     has: Components,
     balance: Sequence[int] | None = None,
 ) -> Trace:
-    """Return a batch on devices that have some of the components."""
     table = as_drawn(cell.stages, cell.microbatches)
     costs = stage_costs(table, carried(profile, has), cell.plan(balance))
     name = "without " + " and ".join(has.missing or ("nothing",))
@@ -185,8 +182,9 @@ def carried(profile: Profile, has: Components) -> Profile:
 
 
 def in_order(trace: Trace, microbatches: int) -> bool:
-    """Return whether every device goes backward from the last microbatch to the first, each right
-    after its recomputation."""
+    """Return whether every device goes backward from the last microbatch, each right after its
+    recomputation.
+    """
     last = microbatches - 1
     pairs = [[(RECOMPUTE, k), (BACKWARD, k)] for k in reversed(range(last))]
     expected = [(BACKWARD, last), *(each for pair in pairs for each in pair)]
@@ -198,19 +196,16 @@ def in_order(trace: Trace, microbatches: int) -> bool:
 
 
 def copies_of(trace: Trace) -> pd.DataFrame:
-    """Return the copies of a trace of :func:`simulated`."""
     assert trace.transfers is not None
     return trace.transfers
 
 
 def copying(trace: Trace) -> float:
-    """Return the seconds of all copies together."""
     return float((copies_of(trace)["end_s"] - copies_of(trace)["start_s"]).sum())
 
 
 def overlap(trace: Trace) -> float:
-    """Return the share of the copies' time in which a device at their ends computes, both ends
-    counted."""
+    """Return the share of the copies' time in which a device at their ends computes."""
     hidden = 0.0
     for side in ("source", "destination"):
         for start, end, device in copies_of(trace)[["start_s", "end_s", side]].to_numpy():

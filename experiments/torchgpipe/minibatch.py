@@ -108,9 +108,8 @@ def closed_form(
 ) -> Counter[Link]:
     """Return the bytes over each link by the sizes of the tensors alone.
 
-    The main tensor crosses every boundary.  A skip from device j' to device j goes once from j' to
-    j by a portal, and else over all the boundaries between, j - j' of them (Figure 6).  Gradients
-    go back the same ways.
+    The main tensor crosses every boundary, a skip one link by a portal, and else all boundaries
+    between (Figure 6).  Gradients go back the same ways.
     """
     main, stashed, under_way = list[int](), dict[str, int](), dict[str, Tree]()
     y: Any = x
@@ -141,7 +140,6 @@ class _Stock(nn.Linear):
         return checkpoint(super().forward, x, context_fn=self._contexts, **how)
 
     def _contexts(self) -> tuple[ExitStack, ExitStack]:
-        """Return the contexts of the forward, and of its recomputation."""
         again = ExitStack()
         again.callback(self.journal.append, "F'")
         return ExitStack(), again

@@ -16,7 +16,6 @@ NAMES = (*FORMS, *ACTIVATIONS)
 
 
 def schedule(name: str, setting: Setting) -> Schedule:
-    """Return a method's schedule without end on the setting's workers."""
     return METHODS[name](workers=setting.workers, microbatches=setting.microbatches)
 
 
@@ -45,10 +44,9 @@ def activations(name: str, setting: Setting) -> float:
 
 
 def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> pd.DataFrame:
-    """Return a row a method: its closed form beside the slots, three bubbles, memory, traffic.
+    """Return a row a method: its closed form, if it holds, beside the slots; bubbles, memory.
 
-    "Closed form" is empty where it does not hold for the setting or there is none.  Bubbles are of
-    ``batches`` batches, in percent; all is exact.
+    Bubbles are of ``batches`` batches, in percent; all is exact.
     """
     rows = []
     for name in names:
@@ -83,7 +81,7 @@ def seconds(
 ) -> pd.DataFrame:
     """Return simulated and emulated seconds of each method, and their speed over Flush's.
 
-    A slot takes ``slot_s`` seconds; tasks that are meant to overlap run one after another in both.
+    Tasks that are meant to overlap run one after another in both.
     """
     rows = []
     for name in names:
@@ -167,7 +165,6 @@ def _profile(name: str, setting: Setting, slot_s: float) -> Profile:
 
 
 def _messages(made: Schedule) -> int:
-    """Return how many activations and gradients go from one worker to another."""
     graph = made.dependencies
     return sum(
         target >= 0 and graph.worker_of[number] != graph.worker_of[target]
