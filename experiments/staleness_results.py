@@ -20,8 +20,7 @@ from experiments.study.trainings import Course
 from pipekit.host.provenance import provenance, write
 from pipekit.reading import read_json
 
-DIGITS = 6
-"""Of a loss; what differs less is no difference between seeds."""
+DIGITS = 6  # of a loss; what differs less is no difference between seeds
 
 
 def main() -> None:

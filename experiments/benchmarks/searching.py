@@ -40,10 +40,8 @@ from pipekit.searching.judge import Found, Judge
 from pipekit.searching.problem import homes_of
 
 MEGABYTE = 1e6
-_MOMENT_S = 0.05
-"""Of the search on a placement that was drawn."""
-_SHOWN = 12
-"""Rows of a table that is printed whole."""
+_MOMENT_S = 0.05  # of the search on a placement that was drawn
+_SHOWN = 12  # rows of a table that is printed whole
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,7 @@ PROBE_BYTES, PROBES = 4_000_000, 3
 MESSAGE_BYTES, WEIGHT_BYTES = 1_000_000, 2_000_000
 FORWARD_S = 0.03
 
-Passes = list[dict[str, float]]
-"""Of each stage, the mean seconds of its passes and updates, by op."""
+Passes = list[dict[str, float]]  # of each stage, the mean seconds of its passes and updates, by op
 
 
 @dataclass(frozen=True)

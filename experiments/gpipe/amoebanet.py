@@ -20,13 +20,11 @@ from pipekit.clusters import V100
 from pipekit.models import amoebanet_d, resnet101
 from pipekit.profiling import LayerProfile, Profile
 
-DISTINCT = 3
-"""Normal cells of a group that may differ from those before them."""
+DISTINCT = 3  # normal cells of a group that may differ from those before them
 
 NUMBERS = ("output_bytes", "parameter_bytes", "saved_bytes", "buffer_bytes", "flops")
 
-STEM = 3
-"""Layers before the first normal cell: a convolution and two reduction cells."""
+STEM = 3  # layers before the first normal cell: a convolution and two reduction cells
 
 
 def profile(layers: int, filters: int, rows: int, pixels: int, classes: int = 1000) -> Profile:

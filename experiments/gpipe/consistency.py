@@ -77,8 +77,7 @@ def without_kinks(training: Recipe) -> Recipe:
     return replace(training, model=nn.Sequential(*layers))
 
 
-NORMS = 1, 4
-"""The layers of :func:`with_batch_norm` that are batch norm."""
+NORMS = 1, 4  # the layers of with_batch_norm that are batch norm
 
 
 def with_batch_norm(norm: Callable[[int], nn.Module] = DeferredBatchNorm) -> nn.Sequential:

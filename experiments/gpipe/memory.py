@@ -35,14 +35,9 @@ from pipekit.traces import Memory
 GB = 1e9
 """Bytes in the paper's gigabyte: only so are 12 bytes for each of 319.0M parameters "3.8GB"."""
 
-BUDGET = 8.0
-"""GB of an accelerator (section 4)."""
-
-STEP = 16
-"""F of Table 1 are all multiples of it."""
-
-STATES = 2
-"""Of the optimizer: moving average and momentum, each as large as the parameter."""
+BUDGET = 8.0  # GB of an accelerator (section 4)
+STEP = 16  # F of Table 1 are all multiples of it
+STATES = 2  # of the optimizer: moving average and momentum, each as large as the parameter
 
 Cut = Literal["computation", "memory"]
 """Where the network is cut: "computation", GPipe's own partitioner, which makes the variance of the
@@ -122,11 +117,8 @@ CLASSES = 10
 BATCHES = 2
 """The optimizer's state is there from the first update on, so that the second minibatch peaks."""
 
-WIDTH = 8
-"""Numbers that one of the equal layers takes and gives, for each row."""
-
-Size = tuple[int, int, int]
-"""L, F and the pixels of an image's side."""
+WIDTH = 8  # numbers that one of the equal layers takes and gives, for each row
+Size = tuple[int, int, int]  # L, F and the pixels of an image's side
 
 
 def profiled(scenario: Scenario, size: Size) -> Profile:

@@ -80,11 +80,8 @@ def least_variance(profile: Profile, stages: int, by: By = "operations") -> list
 
 
 DTYPE_BYTES = 2
-EFFICIENCY = 0.75
-"""Of the memory's bandwidth; :meth:`Profile.analytic`'s own."""
-
-STATE_BYTES = 12
-"""Of a parameter: itself, its moving average and its momentum (section 4.1)."""
+EFFICIENCY = 0.75  # of the memory's bandwidth; Profile.analytic's own
+STATE_BYTES = 12  # of a parameter: itself, its moving average and its momentum (section 4.1)
 
 AMOEBANET, RESNET = "AmoebaNet-D (4, 512)", "ResNet-101"
 NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = {

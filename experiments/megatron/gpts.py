@@ -16,9 +16,7 @@ from pipekit.schedules import Op, Schedule
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
-V, S = 51_200, 2_048
-"""Tokens of the vocabulary and of a sequence (section 5.1)."""
-
+V, S = 51_200, 2_048  # tokens of the vocabulary and of a sequence (section 5.1)
 GPT_3 = GPTLayout(96, 12_288, 96)  # section 5.3.2
 GPT_530B = GPTLayout(105, 20_480, 128)
 GPT_1T = GPTLayout(128, 25_600, 160)
@@ -90,14 +88,9 @@ def _flops(layer: nn.Module, hidden: int) -> tuple[int, int]:
     return forward.flops, backward.flops
 
 
-P, T = 12, 8
-"""Section 5.3.2's pipeline: 96 GPUs, 8 of each server for tensor parallelism."""
-
-FLOPS = 140e12
-"""A second and GPU (section 5.1)."""
-
-CARD = 200e9 / 8
-"""Bytes a second of an InfiniBand card, of which each GPU has one (section 5)."""
+P, T = 12, 8  # section 5.3.2's pipeline: 96 GPUs, 8 of each server for tensor parallelism
+FLOPS = 140e12  # a second and GPU (section 5.1)
+CARD = 200e9 / 8  # bytes a second of an InfiniBand card, of which each GPU has one (section 5)
 
 A100 = Device("A100", 80 * 2**30, {}, inf)
 

@@ -14,13 +14,11 @@ ROWS = {"alexnet": 32, "vgg16": 32, "s2vt": 80, "resnet50": 32, "inception-v3": 
 """Rows of a machine's minibatch by model (section 5.1).  The paper prints none for AlexNet and
 ResNet-50, which get what the other image networks have."""
 
-LR = 0.01
-"""Of VGG16 and S2VT, at first."""
+LR = 0.01  # of VGG16 and S2VT, at first
 
 VGG16_SGD = partial(SGD, momentum=0.9)
 
-IMAGES, WORDS = 1_300_000, 12_594
-"""Training images of ILSVRC12; words of MSVD's captions."""
+IMAGES, WORDS = 1_300_000, 12_594  # training images of ILSVRC12; words of MSVD's captions
 
 STRAIGHT = [1, 1, 1, 1]
 """The replicas of four stages that have a machine each, as in Figures 3, 4 and 8."""

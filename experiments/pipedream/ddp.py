@@ -1,10 +1,9 @@
 """Communication stalls of real data-parallel training over slow links (PipeDream, section 2.1).
 
-Two workers, each in a network of its own, train one model: with PyTorch's DistributedDataParallel
-(DDP), which sends a bucket of gradients as soon as the backward has computed it (wait-free
-backpropagation), with all gradients summed after the backward, and with pipekit's engine, for which
-data parallelism is a single stage on two workers (section 4).  The links are really slow: see
-:mod:`pipekit.clusters.namespaces`.
+Two workers, each in a network of its own (:mod:`pipekit.clusters.namespaces`), train one model:
+with PyTorch's DistributedDataParallel (DDP), which sends a bucket of gradients as soon as the
+backward has computed it (wait-free backpropagation), and with pipekit's engine, for which data
+parallelism is a single stage on two workers (section 4).
 """
 
 import time
@@ -30,9 +29,7 @@ TRANSFERRED_BYTES, TRANSFERS = 25_690_112, 5  # what pool3 of VGG16 puts out, fo
 
 COMPUTE = "compute alone"
 WAIT_FREE = "DDP, wait-free"
-AFTER = "sums after the backward"
 ENGINE = "pipekit, one stage on 2 workers"
-
 TRANSFER = "a transfer"
 
 Step = Callable[[Tensor, Tensor], None]
@@ -73,25 +70,16 @@ def timed(step: Step, batches: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
     return [float(seconds) for seconds in np.diff(updates)]
 
 
-def step_of(model: nn.Module, before_update: Callable[[nn.Module], None] | None = None) -> Step:
-    """Return a step of the ordinary loop, with something done between backward and update."""
+def step_of(model: nn.Module) -> Step:
+    """Return a step of the ordinary loop."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 
     def step(inputs: Tensor, targets: Tensor) -> None:
         optimizer.zero_grad()
         F.cross_entropy(model(inputs), targets).backward()
-        if before_update:
-            before_update(model)
         optimizer.step()
 
     return step
-
-
-def average_gradients(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        assert parameter.grad is not None
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
 
 
 def transfer_seconds() -> float:
@@ -121,7 +109,6 @@ def train(rows: int, steps: int, repeats: int) -> list[tuple[str, int, list[floa
     ways = {
         COMPUTE: step_of(network()),
         WAIT_FREE: step_of(DistributedDataParallel(network())),
-        AFTER: step_of(network(), average_gradients),
     }
     for step in ways.values():
         timed(step, own[:2])  # DDP arranges its buckets after its first step

@@ -20,16 +20,14 @@ from pipekit.profiling import Profile
 from pipekit.schedules import pipedream
 from pipekit.simulation import simulate
 
-GPUS = ("K80", "Titan X", "V100")
-"""Of Figure 1, the slowest first."""
+GPUS = ("K80", "Titan X", "V100")  # of Figure 1, the slowest first
 
 SHARED, DUPLEX = "both directions share the link", "full duplex"
 """How a link carries the 2 (m - 1) / m |w| bytes that each of m workers sends and as many that it
 receives: section 3.2 divides their sum by the bandwidth; Ethernet and all links of
 :mod:`pipekit.clusters` carry both at once.  The claims are judged on ``DUPLEX``."""
 
-_ROUNDS = 4
-"""Of a simulation: the first fills, the others are all alike."""
+_ROUNDS = 4  # of a simulation: the first fills, the others are all alike
 
 
 @cache

@@ -29,8 +29,7 @@ from pipekit.schedules import Op, Schedule, Step, Task, model_parallel, pipedrea
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.trees import Tree
 
-STAGES = 4
-"""As in Figure 8, one machine each."""
+STAGES = 4  # as in Figure 8, one machine each
 
 SGD, NAIVE, STASHING, SYNCED = "no pipelining", "no stashing", "stashing", "vertical sync"
 PIPELINED = NAIVE, STASHING, SYNCED

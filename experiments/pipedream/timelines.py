@@ -8,10 +8,8 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 from torch import Tensor
 
-from experiments.study.tables import rows_figure
 from experiments.study.traces import busy_s
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
@@ -215,7 +213,3 @@ def machine_and_links(
     frame = pd.concat(rows)[trace.frame.columns]
     frame = frame[frame["start_s"].between(*window)]
     return replace(trace, frame=frame, workers=len(rows), transfers=None, memory=None)
-
-
-def machine_figure(machines: Sequence[Trace], titles: Sequence[str]) -> go.Figure:
-    return rows_figure(machines, titles, ["computes", "sends", "receives"])

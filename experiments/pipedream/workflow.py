@@ -30,8 +30,7 @@ from pipekit.profiling import LayerProfile, Profile
 from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.trees import Tree, differentiable
 
-WARM_UP = 5
-"""Minibatches of a profile run that do not count."""
+WARM_UP = 5  # minibatches of a profile run that do not count
 
 KEEP_MEMORY = {f"MALLOC_{name}_THRESHOLD_": str(2**30) for name in ("MMAP", "TRIM")}
 """Environment in which glibc reuses memory, as PipeDream does (section 3.5).  Otherwise it may ask
@@ -40,8 +39,7 @@ the kernel for every larger output anew, in one process and not in the other."""
 SAME = "the same product"
 """A column of profile runs: what is always the same, so that what it varies by is the host's."""
 
-SAME_SIZE = 256
-"""Rows and columns of that product, which takes as long as a layer."""
+SAME_SIZE = 256  # rows and columns of that product, which takes as long as a layer
 
 Build = Callable[[], nn.Sequential]
 

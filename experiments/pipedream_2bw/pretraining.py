@@ -80,8 +80,7 @@ METHODS: Mapping[str, Callable[[int], Schedule]] = {
 """By name, each from the number of stages to its schedule; all with the same batch,
 which Flush and 2BW cut into as many microbatches as there are stages."""
 
-POINTS = 10
-"""Validations of a training, equally far apart; the pipeline drains before each."""
+POINTS = 10  # validations of a training, equally far apart; the pipeline drains before each
 EVALUATION_ROWS = 64
 
 

@@ -28,14 +28,12 @@ SIZES = "1.3B", "2.2B", "3.8B"
 """Of the GPTs, by their names in :data:`pipekit.models.LAYOUTS`; "Models" in section 5 prints
 3.9 billion for the largest, the rest of the paper 3.8."""
 
-SEQUENCE = 512
-"""Tokens of a sequence (section 5.2)."""
+SEQUENCE = 512  # tokens of a sequence (section 5.2)
 
 DTYPE = "float16"
 """Of weights, activations and gradients: "mixed precision" (section 5, "Implementation")."""
 
-FLOPS = 45e12
-"""FLOP/s that one V100 attained on the 355M GPT (section 5, "Implementation")."""
+FLOPS = 45e12  # FLOP/s that one V100 attained on the 355M GPT (section 5, "Implementation")
 
 WEIGHT_BYTES = 2
 STATE_BYTES = 12

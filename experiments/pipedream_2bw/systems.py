@@ -46,11 +46,8 @@ TENSOR_MP, INTER_LAYER, GPIPE, FLUSH, TWO_BW = SYSTEMS = (
     "PipeDream-Flush",
     "PipeDream-2BW",
 )
-BATCHES = 3
-"""Of a table whose memory is counted: from the third on 2BW has both its versions."""
-
-GIB = 2**30
-"""Bytes of a "GB" of a V100's 16 (:mod:`pipekit.clusters.papers`)."""
+BATCHES = 3  # of a table whose memory is counted: from the third on 2BW has both its versions
+GIB = 2**30  # bytes of a "GB" of a V100's 16 (pipekit.clusters.papers)
 
 
 def in_flushes(stages: int, sizes: Sequence[int]) -> Schedule:

@@ -20,12 +20,10 @@ from experiments.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED, VALIDATIO
 OWN, SYNCS = "own rate", "flush's rate"
 SETTING = ["proxy", "optimizer"]
 UNTRAINED = VALIDATIONS[0]
-ENOUGH_SEEDS = 5
-"""Of a complete arm; where no arm has as many, as many as any has."""
+ENOUGH_SEEDS = 5  # of a complete arm; where no arm has as many, as many as any has
 LEVEL = 0.05
 """The chance, over all comparisons of a table, that any is told where there is nothing to tell."""
-COVERAGE = 0.95
-"""Of an interval, taken alone."""
+COVERAGE = 0.95  # of an interval, taken alone
 
 
 class Excess(NamedTuple):

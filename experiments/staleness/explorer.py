@@ -13,8 +13,7 @@ from pipekit.explore.page.view import Plot, View
 from pipekit.explore.timeline import OPTIMIZERS
 
 TRAININGS = "trainings.csv"
-ALIKE = 1e-3
-"""Times that differ by less are alike, as a share."""
+ALIKE = 1e-3  # times that differ by less are alike, as a share
 CLUSTERS = ("2bw-v100", "pipedream-a", "pipedream-b")
 
 

@@ -19,13 +19,11 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from pipekit import schedules, staleness
 from pipekit.schedules import Schedule
 
-SYNC = "flush"
-"""No delay: what all others are compared with."""
+SYNC = "flush"  # no delay: what all others are compared with
 BSP = "bsp"
 """Data parallelism: no delay, and a minibatch of each worker in an update (PipeDream, 2.1)."""
 PACI_MICROBATCHES = 4
-FIRST_SHARE = 5
-"""2BW with synchronous training first has it for one in so many of the updates."""
+FIRST_SHARE = 5  # 2BW with synchronous training first has it for one in so many of the updates
 ANNEALED_SHARE = 4
 """PipeMare's K is one in so many of the updates, as of the first phase of its ResNets (4.1)."""
 
@@ -89,8 +87,7 @@ METHODS: Mapping[str, DelayedMethod] = {
 """By name."""
 
 
-WARM_UP = 0.1
-"""Share of the updates."""
+WARM_UP = 0.1  # share of the updates
 
 
 class MuonAndAdamW(Optimizer):

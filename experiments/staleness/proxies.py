@@ -28,10 +28,8 @@ from pipekit.datasets.text import BYTES, MASK
 from pipekit.models import bert_large, gpt, token_loss
 
 CLASSES = 10
-SEGMENTS = 2
-"""A BERT's."""
-PARTS = 8
-"""Of every network, as many as there can be stages."""
+SEGMENTS = 2  # a BERT's
+PARTS = 8  # of every network, as many as there can be stages
 
 
 @dataclass(frozen=True)

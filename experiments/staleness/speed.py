@@ -28,8 +28,7 @@ from pipekit.schedules import Schedule
 from pipekit.simulation import simulate
 from pipekit.units import bytes_text
 
-BATCHES = 3
-"""Of a simulated run, besides those that fill the pipeline."""
+BATCHES = 3  # of a simulated run, besides those that fill the pipeline
 
 
 class Taken(NamedTuple):
@@ -126,12 +125,9 @@ def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) 
     return pd.DataFrame(found, columns=columns).assign(label="simulated; loss measured")
 
 
-PAD = 0.05
-"""Of an axis, beyond what is compared."""
-MOST = 0.75
-"""Of a course's later points, which are in the picture."""
-MARKER_PX = 8, 20
-"""Of the least and the greatest memory."""
+PAD = 0.05  # of an axis, beyond what is compared
+MOST = 0.75  # of a course's later points, which are in the picture
+MARKER_PX = 8, 20  # of the least and the greatest memory
 
 
 def course(

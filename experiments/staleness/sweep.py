@@ -22,12 +22,9 @@ from experiments.staleness.proxies import PROXIES, Proxy
 from experiments.staleness.trainings import POINTS, StaleTraining, train
 from pipekit.choices import require_choice
 
-ARM = ["proxy", "method", "stages", "optimizer"]
-"""The columns that tell one arm from another."""
-FIRST_TUNING_SEED = 100
-"""Judging seeds are below, from 0."""
-MOST_RATES = 16
-"""Tried, lest an arm that never learns is tuned for ever."""
+ARM = ["proxy", "method", "stages", "optimizer"]  # the columns that tell one arm from another
+FIRST_TUNING_SEED = 100  # judging seeds are below, from 0
+MOST_RATES = 16  # tried, lest an arm that never learns is tuned for ever
 VALIDATIONS = [f"validation_{point}" for point in range(POINTS + 1)]
 """The columns of the losses in the course of a training; the last is that at its end."""
 FINAL = VALIDATIONS[-1]
@@ -119,14 +116,13 @@ def table(courses: Iterable[study.Course]) -> pd.DataFrame:
     """Return a row for each training.
 
     Columns: :data:`ARM`, ``rate``, ``seed``, ``updates``, ``batch_rows``, :data:`VALIDATIONS`
-    (nats), ``training`` (the mean loss of the last tenth of the updates), ``by`` (oracle or engine),
-    ``cpu_s``, ``commit``.
+    (nats), ``training`` (the mean loss of the last tenth), ``cpu_s``, ``commit``.
     """
     frame = pd.DataFrame(
         course.provenance["case"]
         | dict(zip(VALIDATIONS, course.points["validation"], strict=True))
-        | {"training": course.points["training"][-1], "by": course.provenance["by"]}
-        | {"cpu_s": course.points["cpu_s"][-1], "commit": course.provenance["commit"]}
+        | {"training": course.points["training"][-1], "cpu_s": course.points["cpu_s"][-1]}
+        | {"commit": course.provenance["commit"]}
         for course in courses
     )
     return frame.astype(dict.fromkeys([*VALIDATIONS, "training"], float))

@@ -26,8 +26,7 @@ from pipekit.ledger.criteria import evaluate
 from pipekit.ledger.outcomes import show
 from pipekit.ledger.spread import Error, decided
 
-BOUND = 0.05
-"""How far an emulation's seconds may be from the simulation's, relatively, to count."""
+BOUND = 0.05  # how far an emulation's seconds may be from the simulation's, relatively, to count
 
 KNOWN_ERROR = 0.04
 """By what part of itself emulated seconds, or a ratio of them, may be wrong: the worst error of

@@ -71,8 +71,7 @@ def mean_interval(ends: Sequence[float], first: int, last: int) -> float:
     return float(ends[last] - ends[first]) / (last - first)
 
 
-BATCHES = 3
-"""Of a run that is timed."""
+BATCHES = 3  # of a run that is timed
 
 K = TypeVar("K", bound=str)
 

@@ -19,8 +19,7 @@ from pipekit.units import plural
 from pipekit.workloads import accuracy
 
 T = TypeVar("T")
-Tensors = Mapping[str, Tensor]
-"""By name in the unsplit model's ``state_dict``."""
+Tensors = Mapping[str, Tensor]  # by name in the unsplit model's state_dict
 
 
 def bit_equal(a: Tensors, b: Tensors) -> bool:

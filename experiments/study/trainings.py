@@ -24,8 +24,7 @@ from pipekit.progress import progress_bar
 from pipekit.reading import read_json
 from pipekit.writing import write_whole
 
-S = TypeVar("S")
-"""A frozen dataclass: all that a training depends on, its seed among it."""
+S = TypeVar("S")  # a frozen dataclass: all that a training depends on, its seed among it
 
 
 class Course(BaseModel):

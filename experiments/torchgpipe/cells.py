@@ -151,8 +151,7 @@ def printed_cell(table: int, cell: str) -> float | None:
 P40S_CUT = "the published partition, balanced for the real P40 and not for our costs"
 P40S_SHARE = "the share of its peak that a P40 attains"
 
-AT_ONCE = 4
-"""Emulations beside one another: nearly all that they do is wait."""
+AT_ONCE = 4  # emulations beside one another: nearly all that they do is wait
 
 
 def as_drawn(stages: int, microbatches: int) -> Schedule:

@@ -36,8 +36,7 @@ class PaperTask(NamedTuple):
         return f"{self.kind}{self.i},{self.j}"
 
 
-Edges = set[tuple[PaperTask, PaperTask]]
-"""From what must be over to what waits for it."""
+Edges = set[tuple[PaperTask, PaperTask]]  # from what must be over to what waits for it
 
 
 def closed(edges: Edges) -> Edges:

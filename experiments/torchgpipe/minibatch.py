@@ -18,8 +18,7 @@ from pipekit.layers import skips
 from pipekit.schedules import Message, Step, gpipe
 from pipekit.trees import Tree
 
-Link = tuple[int, int]
-"""From a device to another, counted from 0."""
+Link = tuple[int, int]  # from a device to another, counted from 0
 
 
 def step(model: nn.Module, x: Tensor, seed: int = 0) -> dict[str, Tensor]:

@@ -26,11 +26,10 @@ from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import Bytes, Cost, Seconds
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Schedule, model_parallel, optimal_in_flight, pipedream
+from pipekit.schedules import Schedule, optimal_in_flight, pipedream
 from pipekit.simulation import simulate
 
-Method = Callable[[Plan], Schedule]
-"""A plan to its schedule, without end."""
+Method = Callable[[Plan], Schedule]  # a plan to its schedule, without end
 
 SIMULATED = 200
 """Minibatches to be simulated in steady state: waits in a pipeline may repeat only after many."""
@@ -41,10 +40,6 @@ MARGIN = 3
 
 def pipelined(plan: Plan) -> Schedule:
     return pipedream(plan.replicas)
-
-
-def one_at_a_time(plan: Plan) -> Schedule:
-    return model_parallel(len(plan.stages))
 
 
 def twice_in_flight(plan: Plan) -> Schedule:
@@ -103,13 +98,6 @@ def sent(profile: Profile, plan: Plan) -> Sent:
     )
     cuts = (profile.boundary_bytes(stage.first) for stage in plan.stages[1:])
     return Sent(weights, 2 * sum(cuts))
-
-
-def formula_speedup(workers: int, calibrated_on: tuple[int, float]) -> float:
-    """Return BSP's speedup if traffic, 4 (m - 1) / m |w| a worker, were all; fitted on a row."""
-    known, speedup = calibrated_on
-    a_byte = (known / speedup - 1) * known / (known - 1)  # of computing time, for each |w| sent
-    return workers / (1 + a_byte * (workers - 1) / workers)
 
 
 def summed_late(profile: Profile, plan: Plan) -> tuple[Profile, Plan]:

@@ -16,6 +16,7 @@ from pipekit.planning import plan
 from pipekit.planning.objectives import Cost
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
+from pipekit.schedules import model_parallel
 from pipekit.simulation import simulate
 
 MODEL_PARALLEL, BSP, STRAIGHT, PIPEDREAM = SYSTEMS = (
@@ -116,18 +117,15 @@ class Row:
         }
         return replace(self, given=self.plan, runs=kept)
 
-    def of_minibatch(self, rows: int) -> "Row":
-        """Return the same with other rows of a machine's minibatch, simulated."""
-        return replace(self, profile=self.profile.scaled(rows), given=None, runs={})
-
     def plan_of(self, system: str) -> Plan:
         if system == BSP:
             return plans.data_parallel(self.profile, self.setting.workers)
         return self.plan if system == PIPEDREAM else self._straight
 
     def method_of(self, system: str) -> Method:
-        alone = {MODEL_PARALLEL: plans.one_at_a_time, BSP: plans.pipelined}
-        return alone.get(system, self.method)
+        if system == MODEL_PARALLEL:  # section 5.3
+            return lambda plan: model_parallel(len(plan.stages))
+        return plans.pipelined if system == BSP else self.method
 
     def seconds(self, system: str) -> float:
         """Return a system's seconds a minibatch, emulated if it was, else simulated."""
@@ -153,10 +151,6 @@ class Row:
         """Return the percentage of the time in which a system's workers do not compute."""
         return 100 * (1 - self.speedup(system) / self.setting.workers)
 
-    def overhead_removed(self) -> float:
-        """Return the percentage of BSP's overhead that the plan has not."""
-        return 100 * (1 - self.overhead(PIPEDREAM) / self.overhead(BSP))
-
     def sent(self, system: str) -> Sent:
         """Return what a system sends a minibatch, as counted, or by the closed form."""
         ran = self.runs.get(system)
@@ -181,7 +175,8 @@ class Row:
     @cached_property
     def open_ratios(self) -> list[float]:
         """How many times as fast as BSP at both ends of what a minibatch may be."""
-        return [self.of_minibatch(rows).over_bsp() for rows in plans.MINIBATCHES]
+        profiles = map(self.profile.scaled, plans.MINIBATCHES)
+        return [replace(self, profile=each, given=None, runs={}).over_bsp() for each in profiles]
 
     @cached_property
     def _straight(self) -> Plan:

@@ -7,25 +7,14 @@ from typing import Any, TypeVar
 
 from experiments import pipedream as names
 from experiments import study
-from experiments.pipedream.table1.plans import (
-    CALIBRATED_ON,
-    EIGHT,
-    FOUR,
-    S2VT,
-    TABLE1,
-    Setting,
-    calibrated,
-    profile_of,
-    roofline,
-    twice_in_flight,
-)
+from experiments.pipedream.table1 import plans
+from experiments.pipedream.table1.plans import EIGHT, FOUR, S2VT, Setting, calibrated
 from experiments.pipedream.table1.row import BSP, MODEL_PARALLEL, PIPEDREAM, SYSTEMS, Ran, Row, run
 from experiments.study.costs import faster_links
 from pipekit.progress import progress_bar
 
 UNCHANGED = "", ""
-FREE = 1e18
-"""Bytes/s of links that take no time."""
+FREE = 1e18  # bytes/s of links that take no time
 
 
 def changes(row: Row) -> Iterator[tuple[names.Change, Row]]:
@@ -38,13 +27,13 @@ def changes(row: Row) -> Iterator[tuple[names.Change, Row]]:
     yield names.DUPLEX, replace(kept, cluster=faster_links(row.cluster, 0.5))
     yield names.OVERLAP, replace(kept, late=True)
     yield names.SHARDS, replace(kept, cluster=calibrated(setting, sums="parameter server"))
-    yield names.TOO_FEW_IN_FLIGHT, replace(kept, method=twice_in_flight)
+    yield names.TOO_FEW_IN_FLIGHT, replace(kept, method=plans.twice_in_flight)
     yield names.PLANNED_FOR, replace(planned, planned_for=None)
     yield names.COST, replace(planned, cost="released")
     if setting.cluster == S2VT.cluster:
-        on = (*CALIBRATED_ON[setting.cluster], S2VT)
+        on = (*plans.CALIBRATED_ON[setting.cluster], S2VT)
         yield names.KNOWN_LAYERS, replace(kept, cluster=calibrated(setting, on))
-    if setting in TABLE1:
+    if setting in plans.TABLE1:
         yield names.PLAN, replace(kept, given=row.chosen)
         yield names.OWN_BANDWIDTH, replace(kept, cluster=calibrated(setting, (setting,)))
     if setting == S2VT:
@@ -52,7 +41,7 @@ def changes(row: Row) -> Iterator[tuple[names.Change, Row]]:
         part = 0.05 * kept.sent(BSP).total / kept.sent(PIPEDREAM).activations
         fewer = study.with_costs(row.profile, output_bytes=lambda layer: layer.output_bytes * part)
         yield names.ACTIVATIONS, replace(planned, profile=fewer)
-    if (estimated := roofline(setting)) != profile_of(setting):
+    if (estimated := plans.roofline(setting)) != plans.profile_of(setting):
         yield names.TIMES, replace(planned, profile=estimated)
 
 
@@ -74,8 +63,7 @@ def otherwise(setting: Setting) -> dict[names.Change, Row]:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FIGURE13 = FOUR, EIGHT
-"""The rows of Figure 13, which has all systems."""
+FIGURE13 = FOUR, EIGHT  # the rows of Figure 13, which has all systems
 
 
 def emulated(
