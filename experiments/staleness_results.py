@@ -2,9 +2,9 @@
 
     python experiments/staleness_results.py results/runs/staleness_trainings
 
-reads the record of every training that is done and writes results/reference/staleness/: all of them
-(trainings.csv), how each method ended (summary.csv), the papers' claims by setting (claims.csv) and
-together (findings.csv), and what each mitigation earns (mitigations.csv).
+writes results/reference/staleness/: all trainings (trainings.csv), how each method ended
+(summary.csv), the papers' claims by setting (claims.csv) and together (findings.csv), and what each
+mitigation earns (mitigations.csv).
 """
 
 import argparse
