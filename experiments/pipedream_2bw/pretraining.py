@@ -15,17 +15,16 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.types import Device
 
 from experiments import study
-from experiments.pipedream_2bw.profiles import AdamRecipe
+from pipekit import Updates
 from pipekit.datasets import Batch, Dataset, masked, python_source
 from pipekit.engine import Pipeline, Watch
 from pipekit.host.provenance import provenance
 from pipekit.models import bert_large, gpt, token_loss
 from pipekit.schedules import Schedule, flush, pipedream, two_bw
-
-Factory = Callable[[list[nn.Parameter]], AdamW]
 
 
 class Movement:
@@ -34,16 +33,13 @@ class Movement:
     def __init__(self) -> None:
         self._squares: dict[int, list[tuple[float, float]]] = {}
 
-    def watching(self, optimizer: Factory) -> Factory:
-        """Return the same, what makes a stage's optimizer, with each of its steps followed."""
-        return lambda parameters: self._watched(optimizer(parameters))
-
     @property
     def relative(self) -> list[float]:
         stages = (zip(*squares, strict=True) for _, squares in sorted(self._squares.items()))
         return [math.sqrt(sum(moved) / sum(size)) for moved, size in stages]
 
-    def _watched(self, optimizer: AdamW) -> AdamW:
+    def watched(self, optimizer: AdamW) -> AdamW:
+        """Return a stage's optimizer, with each of its steps followed."""
         before: list[Tensor] = []
 
         def keep(optimizer: Optimizer, *_: Any) -> None:
@@ -85,13 +81,20 @@ EVALUATION_ROWS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreTraining(AdamRecipe):
+class PreTraining:
     """All that a training depends on: of a GPT or BERT of bytes, by a key of :data:`METHODS`.
 
-    The seed is of the weights, the order of the rows, the masks and the dropout; ``rows`` windows
-    of text are trained on, as often as the steps need. More stages than layers are a ValueError.
+    By AdamW with a learning rate that warms up, a share of the steps, and decays, both linearly;
+    what the paper does not print is Megatron's (Shoeybi et al., 2019, section 4).  The seed is of
+    the weights, the order of the rows, the masks and the dropout; ``rows`` windows of text are
+    trained on, as often as the steps need. More stages than layers are a ValueError.
     """
 
+    batch_rows: int  # sequences of an update
+    steps: int
+    lr: float  # the greatest learning rate
+    sequence: int  # tokens
+    warm_up: float
     network: str  # "gpt" or "bert"
     layers: int
     hidden: int
@@ -109,6 +112,26 @@ class PreTraining(AdamRecipe):
                 f"{self.stages} stages of a {self.network} with {layers} layers: use at most "
                 f"{layers} stages, or more blocks"
             )
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> AdamW:
+        groups = [  # biases and norms have no weight decay
+            {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.01},
+            {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        ]
+        return AdamW([group for group in groups if group["params"]], lr=self.lr)
+
+    def scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        return LambdaLR(optimizer, self.share_of_lr)
+
+    @property
+    def updates(self) -> dict[str, Any]:
+        """How weights are updated, but for the optimizer."""
+        return {"lr_scheduler": self.scheduler, "clip_norm": 1.0}
+
+    def share_of_lr(self, step: int) -> float:
+        """Return by what the greatest learning rate is multiplied after ``step`` updates."""
+        warm_up = max(1, round(self.warm_up * self.steps))
+        return min((step + 1) / warm_up, (self.steps - step) / max(1, self.steps - warm_up))
 
     def build(self) -> nn.Sequential:
         torch.manual_seed(self.seed)
@@ -133,9 +156,14 @@ def train(case: PreTraining) -> study.Course:
     ``moved`` how far the update moved the weights, relative to their norm.
     """
     data, model, movement = case.text(), case.build(), Movement()
-    updates = {**case.of_pipeline, "optimizer": movement.watching(case.optimizer)}
-    schedule = METHODS[case.method](case.stages)
-    pipeline = Pipeline(model, schedule, loss=token_loss, seed=case.seed, **updates)
+    pipeline = Pipeline(
+        model,
+        METHODS[case.method](case.stages),
+        optimizer=lambda parameters: movement.watched(case.optimizer(parameters)),
+        loss=token_loss,
+        seed=case.seed,
+        updates=Updates(**case.updates),
+    )
     losses: list[float | None] = [None]
     validations = {}
     for some, score in course(pipeline, data, case):
@@ -198,7 +226,7 @@ def early_and_late(frame: pd.DataFrame) -> tuple[float, float]:
     return float(size[early].mean()), float(size[late].mean())
 
 
-def movement(frame: pd.DataFrame, recipe: AdamRecipe) -> tuple[float, float]:
+def movement(frame: pd.DataFrame, recipe: PreTraining) -> tuple[float, float]:
     """Return how far an update of one method moves the weights after warm-up, relatively.
 
     The median, and that of the last tenth over that of the first, both over the learning rate.
