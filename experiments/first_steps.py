@@ -2,8 +2,8 @@
 
     python -m experiments.first_steps --output results/runs/first_steps
 
-CPU seconds of all processes that a step starts, so that other work on the machine hardly matters;
-downloads are not in them.  ``steps.csv`` has a row a heading of the page that has something to run.
+CPU seconds of all processes that a step starts; downloads are not in them.  ``steps.csv`` has a row
+a heading of the page that has something to run.
 """
 
 import os

@@ -5,11 +5,10 @@
     python -m experiments.golden results/runs/NAME --add     # or renew only this run's claims in it
 
 The golden file, results/reference/papers/claims.csv, has the outcome, value and label of each claim
-in one whole run of `make papers`; beside it stand the run's records, which `pipekit claim` reads,
-the counts of outcomes, the seconds of its notebooks, its provenance and the host's load.  A rewrite
-of the notebooks' code keeps claims: those labelled exact, simulated or paper keep their outcome and
-their value (numbers within 1e-9, relatively); emulated and measured ones keep their outcome, or one
-of the two is undecided.  The script exits with 1 if any claim differs.
+in one whole run of `make papers`; beside it stand its records, scores, seconds and provenance.  A
+rewrite of the notebooks' code keeps the outcomes of claims, and the values of those labelled exact,
+simulated or paper (numbers within 1e-9, relatively); an emulated or measured one may be undecided
+once.  The script exits with 1 if any claim differs.
 """
 
 import json

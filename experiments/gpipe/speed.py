@@ -1,9 +1,8 @@
 """GPipe's scenarios (section 4), the bars of its Figure 3, and where a step's time goes (3.3, 4.2).
 
-The paper's machines are estimated by the roofline, with the sizes that it prints: minibatches of
-128 images in 16 microbatches (Table 1), 12 bytes a parameter (4.1), 8 GB an accelerator (4).  Its
-partitioner minimises the variance of a *static* estimate of each layer's cost (3.1, 3.2): here its
-operations.
+The paper's machines are estimated by the roofline, with the sizes that it prints (Table 1, 4, 4.1).
+Its partitioner minimises the variance of a *static* estimate of each layer's cost (3.1, 3.2): here
+its operations.
 """
 
 from collections.abc import Callable, Mapping, Sequence

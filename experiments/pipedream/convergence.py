@@ -1,8 +1,8 @@
 """Epochs to an accuracy and hours an epoch, PipeDream's time to accuracy (2.1, Figures 10 to 12).
 
-A proxy, since nobody here trains on ImageNet: the epochs are measured in real trainings of a small
-network on real images, the hours simulated for the paper's networks and clusters.  Learning rate,
-momentum and rows a machine are those that the paper gives VGG16 (section 5.1), for every method.
+A proxy: the epochs are measured in real trainings of a small network on real images, the hours
+simulated for the paper's networks and clusters.  Learning rate, momentum and rows a machine are
+those that the paper gives VGG16 (section 5.1), for every method.
 """
 
 import math

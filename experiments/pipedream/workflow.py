@@ -1,8 +1,7 @@
 """PipeDream's profile runs, and planning by its equations and by brute force (section 3.2).
 
-:func:`pipekit.profile` gives medians; here every minibatch is kept, to see how layers vary.  Times
-are of a thread's CPU: the claims are of an idle host, on which these are the clock's; on any other
-they leave out what its other programs take, but not that these use its caches and memory.
+Every minibatch is kept, to see how layers vary.  Times are of a thread's CPU: the claims are of an
+idle host, on which these are the clock's.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Plans of Table 1, its rows as printed (5.1, 5.2), and the bandwidth that explains them.
 
-The bandwidths that PipeDream prints do not explain its Table 1.  The *effective* bandwidth does for
-the cells that it is fitted on, one number for all networks of a cluster: with it, simulated data
-parallelism is as fast as the paper's, in the geometric mean.
+The printed bandwidths do not explain Table 1.  The *effective* bandwidth, one number for all
+networks of a cluster, does for the cells that it is fitted on: with it, simulated data parallelism
+is as fast as the paper's, in the geometric mean.
 """
 
 import math
