@@ -1,7 +1,6 @@
-"""Small language models trained by vanilla, 2BW and PipeDream updates, and how closely 2BW follows.
+"""Small language models trained by vanilla, 2BW and PipeDream updates (section 5.1, Figure 5).
 
-Section 5.1 and Figure 5 of PipeDream-2BW.  Frames have the courses of :func:`train`, of one network
-and learning rate.
+Frames have the courses of :func:`train`, of one network and learning rate.
 """
 
 import math

@@ -1,10 +1,9 @@
 """What PipeDream-2BW's section 5 and its figures fix, as data, and what its GPTs cost on a V100.
 
 The text prints no dimensions of the models (:data:`pipekit.models.LAYOUTS` are ours) and no
-bandwidths (:func:`pipekit.clusters.papers.two_bw_v100` has those of the makers' sheets).  Costs are
-estimated from one block: products run at the rate with which a whole model attains the 45 TFLOP/s
-that section 5 prints; what moves more bytes than that takes its bytes over three quarters of the
-memory's bandwidth.  A size that :data:`LAYOUTS` has not is a KeyError.
+bandwidths (:func:`.two_bw_v100` has the makers').  Costs are estimated from one block: products run
+at the rate with which a whole model attains the 45 TFLOP/s that section 5 prints; what moves more
+bytes than that takes its bytes over three quarters of the memory's bandwidth.
 """
 
 from collections.abc import Callable, Mapping

@@ -4,8 +4,7 @@ One memory model for all, by the paper's formulas (3.1) and the authors' code (:
 20 bytes a parameter and 4 more for each further weight version, 2 a number of activations.  Each
 microbatch in flight keeps the stage's input and what the stage has returned (schedules.py,
 input_tensors and output_tensors): on the last one the loss's probabilities.  What a stage has sent
-waits at the next one: a worker has the inputs of as many microbatches as the stage before it has in
-flight.
+waits at the next one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

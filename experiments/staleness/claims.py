@@ -1,9 +1,8 @@
 """What papers say of stale weights, and whether the sweep agrees: each claim in each setting.
 
 A claim is a sign of a method's loss beside another's.  It is judged by the paired differences of
-the final validation losses (:class:`.comparison.Excess`), and by a margin: the standard deviation
-over seeds of the other method's loss.  A difference within it is negligible, since another seed
-would make as much.  What a paper trained is told apart from other networks and optimizers.
+the final validation losses (:class:`.comparison.Excess`), and by a margin, within which a
+difference is negligible: the standard deviation of the other method's loss over seeds.
 """
 
 from typing import NamedTuple

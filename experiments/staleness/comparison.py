@@ -1,9 +1,8 @@
 """What the sweep's trainings say of each method, beside training without delay.
 
-Every number here is computed from the table of trainings alone (:func:`.sweep.table`).  Two methods
-with one seed have the same first weights and the same batches in the same order, so that
-differences are taken seed by seed.  A training that did not end with a finite loss counts as one
-that has learnt nothing: with the loss of its untrained network.
+Two methods with one seed have the same first weights and batches, so that differences are taken
+seed by seed.  A training that did not end with a finite loss counts as one that has learnt nothing:
+with the loss of its untrained network.
 """
 
 import math

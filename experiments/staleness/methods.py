@@ -1,9 +1,8 @@
 """The asynchronous methods of the sweep, and the optimizers whose patience with them is compared.
 
-A method is the oracle's equation and a schedule. An optimizer is a recipe of one number; all have
-the same schedule of the learning rate: a linear warm-up over a tenth of the updates, then a linear
-decay to nothing. Gradients are not clipped: a common norm would make the stages of an asynchronous
-pipeline wait for one another.
+An optimizer is a recipe of one number; all have a linear warm-up over a tenth of the updates, then
+a linear decay to nothing. Gradients are not clipped: a common norm would make the stages of an
+asynchronous pipeline wait for one another.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,7 @@
 """The networks that stand for the papers', each small and large, with data held out.
 
-A GPT of bytes for the language models, a BERT of bytes for the masked ones, a convolutional network
-for the image classifiers.  All have eight parts with weights, so that pipelines of up to eight
-stages have something to train in each.
+All have eight parts with weights, so that pipelines of up to eight stages have something to train
+in each.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,7 @@
 """What each method of the sweep takes on the papers' machines (simulated), and the sweep's figures.
 
-All make an update of equally many samples.  Methods with microbatches cut them; PipeDream and what
-is built on it pass them through whole, since it updates after each minibatch.  Data parallelism is
-no pipeline and has no seconds here.
+All make an update of equally many samples, which only methods with microbatches cut.  Data
+parallelism is no pipeline and has no seconds here.
 """
 
 from collections.abc import Mapping, Sequence

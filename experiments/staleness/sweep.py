@@ -1,12 +1,10 @@
 """The sweep: each method's rate is tuned in the same way, and judged on other seeds.
 
 Every arm (a method at a depth, with an optimizer, on a proxy) tries the same rates, each twice the
-one before, on the tuning seeds, with as many updates as a judged training has.  The rate with the
-least mean validation loss at the end is chosen.  If that is, for any arm, the least or the greatest
-that was tried, all arms try one more there, until it is neither for any: a late gradient's loss may
-have two valleys over the rates, and an arm that stopped in its first one would miss the deeper one.
-The judging seeds are others.  Besides at its own rate each arm is judged at that of the method
-without delay, as papers that "did not tune" do.
+one before, on the tuning seeds.  The rate with the least mean validation loss at the end is chosen.
+If that is, for any arm, the least or the greatest that was tried, all arms try one more there: a
+late gradient's loss may have two valleys over the rates.  Besides at its own rate each arm is
+judged at that of the method without delay, as papers that "did not tune" do.
 """
 
 from collections.abc import Iterable, Sequence

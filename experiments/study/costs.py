@@ -1,10 +1,9 @@
 """Profiles of the papers' networks: estimated, as published, changed, and run at another pace.
 
-The roofline assumes one efficiency for all layers of all networks.  Beside it is what became of
-networks on real devices: ``data/profiles/network_times.csv`` says how long, for how many images,
-with which software, and where it is published; ``layer_times.csv`` has the layers, in the order in
-which they run, of those that were published layer by layer.  PipeDream's released profiles do not
-name their GPU: VGG16's images take 5.25 ms there, where a Titan X takes 8.04: a V100's.
+Beside the roofline, which assumes one efficiency for all layers, is what became of networks on real
+devices: ``data/profiles/network_times.csv``, with sources, and ``layer_times.csv`` of those that
+were published layer by layer.  PipeDream's released profiles do not name their GPU: VGG16's images
+take 5.25 ms there, where a Titan X takes 8.04: a V100's.
 """
 
 from collections.abc import Callable

@@ -1,17 +1,4 @@
-"""A notebook: begun by one call, it shows figures and tables, and records claims.
-
-A claim is a function, evaluated where it stands; one whose value has a name is only recorded::
-
-    nb = study.begin(globals(), "gpipe/timelines", label="emulated", threads=1)
-
-
-    @nb.claim("gpipe-bubble-values", "exact")
-    def bubbles():
-        return [Trace.from_schedule(schedules.gpipe(k, t)).bubble for k, t in PRINTED]
-
-
-    nb.record("gpipe-sec41-3-8x-single", one.counted / alone.counted, "exact")
-"""
+"""A notebook: begun by one call, it shows figures and tables, and records claims."""
 
 import ast
 import json

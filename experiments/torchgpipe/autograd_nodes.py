@@ -3,8 +3,7 @@
 Of the nodes that are ready, PyTorch's autograd takes the one with the highest number, and numbers
 are given thread by thread.  torchgpipe runs the forwards of a device in a thread of its own, where
 a microbatch's Checkpoint gets its number; its Recompute gets one in the main thread, which is far
-ahead.  Hence all recomputations come before all backwards, unless edges forbid it.  pipekit's
-engine has no such nodes; here they are made once more, around real layers.
+ahead.  Hence all recomputations come before all backwards, unless edges forbid it.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,9 @@
 """A batch as torchgpipe's host issues it, with some of its components (sections 3.2, 3.3, 4.1).
 
-pipekit's engine issues from each worker what that worker does, and copies beside the computing.
-Here one host issues everything (section 3.2.1), and each stream of a device runs its kernels one by
-one, so that copies can be issued to the streams that compute (section 3.2.3), and backwards in
-another order (section 3.2.2).  Simulated only.
-
-The clock of pipekit's replays cannot serve here: a kernel may begin as the first in several streams
-at once, which it then holds up together, where a task there holds up one worker.
+One host issues everything (section 3.2.1), and each stream of a device runs its kernels one by one,
+so that copies can be issued to the streams that compute (3.2.3), and backwards in another order
+(3.2.2).  Simulated only.  The clock of pipekit's replays cannot serve here: a kernel may hold up
+several streams at once, where a task there holds up one worker.
 """
 
 from collections import defaultdict
