@@ -3,15 +3,9 @@
 from functools import partial
 
 import torch
-from torch import nn
 
-from experiments.study.training import (
-    Recipe,
-    Training,
-    bit_equal,
-    largest_difference,
-    relative_difference,
-)
+from experiments.study import training as compared
+from experiments.study.training import Recipe, Training, he_initialised
 from pipekit.datasets import Dataset
 from pipekit.models import convnet
 
@@ -21,12 +15,7 @@ def digits_recipe(
 ) -> Recipe:
     """Return how a small convolutional network is trained by SGD on images of digits."""
     torch.manual_seed(seed)
-    model = convnet()
-    for layer in model:
-        if isinstance(layer, nn.Conv2d | nn.Linear):  # He initialisation: learns from the start
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+    model = he_initialised(convnet())
     sgd = partial(torch.optim.SGD, lr=lr, momentum=momentum)
     return Recipe(model, data, sgd, batch_rows, epochs, seed)
 
@@ -43,10 +32,10 @@ def difference(training: Training, reference: Training) -> dict[str, object]:
         "stages": training.stages,
         "microbatches": training.microbatches,
         "seed": training.recipe.seed,
-        "bit-equal": bit_equal(*last) and training.losses == reference.losses,
-        "max |Δw|, epoch 1": largest_difference(*first),
-        "max |Δw|, end": largest_difference(*last),
-        "‖Δw‖/‖w‖, end": relative_difference(*last),
+        "bit-equal": compared.bit_equal(*last) and training.losses == reference.losses,
+        "max |Δw|, epoch 1": compared.largest_difference(*first),
+        "max |Δw|, end": compared.largest_difference(*last),
+        "‖Δw‖/‖w‖, end": compared.relative_difference(*last),
         "loss": training.last_epoch_loss,
         "Δloss": training.last_epoch_loss - reference.last_epoch_loss,
         "accuracy (%)": 100 * training.accuracies[-1],

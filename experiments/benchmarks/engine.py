@@ -29,10 +29,10 @@ from pipekit import Execution, Pipeline, models
 from pipekit.choices import require_choice
 from pipekit.host.operator_threads import share_cores
 from pipekit.parity.launch import Ranks
-from pipekit.schedules import flush, replicate
+from pipekit.schedules import flush
 
 SERIAL, ALL_CORES = "serial, one core", "serial, all cores, whole batch"
-DDP, DATA_PARALLEL = "DDP", "pipekit, one stage on all"
+DDP = "DDP"
 THREADS, PROCESSES, TORCH = "pipekit, threads", "pipekit, processes", "torch pipelining"
 PIPELINES = (THREADS, PROCESSES, TORCH)
 CASE = ["network", "stages"]
@@ -136,15 +136,14 @@ def serial(case: Case, workers: int, parts: int) -> Trained:
     return loop(*case.made(), parts, case)
 
 
-def ours(case: Case, transport: str, data_parallel: bool = False) -> Trained:
+def ours(case: Case, transport: str) -> Trained:
     """Train by pipekit's engine."""
     share_cores(case.workers)
     model, batch = case.made()
-    alone, m = replicate(flush(1, 1), case.workers), case.microbatches
     pipeline = Pipeline(
         model,
-        alone if data_parallel else flush(case.workers, m),
-        balance=[sum(case.balance)] if data_parallel else case.balance,
+        flush(case.workers, case.microbatches),
+        balance=case.balance,
         optimizer=sgd,
         loss=case.network.loss,
         transport=transport,
@@ -200,7 +199,6 @@ def contestants(case: Case, peers: Ranks) -> dict[str, Callable[[], Trained]]:
         PROCESSES: lambda: ours(case, "distributed"),
         TORCH: lambda: slowest(peers, by_torch, case),
         DDP: lambda: slowest(peers, ddp, case),
-        DATA_PARALLEL: lambda: ours(case, "distributed", True)._replace(weights=[]),
     }
 
 

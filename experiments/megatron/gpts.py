@@ -111,17 +111,6 @@ def bubble(schedule: Schedule, backward: float = 2) -> float:
     return float(trace.makespan_s / busy - 1)
 
 
-def messages(schedule: Schedule, device: int | None = None) -> int:
-    """Return how many activations and gradients devices send in all, or a single one."""
-    graph = schedule.dependencies
-    return sum(
-        target >= 0
-        and graph.worker_of[number] != graph.worker_of[target]
-        and device in (None, graph.worker_of[number])
-        for number, target in enumerate(graph.target)
-    )
-
-
 @cache
 def seconds(m: int, v: int, scatter_gather: bool = True, waits: bool = False) -> float:
     """Return how long GPT-3 takes for m microbatches of one sequence each (5.3.2, 5.7; simulated).

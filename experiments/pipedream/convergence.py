@@ -23,7 +23,7 @@ from experiments.pipedream.table1.row import PIPEDREAM, Row
 from experiments.pipedream.table1.table import UNCHANGED, otherwise
 from experiments.study.costs import faster_links
 from experiments.study.traces import mean_interval
-from experiments.study.training import Recipe, Training, train_pipeline
+from experiments.study.training import Recipe, Training, he_initialised, train_pipeline
 from experiments.study.trainings import Course
 from pipekit.datasets import Dataset, mnist
 from pipekit.host.provenance import provenance
@@ -118,12 +118,7 @@ def train(digits: Digits) -> Course:
 
 def _network(digits: Digits) -> nn.Sequential:
     torch.manual_seed(digits.seed)
-    model = image_mlp(digits.width, digits.depth)
-    for layer in model:
-        if isinstance(layer, nn.Linear):  # He initialisation: learns from the first epoch on
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            nn.init.zeros_(layer.bias)
-    return model
+    return he_initialised(image_mlp(digits.width, digits.depth))
 
 
 def distance_in_std(a: pd.Series, b: pd.Series) -> float:

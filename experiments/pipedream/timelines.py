@@ -5,7 +5,6 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
-from typing import NamedTuple
 
 import pandas as pd
 from torch import Tensor
@@ -22,26 +21,13 @@ from pipekit.traces import TRANSFERS, Trace
 from pipekit.trees import Tree, leaves
 
 
-class Window(NamedTuple):
-    """Minibatches of a run: those that fill the pipeline, that are counted, and that drain it."""
-
-    warmup: int
-    counted: int
-    drain: int
-
-    @property
-    def minibatches(self) -> int:
-        return sum(self)
-
-
-def window(replicas: Sequence[int], at_least: int, margin: int = 1) -> Window:
-    """Return how long a run of PipeDream's schedule must be to count so many minibatches.
+def run_length(replicas: Sequence[int], at_least: int, margin: int = 1) -> int:
+    """Return the minibatches of a run of PipeDream's schedule that counts so many of them.
 
     All parts are whole rounds of all stages.  Fast stages take some time to get ahead: ``margin``
     lengthens what is not counted, and must be as large as the in-flight count over NOAM.
     """
-    fill, drain = _uncounted(replicas, margin)
-    return Window(*(_rounds(replicas, n) for n in (fill, at_least, drain)))
+    return sum(_rounds(replicas, n) for n in (at_least, *_uncounted(replicas, margin)))
 
 
 def steady(trace: Trace, replicas: Sequence[int], margin: int = 1) -> tuple[float, float, int]:
@@ -53,7 +39,7 @@ def steady(trace: Trace, replicas: Sequence[int], margin: int = 1) -> tuple[floa
     if count < period:
         raise ValueError(
             f"{len(ends)} minibatches are too few for a steady state on {sum(replicas)} workers: "
-            f"run at least {window(replicas, 1, margin).minibatches}"
+            f"run at least {run_length(replicas, 1, margin)}"
         )
     return ends[warmup - 1], ends[warmup - 1 + count], count
 

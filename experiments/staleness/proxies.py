@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from experiments.study.training import he_initialised
 from pipekit.choices import require_choice
 from pipekit.datasets import (
     Batch,
@@ -103,7 +104,8 @@ class Proxy:
         torch.manual_seed(seed)
         heads = max(1, self.width // 32)
         if self.kind == "images":
-            return _convnet(self.width, self.length, 3 if self.is_own else 1, self.classes)
+            size = self.width, self.length, 3 if self.is_own else 1, self.classes
+            return he_initialised(_convnet(*size))
         if self.kind == "bert":
             return bert_large(PARTS - 2, self.width, heads, MASK + 1, self.length, dropout=0.0)
         return gpt(PARTS - 2, self.width, heads, BYTES, self.length)
@@ -185,7 +187,7 @@ def _data(proxy: Proxy) -> Dataset:
 def _convnet(width: int, pixels: int, colours: int, classes: int) -> nn.Sequential:
     """Return four convolutions and four linear layers: ``[B, c, p, p]`` to ``[B, classes]``."""
     hidden, left = 8 * width, (pixels + 3) // 4
-    model = nn.Sequential(
+    return nn.Sequential(
         nn.Conv2d(colours, width, 3, padding=1),  # [B, w, p, p]
         nn.ReLU(),
         nn.Conv2d(width, width, 3, padding=1, stride=2),  # [B, w, p/2, p/2]
@@ -203,9 +205,3 @@ def _convnet(width: int, pixels: int, colours: int, classes: int) -> nn.Sequenti
         nn.ReLU(),
         nn.Linear(hidden, classes),
     )
-    for layer in model:  # PyTorch's own first weights let a signal fade in eight layers
-        if isinstance(layer, (nn.Conv2d, nn.Linear)):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            assert layer.bias is not None
-            nn.init.zeros_(layer.bias)
-    return model

@@ -22,9 +22,9 @@ def table(function: Callable[..., Any], **axes: Iterable[Any]) -> pd.DataFrame:
     rows = []
     for point in points({name: list(values) for name, values in axes.items()}):
         result = function(**point)
-        rows.append(
-            point | (dict(result) if isinstance(result, Mapping) else {_name(function): result})
-        )
+        if not isinstance(result, Mapping):
+            result = {getattr(function, "__name__", ""): result}
+        rows.append(point | dict(result))
     return pd.DataFrame(rows)
 
 
@@ -58,10 +58,6 @@ def largest_that_fits(fits: Callable[[int], bool], most: int | None = None) -> i
         while fits(most):
             most *= 2
     return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", "value"))
 
 
 def named_rows(

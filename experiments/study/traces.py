@@ -71,6 +71,17 @@ def mean_interval(ends: Sequence[float], first: int, last: int) -> float:
     return float(ends[last] - ends[first]) / (last - first)
 
 
+def messages(schedule: Schedule, device: int | None = None) -> int:
+    """Return how many activations and gradients devices send in all, or a single one."""
+    graph = schedule.dependencies
+    return sum(
+        target >= 0
+        and graph.worker_of[number] != graph.worker_of[target]
+        and device in (None, graph.worker_of[number])
+        for number, target in enumerate(graph.target)
+    )
+
+
 BATCHES = 3  # of a run that is timed
 
 K = TypeVar("K", bound=str)

@@ -39,6 +39,16 @@ def relative_difference(a: Tensors, b: Tensors) -> float:
     return float((distance / norm) ** 0.5)
 
 
+def he_initialised(model: nn.Sequential) -> nn.Sequential:
+    """Return the same model with first weights from which many layers learn at once."""
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return model
+
+
 class TakeGradient(Optimizer):
     """An optimizer that puts each gradient, or zero, in its parameter's place.
 

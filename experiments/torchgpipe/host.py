@@ -31,10 +31,6 @@ class Components(NamedTuple):
     streams: bool  # for copies alone; without them copies hold up the computing of both devices
     portals: bool  # for skip connections; without them, each stage hands them to the next
 
-    @property
-    def missing(self) -> tuple[str, ...]:
-        return tuple(name for name, there in self._asdict().items() if not there)
-
 
 ROWS: Mapping[str, Components] = {
     "baseline": Components(order=False, streams=False, portals=False),
@@ -155,7 +151,8 @@ def simulated(
 ) -> Trace:
     table = as_drawn(cell.stages, cell.microbatches)
     costs = stage_costs(table, carried(profile, has), cell.plan(balance))
-    name = "without " + " and ".join(has.missing or ("nothing",))
+    missing = [name for name, there in has._asdict().items() if not there]
+    name = "without " + " and ".join(missing or ["nothing"])
     host = Host(costs, cell.microbatches, links, has)
     host.issue()
     frame = pd.DataFrame(host.passes, columns=COLUMNS).sort_values(["worker", "start_s"])

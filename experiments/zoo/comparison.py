@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from experiments.study.traces import messages
 from experiments.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
 from pipekit.emulation import emulate
 from pipekit.profiling import LayerProfile, Profile
@@ -69,7 +70,7 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
                 "steady, %": bubbles["steady"],
                 "activations (microbatches)": activations(name, setting),
                 "copies of the weights": sum(homes) / made.stages,
-                "messages a microbatch": _messages(made) / setting.microbatches,
+                "messages a microbatch": messages(made) / setting.microbatches,
                 "weight versions": max(check(made).peak_versions) // _stages_of(made),
             }
         )
@@ -162,14 +163,6 @@ def _profile(name: str, setting: Setting, slot_s: float) -> Profile:
         output_bytes=64,
     )
     return Profile((layer,) * (setting.workers * parts), input_bytes=64)
-
-
-def _messages(made: Schedule) -> int:
-    graph = made.dependencies
-    return sum(
-        target >= 0 and graph.worker_of[number] != graph.worker_of[target]
-        for number, target in enumerate(graph.target)
-    )
 
 
 def _stages_of(made: Schedule) -> int:

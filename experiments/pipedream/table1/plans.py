@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 
 from experiments import study
 from experiments.pipedream import ROWS
-from experiments.pipedream.timelines import seconds_a_minibatch, window
+from experiments.pipedream.timelines import run_length, seconds_a_minibatch
 from experiments.study.costs import as_published
 from pipekit.clusters import Cluster, pipedream_a, pipedream_b
 from pipekit.clusters.cluster import AllReduce
@@ -66,7 +66,7 @@ def simulated_seconds(
     method: Method = pipelined,
     minibatches: int = SIMULATED,
 ) -> float:
-    table = method(plan).take(window(plan.replicas, minibatches, MARGIN).minibatches)
+    table = method(plan).take(run_length(plan.replicas, minibatches, MARGIN))
     return seconds_a_minibatch(simulate(table, profile, plan, cluster), plan.replicas, MARGIN)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from experiments import study
 from experiments.pipedream.table1 import plans
 from experiments.pipedream.table1.plans import Method, Sent, Setting
-from experiments.pipedream.timelines import seconds_a_minibatch, window
+from experiments.pipedream.timelines import run_length, seconds_a_minibatch
 from experiments.study.claims import Emulated
 from pipekit.clusters import Cluster
 from pipekit.engine import Run
@@ -44,7 +44,7 @@ def run(
     repeats: int = 1,
     method: Method = plans.pipelined,
 ) -> Ran:
-    count = window(plan.replicas, minibatches).minibatches
+    count = run_length(plan.replicas, minibatches)
     table, runs = method(plan).take(count), list[Run]()
 
     def emulate(pace: float) -> float:
