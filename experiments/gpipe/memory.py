@@ -12,14 +12,7 @@ from torch import nn
 from torch.optim import Optimizer, RMSprop
 
 from experiments.gpipe import amoebanet
-from experiments.gpipe.speed import (
-    MICROBATCHES,
-    MINIBATCH,
-    PIXELS,
-    Scenario,
-    least_variance,
-    named,
-)
+from experiments.gpipe.speed import MICROBATCHES, MINIBATCH, PIXELS, Scenario, least_variance, named
 from experiments.study.tables import printed, printed_number
 from experiments.study.traces import memory_of
 from pipekit import Execution, Watch, models

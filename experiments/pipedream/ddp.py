@@ -106,10 +106,7 @@ def train(rows: int, steps: int, repeats: int) -> list[tuple[str, int, list[floa
         loss=nn.CrossEntropyLoss(),
         transport="distributed",
     )
-    ways = {
-        COMPUTE: step_of(network()),
-        WAIT_FREE: step_of(DistributedDataParallel(network())),
-    }
+    ways = {COMPUTE: step_of(network()), WAIT_FREE: step_of(DistributedDataParallel(network()))}
     for step in ways.values():
         timed(step, own[:2])  # DDP arranges its buckets after its first step
     taken = []
