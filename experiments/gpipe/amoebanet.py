@@ -63,7 +63,7 @@ REDUCTION = "3x3", "separable 5x5", "separable 3x3", "1x1"
 """AmoebaNet-B's operations with parameters; a normal cell gives 4 states, a reduction cell 2."""
 
 
-def parameters_b(layers: int, filters: int, classes: int = 1000) -> int:
+def parameters_b(layers: int, filters: int) -> int:
     """Return the number of trained parameters of AmoebaNet-B (L, F) (section 4.3.2).
 
     By its cells as Real et al.'s TensorFlow program has them (github.com/tensorflow/tpu,
@@ -80,7 +80,7 @@ def parameters_b(layers: int, filters: int, classes: int = 1000) -> int:
         total += sum(_operation(name, channels) for name in (NORMAL if normal else REDUCTION))
         last, before = (4 if normal else 2) * channels, last
         halved = not normal
-    return total + last * classes + classes
+    return total + 1000 * last + 1000  # of classes
 
 
 def _operation(name: str, channels: int) -> int:

@@ -44,11 +44,9 @@ TIMES = "seconds as others published them", "the roofline's"
 Change = tuple[str, str]
 
 
-def one_layer_stages(
-    stage_s: Sequence[tuple[float, float]], output_bytes: float = 0.0, parameter_bytes: float = 0.0
-) -> Profile:
+def one_layer_stages(stage_s: Sequence[tuple[float, float]], output_bytes: float = 0.0) -> Profile:
     layers = tuple(
-        LayerProfile(f"stage {number}", forward, backward, output_bytes, parameter_bytes)
+        LayerProfile(f"stage {number}", forward, backward, output_bytes)
         for number, (forward, backward) in enumerate(stage_s)
     )
     return Profile(layers, input_bytes=output_bytes, provenance={"label": "exact"})

@@ -104,10 +104,10 @@ STANDS_FOR: Mapping[str, Machines] = {
 """By a proxy's kind: the papers' network that it stands for, on that paper's cluster."""
 
 
-def on_paper_cluster(proxy: str, optimizer: str, stages: int = 4) -> Machines:
+def on_paper_cluster(proxy: str, optimizer: str) -> Machines:
     """Return the network and the cluster that a proxy stands for, with an optimizer's memory."""
     states = OPTIMIZERS[optimizer].states
-    return replace(STANDS_FOR[of_setting(proxy).kind], stages=stages, optimizer_states=states)
+    return replace(STANDS_FOR[of_setting(proxy).kind], optimizer_states=states)
 
 
 def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) -> pd.DataFrame:

@@ -9,11 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipekit.clusters import Cluster
 from pipekit.datasets import Batch
 from pipekit.emulation import emulate
 from pipekit.engine import Observer, Pipeline, Watch
-from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, Step
 from pipekit.schedules.clock import PAPER_SLOTS
@@ -39,17 +37,13 @@ class ThreeWays(NamedTuple):
 
 
 def run_three_ways(
-    schedule: Schedule,
-    profile: Profile,
-    plan: Plan | None = None,
-    cluster: Cluster | None = None,
-    slots: Mapping[Op, float] = PAPER_SLOTS,
+    schedule: Schedule, profile: Profile, slots: Mapping[Op, float] = PAPER_SLOTS
 ) -> ThreeWays:
     """Return a schedule in slots (a backward takes two by default), simulated and emulated."""
     return ThreeWays(
         Trace.from_schedule(schedule, slots),
-        simulate(schedule, profile, plan, cluster),
-        emulate(schedule, profile, plan, cluster).trace,
+        simulate(schedule, profile),
+        emulate(schedule, profile).trace,
     )
 
 

@@ -72,10 +72,9 @@ def pipeline_gradients(
     batches: Sequence[Batch],
     schedule: Schedule,
     loss: Callable[[Any, Any], Tensor],
-    seed: int = 0,
 ) -> dict[str, Tensor]:
     """Return the gradient that the one update of a schedule gets, by the parameters' names."""
-    pipeline = Pipeline(model, schedule, optimizer=TakeGradient, loss=loss, seed=seed)
+    pipeline = Pipeline(model, schedule, optimizer=TakeGradient, loss=loss)
     pipeline.train(batches, watch=Watch(trace=False))
     return dict(pipeline.state_dict())
 

@@ -115,9 +115,7 @@ def reached(values: Sequence[float], target: float, times: Sequence[float]) -> f
     return before + (target - below) / (above - below) * (then - before)
 
 
-def each_seed(
-    frame: pd.DataFrame, by: Sequence[str], target: float, value: str = "accuracy"
-) -> pd.DataFrame:
+def each_seed(frame: pd.DataFrame, by: Sequence[str], target: float) -> pd.DataFrame:
     """Return how each training ended: its last row, and the ``epochs`` after which it reached.
 
     The columns ``by`` tell trainings apart; ``epochs`` may be infinite.
@@ -125,9 +123,8 @@ def each_seed(
     rows = []
     for _, run in frame.groupby(list(by), sort=False):
         times = run["epoch"].tolist()
-        rows.append(
-            run.iloc[-1].to_dict() | {"epochs": reached(run[value].tolist(), target, times)}
-        )
+        epochs = reached(run["accuracy"].tolist(), target, times)
+        rows.append(run.iloc[-1].to_dict() | {"epochs": epochs})
     return pd.DataFrame(rows).drop(columns="epoch")
 
 
