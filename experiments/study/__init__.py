@@ -37,6 +37,7 @@ from experiments.study.traces import run_three_ways as run_three_ways
 from experiments.study.training import Recipe as Recipe
 from experiments.study.training import TakeGradient as TakeGradient
 from experiments.study.training import bit_equal as bit_equal
+from experiments.study.training import he_initialised as he_initialised
 from experiments.study.training import largest_difference as largest_difference
 from experiments.study.training import noted as noted
 from experiments.study.training import pipeline_gradients as pipeline_gradients
