@@ -169,7 +169,8 @@ def by_torch(rank: int, case: Case) -> Trained:
     last = rank == case.workers - 1
 
     def step() -> None:
-        schedule.step(*([x] if rank == 0 else []), **({"target": y, "losses": []} if last else {}))
+        ends: dict[str, Any] = {"target": y, "losses": []} if last else {}
+        schedule.step(*([x] if rank == 0 else []), **ends)
         optimizer.step()
         optimizer.zero_grad()
 
