@@ -1,8 +1,7 @@
 """Install torch and torchvision for CPUs, where pip finds two that import together.
 
-``make`` calls it before all else is installed: PyPI's torch brings gigabytes of CUDA along, and
-nothing here needs a GPU.  The user's own pip settings (an index, a folder of wheels) say where to
-look.  Without a pair, and where there is a GPU, nothing is changed.
+``make`` calls it before all else: PyPI's torch brings gigabytes of CUDA along.  The user's own pip
+settings say where to look.  Without a pair, and where there is a GPU, nothing is changed.
 """
 
 import json

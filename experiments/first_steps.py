@@ -2,13 +2,12 @@
 
     python -m experiments.first_steps --output results/runs/first_steps
 
-CPU seconds of all processes that a step starts, so that other work on the machine hardly matters;
-downloads are not in them.  ``steps.csv`` has a row a heading of the page that has something to run.
+CPU seconds of all processes that a step starts; downloads are not in them.  ``steps.csv`` has a row
+a heading of the page that has something to run.
 """
 
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -57,24 +56,16 @@ def main(
 
 
 def cpu_seconds(command: str, folder: Path) -> float:
-    """Run lines in a shell in a folder, its environment active; return their CPU seconds.
-
-    Raises:
-        subprocess.CalledProcessError: one of them failed.
-    """
+    """Run lines in a shell in a folder, its environment active; return their CPU seconds."""
     path = f"{folder / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"
     # PYTHONPATH: whatever checkout the environment was installed from
     settings = os.environ | {"PATH": path, "PYTHONPATH": str(folder)}
-    before = _children()
+    before = os.times()
     subprocess.run(
         ["bash", "-ec", command], cwd=folder, env=settings, stdout=sys.stderr, check=True
     )
-    return _children() - before
-
-
-def _children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    after = os.times()
+    return sum(after[2:4]) - sum(before[2:4])  # of the children: user and system
 
 
 if __name__ == "__main__":

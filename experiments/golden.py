@@ -5,13 +5,10 @@
     python -m experiments.golden results/runs/NAME --add     # or renew only this run's claims in it
 
 The golden file, results/reference/papers/claims.csv, has the outcome, value and label of each claim
-in one whole run of `make papers`; beside it stand the run's records, which `pipekit claim` reads,
-the counts of outcomes, the seconds of its notebooks, its provenance and the host's load.  A new
-paper's claims are added from a run of its own notebooks; each record says itself when and from
-which commit it is.  A rewrite of the notebooks' code keeps them: claims labelled exact, simulated
-or paper keep their outcome and their value (numbers within 1e-9, relatively); emulated and measured
-ones keep their outcome, or one of the two is undecided.  The script exits with 1 if any claim
-differs.
+in one whole run of `make papers`; beside it stand its records, scores, seconds and provenance.  A
+rewrite of the notebooks' code keeps the outcomes of claims, and the values of those labelled exact,
+simulated or paper (numbers within 1e-9, relatively); an emulated or measured one may be undecided
+once.  The script exits with 1 if any claim differs.
 """
 
 import json
@@ -125,16 +122,16 @@ def differences(golden: pd.DataFrame, found: pd.DataFrame) -> list[str]:
 
 def same(one: str, other: str) -> bool:
     """Return whether two values, as JSON, are equal, numbers within rounding."""
-    return one == other or (bool(one and other) and _same(json.loads(one), json.loads(other)))
 
+    def alike(one: Any, other: Any) -> bool:
+        match one, other:
+            case list(), list():
+                return len(one) == len(other) and all(map(alike, one, other))
+            case int() | float(), int() | float():
+                return math.isclose(one, other, rel_tol=CLOSE)
+        return bool(one == other)
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    numbers = (int, float)
-    if isinstance(one, numbers) and isinstance(other, numbers):
-        return math.isclose(one, other, rel_tol=CLOSE)
-    return bool(one == other)
+    return one == other or (bool(one and other) and alike(json.loads(one), json.loads(other)))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
     python -m experiments.installs --output results/reference/first_steps/installs.csv
 
-What a way to install needs is read off the packages' own metadata, so that one environment, the
-largest, is enough.
+What a way to install needs is read off the packages' metadata: the largest environment is enough.
 """
 
 from collections.abc import Iterable

@@ -2,9 +2,8 @@
 
     make lock
 
-pip resolves ``.[dev]`` for this machine without installing it; files are named by their hashes,
-whatever index they come from.  ``pip install --require-hashes -r requirements.lock`` then takes
-these very files, and ``pip install --no-deps -e .`` adds pipekit.
+pip resolves ``.[dev]`` for this machine without installing it.  ``pip install --require-hashes -r
+requirements.lock`` then takes these very files, and ``pip install --no-deps -e .`` adds pipekit.
 """
 
 import json

@@ -7,7 +7,7 @@ Every table is decided for all timings.  ``orders.csv`` has a row for each table
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,22 +15,15 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from pipekit import schedules
 from pipekit.progress import progress_bar
-from pipekit.schedules import Schedule
 from pipekit.schedules.messages import POLICIES, MessageChannel, check_messages, with_messages
+from pipekit.schedules.methods.by_name import METHODS
 
-METHODS: dict[str, Callable[[int, int], Schedule]] = {
-    "gpipe": schedules.gpipe,
-    "flush": schedules.flush,
-    "zb_v": lambda p, m: schedules.zb_v(2 * p, m),
-    "dualpipe_v": lambda p, m: schedules.dualpipe_v(2 * p, m),
-    "looped_bfs": lambda p, m: schedules.looped_bfs(2 * p, m, workers=p),
-    "interleaved": lambda p, m: schedules.interleaved(2 * p, m, workers=p),
-    "interleaved_zero_bubble": lambda p, m: schedules.interleaved_zero_bubble(2 * p, m, workers=p),
-}
-"""Torch's classes, by the tables that are equal to theirs (tests/schedules/formats)."""
-
+# Torch's classes, by the tables that are equal to theirs (tests/schedules/formats).
+NAMES = (
+    *("gpipe", "flush", "zb-v", "dualpipe-v"),
+    *("looped-bfs", "interleaved", "interleaved-zero-bubble"),
+)
 CHANNELS = {
     "rendezvous": MessageChannel(),
     "eager:1": MessageChannel(1),
@@ -59,7 +52,7 @@ def main(output: Annotated[Path, typer.Option(help="Folder of the tables.")] = D
 
 
 def _tables() -> Iterator[tuple[str, int, int]]:
-    for name, workers in product(METHODS, WORKERS):
+    for name, workers in product(NAMES, WORKERS):
         microbatches = workers
         while microbatches <= MOST_MICROBATCHES:
             yield name, workers, microbatches
@@ -68,7 +61,7 @@ def _tables() -> Iterator[tuple[str, int, int]]:
 
 def _rows(name: str, workers: int, microbatches: int) -> list[dict[str, Any]]:
     try:
-        table = METHODS[name](workers, microbatches).take(1)
+        table = METHODS[name](workers=workers, microbatches=microbatches).take(1)
     except ValueError:  # DualPipe-V needs more microbatches than that
         return []
     rows = []
@@ -78,9 +71,9 @@ def _rows(name: str, workers: int, microbatches: int) -> list[dict[str, Any]]:
             verdict = check_messages(program, how, link=LINK)
             becomes = "mixes up" if verdict.mixed_up else "ends" if verdict.slots else "hangs"
             longer = verdict.slots / verdict.least - 1 if verdict.slots else math.nan
-            case = {"method": name, "workers": workers, "microbatches": microbatches}
-            case |= {"order": order, "channel": channel, "becomes": becomes}
-            rows.append(case | {"longer": round(longer, 4)})
+            case = {"method": name.replace("-", "_"), "workers": workers}
+            case |= {"microbatches": microbatches, "order": order, "channel": channel}
+            rows.append(case | {"becomes": becomes, "longer": round(longer, 4)})
     return rows
 
 

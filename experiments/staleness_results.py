@@ -2,9 +2,9 @@
 
     python experiments/staleness_results.py results/runs/staleness_trainings
 
-reads the record of every training that is done and writes results/reference/staleness/: all of them
-(trainings.csv), how each method ended (summary.csv), the papers' claims by setting (claims.csv) and
-together (findings.csv), and what each mitigation earns (mitigations.csv).
+writes results/reference/staleness/: all trainings (trainings.csv), how each method ended
+(summary.csv), the papers' claims by setting (claims.csv) and together (findings.csv), and what each
+mitigation earns (mitigations.csv).
 """
 
 import argparse
@@ -20,8 +20,7 @@ from experiments.study.trainings import Course
 from pipekit.host.provenance import provenance, write
 from pipekit.reading import read_json
 
-DIGITS = 6
-"""Of a loss; what differs less is no difference between seeds."""
+DIGITS = 6  # of a loss; what differs less is no difference between seeds
 
 
 def main() -> None:

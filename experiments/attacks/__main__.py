@@ -10,10 +10,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import pandas as pd
 import typer
@@ -24,19 +23,9 @@ from experiments.benchmarks.harness import conclude, measured
 from pipekit.choices import require_choice
 from pipekit.engine.transports.processes.forkserver import forkserver
 
-
-class Kind(NamedTuple):
-    """An attack that yields a row for each of so many tries, and two columns to count by."""
-
-    attack: Callable[[int, int], Iterator[dict[str, Any]]]
-    tries: int
-    by: str
-    outcome: str
-
-
-KINDS = {
-    "kills": Kind(kills.attack, 60, "end", "resumed over"),
-    "interrupts": Kind(interrupts.attack, 200, "way", "outcome"),
+KINDS = {  # what yields a row a try, how many tries, and two columns to count by
+    "kills": (kills.attack, 60, "end", "resumed over"),
+    "interrupts": (interrupts.attack, 200, "way", "outcome"),
 }
 
 
@@ -60,11 +49,11 @@ def main(
     faults, record = 0, measured(parameters={"seeds": [seed]})
     try:
         for name in kinds or KINDS:
-            kind = KINDS[name]
-            wanted, rows = tries or kind.tries, []
+            attack, usual, by, outcome = KINDS[name]
+            wanted, rows = tries or usual, []
             # Ctrl-C stops a kind and keeps its tries.
             with tqdm(total=wanted, unit="try", desc=name) as bar, suppress(KeyboardInterrupt):
-                for row in kind.attack(wanted, seed):
+                for row in attack(wanted, seed):
                     rows.append(row)
                     if row["failure"]:
                         bar.write(f"FAULT: {row}", file=sys.stderr)
@@ -74,7 +63,7 @@ def main(
             frame = pd.DataFrame(rows)
             faults += int((frame["failure"] != "").sum())
             print(f"{len(frame)} {name} (measured); {faults} faults so far")
-            print(pd.crosstab(frame[kind.by], frame[kind.outcome], margins=True).to_string())
+            print(pd.crosstab(frame[by], frame[outcome], margins=True).to_string())
             conclude(name, frame, record, output)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -1,10 +1,8 @@
 """Interrupts at random moments, over both transports; afterwards nothing may be left.
 
-A process of its own trains again and again, in ways that take less than a second. Each time its
-process group gets SIGINT, as from Ctrl-C in a terminal, at a random moment from before the pipeline
-is built until after its last worker has ended. The call then raises KeyboardInterrupt, and no
-worker, thread, socket, shared memory or temporary file is left of it; no setting has changed; and
-the same training, begun or taken up again, has the bits of an undisturbed one.
+A process of its own trains again and again. Each time its process group gets SIGINT, as from Ctrl-C
+in a terminal, at a random moment. The call then raises KeyboardInterrupt, nothing is left of it
+(left.py), and the same training, begun or taken up again, has the bits of an undisturbed one.
 """
 
 import faulthandler
@@ -30,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.attacks.left import Snapshot, left
-from experiments.attacks.trainings import BALANCE, network
+from experiments.attacks.trainings import BALANCE, OPTIMIZERS, network
 from pipekit import Checkpoints, Pipeline, PipelinedModule, schedules
 from pipekit.engine.transports.processes.forkserver import forkserver
 
@@ -45,22 +43,18 @@ def batches() -> list[tuple[Tensor, Tensor]]:
     return [tuple(torch.randn(8, n, generator=generator) for n in (6, 3)) for _ in range(4)]  # type: ignore[misc]
 
 
-def pipeline(transport: str) -> Pipeline:
-    """Return a pipeline of two stages, a worker each."""
-    return Pipeline(
+def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
+    """Train a pipeline of two stages, from its newest checkpoint if there is one; evaluate it."""
+    made = Pipeline(
         network(),
         schedules.two_bw(2, 2),
         balance=BALANCE[2],
-        optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        optimizer=OPTIMIZERS["SGD"],
         loss=nn.MSELoss(),
         transport=transport,
     )
-
-
-def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
-    """Train a pipeline of two stages, from its newest checkpoint if there is one; evaluate it."""
     # A traceback may keep it, and between calls its processes wait.
-    with closing(pipeline(transport)) as pipe:
+    with closing(made) as pipe:
         for _ in range(pipe.resume(folder), 2):
             checkpoints = Checkpoints(folder, every=1) if saved else None
             pipe.train(batches(), checkpoints=checkpoints)
@@ -71,7 +65,7 @@ def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
 def in_a_loop(folder: Path) -> Bits:
     """Train a pipelined module of two stages in a user's loop."""
     module = PipelinedModule(network(), BALANCE[2], chunks=2)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+    optimizer = OPTIMIZERS["SGD"](module.parameters())
     for _ in range(4):
         for x, y in batches():
             optimizer.zero_grad()
@@ -80,14 +74,13 @@ def in_a_loop(folder: Path) -> Bits:
     return list(module.state_dict().values())
 
 
-WAYS: dict[str, Callable[[Path], Bits]] = {
+WAYS: dict[str, Callable[[Path], Bits]] = {  # the folder is for checkpoints
     "threads": partial(pipelined, "threads", False),
     "processes": partial(pipelined, "distributed", False),
     "threads, saved": partial(pipelined, "threads", True),
     "processes, saved": partial(pipelined, "distributed", True),
     "module": in_a_loop,
 }
-"""The trainings; given a folder for checkpoints."""
 
 
 class Trainings:
@@ -112,10 +105,7 @@ class Trainings:
         self._before = Snapshot.now(self._temporary)
 
     def interrupted(self, moment: float, again: bool) -> dict[str, Any]:
-        """Train, and interrupt the process group at a moment, a share of a training's seconds.
-
-        ``again`` trains without an interrupt afterwards.
-        """
+        """Train, interrupt at a moment, a share of a training's seconds, and maybe train again."""
         sent: list[float] = []
 
         def send() -> None:
@@ -177,17 +167,13 @@ class Trainings:
 
 
 def attack(tries: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each of so many interrupts, in equal shares of all ways."""
     for number, way in enumerate(WAYS):
         share = tries // len(WAYS) + (number < tries % len(WAYS))
         yield from interrupt(way, share, seed)
 
 
 def interrupt(way: str, tries: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each of so many interrupts of trainings in one way.
-
-    They run in a process with a group of its own; after a fault, in a new one.
-    """
+    """Yield a row for each of so many interrupts in one way; after a fault, of a new process."""
     done = 0
     while done < tries:
         for row in _rows(way, tries - done, seed + done):

@@ -2,13 +2,10 @@
 
 A trial trains two epochs by one of the methods, each worker a process, with checkpoints every few
 batches. At a random moment a worker is killed, stopped or runs out of memory, or the process that
-starts workers or the whole program is killed. Then, as after a crash, everything is built anew,
-the default generator is seeded otherwise, and the training is resumed, over threads or over
-processes, where it may be struck again.
-
-In the end the last checkpoint, which holds weights, stashed versions, running statistics, the
-states of optimizer, scheduler and random numbers and all losses, is compared with that of the same
-training without an attack, over threads.
+starts workers or the whole program is killed. Then everything is built anew, the default generator
+seeded otherwise, and the training resumed, over threads or over processes, where it may be struck
+again.  In the end its last checkpoint is compared with that of an undisturbed training, over
+threads.
 """
 
 import multiprocessing.forkserver
@@ -45,10 +42,8 @@ Setting(method, optimizer, int(every)).train(Path(folder), "distributed", int(se
 
 
 def limit_memory(pid: int) -> None:
-    """Let a process have no more address space than it has."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
-    size = pages * resource.getpagesize()
-    resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
+    resource.prlimit(pid, resource.RLIMIT_AS, (pages * resource.getpagesize(),) * 2)
 
 
 def kill_fork_server(_: int) -> None:
@@ -60,6 +55,7 @@ def by_signal(number: signal.Signals) -> Callable[[int], None]:
     return lambda pid: os.kill(pid, number)
 
 
+# Strikes at one worker's process: how often in relation, how, the error, words of its message.
 STRIKES: dict[str, tuple[int, Callable[[int], None], Any, str]] = {
     "SIGKILL": (8, by_signal(signal.SIGKILL), WorkerDied, "SIGKILL, killed"),
     "SIGTERM": (3, by_signal(signal.SIGTERM), WorkerDied, "SIGTERM"),
@@ -67,10 +63,8 @@ STRIKES: dict[str, tuple[int, Callable[[int], None], Any, str]] = {
     "memory limit": (3, limit_memory, (WorkerDied, RuntimeError, MemoryError, OSError), ""),
     "fork server": (2, kill_fork_server, WorkerDied, "fork server"),
 }
-"""Strikes at one worker's process: how often in relation, how, the error, words of its message."""
-
 PROGRAM_STRIKES = {"program, SIGKILL": signal.SIGKILL, "program, SIGTERM": signal.SIGTERM}
-"""Strikes at the whole program, each once in the same relation."""
+SHARES = {end: share for end, (share, *_) in STRIKES.items()} | dict.fromkeys(PROGRAM_STRIKES, 1)
 
 
 def strike(draw: random.Random, end: str, known: set[int]) -> None:
@@ -138,7 +132,7 @@ def attempt(
 ) -> str | None:
     """Train on, and strike before batch ``at`` if there is an ``end``.
 
-    Returns the fault of the outcome, or ""; None if the training has come to its end.
+    Returns the fault, or ""; None if the training has come to its end.
     """
     if end in PROGRAM_STRIKES:
         return kill_program(setting, folder, draw, end)
@@ -166,9 +160,6 @@ def trial(seed: int, method: str, most: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each strike at a training by a method, ``most`` at most."""
     draw = random.Random(seed)
     setting = Setting(method, draw.choice(["SGD", "Adam"]), draw.choice([1, 2, 5]))
-    shares = {end: share for end, (share, *_) in STRIKES.items()} | dict.fromkeys(
-        PROGRAM_STRIKES, 1
-    )
     with tempfile.TemporaryDirectory(prefix="pipekit-attacks-") as folder:
         whole, saved = Path(folder, "whole"), Path(folder, "struck")
         setting.train(whole, "threads", 0)
@@ -176,7 +167,7 @@ def trial(seed: int, method: str, most: int) -> Iterator[dict[str, Any]]:
         transport = "distributed"
         while True:
             struck = transport == "distributed" and len(rows) < most
-            end = draw.choices(list(shares), list(shares.values()))[0] if struck else ""
+            end = draw.choices(list(SHARES), list(SHARES.values()))[0] if struck else ""
             at = draw.randrange(EPOCHS * BATCHES)
             failure = attempt(setting, saved, transport, draw, end, at)
             if failure is None:
@@ -197,7 +188,6 @@ def trial(seed: int, method: str, most: int) -> Iterator[dict[str, Any]]:
 
 
 def attack(tries: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each of so many strikes, on all methods in turn."""
     names = list(METHODS)
     random.Random(seed).shuffle(names)
     done = number = 0

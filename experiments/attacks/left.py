@@ -57,7 +57,7 @@ class Snapshot(NamedTuple):
 
 
 def left(before: Snapshot, temporary: Path, ended: Iterable[int] = ()) -> list[str]:
-    """Return the remains, once everything has had time to go; ``ended`` processes must be gone."""
+    """Return the remains, once all had time to go; ``ended`` processes must be gone."""
     end = time.monotonic() + PATIENCE_S
     while True:
         found = Snapshot.now(temporary).more_than(before)

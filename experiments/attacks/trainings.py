@@ -17,7 +17,6 @@ from pipekit.engine.checkpoints import files as checkpoints
 EPOCHS, BATCHES, ROWS = 2, 24, 8
 PACE_S = 0.01  # of every batch, so that there are moments to choose from
 
-
 METHODS: dict[str, Schedule] = {
     "GPipe": schedules.gpipe(3, 4),
     "PipeDream-Flush": schedules.flush(3, 4),
@@ -35,6 +34,10 @@ METHODS: dict[str, Schedule] = {
     "reversed GPipe (own)": as_drawn(3, 4).repeat(),
 }
 BALANCE = {1: [9], 2: [5, 4], 3: [2, 4, 3]}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "Adam": partial(torch.optim.Adam, lr=0.01),
+}
 
 
 class Roomy(nn.Module):
@@ -77,25 +80,6 @@ class Setting(NamedTuple):
     optimizer: str
     every: int
 
-    def pipeline(self, transport: str, timeout: float | None = None) -> Pipeline:
-        """Return the training, at its beginning."""
-        schedule = METHODS[self.method]
-        makers: dict[str, Callable[..., torch.optim.Optimizer]] = {
-            "SGD": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-            "Adam": partial(torch.optim.Adam, lr=0.01),
-        }
-        scheduler = partial(torch.optim.lr_scheduler.StepLR, step_size=7, gamma=0.8)
-        return Pipeline(
-            network(),
-            schedule,
-            balance=BALANCE[schedule.stages],
-            optimizer=makers[self.optimizer],
-            updates=Updates(lr_scheduler=scheduler),
-            execution=Execution(timeout=timeout),
-            loss=nn.MSELoss(),
-            transport=transport,
-        )
-
     def train(
         self,
         folder: Path,
@@ -104,20 +88,25 @@ class Setting(NamedTuple):
         around: Callable[[int, Any], Any] = lambda epoch, batches: batches,
         timeout: float | None = None,
     ) -> None:
-        """Train to the end, from the newest checkpoint if there is one.
+        """Train to the end, from the folder's newest checkpoint if there is one.
 
-        Args:
-            folder: of the checkpoints.
-            transport: over which.
-            seed: of the default generator where a training goes on; it must not matter.
-            around: returns an epoch's batches, or something else in their place.
-            timeout: of the pipeline.
+        ``seed`` is the default generator's where a training goes on, and must not matter;
+        ``around`` returns an epoch's batches, or something else in their place.
         """
-        pipeline = self.pipeline(transport, timeout)
+        schedule = METHODS[self.method]
+        scheduler = partial(torch.optim.lr_scheduler.StepLR, step_size=7, gamma=0.8)
+        pipeline = Pipeline(
+            network(),
+            schedule,
+            balance=BALANCE[schedule.stages],
+            optimizer=OPTIMIZERS[self.optimizer],
+            updates=Updates(lr_scheduler=scheduler),
+            execution=Execution(timeout=timeout),
+            loss=nn.MSELoss(),
+            transport=transport,
+        )
         begun = checkpoints.newest(folder) is not None
         torch.manual_seed(seed if begun else 2)
         for epoch in range(pipeline.resume(folder), EPOCHS):
-            batches = around(epoch, Paced())
-            pipeline.train(
-                batches, watch=Watch(trace=False), checkpoints=Checkpoints(folder, every=self.every)
-            )
+            saved = Checkpoints(folder, every=self.every)
+            pipeline.train(around(epoch, Paced()), watch=Watch(trace=False), checkpoints=saved)

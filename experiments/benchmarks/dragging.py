@@ -39,8 +39,7 @@ WAIT = """canvas => {
     });
 }"""
 """Follow the next key until its picture is painted with the gaps' causes, at first without."""
-REST_MS = 400
-"""Between two keys: then nothing is left to do."""
+REST_MS = 400  # between two keys: then nothing is left to do
 
 
 MOVES = {

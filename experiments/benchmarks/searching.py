@@ -4,13 +4,10 @@
 
 Three comparisons of simulated times on random instances, each defined by its number alone:
 
-- ``named``: 200 of all sizes; no schedule found may be longer than the best named method that fits;
-- ``large``: eight workers and 32 microbatches; how much shorter in the median;
-- ``placements``: ten of two servers and a costly last stage; no schedule found may be longer than
-  the best on 200 drawn placements, each of which is searched for a moment.
-
-An instance has costs that are unequal between stages, links that take time, and a memory cap that
-binds: see :func:`instance`.
+- ``named``: 200 of all sizes, beside the best named method that fits;
+- ``large``: eight workers and 32 microbatches, likewise;
+- ``placements``: ten of two servers and a costly last stage, beside the best on 200 drawn
+  placements, each of which is searched for a moment.
 """
 
 import math
@@ -39,10 +36,8 @@ from pipekit.searching.bound import bound
 from pipekit.searching.judge import Found, Judge
 
 MEGABYTE = 1e6
-_MOMENT_S = 0.05
-"""Of the search on a placement that was drawn."""
-_SHOWN = 12
-"""Rows of a table that is printed whole."""
+_MOMENT_S = 0.05  # of the search on a placement that was drawn
+_SHOWN = 12  # rows of a table that is printed whole
 
 
 @dataclass(frozen=True)
@@ -56,21 +51,12 @@ class Instance:
     cap: float  # bytes that each worker has
     named: list[Found]  # the named methods that fit, the shortest first
 
-    @property
-    def plan(self) -> Plan:
-        """A stage a layer."""
-        return Plan.by_hand([1] * len(self.profile))
-
 
 def instance(number: int, workers: int, microbatches: int, stages_a_worker: int) -> Instance:
-    """Return an instance.
+    """Return an instance with unequal stages, links that take time, and a memory cap that binds.
 
-    Seconds of a stage's forward and of both parts of its backward are drawn evenly from 0.5 to 1.5
-    each; a whole backward takes 1 to 1.15 times less than its parts.  A microbatch's activations
-    are 0.5 to 1.5 MB a stage, of which the part for the input frees up to half; a message has 0.1
-    to 0.3 MB and takes up to half a forward on the average; the weights of a stage are 0.5 to 1.5
-    MB.  The cap is 1 to 2 times what the most frugal named method needs on its worst
-    worker, the same on all workers.
+    A message takes up to half a forward on the average.  The cap, the same on all workers, is 1 to
+    2 times what the most frugal named method needs on its worst worker.
     """
     chance = random.Random(number)
     slowest = chance.uniform(0, 0.5) or 1e-9  # seconds of a message of 0.2 MB
@@ -119,7 +105,7 @@ def large(number: int) -> Instance:
 
 def searched(one: Instance, seconds: float) -> dict[str, Any]:
     """Return the best named method and the schedule found, and what they take (simulated)."""
-    best, plan = one.named[0], one.plan
+    best, plan = one.named[0], Plan.by_hand([1] * len(one.profile))
     found = search(
         one.profile,
         plan,
@@ -151,9 +137,8 @@ def searched(one: Instance, seconds: float) -> dict[str, Any]:
 def placed(number: int, seconds: float, drawn: int = 200) -> dict[str, Any]:
     """Return what is found on the best placement, and on the best of some that are drawn.
 
-    Two servers of two workers, eight microbatches: blocks of one second forward and two backward,
-    and a last stage of several.  A message between servers takes ``link_s``, and the activations of
-    ``cap_activations`` passes fit on a worker.
+    Two servers of two workers, eight microbatches.  A message between servers takes ``link_s``, and
+    the activations of ``cap_activations`` passes fit on a worker.
     """
     chance = random.Random(f"placements {number}")
     stages, head = chance.choice([6, 8, 10]), chance.uniform(1, 4)

@@ -2,14 +2,12 @@
 
     sudo .venv/bin/python -m experiments.benchmarks.shared_links [--repeats 3] [--output FOLDER]
 
-Trainings of 3 to 8 workers run on the real engine, each worker a process in a network namespace of
-its own, behind a link that the kernel holds to a rate (pipekit.clusters.namespaces).  Their layers
-sleep in place of computing, so that two cores are enough, and send real tensors over real TCP.  The
-simulator is given the bytes, the bandwidth of one tensor that was sent while nobody else did, and
-what passes and updates took on average, which is some milliseconds more than the sleeps; a row says
-how far its seconds are from the real ones.  Where messages meet on links, a little can change which
-comes first, and with it the whole run: "order" says how far simulations lie apart whose passes
-differ by 1 %.  To reach: 5 %.
+Trainings of 3 to 8 workers run on the real engine, each worker a process behind a link that the
+kernel holds to a rate (pipekit.clusters.namespaces).  Their layers sleep in place of computing, so
+that two cores are enough, and send real tensors over real TCP.  The simulator is given the bytes,
+the bandwidth of one tensor that was sent alone, and what passes and updates took on average; a row
+says how far its seconds are from the real ones.  "order" says how far simulations lie apart whose
+passes differ by 1 %, which may change the order of messages.
 """
 
 import math
@@ -31,19 +29,17 @@ from tqdm import tqdm
 
 from experiments.benchmarks.harness import conclude, measured, show
 from pipekit import Pipeline, simulate
-from pipekit.clusters import Cluster, flat, namespaces
+from pipekit.clusters import flat, namespaces
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, flush, pipedream
 
-NAME = "shared_links"
 DRAWS, DIFFERENCE = 20, 0.01
 PROBE_BYTES, PROBES = 4_000_000, 3
 MESSAGE_BYTES, WEIGHT_BYTES = 1_000_000, 2_000_000
 FORWARD_S = 0.03
 
-Passes = list[dict[str, float]]
-"""Of each stage, the mean seconds of its passes and updates, by op."""
+Passes = list[dict[str, float]]  # of each stage, the mean seconds of its passes and updates, by op
 
 
 @dataclass(frozen=True)
@@ -59,13 +55,11 @@ class Case:
 
     @property
     def method_schedule(self) -> Schedule:
-        """The schedule that the workers run."""
         if self.method == "PipeDream":
             return pipedream(list(self.replicas))
         return flush(len(self.replicas), self.microbatches)
 
     def simulated_s(self, bandwidth: float, passes: Passes) -> float:
-        """Return the seconds that the simulator predicts on links of so many bytes/s."""
         layers = tuple(
             LayerProfile(
                 str(number),
@@ -78,14 +72,13 @@ class Case:
             for number, seconds in enumerate(passes)
         )
         plan = Plan.by_hand([1] * len(layers), replicas=self.replicas)
-        schedule = self.method_schedule.take(self.batches)
-        trace = simulate(schedule, Profile(layers), plan, self._cluster(bandwidth))
-        return trace.makespan_s
-
-    def _cluster(self, bandwidth: float) -> Cluster:
-        """The engine's workers each add up a share of the gradients and send it to all others."""
-        workers = flat(sum(self.replicas), bandwidth)
-        return replace(workers, all_reduce="sharded parameter server")
+        schedule, workers = (
+            self.method_schedule.take(self.batches),
+            flat(sum(self.replicas), bandwidth),
+        )
+        # The engine's workers each add up a share of the gradients and send it to all others.
+        links = replace(workers, all_reduce="sharded parameter server")
+        return simulate(schedule, Profile(layers), plan, links).makespan_s
 
 
 def cases(workers: int) -> Iterator[Case]:
@@ -151,7 +144,6 @@ def link_bandwidth() -> float:
 
 
 def trained(cases: list[Case], repeats: int) -> list[Measured]:
-    """Train with the other workers, one case after the other."""
     torch.set_num_threads(1)
     return [_trained(case, repeats) for case in cases]
 
@@ -229,7 +221,7 @@ def main(
         show(table, 3)
         worst = table["off (%)"].abs().max()
         print(f"the simulator is {worst:.1f} % off at most (measured against simulated)")
-        conclude(NAME, table, record, output)
+        conclude("shared_links", table, record, output)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,7 @@ from experiments.benchmarks.harness import ROOT, check_out
 from experiments.bits.cases import cases
 
 HERE = Path(__file__).parent
-SHOWN = 5
-"""Differences told of a case."""
+SHOWN = 5  # differences told of a case
 
 Outcome = dict[str, str]
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-Call = tuple[str, Mapping[str, Any]]
-"""What is done with a pipeline, and how: see ``drive.py``."""
+Call = tuple[str, Mapping[str, Any]]  # what is done with a pipeline, and how: see drive.py
 
 
 def train(batches: int, **how: Any) -> Call:
@@ -59,8 +58,7 @@ EACH_KIND = (*STASHING, "pipedream-no-stashing")
 ONE_COPY = tuple(name for name in EACH_KIND if name not in ("chimera", "dualpipe"))
 """Of two copies the running statistics become one mean wherever a call stops."""
 FEW = ("flush", "2bw", "pipedream", "zb-v")
-CUT = ("flush", "2bw", "zb-h1", "zb-v")
-"""Some whose batches are several microbatches each."""
+CUT = ("flush", "2bw", "zb-h1", "zb-v")  # some whose batches are several microbatches each
 
 OTHER_METHODS: dict[str, tuple[str, int | Sequence[int], dict[str, Any]]] = {
     "asp": ("asp", 1, {"workers": 2}),

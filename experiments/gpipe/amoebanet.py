@@ -1,9 +1,9 @@
 """AmoebaNets of any size (L, F): the bytes of D from three small ones, the parameters of B.
 
-A profile of a network with thousands of operators takes seconds, and a search looks at hundreds of
-networks.  But every number of bytes in AmoebaNet-D is a polynomial of F of degree 2 at most, since
-a tensor has F channels times a constant and a weight has F^2 numbers, F or none; and from the third
-on, the normal cells of a group are equal.
+A search looks at hundreds of networks, whose profiles take seconds each.  But every number of bytes
+in AmoebaNet-D is a polynomial of F of degree 2 at most, since a tensor has F channels times a
+constant and a weight has F^2 numbers, F or none; and from the third on, a group's normal cells are
+equal.
 """
 
 from dataclasses import replace
@@ -20,21 +20,15 @@ from pipekit.clusters import V100
 from pipekit.models import amoebanet_d, resnet101
 from pipekit.profiling import LayerProfile, Profile
 
-DISTINCT = 3
-"""Normal cells of a group that may differ from those before them."""
+DISTINCT = 3  # normal cells of a group that may differ from those before them
 
 NUMBERS = ("output_bytes", "parameter_bytes", "saved_bytes", "buffer_bytes", "flops")
 
-STEM = 3
-"""Layers before the first normal cell: a convolution and two reduction cells."""
+STEM = 3  # layers before the first normal cell: a convolution and two reduction cells
 
 
 def profile(layers: int, filters: int, rows: int, pixels: int, classes: int = 1000) -> Profile:
-    """Return the bytes of AmoebaNet-D (L, F) in float32, with the unit of time as seconds.
-
-    Memory depends on the order of a worker's tasks, which the schedule gives, and not on times: a
-    forward takes 1 s here and a backward 2 s.
-    """
+    """Return the bytes of AmoebaNet-D (L, F) in float32; a forward takes 1 s, a backward 2 s."""
     distinct = min(layers, DISTINCT)
     known = [_profiled(distinct, f, rows, pixels, classes) for f in (8, 16, 24)]
     mixed = [_at(filters, same) for same in zip(*(one.layers for one in known), strict=True)]
@@ -69,12 +63,11 @@ REDUCTION = "3x3", "separable 5x5", "separable 3x3", "1x1"
 """AmoebaNet-B's operations with parameters; a normal cell gives 4 states, a reduction cell 2."""
 
 
-def parameters_b(layers: int, filters: int, classes: int = 1000) -> int:
+def parameters_b(layers: int, filters: int) -> int:
     """Return the number of trained parameters of AmoebaNet-B (L, F) (section 4.3.2).
 
-    The network is not among our models; its parameters follow from its cells as Real et al.'s
-    TensorFlow program has them (github.com/tensorflow/tpu, models/official/amoeba_net,
-    "amoeba_net_b").  An auxiliary head, with which 557 million may be printed, is not counted.
+    By its cells as Real et al.'s TensorFlow program has them (github.com/tensorflow/tpu,
+    models/official/amoeba_net, "amoeba_net_b"), without an auxiliary head.
     """
     channels = last = before = filters // 4
     total = _convolution(3, channels, 9)
@@ -87,7 +80,7 @@ def parameters_b(layers: int, filters: int, classes: int = 1000) -> int:
         total += sum(_operation(name, channels) for name in (NORMAL if normal else REDUCTION))
         last, before = (4 if normal else 2) * channels, last
         halved = not normal
-    return total + last * classes + classes
+    return total + 1000 * last + 1000  # of classes
 
 
 def _operation(name: str, channels: int) -> int:
@@ -108,8 +101,8 @@ def _convolution(before: int, after: int, kernel: int = 1) -> int:
 def reductions() -> pd.DataFrame:
     """Return how a convolution's output and weights change with a reduction (section 3.3).
 
-    Compared are convolutions that stand at the same place before and after a reduction: those of
-    the last blocks of ResNet-101's stages, and of the last normal cells of AmoebaNet-D's groups.
+    Compared are those at the same place of the last blocks of ResNet-101's stages, and of the last
+    normal cells of AmoebaNet-D's groups.
     """
 
     def sizes(layer: nn.Module, _: Tensor, output: Tensor) -> tuple[int, int]:

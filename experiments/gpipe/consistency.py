@@ -77,8 +77,7 @@ def without_kinks(training: Recipe) -> Recipe:
     return replace(training, model=nn.Sequential(*layers))
 
 
-NORMS = 1, 4
-"""The layers of :func:`with_batch_norm` that are batch norm."""
+NORMS = 1, 4  # the layers of with_batch_norm that are batch norm
 
 
 def with_batch_norm(norm: Callable[[int], nn.Module] = DeferredBatchNorm) -> nn.Sequential:
@@ -102,9 +101,8 @@ def moving_averages(
 ) -> dict[str, float]:
     """Return how far moving averages are from those of whole minibatches, each counted once.
 
-    "own" is the largest relative difference of a layer's averages from those of ordinary batch norm
-    on the layer's own inputs, unsplit; "unsplit" that from the wholly unsplit network, whose later
-    layers get other inputs; "counted" how often a minibatch counted, the farthest from 1.
+    "own" is the largest relative difference from ordinary batch norm on the layer's own inputs,
+    "unsplit" that from the wholly unsplit network; "counted" how often a minibatch counted.
     """
     watched = with_batch_norm()
     inputs = [noted([watched[number]], _first_input) for number in NORMS]

@@ -12,14 +12,7 @@ from torch import nn
 from torch.optim import Optimizer, RMSprop
 
 from experiments.gpipe import amoebanet
-from experiments.gpipe.speed import (
-    MICROBATCHES,
-    MINIBATCH,
-    PIXELS,
-    Scenario,
-    least_variance,
-    named,
-)
+from experiments.gpipe.speed import MICROBATCHES, MINIBATCH, PIXELS, Scenario, least_variance, named
 from experiments.study.tables import printed, printed_number
 from experiments.study.traces import memory_of
 from pipekit import Execution, Watch, models
@@ -35,14 +28,9 @@ from pipekit.traces import Memory
 GB = 1e9
 """Bytes in the paper's gigabyte: only so are 12 bytes for each of 319.0M parameters "3.8GB"."""
 
-BUDGET = 8.0
-"""GB of an accelerator (section 4)."""
-
-STEP = 16
-"""F of Table 1 are all multiples of it."""
-
-STATES = 2
-"""Of the optimizer: moving average and momentum, each as large as the parameter."""
+BUDGET = 8.0  # GB of an accelerator (section 4)
+STEP = 16  # F of Table 1 are all multiples of it
+STATES = 2  # of the optimizer: moving average and momentum, each as large as the parameter
 
 Cut = Literal["computation", "memory"]
 """Where the network is cut: "computation", GPipe's own partitioner, which makes the variance of the
@@ -71,12 +59,10 @@ class Column:
 
     @property
     def network(self) -> Profile:
-        """The bytes of its network, for a microbatch of section 4.1's images."""
         return amoebanet.profile(self.layers, self.filters, MINIBATCH // MICROBATCHES, PIXELS)
 
     @property
     def counted(self) -> int:
-        """The network's parameters."""
         return round(self.network.parameter_bytes / 4)
 
 
@@ -124,15 +110,11 @@ CLASSES = 10
 BATCHES = 2
 """The optimizer's state is there from the first update on, so that the second minibatch peaks."""
 
-WIDTH = 8
-"""Numbers that one of the equal layers takes and gives, for each row."""
-
-Size = tuple[int, int, int]
-"""L, F and the pixels of an image's side."""
+WIDTH = 8  # numbers that one of the equal layers takes and gives, for each row
+Size = tuple[int, int, int]  # L, F and the pixels of an image's side
 
 
 def profiled(scenario: Scenario, size: Size) -> Profile:
-    """Return the network's bytes, from shapes alone."""
     layers, filters, pixels = size
     return amoebanet.profile(layers, filters, scenario.rows, pixels, CLASSES)
 

@@ -1,9 +1,8 @@
 """GPipe's scenarios (section 4), the bars of its Figure 3, and where a step's time goes (3.3, 4.2).
 
-The paper's machines are estimated by the roofline, with the sizes that it prints: minibatches of
-128 images in 16 microbatches (Table 1), 12 bytes a parameter (4.1), 8 GB an accelerator (4).  Its
-partitioner minimises the variance of a *static* estimate of each layer's cost (3.1, 3.2): here its
-operations.
+The paper's machines are estimated by the roofline, with the sizes that it prints (Table 1, 4, 4.1).
+Its partitioner minimises the variance of a *static* estimate of each layer's cost (3.1, 3.2): here
+its operations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,12 +45,10 @@ class Scenario:
 
     @property
     def rows(self) -> int:
-        """Images of a microbatch."""
         return self.minibatch // self.microbatches
 
     @property
     def pipelined(self) -> bool:
-        """Whether GPipe is used."""
         return self.recompute != "never"
 
     @property
@@ -82,11 +79,8 @@ def least_variance(profile: Profile, stages: int, by: By = "operations") -> list
 
 
 DTYPE_BYTES = 2
-EFFICIENCY = 0.75
-"""Of the memory's bandwidth; :meth:`Profile.analytic`'s own."""
-
-STATE_BYTES = 12
-"""Of a parameter: itself, its moving average and its momentum (section 4.1)."""
+EFFICIENCY = 0.75  # of the memory's bandwidth; Profile.analytic's own
+STATE_BYTES = 12  # of a parameter: itself, its moving average and its momentum (section 4.1)
 
 AMOEBANET, RESNET = "AmoebaNet-D (4, 512)", "ResNet-101"
 NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = {
@@ -106,8 +100,7 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
 def profile_of(network: str) -> Profile:
     """Return a network's costs on a TPU-v2 core, for one of Table 1's microbatches.
 
-    An update reads the gradient, and reads and writes the 12 bytes of each parameter; as any other
-    pass that computes little, it takes as long as its bytes.
+    An update takes as long as its bytes: the gradient, and the parameter's 12 read and written.
     """
     build, sample = NETWORKS[network], images(MINIBATCH // MICROBATCHES, PIXELS)
     profile = estimated(build, sample, TPU_V2_CORE, dtype="bfloat16", memory_efficiency=EFFICIENCY)
@@ -125,16 +118,12 @@ class Bar:
     cluster: Cluster  # the accelerators
 
     def simulated(self, batches: int = 1) -> Trace:
-        """Return the simulated trace of so many minibatches."""
         states = STATE_BYTES / DTYPE_BYTES - 2  # weights and gradients are counted anyway
         schedule = self.scenario.schedule.take(batches)
         return simulate(schedule, self.profile, self.plan, self.cluster, optimizer_states=states)
 
     def rounds(self, simulated: Trace, slower: float, repeats: int) -> list[Trace]:
-        """Return a minibatch run so many times slower, in the profile's seconds, so often.
-
-        Only those count that are near the simulated one, which stands in for all if too few are.
-        """
+        """Return a minibatch run so many times slower, so often; simulated if too few count."""
         traces: dict[float, Trace] = {}
         costs = self.scenario.schedule.take(1), self.profile, self.plan, self.cluster
 
@@ -153,7 +142,6 @@ class Bar:
 
     @property
     def stages(self) -> list[LayerProfile]:
-        """The costs of each stage, for a microbatch."""
         profile = self.profile.scaled(self.plan.microbatch_rows)
         return [profile.stage(stage.first, stage.stop) for stage in self.plan.stages]
 
@@ -198,7 +186,6 @@ class Panel:
 
     @classmethod
     def simulated(cls, network: str, by: By = "operations") -> "Panel":
-        """Return a network's panel, cut by operations as the paper does, or by time."""
         ways = map(named, SCENARIOS[network])
         bars = [fitting(profile_of(network), way, by) for way in ways]
         return cls(bars, [bar.simulated() for bar in bars])
@@ -210,7 +197,6 @@ class Panel:
 
     @property
     def speedups(self) -> list[float]:
-        """How many times as many images a second as the first bar each one trains."""
         pairs = zip(self.bars, self.traces, strict=True)
         rates = [bar.scenario.minibatch / trace.makespan_s for bar, trace in pairs]
         return [rate / rates[0] for rate in rates]
@@ -229,10 +215,7 @@ class Panel:
 
 
 def late_recomputation(profile: Profile) -> Profile:
-    """Return costs whose backwards begin with the recomputation, once the gradient is there.
-
-    Updates take no time, as in the theory of the bubble.
-    """
+    """Return costs whose backwards begin with the recomputation, and whose updates take no time."""
     return with_costs(recomputed_late(profile), update_s=lambda _: 0.0)
 
 
@@ -240,10 +223,9 @@ def read_off(trace: Trace) -> pd.Series:
     """Return where a minibatch's time goes, in percent, read off as Figure 4's caption says.
 
     Imbalance is "the waiting time for the next micro-batch": idle time within a worker's forwards,
-    or within its backwards.  Bubble is the "idle time between forward and backward passes", those
-    of the steps before and after included.  So what the others wait for a slow stage between its
-    forwards and its backwards is bubble; :meth:`Trace.breakdown`, whose categories these are, calls
-    it imbalance.  Both find the same computation; communication and other are idle time here.
+    or within its backwards.  Bubble is the "idle time between forward and backward passes", and so
+    all that others wait for a slow stage in between, which :meth:`Trace.breakdown` calls imbalance.
+    Communication and other are idle time here.
     """
     imbalance = bubble = 0.0
     for _, own in trace.frame.groupby("worker"):

@@ -22,8 +22,7 @@ from tests.test_imports import circles, graph
 ROOT = Path(__file__).parents[2]
 TOOLKIT = {"attacks", "benchmarks", "bits", "gpu", "house", "explore", "your_model"}
 """Of experiments/ and notebooks/, what is not the reproduction of papers."""
-OF_ONE = {"prediction", "quickstart"}
-"""Topics of the reproduction that are a single file of experiments/."""
+OF_ONE = {"prediction"}  # topics of the reproduction that are a single file of experiments/
 FILES_IN_A_FOLDER, LINES_OF_A_FUNCTION = 16, 80
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -4,8 +4,7 @@
     python experiments/house/plain_train.py --list   # by file, with how often each is called
 
 Two Linear layers and a ReLU, PipeDream on two stages over threads.  Counted is one ``train`` of
-four batches by a second pipeline, after a first has imported and made what is made once: functions
-of pipekit by file and qualified name, in all threads.
+four batches by a second pipeline, after a first has imported and made what is made once.
 """
 
 import sys
@@ -18,7 +17,7 @@ from typing import Annotated
 
 import torch
 import typer
-from torch import Tensor, nn
+from torch import nn
 
 import pipekit
 from pipekit import Pipeline, schedules
@@ -26,22 +25,7 @@ from pipekit import Pipeline, schedules
 HOME = Path(pipekit.__file__).parent
 
 
-def pipeline() -> Pipeline:
-    """Return a pipeline at its beginning."""
-    return Pipeline(
-        nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)),
-        schedules.pipedream(2),
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        loss=nn.MSELoss(),
-    )
-
-
-def examples() -> list[tuple[Tensor, Tensor]]:
-    """Return four batches."""
-    return [(torch.randn(8, 4), torch.randn(8, 4)) for _ in range(4)]
-
-
-def called(batches: list[tuple[Tensor, Tensor]]) -> Counter[tuple[str, str]]:
+def called() -> Counter[tuple[str, str]]:
     """Return how often ``train`` calls each function, by file and qualified name."""
     calls: Counter[tuple[str, str]] = Counter()
 
@@ -50,8 +34,11 @@ def called(batches: list[tuple[Tensor, Tensor]]) -> Counter[tuple[str, str]]:
         if event == "call" and code.co_filename.startswith(f"{HOME}/"):
             calls[code.co_filename, code.co_qualname] += 1
 
-    pipeline().train(batches)
-    second = pipeline()
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    batches = [(torch.randn(8, 4), torch.randn(8, 4)) for _ in range(4)]
+    how = {"optimizer": partial(torch.optim.SGD, lr=0.1), "loss": nn.MSELoss()}
+    Pipeline(model, schedules.pipedream(2), **how).train(batches)
+    second = Pipeline(model, schedules.pipedream(2), **how)
     threading.setprofile(count)
     sys.setprofile(count)
     try:
@@ -66,7 +53,7 @@ def main(
     functions: Annotated[bool, typer.Option("--list", help="Show them by file.")] = False,
 ) -> None:
     """Count the functions that the plainest training runs."""
-    calls = called(examples())
+    calls = called()
     files = sorted({file for file, _ in calls})
     for file in files if functions else ():
         print(Path(file).relative_to(HOME.parent))

@@ -16,9 +16,7 @@ from pipekit.schedules import Op, Schedule
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
-V, S = 51_200, 2_048
-"""Tokens of the vocabulary and of a sequence (section 5.1)."""
-
+V, S = 51_200, 2_048  # tokens of the vocabulary and of a sequence (section 5.1)
 GPT_3 = GPTLayout(96, 12_288, 96)  # section 5.3.2
 GPT_530B = GPTLayout(105, 20_480, 128)
 GPT_1T = GPTLayout(128, 25_600, 160)
@@ -56,7 +54,6 @@ def block_flops(network: GPTLayout) -> tuple[int, int]:
 
 
 def logit_flops(network: GPTLayout) -> tuple[int, int]:
-    """Return the same of the last layer."""
     return _flops(_one_block(network)[-1], network.hidden)
 
 
@@ -91,14 +88,9 @@ def _flops(layer: nn.Module, hidden: int) -> tuple[int, int]:
     return forward.flops, backward.flops
 
 
-P, T = 12, 8
-"""Section 5.3.2's pipeline: 96 GPUs, 8 of each server for tensor parallelism."""
-
-FLOPS = 140e12
-"""A second and GPU (section 5.1)."""
-
-CARD = 200e9 / 8
-"""Bytes a second of an InfiniBand card, of which each GPU has one (section 5)."""
+P, T = 12, 8  # section 5.3.2's pipeline: 96 GPUs, 8 of each server for tensor parallelism
+FLOPS = 140e12  # a second and GPU (section 5.1)
+CARD = 200e9 / 8  # bytes a second of an InfiniBand card, of which each GPU has one (section 5)
 
 A100 = Device("A100", 80 * 2**30, {}, inf)
 
@@ -119,23 +111,12 @@ def bubble(schedule: Schedule, backward: float = 2) -> float:
     return float(trace.makespan_s / busy - 1)
 
 
-def messages(schedule: Schedule, device: int | None = None) -> int:
-    """Return how many activations and gradients devices send in all, or a single one."""
-    graph = schedule.dependencies
-    return sum(
-        target >= 0
-        and graph.worker_of[number] != graph.worker_of[target]
-        and device in (None, graph.worker_of[number])
-        for number, target in enumerate(graph.target)
-    )
-
-
 @cache
 def seconds(m: int, v: int, scatter_gather: bool = True, waits: bool = False) -> float:
     """Return how long GPT-3 takes for m microbatches of one sequence each (5.3.2, 5.7; simulated).
 
-    Without the scatter/gather optimization each GPU sends the whole of what its stage gives, else
-    its t-th part (4.1). ``waits``: a device computes nothing while it sends.
+    Without scatter/gather each GPU sends the whole of what its stage gives, else its t-th part
+    (4.1). ``waits``: a device computes nothing while it sends.
     """
     forward = GPT_3.layers * block_flops(GPT_3)[0] / (P * v * T * FLOPS)
     sent_bytes = 2 * S * GPT_3.hidden / (T if scatter_gather else 1)
@@ -148,5 +129,4 @@ def seconds(m: int, v: int, scatter_gather: bool = True, waits: bool = False) ->
 
 
 def gain(m: int, v: int, **how: bool) -> float:
-    """Return by how many percent interleaving raises GPT-3's throughput."""
     return 100 * (seconds(m, 1, **how) / seconds(m, v, **how) - 1)

@@ -1,8 +1,8 @@
 """Epochs to an accuracy and hours an epoch, PipeDream's time to accuracy (2.1, Figures 10 to 12).
 
-A proxy, since nobody here trains on ImageNet: the epochs are measured in real trainings of a small
-network on real images, the hours simulated for the paper's networks and clusters.  Learning rate,
-momentum and rows a machine are those that the paper gives VGG16 (section 5.1), for every method.
+A proxy: the epochs are measured in real trainings of a small network on real images, the hours
+simulated for the paper's networks and clusters.  Learning rate, momentum and rows a machine are
+those that the paper gives VGG16 (section 5.1), for every method.
 """
 
 import math
@@ -16,14 +16,14 @@ import pandas as pd
 import torch
 from torch import nn
 
-from experiments.pipedream import IMAGES, LR, ROWS, VGG16_SGD
+from experiments.pipedream import IMAGES, LR, ROWS, VGG16_SGD, Change
 from experiments.pipedream.table1.plans import Setting, data_parallel
 from experiments.pipedream.table1.row import BSP as ONE_STAGE
 from experiments.pipedream.table1.row import PIPEDREAM, Row
 from experiments.pipedream.table1.table import UNCHANGED, otherwise
 from experiments.study.costs import faster_links
 from experiments.study.traces import mean_interval
-from experiments.study.training import Recipe, Training, train_pipeline
+from experiments.study.training import Recipe, Training, he_initialised, train_pipeline
 from experiments.study.trainings import Course
 from pipekit.datasets import Dataset, mnist
 from pipekit.host.provenance import provenance
@@ -78,7 +78,6 @@ class Digits:
 
     @property
     def data(self) -> Dataset:
-        """What it learns from and is tested on."""
         data = mnist()
         if self.seed < FIRST_TUNING_SEED:
             return data
@@ -93,7 +92,6 @@ class Digits:
 
 
 def training(digits: Digits) -> Training:
-    """Train on the real engine, over threads."""
     schedule, model = METHODS[digits.method], _network(digits)
     optimizer = partial(VGG16_SGD, lr=digits.lr)
     recipe = Recipe(model, digits.data, optimizer, ROWS["vgg16"], digits.epochs, digits.seed)
@@ -105,10 +103,7 @@ def training(digits: Digits) -> Training:
 
 
 def train(digits: Digits) -> Course:
-    """Return a training's course by epoch, from 0, the untrained network's.
-
-    ``accuracy`` is of the test images (%), ``loss`` the mean of the epoch's minibatches.
-    """
+    """Return a training's course by epoch, from 0, the untrained network's; accuracy in percent."""
     data, done = digits.data, training(digits)
     with torch.no_grad():
         untrained = float(accuracy(_network(digits)(data.test_inputs), data.test_targets))
@@ -123,12 +118,7 @@ def train(digits: Digits) -> Course:
 
 def _network(digits: Digits) -> nn.Sequential:
     torch.manual_seed(digits.seed)
-    model = image_mlp(digits.width, digits.depth)
-    for layer in model:
-        if isinstance(layer, nn.Linear):  # He initialisation: learns from the first epoch on
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            nn.init.zeros_(layer.bias)
-    return model
+    return he_initialised(image_mlp(digits.width, digits.depth))
 
 
 def distance_in_std(a: pd.Series, b: pd.Series) -> float:
@@ -140,8 +130,8 @@ def distance_in_std(a: pd.Series, b: pd.Series) -> float:
 def error_of_distance(distance: float, seeds: int) -> float:
     """Return by what part of itself a distance in standard deviations may be wrong.
 
-    Half of its 95 % confidence interval: between the means of two samples of n it has a variance of
-    2 / n + d^2 / 4n (Hedges and Olkin, Statistical Methods for Meta-Analysis, 1985, section 5).
+    Half of its 95 % confidence interval; the variance is 2 / n + d^2 / 4n (Hedges and Olkin,
+    Statistical Methods for Meta-Analysis, 1985, section 5).
     """
     return 1.96 * math.sqrt(2 / seeds + distance**2 / (4 * seeds)) / distance if distance else 0.0
 
@@ -155,7 +145,6 @@ class Arm(NamedTuple):
 
 
 def _arms(model: str, workers: int, cluster: str, config: str) -> tuple[Arm, Arm]:
-    """Return PipeDream's curve and BSP's; all on one stage, they are one method."""
     setting, bsp = Setting(model, workers, cluster), f"BSP, {workers} workers"
     ours = f"PipeDream {config}"
     return Arm(ours, setting, ours if ours in METHODS else bsp), Arm(bsp, setting, bsp)
@@ -175,11 +164,10 @@ FIGURES: Mapping[str, tuple[Arm, ...]] = {
 """The curves of each figure, PipeDream's before its BSP's."""
 
 
-def epoch_hours(arm: Arm, changed: str = UNCHANGED) -> float:
+def epoch_hours(arm: Arm, changed: Change = UNCHANGED) -> float:
     """Return the simulated hours of an epoch of ImageNet, by Table 1's row or one changed so.
 
-    ASP is taken at the paper's word, that it "has no communication overhead" (section 5.2), which
-    is the best that can be said for it.
+    ASP is taken at the paper's word, that it "has no communication overhead" (section 5.2).
     """
     known = otherwise(arm.setting)
     row = known.get(changed, known[UNCHANGED])
@@ -193,9 +181,8 @@ def epoch_hours(arm: Arm, changed: str = UNCHANGED) -> float:
 def asp_seconds(run: Callable[..., Trace], row: Row, delay: int, minibatches: int) -> float:
     """Return ASP's seconds a minibatch, of all workers together, once its pipeline is full.
 
-    Our engine's ASP has no parameter server and sends every gradient to every worker, as many times
-    as many bytes as there are workers: links are made as many times faster.  ``run`` gets a
-    schedule, a profile, a plan and a cluster.
+    Our ASP has no parameter server: it sends every gradient to every worker, so that links are made
+    as many times faster.  ``run`` gets a schedule, a profile, a plan and a cluster.
     """
     workers = row.setting.workers
     fill, drain = 2 * (delay + 1), delay + 1  # minibatches: as many are in flight as drain
@@ -228,7 +215,7 @@ class Ratio(NamedTuple):
 
 
 def ratio(
-    epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int, changed: str = UNCHANGED
+    epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int, changed: Change = UNCHANGED
 ) -> Ratio:
     """Return how many times less ``fast`` takes, by the epochs that each method needs."""
     needed, bound = epochs[slow.method], math.isinf(epochs[slow.method])

@@ -1,10 +1,9 @@
 """Communication stalls of real data-parallel training over slow links (PipeDream, section 2.1).
 
-Two workers, each in a network of its own, train one model: with PyTorch's DistributedDataParallel
-(DDP), which sends a bucket of gradients as soon as the backward has computed it (wait-free
-backpropagation), with all gradients summed after the backward, and with pipekit's engine, for which
-data parallelism is a single stage on two workers (section 4).  The links are really slow: see
-:mod:`pipekit.clusters.namespaces`.
+Two workers, each in a network of its own (:mod:`pipekit.clusters.namespaces`), train one model:
+with PyTorch's DistributedDataParallel (DDP), which sends a bucket of gradients as soon as the
+backward has computed it (wait-free backpropagation), and with pipekit's engine, for which data
+parallelism is a single stage on two workers (section 4).
 """
 
 import time
@@ -30,9 +29,7 @@ TRANSFERRED_BYTES, TRANSFERS = 25_690_112, 5  # what pool3 of VGG16 puts out, fo
 
 COMPUTE = "compute alone"
 WAIT_FREE = "DDP, wait-free"
-AFTER = "sums after the backward"
 ENGINE = "pipekit, one stage on 2 workers"
-
 TRANSFER = "a transfer"
 
 Step = Callable[[Tensor, Tensor], None]
@@ -41,9 +38,8 @@ Step = Callable[[Tensor, Tensor], None]
 def measure(link: str | None, rows: int, steps: int, repeats: int) -> pd.DataFrame:
     """Train on two workers behind links of a rate, "300mbit" as ``tc`` writes it, or None.
 
-    Returns the seconds from one update to the next, by ``way`` and ``turn`` (each way takes
-    ``steps`` in a row, in ``repeats`` turns), and those of each transfer of ``TRANSFERRED_BYTES``
-    between the workers. Without network namespaces it is an OSError.
+    Returns the seconds from one update to the next, by ``way`` and ``turn``, and those of each
+    transfer of ``TRANSFERRED_BYTES``. Without network namespaces it is an OSError.
     """
     taken = namespaces.call(train, WORKERS, link, rows, steps, repeats)
     frame = pd.DataFrame(taken, columns=["way", "turn", "seconds"])
@@ -67,7 +63,6 @@ def network() -> nn.Sequential:
 
 
 def timed(step: Step, batches: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
-    """Return the seconds from each update to the next."""
     updates = []
     for inputs, targets in batches:
         step(inputs, targets)
@@ -75,26 +70,16 @@ def timed(step: Step, batches: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
     return [float(seconds) for seconds in np.diff(updates)]
 
 
-def step_of(model: nn.Module, before_update: Callable[[nn.Module], None] | None = None) -> Step:
-    """Return a step of the ordinary loop, with something done between backward and update."""
+def step_of(model: nn.Module) -> Step:
+    """Return a step of the ordinary loop."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 
     def step(inputs: Tensor, targets: Tensor) -> None:
         optimizer.zero_grad()
         F.cross_entropy(model(inputs), targets).backward()
-        if before_update:
-            before_update(model)
         optimizer.step()
 
     return step
-
-
-def average_gradients(model: nn.Module) -> None:
-    """Replace a model's gradients by their mean over the workers."""
-    for parameter in model.parameters():
-        assert parameter.grad is not None
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
 
 
 def transfer_seconds() -> float:
@@ -121,11 +106,7 @@ def train(rows: int, steps: int, repeats: int) -> list[tuple[str, int, list[floa
         loss=nn.CrossEntropyLoss(),
         transport="distributed",
     )
-    ways = {
-        COMPUTE: step_of(network()),
-        WAIT_FREE: step_of(DistributedDataParallel(network())),
-        AFTER: step_of(network(), average_gradients),
-    }
+    ways = {COMPUTE: step_of(network()), WAIT_FREE: step_of(DistributedDataParallel(network()))}
     for step in ways.values():
         timed(step, own[:2])  # DDP arranges its buckets after its first step
     taken = []

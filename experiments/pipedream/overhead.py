@@ -1,7 +1,4 @@
-"""What data parallelism pays for communication (PipeDream, Figures 1 and 2).
-
-A worker's overhead is the share of a step in which it does not compute.
-"""
+"""What data parallelism pays for communication, in steps' shares (PipeDream, Figures 1 and 2)."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -13,7 +10,7 @@ from plotly.subplots import make_subplots
 from experiments import study
 from experiments.pipedream import ROWS
 from experiments.pipedream.table1.plans import data_parallel
-from experiments.study.costs import as_published, network_times
+from experiments.study.costs import as_published
 from pipekit import plots
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import pipedream_figure1
@@ -23,16 +20,14 @@ from pipekit.profiling import Profile
 from pipekit.schedules import pipedream
 from pipekit.simulation import simulate
 
-GPUS = ("K80", "Titan X", "V100")
-"""Of Figure 1, the slowest first."""
+GPUS = ("K80", "Titan X", "V100")  # of Figure 1, the slowest first
 
 SHARED, DUPLEX = "both directions share the link", "full duplex"
-"""How a link carries the 2 (m - 1) / m |w| bytes that each of m workers sends and the same that it
-receives: section 3.2 divides their sum by the bandwidth; Ethernet carries both at once, and so do
-all links of :mod:`pipekit.clusters`, Table 1's among them.  The claims are judged on ``DUPLEX``."""
+"""How a link carries the 2 (m - 1) / m |w| bytes that each of m workers sends and as many that it
+receives: section 3.2 divides their sum by the bandwidth; Ethernet and all links of
+:mod:`pipekit.clusters` carry both at once.  The claims are judged on ``DUPLEX``."""
 
-_ROUNDS = 4
-"""Of a simulation: the first fills, the others are all alike."""
+_ROUNDS = 4  # of a simulation: the first fills, the others are all alike
 
 
 @cache
@@ -40,8 +35,7 @@ def profile_of(model: str, gpu: str, efficiency: float, others_seconds: bool = F
     """Return a model's profile on a GPU of the figure, estimated at a share of the GPU's peak."""
     device = pipedream_figure1(gpu).device
     estimated = study.published(model, ROWS[model], device, efficiency=efficiency)
-    known = others_seconds and (model, device.name) in network_times()
-    return as_published(estimated, model, device) if known else estimated
+    return as_published(estimated, model, device) if others_seconds else estimated
 
 
 def links(gpu: str, workers: int, way: str) -> Cluster:
@@ -54,11 +48,7 @@ def links(gpu: str, workers: int, way: str) -> Cluster:
 
 
 def step(costs: Profile, cluster: Cluster) -> dict[str, float]:
-    """Simulate data parallelism on all workers of a cluster.
-
-    Returns seconds of computing, of the exchange of all gradients alone, and of a steady-state
-    step: compute_s, exchange_s, step_s; and the overhead in percent.
-    """
+    """Simulate a steady-state step of data parallelism on all workers of a cluster."""
     workers = cluster.workers
     table = pipedream([workers]).take(_ROUNDS * workers)
     trace = simulate(table, costs, data_parallel(costs, workers), cluster)

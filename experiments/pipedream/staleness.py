@@ -29,8 +29,7 @@ from pipekit.schedules import Op, Schedule, Step, Task, model_parallel, pipedrea
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.trees import Tree
 
-STAGES = 4
-"""As in Figure 8, one machine each."""
+STAGES = 4  # as in Figure 8, one machine each
 
 SGD, NAIVE, STASHING, SYNCED = "no pipelining", "no stashing", "stashing", "vertical sync"
 PIPELINED = NAIVE, STASHING, SYNCED
@@ -56,7 +55,6 @@ class SmallTraining:
     def random(
         cls, dtype: torch.dtype, minibatches: int, width: int, lr: float, seed: int
     ) -> "SmallTraining":
-        """Return one with random weights and data."""
         torch.manual_seed(seed)
         layers = [layer for _ in range(STAGES) for layer in (nn.Linear(width, width), nn.Tanh())]
         shape = 8, width
@@ -68,15 +66,11 @@ class SmallTraining:
 
     @property
     def how(self) -> dict[str, Any]:
-        """What the engine and :mod:`pipekit.oracle` train with."""
         sgd = partial(torch.optim.SGD, lr=self.lr)
         return {"balance": [2] * STAGES, "optimizer": sgd, "loss": self.loss}
 
     def engine(self, schedule: Schedule) -> list[Tensors]:
-        """Return the engine's weights after 0, 1, 2, ... minibatches (W(t) of section 3.4).
-
-        W(t) does not depend on the minibatches after t, so that each is the last of a run of t.
-        """
+        """Return the engine's W(0), W(1), ... (section 3.4), each the last of a run of its own."""
         history: list[Tensors] = [self.model.state_dict()]
         for count in range(1, len(self.batches) + 1):
             pipeline = Pipeline(self.model, schedule, **self.how)
@@ -102,7 +96,6 @@ class SmallTraining:
         return plain_gradients(model, self.batches[t], self.loss)
 
     def stepped(self, weights: Tensors, gradient: Tensors) -> Tensors:
-        """Return weights - lr * gradient."""
         return {n: tensor.add(gradient[n], alpha=-self.lr) for n, tensor in weights.items()}
 
     def gradient_errors(self, history: Sequence[Tensors], delays: Sequence[int]) -> list[float]:
@@ -208,8 +201,8 @@ def coordination(
 ) -> tuple[int, int]:
     """Count what checkpoints at the end of every epoch make workers send to one another.
 
-    Returns the messages beyond those of a training without checkpoints, and the files that there
-    are for each stage and epoch (-1 if not for all alike). Only the last two checkpoints stay.
+    Returns the messages beyond those without checkpoints, and the files for each stage and epoch
+    (-1 if not for all alike). Only the last two checkpoints stay.
     """
     without = _messages(build(), epochs, None)
     extra = _messages(build(), epochs, folder) - without
@@ -221,7 +214,6 @@ def coordination(
 
 
 def _messages(pipeline: Pipeline, epochs: Sequence[Sequence[Batch]], folder: Path | None) -> int:
-    """Train, and return how many messages the workers sent."""
     counter = MessageCounter()
     for batches in epochs:
         pipeline.train(batches, watch=Watch(trace=False, observers=[counter]), checkpoints=folder)

@@ -5,13 +5,10 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
-from typing import NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 from torch import Tensor
 
-from experiments.study.tables import rows_figure
 from experiments.study.traces import busy_s
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
@@ -24,27 +21,13 @@ from pipekit.traces import TRANSFERS, Trace
 from pipekit.trees import Tree, leaves
 
 
-class Window(NamedTuple):
-    """Minibatches of a run: those that fill the pipeline, that are counted, and that drain it."""
+def run_length(replicas: Sequence[int], at_least: int, margin: int = 1) -> int:
+    """Return the minibatches of a run of PipeDream's schedule that counts so many of them.
 
-    warmup: int
-    counted: int
-    drain: int
-
-    @property
-    def minibatches(self) -> int:
-        return sum(self)
-
-
-def window(replicas: Sequence[int], at_least: int, margin: int = 1) -> Window:
-    """Return how long a run of PipeDream's schedule must be to count so many minibatches.
-
-    All parts are multiples of the replicas' least common multiple, after which the stages' rounds
-    meet again.  Stages that are faster than others take some time to get ahead of them: ``margin``
+    All parts are whole rounds of all stages.  Fast stages take some time to get ahead: ``margin``
     lengthens what is not counted, and must be as large as the in-flight count over NOAM.
     """
-    fill, drain = _uncounted(replicas, margin)
-    return Window(*(_rounds(replicas, n) for n in (fill, at_least, drain)))
+    return sum(_rounds(replicas, n) for n in (at_least, *_uncounted(replicas, margin)))
 
 
 def steady(trace: Trace, replicas: Sequence[int], margin: int = 1) -> tuple[float, float, int]:
@@ -56,7 +39,7 @@ def steady(trace: Trace, replicas: Sequence[int], margin: int = 1) -> tuple[floa
     if count < period:
         raise ValueError(
             f"{len(ends)} minibatches are too few for a steady state on {sum(replicas)} workers: "
-            f"run at least {window(replicas, 1, margin).minibatches}"
+            f"run at least {run_length(replicas, 1, margin)}"
         )
     return ends[warmup - 1], ends[warmup - 1 + count], count
 
@@ -86,13 +69,11 @@ def with_links_as_stages(replicas: Sequence[int]) -> list[int]:
 
 
 def _uncounted(replicas: Sequence[int], margin: int) -> tuple[int, int]:
-    """Return how many minibatches fill the pipeline, and how many drain it."""
     in_flight = margin * optimal_in_flight(replicas)[0] * replicas[0]
     return 2 * in_flight, in_flight
 
 
 def _rounds(replicas: Sequence[int], minibatches: int) -> int:
-    """Return so many minibatches, made up to whole rounds."""
     period = math.lcm(*replicas)
     return period * math.ceil(minibatches / period)
 
@@ -102,8 +83,7 @@ def worker_list(
 ) -> tuple[Task, ...]:
     """Return one worker's 1F1B-RR list (PipeDream, 3.3), from nothing but its own place.
 
-    Round robin says which minibatches are its own, 1F1B in which order it runs them, and its own
-    updates which weights it has. It owes at most ``in_flight`` backwards.
+    It owes at most ``in_flight`` backwards.
     """
     width, tasks, owed, updates = replicas[stage], [], deque[Task](), 0
 
@@ -129,10 +109,9 @@ def worker_list(
 def by_preference(
     stage_s: Sequence[tuple[int, int]], minibatches: int, prefer: Op, admitted: int | None = None
 ) -> Schedule:
-    """Return what comes of always doing one kind of pass first (PipeDream, 3.3).
+    """Return what comes of always doing one kind of pass first, if one is ready (PipeDream, 3.3).
 
-    Every free worker runs the pass it prefers if one is ready, else the other. A stage's forward
-    and backward take ``stage_s`` time units; at most ``admitted`` minibatches are in the pipeline.
+    Forwards and backwards take ``stage_s``; at most ``admitted`` minibatches are in the pipeline.
     """
     stages, none = range(len(stage_s)), [0.0] * len(stage_s)
     seconds = *([float(s) for s in each] for each in zip(*stage_s, strict=True)), none
@@ -169,15 +148,12 @@ class MessageCounter(Observer):
     def sent(
         self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
     ) -> None:
-        """Count a message between stages; one without tensors is control."""
         self.seen[message.payload.value if leaves(tree) else "control"] += 1
 
     def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
-        """Count a part of a sum of gradients."""
         self.seen["weights"] += 1
 
     def values_summed(self, worker: int, update: int, values: Tensor) -> None:
-        """Count what decides on an update."""
         self.seen["control"] += 1
 
 
@@ -223,8 +199,3 @@ def machine_and_links(
     frame = pd.concat(rows)[trace.frame.columns]
     frame = frame[frame["start_s"].between(*window)]
     return replace(trace, frame=frame, workers=len(rows), transfers=None, memory=None)
-
-
-def machine_figure(machines: Sequence[Trace], titles: Sequence[str]) -> go.Figure:
-    """Draw what :func:`machine_and_links` returns, one under another; titles without the label."""
-    return rows_figure(machines, titles, ["computes", "sends", "receives"])

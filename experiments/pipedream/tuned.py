@@ -3,8 +3,8 @@
     python -m experiments.pipedream.tuned results/reference/pipedream
 
 Each method of Figures 10 to 12 tries rates, each twice the one before, on tuning seeds, and is
-judged on others at the rate that takes it soonest to the target on images held out.  A rate at the
-border is tried beyond, until none is chosen there.
+judged on others at the rate that takes it soonest to the target.  A rate at the border is tried
+beyond.
 """
 
 from itertools import product

@@ -1,8 +1,7 @@
 """PipeDream's profile runs, and planning by its equations and by brute force (section 3.2).
 
-:func:`pipekit.profile` gives medians; here every minibatch is kept, to see how layers vary.  Times
-are of a thread's CPU: the claims are of an idle host, on which these are the clock's; on any other
-they leave out what its other programs take, but not that these use its caches and memory.
+Every minibatch is kept, to see how layers vary.  Times are of a thread's CPU: the claims are of an
+idle host, on which these are the clock's.
 """
 
 import math
@@ -30,8 +29,7 @@ from pipekit.profiling import LayerProfile, Profile
 from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.trees import Tree, differentiable
 
-WARM_UP = 5
-"""Minibatches of a profile run that do not count."""
+WARM_UP = 5  # minibatches of a profile run that do not count
 
 KEEP_MEMORY = {f"MALLOC_{name}_THRESHOLD_": str(2**30) for name in ("MMAP", "TRIM")}
 """Environment in which glibc reuses memory, as PipeDream does (section 3.5).  Otherwise it may ask
@@ -40,8 +38,7 @@ the kernel for every larger output anew, in one process and not in the other."""
 SAME = "the same product"
 """A column of profile runs: what is always the same, so that what it varies by is the host's."""
 
-SAME_SIZE = 256
-"""Rows and columns of that product, which takes as long as a layer."""
+SAME_SIZE = 256  # rows and columns of that product, which takes as long as a layer
 
 Build = Callable[[], nn.Sequential]
 
@@ -74,12 +71,10 @@ def minibatch(model: nn.Sequential, sample: Tensor) -> dict[str, float]:
 def pair_of_runs(
     build: Build, sample: Tensor, minibatches: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the profile runs of two equal workers: processes of one core at a time.
+    """Return the profile runs of two equal workers: processes that take turns on each core.
 
-    They take turns, minibatch by minibatch, on one core after the other, so that both meet whatever
-    else a machine does. Where a process lies in memory has a part in its times: another pair is of
-    new processes.  A run has a row a minibatch, and the columns of :func:`minibatch`; ``build`` is
-    a function of a module.
+    A run has a row a minibatch, and the columns of :func:`minibatch`; ``build`` is a function of a
+    module.
     """
     before, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
     os.environ.update(KEEP_MEMORY)
@@ -130,7 +125,6 @@ class Problem(NamedTuple):
     bandwidth: float
 
     def plan(self) -> Plan:
-        """Return what pipekit's planner answers."""
         return pipedream(self.profile, flat(self.machines, self.bandwidth), optimizer_states=0)
 
     def stage_s(self, first: int, stop: int, replicas: int) -> float:

@@ -89,7 +89,6 @@ def compared(
 
 
 def crossing_bytes(run: Run, width: int) -> dict[str, int]:
-    """Return the bytes that change pipeline: of activations and gradients, and of weights'."""
     traffic = run.traffic
     changes = traffic[traffic["source"] % width != traffic["destination"] % width]
     weights = changes["purpose"] == "weights"
@@ -136,7 +135,6 @@ class EqualStages:
 
     @property
     def in_flight(self) -> tuple[int, ...]:
-        """The most microbatches in flight on each stage."""
         return check(self.schedule.take(BATCHES)).peak_in_flight
 
     @property
@@ -146,7 +144,6 @@ class EqualStages:
 
     @property
     def profile(self) -> Profile:
-        """The bytes of a microbatch (simulated)."""
         return _one_row(self.blocks, self.hidden, self.sequence).scaled(self.rows)
 
     @property
@@ -158,8 +155,7 @@ class EqualStages:
         """Return the bytes of the fullest worker by section 3.
 
         With recomputation 2BW's are 2|W|/d + |A_total(b)|/d + d |A_input(b)|; Flush has one
-        version, GPipe besides it m inputs (sections 3.1, 3.2).  Without, every microbatch in flight
-        has a full stash, which is its input and what the layers keep.
+        version, GPipe m inputs (3.1, 3.2).  Without, every microbatch in flight has a full stash.
         """
         versions = 2 if self.system == TWO_BW else 1
         stashes = 1 if self.recompute == "always" else self.in_flight[0]
@@ -167,7 +163,6 @@ class EqualStages:
         return versions * weights + stashes * activations + self.in_flight[0] * inputs
 
     def simulated(self) -> Memory:
-        """Return what the workers should hold."""
         return study.memory_of(simulate(self.schedule.take(BATCHES), self.profile, self.plan))
 
     def trained(self) -> Memory:

@@ -1,7 +1,6 @@
-"""Small language models trained by vanilla, 2BW and PipeDream updates, and how closely 2BW follows.
+"""Small language models trained by vanilla, 2BW and PipeDream updates (section 5.1, Figure 5).
 
-Section 5.1 and Figure 5 of PipeDream-2BW.  Frames have the courses of :func:`train`, of one network
-and learning rate.
+Frames have the courses of :func:`train`, of one network and learning rate.
 """
 
 import math
@@ -15,17 +14,16 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.types import Device
 
 from experiments import study
-from experiments.pipedream_2bw.profiles import AdamRecipe
+from pipekit import Updates
 from pipekit.datasets import Batch, Dataset, masked, python_source
 from pipekit.engine import Pipeline, Watch
 from pipekit.host.provenance import provenance
 from pipekit.models import bert_large, gpt, token_loss
 from pipekit.schedules import Schedule, flush, pipedream, two_bw
-
-Factory = Callable[[list[nn.Parameter]], AdamW]
 
 
 class Movement:
@@ -34,17 +32,13 @@ class Movement:
     def __init__(self) -> None:
         self._squares: dict[int, list[tuple[float, float]]] = {}
 
-    def watching(self, optimizer: Factory) -> Factory:
-        """Return the same, what makes a stage's optimizer, with each of its steps followed."""
-        return lambda parameters: self._watched(optimizer(parameters))
-
     @property
     def relative(self) -> list[float]:
-        """The relative movement of each update, in the 2-norm."""
         stages = (zip(*squares, strict=True) for _, squares in sorted(self._squares.items()))
         return [math.sqrt(sum(moved) / sum(size)) for moved, size in stages]
 
-    def _watched(self, optimizer: AdamW) -> AdamW:
+    def watched(self, optimizer: AdamW) -> AdamW:
+        """Return a stage's optimizer, with each of its steps followed."""
         before: list[Tensor] = []
 
         def keep(optimizer: Optimizer, *_: Any) -> None:
@@ -81,19 +75,25 @@ METHODS: Mapping[str, Callable[[int], Schedule]] = {
 """By name, each from the number of stages to its schedule; all with the same batch,
 which Flush and 2BW cut into as many microbatches as there are stages."""
 
-POINTS = 10
-"""Validations of a training, equally far apart; the pipeline drains before each."""
+POINTS = 10  # validations of a training, equally far apart; the pipeline drains before each
 EVALUATION_ROWS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreTraining(AdamRecipe):
+class PreTraining:
     """All that a training depends on: of a GPT or BERT of bytes, by a key of :data:`METHODS`.
 
-    The seed is of the weights, the order of the rows, the masks and the dropout; ``rows`` windows
-    of text are trained on, as often as the steps need. More stages than layers are a ValueError.
+    By AdamW with a learning rate that warms up, a share of the steps, and decays, both linearly;
+    what the paper does not print is Megatron's (Shoeybi et al., 2019, section 4).  The seed is of
+    the weights, the order of the rows, the masks and the dropout; ``rows`` windows of text are
+    trained on, as often as the steps need. More stages than layers are a ValueError.
     """
 
+    batch_rows: int  # sequences of an update
+    steps: int
+    lr: float  # the greatest learning rate
+    sequence: int  # tokens
+    warm_up: float
     network: str  # "gpt" or "bert"
     layers: int
     hidden: int
@@ -112,8 +112,27 @@ class PreTraining(AdamRecipe):
                 f"{layers} stages, or more blocks"
             )
 
+    def optimizer(self, parameters: list[nn.Parameter]) -> AdamW:
+        groups = [  # biases and norms have no weight decay
+            {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.01},
+            {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        ]
+        return AdamW([group for group in groups if group["params"]], lr=self.lr)
+
+    def scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        return LambdaLR(optimizer, self.share_of_lr)
+
+    @property
+    def updates(self) -> dict[str, Any]:
+        """How weights are updated, but for the optimizer."""
+        return {"lr_scheduler": self.scheduler, "clip_norm": 1.0}
+
+    def share_of_lr(self, step: int) -> float:
+        """Return by what the greatest learning rate is multiplied after ``step`` updates."""
+        warm_up = max(1, round(self.warm_up * self.steps))
+        return min((step + 1) / warm_up, (self.steps - step) / max(1, self.steps - warm_up))
+
     def build(self) -> nn.Sequential:
-        """Return the network with its initial weights."""
         torch.manual_seed(self.seed)
         return self._made()
 
@@ -130,15 +149,20 @@ class PreTraining(AdamRecipe):
 
 
 def train(case: PreTraining) -> study.Course:
-    """Carry out one training; its course has a point a step, from 0, the untrained network's.
+    """Return a training's course: a point a step, from 0, the untrained network's.
 
-    ``loss`` is of the step's batch, at the weights that the method reads, ``validation`` of the
-    :data:`POINTS` only, and ``moved`` how far the update moved the weights, relative to their norm.
+    ``loss`` is at the weights that the method reads, ``validation`` at the :data:`POINTS` only, and
+    ``moved`` how far the update moved the weights, relative to their norm.
     """
     data, model, movement = case.text(), case.build(), Movement()
-    updates = {**case.of_pipeline, "optimizer": movement.watching(case.optimizer)}
-    schedule = METHODS[case.method](case.stages)
-    pipeline = Pipeline(model, schedule, loss=token_loss, seed=case.seed, **updates)
+    pipeline = Pipeline(
+        model,
+        METHODS[case.method](case.stages),
+        optimizer=lambda parameters: movement.watched(case.optimizer(parameters)),
+        loss=token_loss,
+        seed=case.seed,
+        updates=Updates(**case.updates),
+    )
     losses: list[float | None] = [None]
     validations = {}
     for some, score in course(pipeline, data, case):
@@ -168,7 +192,6 @@ def course(
 
 
 def take(data: Dataset, batch_rows: int, steps: int, seed: int) -> list[Batch]:
-    """Return so many batches, of as many epochs as that takes."""
     endless = (batch for epoch in count() for batch in data.batches(batch_rows, seed, epoch))
     return list(islice(endless, steps))
 
@@ -187,11 +210,7 @@ def distance(frame: pd.DataFrame, method: str) -> float:
 
 
 def gaps(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return 2BW's training loss minus vanilla's, ``gap``: a row for each seed and step.
-
-    Both see the same batches in the same order; 2BW's loss is that of the weights which it reads,
-    one update older than vanilla's.
-    """
+    """Return 2BW's training loss minus vanilla's, ``gap``: a row for each seed and step."""
     wide = frame.dropna(subset="loss").pivot_table(
         index=["seed", "step"], columns="method", values="loss", sort=False
     )
@@ -206,11 +225,10 @@ def early_and_late(frame: pd.DataFrame) -> tuple[float, float]:
     return float(size[early].mean()), float(size[late].mean())
 
 
-def movement(frame: pd.DataFrame, recipe: AdamRecipe) -> tuple[float, float]:
+def movement(frame: pd.DataFrame, recipe: PreTraining) -> tuple[float, float]:
     """Return how far an update of one method moves the weights after warm-up, relatively.
 
-    The median over training, and that of its last tenth over that of its first, both divided by the
-    learning rate: its decay alone would make the movement fall.
+    The median, and that of the last tenth over that of the first, both over the learning rate.
     """
     moved = frame.dropna(subset="moved").set_index("step")["moved"]
     last = moved.index.max()

@@ -1,25 +1,21 @@
 """What PipeDream-2BW's section 5 and its figures fix, as data, and what its GPTs cost on a V100.
 
 The text prints no dimensions of the models (:data:`pipekit.models.LAYOUTS` are ours) and no
-bandwidths (:func:`pipekit.clusters.papers.two_bw_v100` has those of the makers' sheets).  Costs are
-estimated from one block: products run at the rate with which a whole model attains the 45 TFLOP/s
-that section 5 prints; what moves more bytes than that takes its bytes over three quarters of the
-memory's bandwidth.  A size that :data:`LAYOUTS` has not is a KeyError.
+bandwidths (:func:`.two_bw_v100` has the makers').  Costs are estimated from one block: products run
+at the rate with which a whole model attains the 45 TFLOP/s that section 5 prints; what moves more
+bytes than that takes its bytes over three quarters of the memory's bandwidth.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from scipy.optimize import brentq
 from torch import nn
-from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from experiments import study
-from pipekit import Updates
 from pipekit.clusters import V100
 from pipekit.models import LAYOUTS, bert_large, gpt
 from pipekit.profiling import LayerProfile, Profile
@@ -28,14 +24,12 @@ SIZES = "1.3B", "2.2B", "3.8B"
 """Of the GPTs, by their names in :data:`pipekit.models.LAYOUTS`; "Models" in section 5 prints
 3.9 billion for the largest, the rest of the paper 3.8."""
 
-SEQUENCE = 512
-"""Tokens of a sequence (section 5.2)."""
+SEQUENCE = 512  # tokens of a sequence (section 5.2)
 
 DTYPE = "float16"
 """Of weights, activations and gradients: "mixed precision" (section 5, "Implementation")."""
 
-FLOPS = 45e12
-"""FLOP/s that one V100 attained on the 355M GPT (section 5, "Implementation")."""
+FLOPS = 45e12  # FLOP/s that one V100 attained on the 355M GPT (section 5, "Implementation")
 
 WEIGHT_BYTES = 2
 STATE_BYTES = 12
@@ -89,62 +83,6 @@ The batch sizes differ in "numbers of microbatches over which gradients are aver
 FIGURE8 = ((4, 1), (8, 1), (8, 32))
 """(d, b) of the GPT with 1.3B on 64 GPUs.  Section 5.4 prints d = 4, d = 8 and b = 32; the smaller
 microbatch is lost in the text, and 1 is the smallest there is."""
-
-
-@dataclass(frozen=True)
-class AdamRecipe:
-    """Adam with a learning rate that warms up, a share of the steps, and decays, both linearly.
-
-    What the paper does not print is Megatron's (Shoeybi et al., 2019, section 4), whose
-    hyperparameters it says it uses. A batch has ``batch_rows`` sequences of ``sequence`` tokens;
-    ``lr`` is the greatest learning rate; biases and norms have no weight decay.
-    """
-
-    batch_rows: int
-    steps: int
-    lr: float = 1e-4
-    sequence: int = 512
-    warm_up: float = 0.01
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-
-    def optimizer(self, parameters: list[nn.Parameter]) -> AdamW:
-        """Return the optimizer of a stage's parameters."""
-        matrices = [p for p in parameters if p.dim() > 1]
-        vectors = [p for p in parameters if p.dim() <= 1]
-        groups = [
-            {"params": matrices, "weight_decay": self.weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
-        ]
-        return AdamW([group for group in groups if group["params"]], lr=self.lr)
-
-    def scheduler(self, optimizer: Optimizer) -> LRScheduler:
-        """Return what sets the learning rate; stepped after each update, as the engine does."""
-        return LambdaLR(optimizer, self.share_of_lr)
-
-    @property
-    def updates(self) -> dict[str, Any]:
-        """Arguments of the oracle that say how weights are updated."""
-        made = {"optimizer": self.optimizer, "lr_scheduler": self.scheduler}
-        return {**made, "clip_norm": self.clip_norm}
-
-    @property
-    def of_pipeline(self) -> dict[str, Any]:
-        """The same as arguments of a pipeline."""
-        updates = Updates(lr_scheduler=self.scheduler, clip_norm=self.clip_norm)
-        return {"optimizer": self.optimizer, "updates": updates}
-
-    def share_of_lr(self, step: int) -> float:
-        """Return by what the greatest learning rate is multiplied after ``step`` updates."""
-        warm_up = max(1, round(self.warm_up * self.steps))
-        return min((step + 1) / warm_up, (self.steps - step) / max(1, self.steps - warm_up))
-
-
-PRE_TRAINING: Mapping[str, AdamRecipe] = {
-    "bert": AdamRecipe(1024, steps=2_000_000, warm_up=0.005),
-    "gpt": AdamRecipe(512, steps=300_000, warm_up=0.01),
-}
-"""By model; steps and warm-up are Megatron's, since the paper prints neither."""
 
 
 ProfileOf = Callable[[str, int], Profile]

@@ -4,8 +4,7 @@ One memory model for all, by the paper's formulas (3.1) and the authors' code (:
 20 bytes a parameter and 4 more for each further weight version, 2 a number of activations.  Each
 microbatch in flight keeps the stage's input and what the stage has returned (schedules.py,
 input_tensors and output_tensors): on the last one the loss's probabilities.  What a stage has sent
-waits at the next one: a worker has the inputs of as many microbatches as the stage before it has in
-flight.
+waits at the next one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,11 +45,8 @@ TENSOR_MP, INTER_LAYER, GPIPE, FLUSH, TWO_BW = SYSTEMS = (
     "PipeDream-Flush",
     "PipeDream-2BW",
 )
-BATCHES = 3
-"""Of a table whose memory is counted: from the third on 2BW has both its versions."""
-
-GIB = 2**30
-"""Bytes of a "GB" of a V100's 16 (:mod:`pipekit.clusters.papers`)."""
+BATCHES = 3  # of a table whose memory is counted: from the third on 2BW has both its versions
+GIB = 2**30  # bytes of a "GB" of a V100's 16 (pipekit.clusters.papers)
 
 
 def in_flushes(stages: int, sizes: Sequence[int]) -> Schedule:
@@ -92,7 +88,6 @@ class Pipelines:
 
     @property
     def batch(self) -> int:
-        """Sequences of a global batch: b w m."""
         return self.profile.rows * self.width * self.microbatches
 
     @property
@@ -136,7 +131,6 @@ class Pipelines:
         return max(1, study.largest_that_fits(fits, self.microbatches))
 
     def with_memory_less(self, size: float) -> "Pipelines":
-        """Return the same on devices that have so many bytes less."""
         device = self.cluster.device
         device = replace(device, memory_bytes=device.memory_bytes - size)
         return replace(self, cluster=replace(self.cluster, device=device))
@@ -186,7 +180,6 @@ FULL = 0.99
 
 
 def simulated(job: Pipelines, system: str) -> float:
-    """Return the simulated seconds of a batch in steady state."""
     if system == TENSOR_MP:
         return tensor_mp_seconds(job)
     return _seconds(job, system, lambda table: simulate(table, job.timed, job.plan, job.cluster))
@@ -201,10 +194,9 @@ def emulated(job: Pipelines, system: str, faster: float) -> float:
 def tensor_mp_seconds(job: Pipelines) -> float:
     """Return the seconds of a batch with Megatron's tensor model parallelism (a cost model).
 
-    Each layer is divided among ``depth`` workers.  A block all-reduces its activations twice in a
-    forward and twice in a backward (Shoeybi et al., 2019, section 3), and so also twice when it is
-    recomputed; nothing is computed meanwhile.  At the end the copies' gradients are all-reduced:
-    they are ``depth`` workers apart, and those of a server share its link.
+    A block all-reduces its activations twice in a forward, in a backward (Shoeybi et al., 2019,
+    section 3) and in a recomputation; nothing is computed meanwhile.  At the end the copies'
+    gradients are all-reduced: they are ``depth`` workers apart, and a server's share its link.
     """
     profile, cluster, ways = job.profile, job.cluster, job.depth
     compute = sum(x.forward_s + x.backward_s for x in job.timed.layers) / ways
@@ -242,9 +234,8 @@ def steady_seconds(trace: Trace, batches: int) -> float:
 def batch_seconds(job: Pipelines, counts: Sequence[int], longest: int) -> dict[int, float]:
     """Return 2BW's simulated seconds of a batch of so many microbatches, by their number.
 
-    Beyond the ``longest``, which is even, a microbatch has the price of the last ones, since a full
-    pipeline repeats itself.  It is not full as long as they cost less than the slowest stage
-    computes, hidden behind sums of gradients over slow links: then twice as many are simulated.
+    Beyond the ``longest``, which is even, a microbatch has the price of the last ones, unless the
+    pipeline is not full: then twice as many are simulated.
     """
     stages = [job.timed.stage(stage.first, stage.stop) for stage in job.plan.stages]
     slowest_s = max(stage.forward_s + stage.backward_s for stage in stages)

@@ -1,9 +1,8 @@
 """What papers say of stale weights, and whether the sweep agrees: each claim in each setting.
 
 A claim is a sign of a method's loss beside another's.  It is judged by the paired differences of
-the final validation losses (:class:`.comparison.Excess`), and by a margin: the standard deviation
-over seeds of the other method's loss.  A difference within it is negligible, since another seed
-would make as much.  What a paper trained is told apart from other networks and optimizers.
+the final validation losses (:class:`.comparison.Excess`), and by a margin, within which a
+difference is negligible: the standard deviation of the other method's loss over seeds.
 """
 
 from typing import NamedTuple
@@ -34,7 +33,6 @@ class PaperClaim(NamedTuple):
     other_optimizer: str = ""  # that of the other method, if it is not the same
 
     def covers(self, proxy: str, optimizer: str) -> bool:
-        """Return whether the paper trained such a network with such an optimizer."""
         return f"{proxy.partition('-')[0]} {optimizer}" in self.trained.split(", ")
 
     def verdict(self, told: float, above: bool, below: bool) -> str:
@@ -111,8 +109,8 @@ COLUMNS += ["diverged", "seeds", "excess", "low", "high", "margin", "effect", "p
 def comparisons(judged: pd.DataFrame) -> pd.DataFrame:
     """Return what claims and mitigations ask for, each comparison once.
 
-    Columns: :data:`COMPARED`, and those of :func:`.comparison.against`, of whose p "above" and
-    "below" are corrected for their number here; ``p_holm`` is ``p`` corrected so.
+    Columns: :data:`COMPARED`, and those of :func:`.comparison.against`; p "above" and "below" are
+    corrected for their number, and so is ``p_holm``.
     """
     asked = [(name, plain(name), "", "") for name in METHODS if plain(name) != name]
     asked += [(c.method, c.other, c.other_optimizer, c.optimizer) for c in CLAIMS]
@@ -133,8 +131,8 @@ def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return each claim in each setting that was trained, contradictions first.
 
     Columns: ``verdict``, ``name``, ``claim``, ``source``, ``trained`` (whether the paper trained
-    such a network with that optimizer), those of :func:`.comparison.against` without one-sided p,
-    ``effect`` (the excess over the margin), and ``p_holm``.
+    such a network with that optimizer), those of :func:`.comparison.against`, ``effect`` (the
+    excess over the margin), and ``p_holm``.
     """
     every, rows = comparisons(comparison.judged(trainings)), []
     for claim in CLAIMS:
@@ -161,10 +159,9 @@ def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
 def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return what each mitigation earns over the method that it was added to: a row a setting.
 
-    Columns: ``verdict`` (:data:`HELPS`, :data:`HARMS` or undecided, by ``p_holm``), proxy,
-    optimizer, ``method``, ``of`` (the method without it), stages, ``seeds``, ``excess`` over that
-    (nats, mean over seeds; below 0 it helps) with its interval ``low`` to ``high``, ``saved`` (the
-    share of the cost of that one's delay; 1: as good as no delay), ``p``, ``p_holm``.
+    Columns: ``verdict`` (:data:`HELPS`, :data:`HARMS` or undecided), proxy, optimizer, ``method``,
+    ``of`` (the method without it), stages, ``seeds``, ``excess`` over that (nats, mean over seeds)
+    with its interval, ``saved`` (the share of the cost of that one's delay), ``p``, ``p_holm``.
     """
     costs = comparison.summary(trainings)
     costs = costs[costs["at"] == OWN].set_index([*comparison.SETTING, "method", "stages"])["cost"]

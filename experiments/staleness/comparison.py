@@ -1,9 +1,8 @@
 """What the sweep's trainings say of each method, beside training without delay.
 
-Every number here is computed from the table of trainings alone (:func:`.sweep.table`).  Two methods
-with one seed have the same first weights and the same batches in the same order, so that
-differences are taken seed by seed.  A training that did not end with a finite loss counts as one
-that has learnt nothing: with the loss of its untrained network.
+Two methods with one seed have the same first weights and batches, so that differences are taken
+seed by seed.  A training that did not end with a finite loss counts as one that has learnt nothing:
+with the loss of its untrained network.
 """
 
 import math
@@ -20,12 +19,10 @@ from experiments.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED, VALIDATIO
 OWN, SYNCS = "own rate", "flush's rate"
 SETTING = ["proxy", "optimizer"]
 UNTRAINED = VALIDATIONS[0]
-ENOUGH_SEEDS = 5
-"""Of a complete arm; where no arm has as many, as many as any has."""
+ENOUGH_SEEDS = 5  # of a complete arm; where no arm has as many, as many as any has
 LEVEL = 0.05
 """The chance, over all comparisons of a table, that any is told where there is nothing to tell."""
-COVERAGE = 0.95
-"""Of an interval, taken alone."""
+COVERAGE = 0.95  # of an interval, taken alone
 
 
 class Excess(NamedTuple):
@@ -37,14 +34,12 @@ class Excess(NamedTuple):
 
     @classmethod
     def of(cls, differences: "pd.Series[float]") -> "Excess":
-        """Return what differences, one a seed, say of their mean."""
         seeds = len(differences)
         error = float(differences.std()) / math.sqrt(seeds) if seeds > 1 else math.inf
         return cls(seeds, float(differences.mean()), error)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval of Student's t."""
         half = math.inf
         if self.seeds > 1:
             half = self.error * float(stats.t.ppf((1 + COVERAGE) / 2, self.seeds - 1))
@@ -74,7 +69,6 @@ def holm(p: "pd.Series[float]") -> "pd.Series[float]":
 
 
 def load(file: Path) -> pd.DataFrame:
-    """Return the trainings that a file has, each once."""
     return pd.read_csv(file).drop_duplicates([*ARM, "rate", "seed", "updates"])
 
 
@@ -96,9 +90,8 @@ def plain(method: str) -> str:
 def judged(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return the judging seeds' trainings at each arm's own rate and at that of no delay.
 
-    Columns as in :func:`.sweep.table`, and ``at`` (:data:`OWN` or :data:`SYNCS`: a training may be
-    both) and ``arm``.  Only complete arms: tuned, not at the border of the rates that were tried,
-    and judged on enough seeds (:data:`ENOUGH_SEEDS`).
+    Columns as in :func:`.sweep.table`, and ``at`` (:data:`OWN` or :data:`SYNCS`) and ``arm``.  Only
+    complete arms: tuned, not at the border of the rates, and judged on :data:`ENOUGH_SEEDS`.
     """
     rates = chosen(trainings)
     parts = []
@@ -118,11 +111,10 @@ def judged(trainings: pd.DataFrame) -> pd.DataFrame:
 def summary(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return how each arm ended: a row for each, at its own rate and at that of no delay.
 
-    Columns: proxy, optimizer, arm, method, stages, at, rate, seeds, ``diverged`` (how many of
-    them), ``loss`` (mean final validation loss, nats) and its ``std`` over seeds, ``cost`` (its
-    mean excess over no delay at that one's own rate, nats) with the interval ``low`` to ``high``,
-    ``p`` (paired t-test, this comparison alone) and ``effect`` (the cost over no delay's own
-    standard deviation over seeds).
+    Columns: proxy, optimizer, arm, method, stages, at, rate, seeds, ``diverged``, ``loss`` (mean
+    final validation loss, nats) and its ``std`` over seeds, ``cost`` (its mean excess over no delay
+    at that one's own rate, nats) with the interval ``low`` to ``high``, ``p`` (paired t-test) and
+    ``effect`` (the cost over no delay's standard deviation).
     """
     rows = judged(trainings)
     base = rows[(rows["method"] == SYNC) & (rows["at"] == OWN)]
@@ -158,11 +150,10 @@ def against(
     rate, and has the method's optimizer or ``other_optimizer``.  At :data:`SYNCS` only where the
     method's own rate is another, or is not found yet.
 
-    Yields ``proxy``, ``optimizer``, ``stages``, ``rates`` (each at its own, or both at that of no
-    delay, which is how the papers compare), ``diverged`` (trainings of both that did), ``seeds``,
-    ``excess`` (nats of the final validation loss, mean over seeds) with its interval ``low`` to
-    ``high``, ``margin`` (the other's standard deviation over seeds), and p: that there is no
-    difference (``p``), or none beyond the margin (``above`` and ``below``).
+    Yields ``proxy``, ``optimizer``, ``stages``, ``rates``, ``diverged`` (trainings of both that
+    did), ``seeds``, ``excess`` (nats, mean over seeds) with its interval ``low`` to ``high``,
+    ``margin`` (the other's standard deviation over seeds), and p: that there is no difference
+    (``p``), or none beyond the margin (``above`` and ``below``).
     """
     arms: dict[tuple[str, str, int, str, str], pd.DataFrame] = dict(
         iter(rows.groupby([*ARM, "at"], sort=False))
@@ -187,11 +178,7 @@ def against(
 
 
 def courses(trainings: pd.DataFrame) -> pd.DataFrame:
-    """Return the validation loss in the course of the judged trainings: a row a point and seed.
-
-    Each arm is at its own rate.  Columns: proxy, optimizer, arm, method, stages, seed, ``updates``,
-    ``loss``.
-    """
+    """Return the judged trainings' validation losses, each arm at its own rate, by update."""
     rows = judged(trainings)
     rows = rows[rows["at"] == OWN]
     ids = [*SETTING, "arm", "method", "stages", "seed", "updates"]

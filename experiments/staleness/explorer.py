@@ -13,8 +13,7 @@ from pipekit.explore.page.view import Plot, View
 from pipekit.explore.timeline import OPTIMIZERS
 
 TRAININGS = "trainings.csv"
-ALIKE = 1e-3
-"""Times that differ by less are alike, as a share."""
+ALIKE = 1e-3  # times that differ by less are alike, as a share
 CLUSTERS = ("2bw-v100", "pipedream-a", "pipedream-b")
 
 
@@ -29,7 +28,6 @@ def see(
     proxy: str = "images-small",
     optimizer: str = "adamw",
 ) -> View:
-    """Return what each method takes on these machines, beside the loss that it ends with."""
     from experiments.staleness.speed import Machines, points, speed  # here: torch takes seconds
 
     machines = Machines(model, cluster, stages, rows, 2 * stages, OPTIMIZERS[states])
@@ -60,7 +58,6 @@ def see(
 
 
 def controls(table: pd.DataFrame) -> dict[str, Maker]:
-    """Return the controls of :func:`see`."""
     from experiments.staleness.comparison import OWN  # here, since torch takes seconds
 
     delayed = table[(table["at"] == OWN) & (table["cost"] != 0)]
@@ -80,7 +77,6 @@ def controls(table: pd.DataFrame) -> dict[str, Maker]:
 def speed_against_staleness(
     interactive: bool, results_dir: str, reference_dir: str | Path, **start: Any
 ) -> None:
-    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
     with waiting(f"loading torch and reading {TRAININGS}"):
         from experiments.staleness import comparison
 

@@ -1,9 +1,8 @@
 """The asynchronous methods of the sweep, and the optimizers whose patience with them is compared.
 
-A method is the oracle's equation and a schedule. An optimizer is a recipe of one number; all have
-the same schedule of the learning rate: a linear warm-up over a tenth of the updates, then a linear
-decay to nothing. Gradients are not clipped: a common norm would make the stages of an asynchronous
-pipeline wait for one another.
+An optimizer is a recipe of one number; all have a linear warm-up over a tenth of the updates, then
+a linear decay to nothing. Gradients are not clipped: a common norm would make the stages of an
+asynchronous pipeline wait for one another.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +18,11 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from pipekit import schedules, staleness
 from pipekit.schedules import Schedule
 
-SYNC = "flush"
-"""No delay: what all others are compared with."""
+SYNC = "flush"  # no delay: what all others are compared with
 BSP = "bsp"
 """Data parallelism: no delay, and a minibatch of each worker in an update (PipeDream, 2.1)."""
 PACI_MICROBATCHES = 4
-FIRST_SHARE = 5
-"""2BW with synchronous training first has it for one in so many of the updates."""
+FIRST_SHARE = 5  # 2BW with synchronous training first has it for one in so many of the updates
 ANNEALED_SHARE = 4
 """PipeMare's K is one in so many of the updates, as of the first phase of its ResNets (4.1)."""
 
@@ -89,8 +86,7 @@ METHODS: Mapping[str, DelayedMethod] = {
 """By name."""
 
 
-WARM_UP = 0.1
-"""Share of the updates."""
+WARM_UP = 0.1  # share of the updates
 
 
 class MuonAndAdamW(Optimizer):
@@ -114,7 +110,6 @@ class MuonAndAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Take a step of both."""
         for option, part in self._parts:
             # Whoever moves weights and state of an optimizer, as an engine does, moves these ones.
             part.param_groups = [group for group in self.param_groups if option in group]
@@ -132,7 +127,6 @@ class OptimizerRecipe:
 
     @property
     def first_rates(self) -> list[float]:
-        """The rates that are tried first."""
         return [2.0**power for power in range(self.highest - 4, self.highest + 1)]
 
 
@@ -148,7 +142,6 @@ for asynchronous pipelines."""
 
 
 def scheduler(optimizer: Optimizer, updates: int) -> LRScheduler:
-    """Return what sets the learning rate, stepped after each of so many updates."""
     warm_up = max(1, round(WARM_UP * updates))
 
     def share(update: int) -> float:

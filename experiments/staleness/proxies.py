@@ -1,8 +1,7 @@
 """The networks that stand for the papers', each small and large, with data held out.
 
-A GPT of bytes for the language models, a BERT of bytes for the masked ones, a convolutional network
-for the image classifiers.  All have eight parts with weights, so that pipelines of up to eight
-stages have something to train in each.
+All have eight parts with weights, so that pipelines of up to eight stages have something to train
+in each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from experiments.study.training import he_initialised
 from pipekit.choices import require_choice
 from pipekit.datasets import (
     Batch,
@@ -28,10 +28,8 @@ from pipekit.datasets.text import BYTES, MASK
 from pipekit.models import bert_large, gpt, token_loss
 
 CLASSES = 10
-SEGMENTS = 2
-"""A BERT's."""
-PARTS = 8
-"""Of every network, as many as there can be stages."""
+SEGMENTS = 2  # a BERT's
+PARTS = 8  # of every network, as many as there can be stages
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,6 @@ class Proxy:
 
     @property
     def name(self) -> str:
-        """As it is called in tables."""
         return f"{self.kind}-{self.size}"
 
     @property
@@ -89,7 +86,6 @@ class Proxy:
 
     @property
     def classes(self) -> int:
-        """Of images."""
         return int(self.data().train_targets.max()) + 1 if self.is_own else CLASSES
 
     @property
@@ -105,11 +101,11 @@ class Proxy:
         return frozenset({BYTES, MASK + 1, self.length, SEGMENTS})
 
     def build(self, seed: int) -> nn.Sequential:
-        """Return the network with its initial weights."""
         torch.manual_seed(seed)
         heads = max(1, self.width // 32)
         if self.kind == "images":
-            return _convnet(self.width, self.length, 3 if self.is_own else 1, self.classes)
+            size = self.width, self.length, 3 if self.is_own else 1, self.classes
+            return he_initialised(_convnet(*size))
         if self.kind == "bert":
             return bert_large(PARTS - 2, self.width, heads, MASK + 1, self.length, dropout=0.0)
         return gpt(PARTS - 2, self.width, heads, BYTES, self.length)
@@ -125,7 +121,6 @@ class Proxy:
         return [sum(layers[self.kind][a:b]) for a, b in pairwise(cuts)]
 
     def data(self) -> Dataset:
-        """Return what it learns from and is tested on."""
         if self.is_own and not self.folder:
             raise ValueError(
                 f"{self.name} learns from images of your own: name their folder in the parameter "
@@ -192,7 +187,7 @@ def _data(proxy: Proxy) -> Dataset:
 def _convnet(width: int, pixels: int, colours: int, classes: int) -> nn.Sequential:
     """Return four convolutions and four linear layers: ``[B, c, p, p]`` to ``[B, classes]``."""
     hidden, left = 8 * width, (pixels + 3) // 4
-    model = nn.Sequential(
+    return nn.Sequential(
         nn.Conv2d(colours, width, 3, padding=1),  # [B, w, p, p]
         nn.ReLU(),
         nn.Conv2d(width, width, 3, padding=1, stride=2),  # [B, w, p/2, p/2]
@@ -210,9 +205,3 @@ def _convnet(width: int, pixels: int, colours: int, classes: int) -> nn.Sequenti
         nn.ReLU(),
         nn.Linear(hidden, classes),
     )
-    for layer in model:  # PyTorch's own first weights let a signal fade in eight layers
-        if isinstance(layer, (nn.Conv2d, nn.Linear)):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            assert layer.bias is not None
-            nn.init.zeros_(layer.bias)
-    return model

@@ -1,8 +1,7 @@
 """What each method of the sweep takes on the papers' machines (simulated), and the sweep's figures.
 
-All make an update of equally many samples.  Methods with microbatches cut them; PipeDream and what
-is built on it pass them through whole, since it updates after each minibatch.  Data parallelism is
-no pipeline and has no seconds here.
+All make an update of equally many samples, which only methods with microbatches cut.  Data
+parallelism is no pipeline and has no seconds here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +27,7 @@ from pipekit.schedules import Schedule
 from pipekit.simulation import simulate
 from pipekit.units import bytes_text
 
-BATCHES = 3
-"""Of a simulated run, besides those that fill the pipeline."""
+BATCHES = 3  # of a simulated run, besides those that fill the pipeline
 
 
 class Taken(NamedTuple):
@@ -52,7 +50,6 @@ class Machines:
     recompute: bool = True  # whether a stage keeps only what it received
 
     def point(self, method: str) -> Taken:
-        """Return what a method takes."""
         return _point(self, method)
 
     def schedule(self, method: str) -> tuple[Schedule, int]:
@@ -107,10 +104,10 @@ STANDS_FOR: Mapping[str, Machines] = {
 """By a proxy's kind: the papers' network that it stands for, on that paper's cluster."""
 
 
-def on_paper_cluster(proxy: str, optimizer: str, stages: int = 4) -> Machines:
+def on_paper_cluster(proxy: str, optimizer: str) -> Machines:
     """Return the network and the cluster that a proxy stands for, with an optimizer's memory."""
     states = OPTIMIZERS[optimizer].states
-    return replace(STANDS_FOR[of_setting(proxy).kind], stages=stages, optimizer_states=states)
+    return replace(STANDS_FOR[of_setting(proxy).kind], optimizer_states=states)
 
 
 def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) -> pd.DataFrame:
@@ -127,12 +124,9 @@ def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) 
     return pd.DataFrame(found, columns=columns).assign(label="simulated; loss measured")
 
 
-PAD = 0.05
-"""Of an axis, beyond what is compared."""
-MOST = 0.75
-"""Of a course's later points, which are in the picture."""
-MARKER_PX = 8, 20
-"""Of the least and the greatest memory."""
+PAD = 0.05  # of an axis, beyond what is compared
+MOST = 0.75  # of a course's later points, which are in the picture
+MARKER_PX = 8, 20  # of the least and the greatest memory
 
 
 def course(
@@ -180,11 +174,7 @@ def _by_method(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _loss_range(shown: pd.DataFrame) -> list[float]:
-    """Return the range of losses in which courses are compared.
-
-    It ends where the slowest arm's mean is for the most part, once a third of its points are over:
-    a spike of one seed would press all the others together.
-    """
+    """Return the range of losses in which courses are compared, without single seeds' spikes."""
     means = shown.groupby(["arm", "updates"])["loss"].mean()
     later = [own.iloc[len(own) // 3 :].quantile(MOST) for _, own in means.groupby("arm")]
     low, high = shown["loss"].min(), max(later)

@@ -1,12 +1,10 @@
 """The sweep: each method's rate is tuned in the same way, and judged on other seeds.
 
 Every arm (a method at a depth, with an optimizer, on a proxy) tries the same rates, each twice the
-one before, on the tuning seeds, with as many updates as a judged training has.  The rate with the
-least mean validation loss at the end is chosen.  If that is, for any arm, the least or the greatest
-that was tried, all arms try one more there, until it is neither for any: a late gradient's loss may
-have two valleys over the rates, and an arm that stopped in its first one would miss the deeper one.
-The judging seeds are others.  Besides at its own rate each arm is judged at that of the method
-without delay, as papers that "did not tune" do.
+one before, on the tuning seeds.  The rate with the least mean validation loss at the end is chosen.
+If that is, for any arm, the least or the greatest that was tried, all arms try one more there: a
+late gradient's loss may have two valleys over the rates.  Besides at its own rate each arm is
+judged at that of the method without delay, as papers that "did not tune" do.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,12 +20,9 @@ from experiments.staleness.proxies import PROXIES, Proxy
 from experiments.staleness.trainings import POINTS, StaleTraining, train
 from pipekit.choices import require_choice
 
-ARM = ["proxy", "method", "stages", "optimizer"]
-"""The columns that tell one arm from another."""
-FIRST_TUNING_SEED = 100
-"""Judging seeds are below, from 0."""
-MOST_RATES = 16
-"""Tried, lest an arm that never learns is tuned for ever."""
+ARM = ["proxy", "method", "stages", "optimizer"]  # the columns that tell one arm from another
+FIRST_TUNING_SEED = 100  # judging seeds are below, from 0
+MOST_RATES = 16  # tried, lest an arm that never learns is tuned for ever
 VALIDATIONS = [f"validation_{point}" for point in range(POINTS + 1)]
 """The columns of the losses in the course of a training; the last is that at its end."""
 FINAL = VALIDATIONS[-1]
@@ -87,7 +82,6 @@ class Sweep:
     def _tuned(
         self, templates: Sequence[StaleTraining], trainings: study.Trainings[StaleTraining]
     ) -> pd.DataFrame:
-        """Return the trainings of the tuning seeds, at all the rates that it took."""
         first = OPTIMIZERS[self.optimizer].first_rates
         start = (len(first) - self.rates) // 2
         rates = list(first[start : start + self.rates])
@@ -119,16 +113,14 @@ def parse_arms(text: str) -> tuple[tuple[str, int], ...]:
 def table(courses: Iterable[study.Course]) -> pd.DataFrame:
     """Return a row for each training.
 
-    Columns: :data:`ARM` (its proxy is a :attr:`.Proxy.setting`), ``rate``, ``seed``, ``updates``,
-    ``batch_rows``, :data:`VALIDATIONS` (nats; not a number where it is not finite), ``training``
-    (the mean loss of the last tenth of the updates, at the weights that the method reads), ``by``
-    (oracle or engine), ``cpu_s``, ``commit``.
+    Columns: :data:`ARM`, ``rate``, ``seed``, ``updates``, ``batch_rows``, :data:`VALIDATIONS`
+    (nats), ``training`` (the mean loss of the last tenth), ``cpu_s``, ``commit``.
     """
     frame = pd.DataFrame(
         course.provenance["case"]
         | dict(zip(VALIDATIONS, course.points["validation"], strict=True))
-        | {"training": course.points["training"][-1], "by": course.provenance["by"]}
-        | {"cpu_s": course.points["cpu_s"][-1], "commit": course.provenance["commit"]}
+        | {"training": course.points["training"][-1], "cpu_s": course.points["cpu_s"][-1]}
+        | {"commit": course.provenance["commit"]}
         for course in courses
     )
     return frame.astype(dict.fromkeys([*VALIDATIONS, "training"], float))
@@ -137,8 +129,7 @@ def table(courses: Iterable[study.Course]) -> pd.DataFrame:
 def chosen(trainings: pd.DataFrame) -> dict[tuple[str, str, int, str], float]:
     """Return the rate of each arm: that of the least mean final loss over the tuning seeds.
 
-    A rate at which one of them did not end with a finite loss is never chosen, unless all are so:
-    then the least is.
+    A rate at which one of them diverged is never chosen, unless all are so: then the least is.
     """
     tuning = trainings[trainings["seed"] >= FIRST_TUNING_SEED]
     finals = tuning.assign(**{FINAL: tuning[FINAL].fillna(np.inf)})

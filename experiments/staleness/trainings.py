@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, scheduler
 from experiments.staleness.proxies import Proxy, evaluate
 from experiments.study.trainings import Course
-from pipekit import Updates, Watch, oracle
+from pipekit import Updates, Watch
 from pipekit.datasets import Batch
 from pipekit.devices import accelerators
 from pipekit.engine import Pipeline
@@ -23,14 +23,8 @@ from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.host.provenance import provenance
 from pipekit.schedules import Op, Step
 
-POINTS = 10
-"""Validations of a training, equally far apart, besides that of the untrained network."""
-TEST_ROWS = 256
-"""Rows that are tested at a time."""
-ORACLE, ENGINE = "oracle", "engine"
-MOST_KEPT_BYTES = 2e9
-"""The oracle keeps all weights that ever were; beyond this the engine trains."""
-
+POINTS = 10  # validations of a training, equally far apart, besides that of the untrained network
+TEST_ROWS = 256  # rows that are tested at a time
 Trained = tuple[Sequence[float], Mapping[int, Mapping[str, Tensor]]]
 """The loss of each update, and the weights after some updates."""
 
@@ -47,7 +41,6 @@ class StaleTraining:
     seed: int  # of the weights, of the rows' order, and of masks and shifts
 
     def at(self, rate: float, seed: int) -> "StaleTraining":
-        """Return the same with another rate and seed."""
         return replace(self, rate=rate, seed=seed)
 
     @property
@@ -57,20 +50,6 @@ class StaleTraining:
         rows, updates = n * self.proxy.batch_rows, self.proxy.updates // n
         return replace(self.proxy, batch_rows=rows, updates=updates)
 
-    @property
-    def cheaper(self) -> str:
-        """Who trains: the oracle, where it can keep all weights; its bits are the engine's.
-
-        The oracle takes a third of the engine's CPU time an update of the smallest networks, and
-        as much of the larger ones.  Mitigations it computes anew from all past weights, which takes
-        ever longer.
-        """
-        if METHODS[self.method].mitigation:
-            return ENGINE
-        # W(t) and its stage's copy, and the gradient, in float32.
-        kept = 3 * 4 * self.proxy.parameters * self.proxy.updates
-        return ORACLE if kept <= MOST_KEPT_BYTES else ENGINE
-
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return OPTIMIZERS[self.optimizer].make(parameters, self.rate, self.proxy.ends)
 
@@ -78,18 +57,18 @@ class StaleTraining:
         return scheduler(optimizer, self.by_update.updates)
 
 
-def train(case: StaleTraining, by: str | None = None) -> Course:
-    """Carry out one training here, with one intra-op thread: oracle and engine round alike.
+def train(case: StaleTraining) -> Course:
+    """Carry out one training here.
 
     ``training`` of the course is the mean loss since the point before, at the weights that the
-    method reads. The oracle refuses mitigations; tests/engine has it judge them all.
+    method reads.
     """
-    by, proxy = by or case.cheaper, case.by_update
+    proxy = case.by_update
     data = proxy.data()
     batches, tests = proxy.batches(data, case.seed), data.test_batches(TEST_ROWS)
     started = time.process_time()
     model = proxy.build(case.seed)
-    losses, weights = (_by_oracle if by == ORACLE else _by_engine)(case, model, batches)
+    losses, weights = _trained(case, model, batches)
     validation: list[float] = []
     for _, end in _pieces(len(batches)):
         model.load_state_dict(weights[end])
@@ -98,7 +77,7 @@ def train(case: StaleTraining, by: str | None = None) -> Course:
     about = {"proxy": case.proxy.setting, **names, "seed": case.seed}
     about |= {"updates": proxy.updates, "batch_rows": proxy.batch_rows}
     return Course.of(
-        provenance("measured", case.seed, data=data.source, case=about, by=by),
+        provenance("measured", case.seed, data=data.source, case=about),
         updates=[end for _, end in _pieces(len(batches))],
         validation=validation,
         training=[fmean(losses[a:b]) if a < b else None for a, b in _pieces(len(batches))],
@@ -106,26 +85,7 @@ def train(case: StaleTraining, by: str | None = None) -> Course:
     )
 
 
-def _by_oracle(case: StaleTraining, model: nn.Sequential, batches: Sequence[Batch]) -> Trained:
-    method = METHODS[case.method]
-    if method.mitigation:
-        raise ValueError(f"{case.method} is trained by the engine only")
-    run = oracle.train(
-        model,
-        batches,
-        method=method.equation,
-        balance=case.proxy.balance(case.stages),
-        microbatches=method.microbatches,
-        flush_after=method.flush_after(len(batches)),
-        optimizer=case.make_optimizer,
-        lr_scheduler=case.make_scheduler,
-        loss=case.proxy.loss,
-        seed=case.seed,
-    )
-    return run.losses, dict(enumerate(run.weights))
-
-
-def _by_engine(case: StaleTraining, model: nn.Sequential, batches: Sequence[Batch]) -> Trained:
+def _trained(case: StaleTraining, model: nn.Sequential, batches: Sequence[Batch]) -> Trained:
     method, updates = METHODS[case.method], len(batches)
     past = WeightsAfter({end for _, end in _pieces(updates)}, dict(model.named_parameters()))
     mitigation = method.mitigation and method.mitigation(updates)

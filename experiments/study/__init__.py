@@ -30,12 +30,14 @@ from experiments.study.traces import busy_s as busy_s
 from experiments.study.traces import in_turns as in_turns
 from experiments.study.traces import mean_interval as mean_interval
 from experiments.study.traces import memory_of as memory_of
+from experiments.study.traces import messages as messages
 from experiments.study.traces import own_activities as own_activities
 from experiments.study.traces import own_seconds as own_seconds
 from experiments.study.traces import run_three_ways as run_three_ways
 from experiments.study.training import Recipe as Recipe
 from experiments.study.training import TakeGradient as TakeGradient
 from experiments.study.training import bit_equal as bit_equal
+from experiments.study.training import he_initialised as he_initialised
 from experiments.study.training import largest_difference as largest_difference
 from experiments.study.training import noted as noted
 from experiments.study.training import pipeline_gradients as pipeline_gradients

@@ -1,14 +1,13 @@
 """A claim's value, as a function finds it: alone, in rounds, and with one thing changed.
 
-What is emulated has a simulation beside it that no machine can slow down.  An emulation that parts
-from it by more than a bound says something about the machine, not about the schedule: it is run
-again at half the pace, so that what the machine adds counts half, and if that does not help the
-simulated value stands in, labelled as what it is.  Where that would say nothing, since the claim is
-about the engine's own doing, the value is invalid (:func:`unless_parted`).
+An emulation that parts from its simulation by more than a bound says something about the machine:
+it is run again at half the pace, so that what the machine adds counts half, and if that does not
+help the simulated value stands in, labelled so.  Where the claim is about the engine's own doing,
+the value is invalid instead (:func:`unless_parted`).
 
-Emulations that count still differ from host to host.  So the simulation decides: emulations confirm
-it, and where they are judged otherwise, it stands in their place.  A criterion so near to it that
-an emulation's known error could turn the verdict leaves the claim undecided (:func:`settled`).
+Emulations that count differ from host to host, too: they confirm the simulation, which stands in
+their place where they are judged otherwise.  A criterion so near to it that an emulation's known
+error could turn the verdict leaves the claim undecided (:func:`settled`).
 """
 
 import os
@@ -27,8 +26,7 @@ from pipekit.ledger.criteria import evaluate
 from pipekit.ledger.outcomes import show
 from pipekit.ledger.spread import Error, decided
 
-BOUND = 0.05
-"""How far an emulation's seconds may be from the simulation's, relatively, to count."""
+BOUND = 0.05  # how far an emulation's seconds may be from the simulation's, relatively, to count
 
 KNOWN_ERROR = 0.04
 """By what part of itself emulated seconds, or a ratio of them, may be wrong: the worst error of
@@ -43,11 +41,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Found:
-    """A claim's value with more than the value: what a function returns where one is not enough.
+    """A claim's value with more than the value, by the arguments of :func:`pipekit.claims.record`.
 
-    ``note`` is what a reader must know, where it is computed; ``label`` stands where it is not the
-    claim's own, say "simulated" for an emulation that cannot count. All others are arguments of
-    :func:`pipekit.claims.record`.
+    ``label`` stands where it is not the claim's own: "simulated" where no emulation counts.
     """
 
     value: Any
@@ -78,7 +74,6 @@ class Emulated(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What kind of number :attr:`seconds` is."""
         return "emulated" if self.counted else "simulated"
 
     @property
@@ -109,8 +104,8 @@ class Emulated(NamedTuple):
 def emulated(run: Callable[[float], float], simulated_s: float, repeats: int) -> Emulated:
     """Emulate until so many ``repeats`` are within the bound, or more than :data:`AGAIN` are not.
 
-    ``run`` emulates once at a pace (1 as asked for, 0.5 takes twice as long) and returns the
-    seconds in simulated time.  With fewer than ``repeats`` within :data:`BOUND` none counts.
+    ``run`` emulates once at a pace (0.5 takes twice as long) and returns seconds in simulated time.
+    With fewer than ``repeats`` within :data:`BOUND` none counts.
     """
     counted, parted = list[float](), list[float]()
     while len(counted) < repeats and len(parted) <= AGAIN:
@@ -136,13 +131,12 @@ def settled(claim: str, rounds: Sequence[Found], simulated: Found | None) -> Fou
     """Return what rounds have found of a claim, by its id, as one value with its repeats.
 
     A number is the median of its rounds, each of a list by itself; a truth value or a text is what
-    most rounds found. The note is that of the round nearest to it. Invalid rounds do not count, if
-    there are others.
+    most rounds found. The note is that of the round nearest to it. Invalid rounds count only if
+    there are no others.
 
-    The simulation, the same with nothing emulated, stands in where not all emulations count or
-    confirm it, or where it is within :data:`KNOWN_ERROR` of the criterion: what a host adds to
-    emulations never turns an outcome.  What is labelled emulated even so has no clock in it, say
-    the engine's bytes, and stays.
+    The simulation stands in where not all emulations count or confirm it, or where it is within
+    :data:`KNOWN_ERROR` of the criterion: no host turns an outcome.  A value of a simulation that is
+    labelled emulated even so has no clock in it, say the engine's bytes, and stays.
     """
     own = _merged(claim, rounds)
     if simulated is None or own.invalid or own.shown_only or simulated.label != "simulated":
@@ -188,11 +182,8 @@ def _distance(value: Any, middle: Any) -> float:
     return float(abs(value - middle) / (abs(middle) or 1))
 
 
-ROOT = Path(__file__).parents[2]
-
-
 class Changed(NamedTuple):
-    """One thing that a claim's function is called with in place of its own; see :func:`changed`."""
+    """See :func:`changed`."""
 
     cause: str
     instead: str
@@ -203,20 +194,16 @@ class Changed(NamedTuple):
 def changed(cause: str, instead: str, *values: Any, **one_thing: Any) -> Changed:
     """Return an experiment that may explain a miss: the claim again, with one thing changed.
 
-    ``cause`` is in words that other claims of the same cause have, too, and ``instead`` says what
-    is done. The function gets ``values`` in place of its round, if it is found ``over`` rounds, and
-    the argument of ``one_thing``, say ``by="time"``.
+    Claims of one ``cause`` share its words; ``instead`` says what is done. The function gets
+    ``values`` in place of its round, or the argument of ``one_thing``, say ``by="time"``.
     """
     return Changed(cause, instead, values, one_thing)
-
-
-Value = Callable[..., Any]
 
 
 def evaluated(
     claim: str,
     label: str,
-    function: Value,
+    function: Callable[..., Any],
     point: Mapping[str, Any],
     over: "Sequence[Any] | Rounds[Any] | None",
     because: Sequence[Changed],
@@ -224,7 +211,9 @@ def evaluated(
     """Return a claim's value, its label set, and the values with one thing changed."""
 
     def value(label: str, /, *one: Any, **changes: Any) -> Found:
-        return found(function(*one, **{**point, **changes}), label)
+        found = function(*one, **{**point, **changes})
+        found = found if isinstance(found, Found) else Found(found)
+        return found if found.label else replace(found, label=label)
 
     base: tuple[Any, ...] = ()
     if over is None:
@@ -243,12 +232,6 @@ def evaluated(
     return own, tuple(causes)
 
 
-def found(value: Any, label: str) -> Found:
-    """Return what a function returned as a :class:`Found` with a label."""
-    known = value if isinstance(value, Found) else Found(value)
-    return known if known.label else replace(known, label=label)
-
-
 def points(axes: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return every combination of some axes' values, the last axis changing first."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
@@ -256,11 +239,11 @@ def points(axes: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def passes(*tests: str) -> bool:
     """Return whether tests of the toolkit pass here: each "path::name", or several of these."""
-    named = " ".join(tests).split()
+    named, root = " ".join(tests).split(), Path(__file__).parents[2]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *named],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
     )

@@ -1,10 +1,9 @@
 """Profiles of the papers' networks: estimated, as published, changed, and run at another pace.
 
-The roofline assumes one efficiency for all layers of all networks.  Beside it is what became of
-networks on real devices: ``data/profiles/network_times.csv`` says how long, for how many images,
-with which software, and where it is published; ``layer_times.csv`` has the layers, in the order in
-which they run, of those that were published layer by layer.  PipeDream's released profiles do not
-name their GPU: VGG16's images take 5.25 ms there, where a Titan X takes 8.04: a V100's.
+Beside the roofline, which assumes one efficiency for all layers, is what became of networks on real
+devices: ``data/profiles/network_times.csv``, with sources, and ``layer_times.csv`` of those that
+were published layer by layer.  PipeDream's released profiles do not name their GPU: VGG16's images
+take 5.25 ms there, where a Titan X takes 8.04: a V100's.
 """
 
 from collections.abc import Callable
@@ -32,8 +31,7 @@ def estimated(
 ) -> Profile:
     """Return what a network costs on a device, from shapes alone (simulated).
 
-    ``build`` makes the network, ``sample`` a microbatch, both without numbers ("meta"); ``how``
-    goes on to :meth:`pipekit.Profile.analytic`.
+    ``build`` and ``sample`` make it and a microbatch; ``how`` is :meth:`.Profile.analytic`'s.
     """
     with torch.device("meta"):
         x = sample()
@@ -61,26 +59,25 @@ def with_costs(profile: Profile, **changes: Callable[[LayerProfile], float]) -> 
 
 
 def recomputed_late(profile: Profile) -> Profile:
-    """Return costs whose backwards begin with the recomputation.
+    """Return costs whose backwards begin with the recomputation, for plans that have none.
 
-    Their plan recomputes nothing: the engine and the simulator recompute while a stage waits for
-    its gradient.
+    The engine and the simulator recompute while a stage waits for its gradient.
     """
     return with_costs(profile, backward_s=lambda layer: layer.forward_s + layer.backward_s)
 
 
 def stretched(profile: Profile, factor: float) -> Profile:
     """Return a profile whose computing takes ``factor`` times as long; bytes stay."""
-    times = "forward_s", "backward_s", "update_s", "copy_s"
-    layers = (
-        replace(layer, **{name: getattr(layer, name) * factor for name in times})
-        for layer in profile.layers
+    return with_costs(
+        profile,
+        forward_s=lambda layer: layer.forward_s * factor,
+        backward_s=lambda layer: layer.backward_s * factor,
+        update_s=lambda layer: layer.update_s * factor,
+        copy_s=lambda layer: layer.copy_s * factor,
     )
-    return replace(profile, layers=tuple(layers))
 
 
 def faster_links(cluster: Cluster, factor: float) -> Cluster:
-    """Return a cluster whose links carry ``factor`` times as much a second."""
     for level in cluster.levels:
         origin = f"{level.effective.origin if level.effective else 'nominal'}, times {factor:g}"
         cluster = cluster.calibrated(level.name, level.used_bandwidth * factor, origin)
@@ -92,8 +89,7 @@ def emulate_at_pace(
 ) -> Run:
     """Emulate a schedule in time that runs ``faster`` than the profile's (below 1: slower).
 
-    Without a cluster messages are as fast as threads hand them over. The trace is in the profile's
-    own seconds again, without transfers.
+    The trace is in the profile's own seconds again, without transfers.
     """
     links = cluster and faster_links(cluster, faster)
     run = emulate(schedule, stretched(profile, 1 / faster), plan, links)
@@ -122,11 +118,6 @@ class NetworkTime(NamedTuple):
     source: str
     layers: tuple[LayerTime, ...] = ()
 
-    @property
-    def seconds(self) -> float:
-        """Of both."""
-        return self.forward_s + self.backward_s
-
 
 @cache
 def network_times() -> dict[tuple[str, str], NetworkTime]:
@@ -146,13 +137,14 @@ def network_times() -> dict[tuple[str, str], NetworkTime]:
 
 
 def as_published(profile: Profile, network: str, device: Device) -> Profile:
-    """Return a profile of a network of images whose passes take what was published.
+    """Return a profile of a network of images whose passes take what was published, if anything.
 
-    If layers were published, every run of layers with the same parameters as a run of those takes
-    as long; within such a run, and if only the whole network was published, layers keep their
-    shares of the estimate. Of other layers it is a ValueError.
+    Every run of layers with the same parameters as a run of published layers, or the whole network,
+    takes as long; within it layers keep their shares of the estimate.
     """
-    known = network_times()[network, device.name]
+    known = network_times().get((network, device.name))
+    if known is None:
+        return profile
     whole = LayerTime(known.forward_s, known.backward_s, int(profile.parameter_bytes))
     published = known.layers or (whole,)
     if sum(layer.parameter_bytes for layer in published) != profile.parameter_bytes:
@@ -170,8 +162,7 @@ def as_published(profile: Profile, network: str, device: Device) -> Profile:
         for at, size in zip(before, sizes, strict=True)
     )
 
-    def factors(name: str) -> list[float]:
-        """Return, for each layer of the profile, that of its run."""
+    def factors(name: str) -> list[float]:  # for each layer of the profile, that of its run
         sums = np.bincount(theirs, [getattr(layer, name) for layer in published])
         estimated = np.bincount(own, [getattr(layer, name) for layer in profile.layers])
         return [float(factor) for factor in (sums / (estimated / profile.rows))[own]]

@@ -1,17 +1,4 @@
-"""A notebook: begun by one call, it shows figures and tables, and records claims.
-
-A claim is a function, evaluated where it stands; one whose value has a name is only recorded::
-
-    nb = study.begin(globals(), "gpipe/timelines", label="emulated", threads=1)
-
-
-    @nb.claim("gpipe-bubble-values", "exact")
-    def bubbles():
-        return [Trace.from_schedule(schedules.gpipe(k, t)).bubble for k, t in PRINTED]
-
-
-    nb.record("gpipe-sec41-3-8x-single", one.counted / alone.counted, "exact")
-"""
+"""A notebook: begun by one call, it shows figures and tables, and records claims."""
 
 import ast
 import json
@@ -71,13 +58,11 @@ class Notebook:
         :class:`.Found` with more.  It is called at once, and stays a function.
 
         Args:
-            id: of the claim; with axes, of a claim for each of their combinations, whose values it
-                has in braces: ``"gpipe-table1-{column}-params"``.
+            id: of the claim, or of one for each of the axes' points: ``"gpipe-{column}-params"``.
             label: "measured", "emulated", "simulated" or "exact".
             note: what a reader must know beside the value.
             figure: the file that shows it, as :meth:`show` returned it.
-            over: rounds that were run; the function gets one at a time, and the value is their
-                median.  See :mod:`.claims`.
+            over: rounds, of which the function gets one at a time; the value is their median.
             because: the experiments made to explain a miss, see :func:`.claims.changed`.
             axes: values of the function's arguments.
         """
@@ -97,7 +82,7 @@ class Notebook:
         """Record that claims hold as tests of the toolkit prove them, which are run here.
 
         By claim the test, say ``tests/planning/test_balance.py::test_equal_layers``, or several,
-        separated by spaces; no such test, or no pytest, is a ValueError that says what to install.
+        separated by spaces; no such test, or no pytest, is a ValueError.
         """
         are_all_passed = passes(*claims.values())
         for id, tests in claims.items():
@@ -125,8 +110,7 @@ class Notebook:
     def show(self, figure: go.Figure, name: str, numbers: pd.DataFrame) -> str:
         """Display a figure; return its SVG's name, for claims that it supports.
 
-        It is saved as ``<name>.svg``, its numbers as ``<name>.csv``. Jupyter shows the plotly
-        figure; where no script runs (GitHub), the SVG is shown.
+        It is saved as ``<name>.svg``, which GitHub shows, too, its numbers as ``<name>.csv``.
         """
         svg = plots.save(figure, self.folder / name, numbers)["svg"]
         pictures = {
@@ -162,10 +146,7 @@ class Notebook:
         caption: str = "",
         formats: Mapping[str, str] | None = None,
     ) -> None:
-        """Display a table, and save it as ``<name>.csv`` if it has a name.
-
-        ``precision`` counts digits after the point; ``formats`` are of columns, as ``"{:+.1%}"``.
-        """
+        """Display a table, and save it as ``<name>.csv`` if it has one; ``formats`` by column."""
         if name:
             frame.to_csv(self.folder / f"{name}.csv", index=index)
         floats = [name for name, kind in frame.dtypes.items() if kind == "float"]
@@ -181,14 +162,12 @@ class Notebook:
         frame.to_csv(self.folder / GRID, index=False)
 
     def scoreboard(self) -> None:
-        """Show what this notebook finds, kept up to date by its later cells: a card a claim, and
-        the figure that most of the claims name."""
+        """Show a card a claim and the figure of most claims, kept up to date by later cells."""
         for name, shown in self._found():
             self._shown[name] = shown
             display(shown, raw=True, display_id=name)
 
     def _found(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the scoreboard's outputs: name and data, by MIME type."""
         outcomes = claims.outcomes(self.folder)
         yield _BOARD, {"text/html": scoreboard(outcomes)}
         figures = [o.record.figure for o in outcomes if o.record and o.record.figure]
@@ -206,10 +185,8 @@ def begin(
     """Make a notebook's folder of results, with ``provenance.json`` in it.
 
     ``namespace`` are the notebook's ``globals()``, with its parameters; a ``seed`` among them is
-    kept with every claim. ``label`` is that of most of its numbers. ``threads`` are those of
-    torch's operators, here and at most in every worker; None leaves both alone.  A sum that is
-    split over threads is rounded otherwise, so that bits are compared with 1.  GPUs are used only
-    if PIPEKIT_DEVICE is set (to "cuda", say): they round otherwise, too.
+    kept with every claim. ``threads`` are those of torch's operators, here and at most in every
+    worker: over how many a sum is split rounds it. GPUs are used only if PIPEKIT_DEVICE is set.
     """
     stay_on_cpu()
     given = parameters(namespace)
@@ -226,9 +203,8 @@ def begin(
 def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a notebook was given: the scalars of its ``globals()``, in its first cell.
 
-    A parameter out of the range that its comment says, or one that papermill was given and the
-    notebook does not have, is a ValueError at once, not by the notebook's fifth figure
-    (:mod:`pipekit.ledger.batches.ranges`).
+    A parameter out of its range (:mod:`pipekit.ledger.batches.ranges`), or one that papermill was
+    given and the notebook does not have, is a ValueError.
     """
     cells = namespace.get("In", ())
     declared = _declared(cells)

@@ -17,15 +17,14 @@ from pipekit.traces import Trace
 def table(function: Callable[..., Any], **axes: Iterable[Any]) -> pd.DataFrame:
     """Return a row for each combination of the axes' values: these, and what the function returns.
 
-    The function is called with the axes' names; it returns the row's further columns, or a single
-    number, whose column has the function's name.
+    That is the row's further columns, or a single number, whose column has the function's name.
     """
     rows = []
     for point in points({name: list(values) for name, values in axes.items()}):
         result = function(**point)
-        rows.append(
-            point | (dict(result) if isinstance(result, Mapping) else {_name(function): result})
-        )
+        if not isinstance(result, Mapping):
+            result = {getattr(function, "__name__", ""): result}
+        rows.append(point | dict(result))
     return pd.DataFrame(rows)
 
 
@@ -38,7 +37,7 @@ def against(paper: Mapping[Any, Any], **ours: Mapping[Any, Any]) -> pd.DataFrame
 
 
 def printed(claim: str) -> str:
-    """Return the value that a paper prints for a claim, as text; of no such claim a KeyError."""
+    """Return the value that a paper prints for a claim, as text."""
     return claims.load()[claim].value
 
 
@@ -61,10 +60,6 @@ def largest_that_fits(fits: Callable[[int], bool], most: int | None = None) -> i
     return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
 
 
-def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", "value"))
-
-
 def named_rows(
     numbers: pd.DataFrame,
     x: str,
@@ -76,7 +71,7 @@ def named_rows(
 ) -> tuple[go.Figure, pd.DataFrame]:
     """Draw a table's rows one under another, a point for each column, ``apart`` in rows; by series.
 
-    ``x`` says what the numbers are. Also returns the points: x, place (of the row), series.
+    ``x`` says what the numbers are. Also returns the points.
     """
     middle = (len(numbers.columns) - 1) / 2
 

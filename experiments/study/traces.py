@@ -9,11 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipekit.clusters import Cluster
 from pipekit.datasets import Batch
 from pipekit.emulation import emulate
 from pipekit.engine import Observer, Pipeline, Watch
-from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, Step
 from pipekit.schedules.clock import PAPER_SLOTS
@@ -35,22 +33,17 @@ class ThreeWays(NamedTuple):
 
     @property
     def titles(self) -> list[str]:
-        """What each picture shows, under the schedule's name."""
         return [f"{self.slots.name}, {what}" for what in ("the table", "in seconds", "run")]
 
 
 def run_three_ways(
-    schedule: Schedule,
-    profile: Profile,
-    plan: Plan | None = None,
-    cluster: Cluster | None = None,
-    slots: Mapping[Op, float] = PAPER_SLOTS,
+    schedule: Schedule, profile: Profile, slots: Mapping[Op, float] = PAPER_SLOTS
 ) -> ThreeWays:
     """Return a schedule in slots (a backward takes two by default), simulated and emulated."""
     return ThreeWays(
         Trace.from_schedule(schedule, slots),
-        simulate(schedule, profile, plan, cluster),
-        emulate(schedule, profile, plan, cluster).trace,
+        simulate(schedule, profile),
+        emulate(schedule, profile).trace,
     )
 
 
@@ -72,8 +65,18 @@ def mean_interval(ends: Sequence[float], first: int, last: int) -> float:
     return float(ends[last] - ends[first]) / (last - first)
 
 
-BATCHES = 3
-"""Of a run that is timed."""
+def messages(schedule: Schedule, device: int | None = None) -> int:
+    """Return how many activations and gradients devices send in all, or a single one."""
+    graph = schedule.dependencies
+    return sum(
+        target >= 0
+        and graph.worker_of[number] != graph.worker_of[target]
+        and device in (None, graph.worker_of[number])
+        for number, target in enumerate(graph.target)
+    )
+
+
+BATCHES = 3  # of a run that is timed
 
 K = TypeVar("K", bound=str)
 
@@ -97,8 +100,7 @@ def own_activities(
 ) -> list[dict[K, dict[str, float]]]:
     """Return each pipeline's seconds of a batch by activity, in every round (measured).
 
-    Pipelines have a single worker, whose operators have a single thread. They train in turn,
-    :data:`BATCHES` batches each round, as shared caches and a core's clock speed still count.
+    Pipelines have a single worker. They train in turn, :data:`BATCHES` batches each round.
     """
 
     def seconds(pipeline: Pipeline, batch: Batch) -> dict[str, float]:

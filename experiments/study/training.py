@@ -19,8 +19,7 @@ from pipekit.units import plural
 from pipekit.workloads import accuracy
 
 T = TypeVar("T")
-Tensors = Mapping[str, Tensor]
-"""By name in the unsplit model's ``state_dict``."""
+Tensors = Mapping[str, Tensor]  # by name in the unsplit model's state_dict
 
 
 def bit_equal(a: Tensors, b: Tensors) -> bool:
@@ -38,6 +37,16 @@ def relative_difference(a: Tensors, b: Tensors) -> float:
     distance = sum(float((a[name] - b[name]).double().square().sum()) for name in a)
     norm = sum(float(b[name].double().square().sum()) for name in b)
     return float((distance / norm) ** 0.5)
+
+
+def he_initialised(model: nn.Sequential) -> nn.Sequential:
+    """Return the same model with first weights from which many layers learn at once."""
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return model
 
 
 class TakeGradient(Optimizer):
@@ -63,10 +72,9 @@ def pipeline_gradients(
     batches: Sequence[Batch],
     schedule: Schedule,
     loss: Callable[[Any, Any], Tensor],
-    seed: int = 0,
 ) -> dict[str, Tensor]:
     """Return the gradient that the one update of a schedule gets, by the parameters' names."""
-    pipeline = Pipeline(model, schedule, optimizer=TakeGradient, loss=loss, seed=seed)
+    pipeline = Pipeline(model, schedule, optimizer=TakeGradient, loss=loss, seed=0)
     pipeline.train(batches, watch=Watch(trace=False))
     return dict(pipeline.state_dict())
 
@@ -130,7 +138,6 @@ class Training:
 
     @property
     def last_epoch_loss(self) -> float:
-        """The mean loss of the last epoch's batches."""
         last = self.losses[-len(self.losses) // self.recipe.epochs :]
         return sum(last) / len(last)
 
@@ -174,8 +181,7 @@ def train_pipeline(
 def train_plain(recipe: Recipe, microbatches: int = 1, threads: int = 1) -> Training:
     """Train by the loop that every PyTorch tutorial shows: no stages, no schedule, no engine.
 
-    The gradients of a batch's microbatches are added up before the update. It cannot reproduce the
-    engine's random numbers: a model with dropout will differ.
+    The gradients of a batch's microbatches are added up. A model with dropout will differ.
     """
     model = copy.deepcopy(recipe.model)
     optimizer = recipe.optimizer(list(model.parameters()))
@@ -213,7 +219,6 @@ def _threads_of_a_worker(workers: int) -> int:
 
 @contextmanager
 def _threads_kept() -> Iterator[None]:
-    """Give torch's operators as many threads as before, after something that changes them."""
     before = torch.get_num_threads()
     try:
         yield

@@ -24,8 +24,7 @@ from pipekit.progress import progress_bar
 from pipekit.reading import read_json
 from pipekit.writing import write_whole
 
-S = TypeVar("S")
-"""A frozen dataclass: all that a training depends on, its seed among it."""
+S = TypeVar("S")  # a frozen dataclass: all that a training depends on, its seed among it
 
 
 class Course(BaseModel):
@@ -68,8 +67,7 @@ class Trainings(Generic[S]):
     def run(self, settings: Sequence[S]) -> pd.DataFrame:
         """Return a row for each training and point: the settings' fields, and the point's numbers.
 
-        A field that is no number and no text is shown as its text. A file that is not a training's
-        is a ValueError that names it.
+        A field that is no number and no text is shown as its text.
         """
         frames = [
             pd.DataFrame(course.points).astype(float).assign(**_columns(each))
@@ -78,7 +76,6 @@ class Trainings(Generic[S]):
         return pd.concat(frames, ignore_index=True)
 
     def courses(self, settings: Sequence[S]) -> list[Course]:
-        """Return the course of each training; see :meth:`run`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = [each for each in settings if not self.file(each).exists()]
         side_by_side([partial(_keep, self.train, each, self.file(each)) for each in missing])
@@ -118,28 +115,23 @@ def reached(values: Sequence[float], target: float, times: Sequence[float]) -> f
     return before + (target - below) / (above - below) * (then - before)
 
 
-def each_seed(
-    frame: pd.DataFrame, by: Sequence[str], target: float, value: str = "accuracy"
-) -> pd.DataFrame:
+def each_seed(frame: pd.DataFrame, by: Sequence[str], target: float) -> pd.DataFrame:
     """Return how each training ended: its last row, and the ``epochs`` after which it reached.
 
-    The columns ``by``, with the seed among them, tell trainings apart; ``epochs`` is infinite if
-    the ``value`` did not get to the target.
+    The columns ``by`` tell trainings apart; ``epochs`` may be infinite.
     """
     rows = []
     for _, run in frame.groupby(list(by), sort=False):
         times = run["epoch"].tolist()
-        rows.append(
-            run.iloc[-1].to_dict() | {"epochs": reached(run[value].tolist(), target, times)}
-        )
+        epochs = reached(run["accuracy"].tolist(), target, times)
+        rows.append(run.iloc[-1].to_dict() | {"epochs": epochs})
     return pd.DataFrame(rows).drop(columns="epoch")
 
 
 def over_seeds(ends: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
     """Return means and standard deviations over the seeds: a row for each combination of ``by``.
 
-    Columns: ``seeds``, and for each value itself and ``<value>_std``; a mean is infinite, or not a
-    number, if any seed's value is, and then the deviation is not a number.
+    A mean is infinite, or not a number, if any seed's value is.
     """
     groups = ends.groupby(list(by), sort=False)
     found = {"seeds": groups.size()}

@@ -3,8 +3,7 @@
 Of the nodes that are ready, PyTorch's autograd takes the one with the highest number, and numbers
 are given thread by thread.  torchgpipe runs the forwards of a device in a thread of its own, where
 a microbatch's Checkpoint gets its number; its Recompute gets one in the main thread, which is far
-ahead.  Hence all recomputations come before all backwards, unless edges forbid it.  pipekit's
-engine has no such nodes; here they are made once more, around real layers.
+ahead.  Hence all recomputations come before all backwards, unless edges forbid it.
 """
 
 from collections.abc import Sequence
@@ -39,10 +38,8 @@ class Backward(NamedTuple):
 def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) -> Backward:
     """Run a batch forward and backward; all but the last microbatch are recomputed.
 
-    The gradients of all outputs are there at once, as those of a last device are, and those of the
-    others when the host is ahead of the devices.  Gradients are added to the layers' parameters;
-    ``inputs`` are what each microbatch receives, as :func:`received` returns it; with ``in_order``
-    Fork and Join bind each one to the next.
+    The gradients of all outputs are there at once.  Gradients are added to the layers' parameters;
+    ``inputs`` are as :func:`received` returns them; ``in_order``: by Fork and Join.
     """
     device = _Device(layers)
     outputs: list[Tensor] = []
@@ -84,26 +81,22 @@ class _Device:
         self.graphs: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
     def forward(self, k: int, flow: Flow) -> list[Tensor]:
-        """Return the outputs of the last microbatch, with their graph."""
         flow[0].register_hook(lambda _: self.over(k))
         self.held.keep(k, flow)
         return self.compute(k, flow)
 
     def compute(self, k: int, flow: Flow, again: bool = False) -> list[Tensor]:
-        """Return a microbatch's outputs with their graph."""
         with self.held.follow(k, again=again), torch.enable_grad():
             outputs = self.run(flow)
         self._look()
         return outputs
 
     def run(self, flow: Flow) -> list[Tensor]:
-        """Return the layers' output, and the skips that leave them."""
         with skips.carrying(flow[1]) as carried:
             y = self.layers(flow[0])
         return leaves((y, carried.under_way))
 
     def over(self, k: int) -> None:
-        """Note a microbatch's backward."""
         self.order.append(f"B{k}")
         self.held.drop(k)
 
@@ -184,7 +177,6 @@ def total_peak(
 
 
 def received(model: nn.Sequential, x: Tensor, balance: Sequence[int], portals: bool) -> list[Flow]:
-    """Return what each stage receives for a microbatch."""
     ends = {skip.name: skip.destination for skip in skips.between(skips.links(model), balance)}
     flows: list[Flow] = []
     under_way: dict[str, Tensor] = {}

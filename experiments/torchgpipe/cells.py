@@ -42,16 +42,13 @@ class Benchmark:
 
     @property
     def stages(self) -> int:
-        """How many devices it has: n."""
         return len(self.balance)
 
     @property
     def rows(self) -> int:
-        """Rows of a microbatch."""
         return self.batch // self.microbatches
 
     def plan(self, balance: Sequence[int] | None = None) -> Plan:
-        """Return it as a plan, with its own partition or another one."""
         return Plan.by_hand(balance or self.balance, rows=self.rows, recompute=self.recompute)
 
 
@@ -59,8 +56,8 @@ def unet_balance(published: Sequence[int], convolutions: int) -> tuple[int, ...]
     """Return a U-Net's partition in our layers.
 
     In the repository a convolution, its dropout, its norm and its activation are four layers, and
-    so are stash and max-pool two, and upsampling and joining two; here each is one.  A cut within
-    one of ours goes to its nearer end.
+    stash and max-pool two, as upsampling and joining.  A cut within one of ours goes to its nearer
+    end.
     """
     cell = [4] * convolutions
     sizes = [*([*cell, 2] * DEPTH), *cell, *([2, *cell] * DEPTH), 1]
@@ -138,14 +135,14 @@ and 900 GB/s a chip)."""
 def tpu_v3(cores: int) -> Cluster:
     """Return the accelerators of Table 2's GPipe, "Cloud TPUv3s" by its caption.
 
-    656 Gbps is one link between chips in one direction (Jouppi et al., "A Domain-Specific
-    Supercomputer for Training Deep Neural Networks", CACM 2020).
+    656 Gbps is one link in one direction (Jouppi et al., "A Domain-Specific Supercomputer for
+    Training Deep Neural Networks", CACM 2020).
     """
     return Cluster("TPU-v3 board", TPU_V3_CORE, (Level("interconnect", cores, 656e9 / 8),))
 
 
 def printed_cell(table: int, cell: str) -> float | None:
-    """Return a number of the paper's tables, by what the ledger calls it; None if it has none."""
+    """Return a number of the paper's tables, or None where it prints none."""
     known = claims.load().get(f"torchgpipe-table{table}-{cell}")
     return None if known is None else float(known.value)
 
@@ -154,8 +151,7 @@ def printed_cell(table: int, cell: str) -> float | None:
 P40S_CUT = "the published partition, balanced for the real P40 and not for our costs"
 P40S_SHARE = "the share of its peak that a P40 attains"
 
-AT_ONCE = 4
-"""Emulations beside one another: nearly all that they do is wait."""
+AT_ONCE = 4  # emulations beside one another: nearly all that they do is wait
 
 
 def as_drawn(stages: int, microbatches: int) -> Schedule:
@@ -195,7 +191,6 @@ def blocks(profile: Profile, stages: int) -> list[int]:
 def simulated(
     cell: Benchmark, profile: Profile, cluster: Cluster | None, balance: Sequence[int] | None = None
 ) -> Trace:
-    """Return a simulated batch of a benchmark; without a cluster links cost nothing."""
     table = as_drawn(cell.stages, cell.microbatches)
     return simulate(table, profile, cell.plan(balance), cluster)
 
@@ -223,7 +218,6 @@ def recomputed_late_speedup(cell: Benchmark, over: Benchmark, profile: Profile) 
 def emulated(
     cells: Sequence[Benchmark], faster: float, emulations: int
 ) -> study.Rounds[dict[Benchmark, Emulated]]:
-    """Return the seconds of each cell's batch in every round of emulations, and simulated."""
     profiles = profiles_of(cells)
 
     def time(cell: Benchmark) -> Emulated:

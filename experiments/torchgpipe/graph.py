@@ -36,17 +36,14 @@ class PaperTask(NamedTuple):
         return f"{self.kind}{self.i},{self.j}"
 
 
-Edges = set[tuple[PaperTask, PaperTask]]
-"""From what must be over to what waits for it."""
+Edges = set[tuple[PaperTask, PaperTask]]  # from what must be over to what waits for it
 
 
 def closed(edges: Edges) -> Edges:
-    """Return every pair of tasks of which the second waits for the first."""
     return set(nx.transitive_closure(nx.DiGraph(edges)).edges)
 
 
 def _reduced(edges: Edges) -> Edges:
-    """Return the fewest edges that say the same order."""
     return set(nx.transitive_reduction(nx.DiGraph(edges)).edges)
 
 
@@ -98,7 +95,6 @@ def backward_nodes(output: Tensor) -> list[Any]:
 
 
 def device_orders(trace: Trace) -> list[list[PaperTask]]:
-    """Return what each device did in a minibatch, in order."""
     rows = trace.frame.sort_values("start_s")[["op", "microbatch", "stage"]]
     return [
         [PaperTask(KINDS[op], k + 1, stage + 1) for op, k, stage in own.itertuples(index=False)]
@@ -185,7 +181,6 @@ def draw(edges: Edges, title: str) -> go.Figure:
     width = 2 if any(t.kind == "F'" for t in tasks) else 1
 
     def place(task: PaperTask) -> tuple[float, float]:
-        """Return x and y, as shares of the picture."""
         column = n + width * (n - task.j) + (width - 1) * (task.kind == "B")
         column = task.j - 1 if task.kind == "F" else column
         return (column + 0.4) / (n + width * n), 1 - (task.i - 0.4) / m

@@ -1,12 +1,9 @@
 """A batch as torchgpipe's host issues it, with some of its components (sections 3.2, 3.3, 4.1).
 
-pipekit's engine issues from each worker what that worker does, and copies beside the computing.
-Here one host issues everything (section 3.2.1), and each stream of a device runs its kernels one by
-one, so that copies can be issued to the streams that compute (section 3.2.3), and backwards in
-another order (section 3.2.2).  Simulated only.
-
-The clock of pipekit's replays cannot serve here: a kernel may begin as the first in several streams
-at once, which it then holds up together, where a task there holds up one worker.
+One host issues everything (section 3.2.1), and each stream of a device runs its kernels one by one,
+so that copies can be issued to the streams that compute (3.2.3), and backwards in another order
+(3.2.2).  Simulated only.  The clock of pipekit's replays cannot serve here: a kernel may hold up
+several streams at once, where a task there holds up one worker.
 """
 
 from collections import defaultdict
@@ -33,11 +30,6 @@ class Components(NamedTuple):
     order: bool  # of backwards, by Fork and Join
     streams: bool  # for copies alone; without them copies hold up the computing of both devices
     portals: bool  # for skip connections; without them, each stage hands them to the next
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Those that are not there, as :class:`pipekit.PipelinedModule` calls them."""
-        return tuple(name for name, there in self._asdict().items() if not there)
 
 
 ROWS: Mapping[str, Components] = {
@@ -100,8 +92,7 @@ class Host:
     def _unordered(self) -> Iterator[tuple[str, int, int]]:
         """Yield the passes as they are issued when nothing but data binds them.
 
-        The loss gives the last device all its gradients at once; to the others they come one by
-        one.  The last microbatch is not recomputed: nothing holds it back.
+        The loss gives the last device all its gradients at once, the others get them one by one.
         """
         stages, others = self.stages[::-1], range(self.last)[::-1]
         yield from ((RECOMPUTE, stages[0], k) for k in others)
@@ -158,10 +149,10 @@ def simulated(
     has: Components,
     balance: Sequence[int] | None = None,
 ) -> Trace:
-    """Return a batch on devices that have some of the components."""
     table = as_drawn(cell.stages, cell.microbatches)
     costs = stage_costs(table, carried(profile, has), cell.plan(balance))
-    name = "without " + " and ".join(has.missing or ("nothing",))
+    missing = [name for name, there in has._asdict().items() if not there]
+    name = "without " + " and ".join(missing or ["nothing"])
     host = Host(costs, cell.microbatches, links, has)
     host.issue()
     frame = pd.DataFrame(host.passes, columns=COLUMNS).sort_values(["worker", "start_s"])
@@ -185,8 +176,9 @@ def carried(profile: Profile, has: Components) -> Profile:
 
 
 def in_order(trace: Trace, microbatches: int) -> bool:
-    """Return whether every device goes backward from the last microbatch to the first, each right
-    after its recomputation."""
+    """Return whether every device goes backward from the last microbatch, each right after its
+    recomputation.
+    """
     last = microbatches - 1
     pairs = [[(RECOMPUTE, k), (BACKWARD, k)] for k in reversed(range(last))]
     expected = [(BACKWARD, last), *(each for pair in pairs for each in pair)]
@@ -198,19 +190,16 @@ def in_order(trace: Trace, microbatches: int) -> bool:
 
 
 def copies_of(trace: Trace) -> pd.DataFrame:
-    """Return the copies of a trace of :func:`simulated`."""
     assert trace.transfers is not None
     return trace.transfers
 
 
 def copying(trace: Trace) -> float:
-    """Return the seconds of all copies together."""
     return float((copies_of(trace)["end_s"] - copies_of(trace)["start_s"]).sum())
 
 
 def overlap(trace: Trace) -> float:
-    """Return the share of the copies' time in which a device at their ends computes, both ends
-    counted."""
+    """Return the share of the copies' time in which a device at their ends computes."""
     hidden = 0.0
     for side in ("source", "destination"):
         for start, end, device in copies_of(trace)[["start_s", "end_s", side]].to_numpy():

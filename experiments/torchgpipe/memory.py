@@ -48,7 +48,6 @@ class OneStage:
 
     @cached_property
     def pairs(self) -> dict[Recompute, tuple[Pipeline, Batch]]:
-        """The pipeline and the batch of each mode, to be timed."""
         how = {"balance": [len(self.model)], "optimizer": self.optimizer, "loss": self.loss}
         made = {
             m: pipeline(self.model, 1, self.microbatches, recompute=m, **how) for m in self.modes
@@ -56,7 +55,6 @@ class OneStage:
         return {mode: (each, (self.inputs, self.targets)) for mode, each in made.items()}
 
     def held(self) -> dict[Recompute, Kept]:
-        """Return the bytes of a batch in each mode (measured)."""
         return {mode: self._held(each) for mode, (each, _) in self.pairs.items()}
 
     def _held(self, pipeline: Pipeline) -> Kept:
@@ -125,7 +123,6 @@ def peak_bytes(profile: Profile, plan: Plan, microbatches: int) -> list[int]:
 
 
 def size_of(network: str) -> tuple[int, int]:
-    """Return (B, C) of a U-Net's name: "unet-24-128"."""
     _, convolutions, channels = network.split("-")
     return int(convolutions), int(channels)
 

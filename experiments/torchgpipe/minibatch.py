@@ -18,8 +18,7 @@ from pipekit.layers import skips
 from pipekit.schedules import Message, Step, gpipe
 from pipekit.trees import Tree
 
-Link = tuple[int, int]
-"""From a device to another, counted from 0."""
+Link = tuple[int, int]  # from a device to another, counted from 0
 
 
 def step(model: nn.Module, x: Tensor, seed: int = 0) -> dict[str, Tensor]:
@@ -108,9 +107,8 @@ def closed_form(
 ) -> Counter[Link]:
     """Return the bytes over each link by the sizes of the tensors alone.
 
-    The main tensor crosses every boundary.  A skip from device j' to device j goes once from j' to
-    j by a portal, and else over all the boundaries between, j - j' of them (Figure 6).  Gradients
-    go back the same ways.
+    The main tensor crosses every boundary, a skip one link by a portal, and else all boundaries
+    between (Figure 6).  Gradients go back the same ways.
     """
     main, stashed, under_way = list[int](), dict[str, int](), dict[str, Tree]()
     y: Any = x
@@ -141,7 +139,6 @@ class _Stock(nn.Linear):
         return checkpoint(super().forward, x, context_fn=self._contexts, **how)
 
     def _contexts(self) -> tuple[ExitStack, ExitStack]:
-        """Return the contexts of the forward, and of its recomputation."""
         again = ExitStack()
         again.callback(self.journal.append, "F'")
         return ExitStack(), again

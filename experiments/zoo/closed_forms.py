@@ -1,10 +1,9 @@
 """What the papers say of each method, in numbers: its bubble and the activations that it keeps.
 
 F, I and W are a worker's forward and the two parts of its backward for a microbatch, B = I + W, and
-FB what a forward and a backward take together; p are the workers, and m a batch's microbatches.  A
-worker has 1 / p of the model, whatever the method: with ``v`` stages a worker a pass is a v-th as
-long, and an activation a v-th as large.  Formulas are text, which tables print and
-:meth:`Setting.value` computes.
+FB what a forward and a backward take together; p are the workers, and m a batch's microbatches.
+With ``v`` stages a worker a pass is a v-th as long, and an activation a v-th as large.  Formulas
+are text, which tables print and :meth:`Setting.value` computes.
 """
 
 import math

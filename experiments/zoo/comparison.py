@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from experiments.study.traces import messages
 from experiments.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
 from pipekit.emulation import emulate
 from pipekit.profiling import LayerProfile, Profile
@@ -16,7 +17,6 @@ NAMES = (*FORMS, *ACTIVATIONS)
 
 
 def schedule(name: str, setting: Setting) -> Schedule:
-    """Return a method's schedule without end on the setting's workers."""
     return METHODS[name](workers=setting.workers, microbatches=setting.microbatches)
 
 
@@ -45,10 +45,9 @@ def activations(name: str, setting: Setting) -> float:
 
 
 def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> pd.DataFrame:
-    """Return a row a method: its closed form beside the slots, three bubbles, memory, traffic.
+    """Return a row a method: its closed form, if it holds, beside the slots; bubbles, memory.
 
-    "Closed form" is empty where it does not hold for the setting or there is none.  Bubbles are of
-    ``batches`` batches, in percent; all is exact.
+    Bubbles are of ``batches`` batches, in percent; all is exact.
     """
     rows = []
     for name in names:
@@ -71,7 +70,7 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
                 "steady, %": bubbles["steady"],
                 "activations (microbatches)": activations(name, setting),
                 "copies of the weights": sum(homes) / made.stages,
-                "messages a microbatch": _messages(made) / setting.microbatches,
+                "messages a microbatch": messages(made) / setting.microbatches,
                 "weight versions": max(check(made).peak_versions) // _stages_of(made),
             }
         )
@@ -83,7 +82,7 @@ def seconds(
 ) -> pd.DataFrame:
     """Return simulated and emulated seconds of each method, and their speed over Flush's.
 
-    A slot takes ``slot_s`` seconds; tasks that are meant to overlap run one after another in both.
+    Tasks that are meant to overlap run one after another in both.
     """
     rows = []
     for name in names:
@@ -164,15 +163,6 @@ def _profile(name: str, setting: Setting, slot_s: float) -> Profile:
         output_bytes=64,
     )
     return Profile((layer,) * (setting.workers * parts), input_bytes=64)
-
-
-def _messages(made: Schedule) -> int:
-    """Return how many activations and gradients go from one worker to another."""
-    graph = made.dependencies
-    return sum(
-        target >= 0 and graph.worker_of[number] != graph.worker_of[target]
-        for number, target in enumerate(graph.target)
-    )
 
 
 def _stages_of(made: Schedule) -> int:

@@ -1,12 +1,11 @@
 """Plans of Table 1, its rows as printed (5.1, 5.2), and the bandwidth that explains them.
 
-The bandwidths that PipeDream prints do not explain its Table 1.  The *effective* bandwidth does for
-the cells that it is fitted on, one number for all networks of a cluster: with it, simulated data
-parallelism is as fast as the paper's, in the geometric mean.
+The printed bandwidths do not explain Table 1.  The *effective* bandwidth, one number for all
+networks of a cluster, does for the cells that it is fitted on: with it, simulated data parallelism
+is as fast as the paper's, in the geometric mean.
 """
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,8 +17,8 @@ from scipy.optimize import brentq
 
 from experiments import study
 from experiments.pipedream import ROWS
-from experiments.pipedream.timelines import seconds_a_minibatch, window
-from experiments.study.costs import as_published, network_times
+from experiments.pipedream.timelines import run_length, seconds_a_minibatch
+from experiments.study.costs import as_published
 from pipekit.clusters import Cluster, pipedream_a, pipedream_b
 from pipekit.clusters.cluster import AllReduce
 from pipekit.clusters.traffic import all_reduce_bytes
@@ -27,11 +26,10 @@ from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import Bytes, Cost, Seconds
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Schedule, model_parallel, optimal_in_flight, pipedream
+from pipekit.schedules import Schedule, optimal_in_flight, pipedream
 from pipekit.simulation import simulate
 
-Method = Callable[[Plan], Schedule]
-"""A plan to its schedule, without end."""
+Method = Callable[[Plan], Schedule]  # a plan to its schedule, without end
 
 SIMULATED = 200
 """Minibatches to be simulated in steady state: waits in a pipeline may repeat only after many."""
@@ -41,20 +39,13 @@ MARGIN = 3
 
 
 def pipelined(plan: Plan) -> Schedule:
-    """Return PipeDream's schedule for a plan."""
     return pipedream(plan.replicas)
-
-
-def one_at_a_time(plan: Plan) -> Schedule:
-    """Return model parallelism's schedule for a plan (section 5.3)."""
-    return model_parallel(len(plan.stages))
 
 
 def twice_in_flight(plan: Plan) -> Schedule:
     """Return PipeDream's schedule with twice as many minibatches in flight on every worker.
 
-    NOAM minibatches (section 3.2) leave none over to travel, or to wait for the others of its
-    round. For study: weights get as much staler. No worker waits for more than are admitted.
+    NOAM minibatches (section 3.2) leave none to travel, or to wait for others of their round.
     """
     counts, admitted = list[int](), math.inf
     for count, width in zip(optimal_in_flight(plan.replicas), plan.replicas, strict=True):
@@ -75,8 +66,7 @@ def simulated_seconds(
     method: Method = pipelined,
     minibatches: int = SIMULATED,
 ) -> float:
-    """Return the simulated seconds a minibatch in steady state; None: links are free."""
-    table = method(plan).take(window(plan.replicas, minibatches, MARGIN).minibatches)
+    table = method(plan).take(run_length(plan.replicas, minibatches, MARGIN))
     return seconds_a_minibatch(simulate(table, profile, plan, cluster), plan.replicas, MARGIN)
 
 
@@ -108,18 +98,6 @@ def sent(profile: Profile, plan: Plan) -> Sent:
     )
     cuts = (profile.boundary_bytes(stage.first) for stage in plan.stages[1:])
     return Sent(weights, 2 * sum(cuts))
-
-
-def reduction(ours: Sent, bsp: Sent, activations_once: bool = False) -> float:
-    """Return by what part (0 to 1) less is sent than by data parallelism."""
-    return 1 - (ours.total - ours.activations / 2 * activations_once) / bsp.total
-
-
-def formula_speedup(workers: int, calibrated_on: tuple[int, float]) -> float:
-    """Return BSP's speedup if traffic, 4 (m - 1) / m |w| a worker, were all; fitted on a row."""
-    known, speedup = calibrated_on
-    a_byte = (known / speedup - 1) * known / (known - 1)  # of computing time, for each |w| sent
-    return workers / (1 + a_byte * (workers - 1) / workers)
 
 
 def summed_late(profile: Profile, plan: Plan) -> tuple[Profile, Plan]:
@@ -166,7 +144,6 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As the ledger of claims has it, say "vgg16-4A"."""
         return f"{self.model.removesuffix('-v3')}-{self.workers}{self.cluster}"
 
     def machines(self, sums: AllReduce = "ring") -> Cluster:
@@ -207,19 +184,13 @@ def printed(setting: Setting, column: str) -> str:
 
 
 def printed_number(setting: Setting, column: str) -> float | None:
-    """Return the same as a number; None for a setting that is no row of Table 1."""
+    """Return the same as a number; None where Table 1 has no such row."""
     return float(printed(setting, column)) if setting in TABLE1 else None
 
 
-def replicas_of(config: str) -> list[int]:
-    """Return the replicas of each stage of a configuration: "2-1-1" is [2, 1, 1]."""
-    if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", config):
-        raise ValueError(f"{config!r} is no configuration: write replicas like 2-1-1")
-    return [int(count) for count in config.split("-")]
-
-
-BANDWIDTHS = 1e6, 1e12
-"""Bytes/s between which an effective bandwidth is looked for."""
+def printed_replicas(setting: Setting) -> list[int]:
+    """Return the replicas of each stage of a printed configuration: "2-1-1" is [2, 1, 1]."""
+    return [int(count) for count in printed(setting, "config").split("-")]
 
 
 def bsp_speedup(profile: Profile, cluster: Cluster) -> float:
@@ -242,28 +213,17 @@ def effective(cells: Sequence[Cell]) -> float:
 
     With one bandwidth for all cells the geometric mean of simulated over published speedups is 1.
     It stands for all that the simulator does not know: copies between GPU and host, serialisation,
-    other users of the network. A ValueError says what is possible where no bandwidth gives a
-    speedup.
+    other users of the network.
     """
-    low, high = map(math.log, BANDWIDTHS)
-    for cell in cells:
-        least, most = _speedup(cell, low), _speedup(cell, high)
-        if not least < cell.speedup < most:
-            raise ValueError(
-                f"no bandwidth gives a speedup of {cell.speedup:g}: on {cell.cluster.workers} "
-                f"workers it is between {least:.2g} and {most:.4g}"
-            )
 
     def miss(exponent: float) -> float:
-        return sum(math.log(_speedup(cell, exponent) / cell.speedup) for cell in cells)
+        total = 0.0
+        for profile, cluster, speedup in cells:
+            linked = cluster.calibrated(cluster.levels[0].name, math.exp(exponent), "a trial")
+            total += math.log(bsp_speedup(profile, linked) / speedup)
+        return total
 
-    return math.exp(brentq(miss, low, high, rtol=1e-9))
-
-
-def _speedup(cell: Cell, exponent: float) -> float:
-    level = cell.cluster.levels[0].name
-    linked = cell.cluster.calibrated(level, math.exp(exponent), "a trial")
-    return bsp_speedup(cell.profile, linked)
+    return math.exp(brentq(miss, math.log(1e6), math.log(1e12), rtol=1e-9))
 
 
 @cache
@@ -275,9 +235,7 @@ def roofline(setting: Setting) -> Profile:
 @cache
 def profile_of(setting: Setting) -> Profile:
     """Return the same, with the seconds that others published of that network and GPU, if any."""
-    device, estimated = setting.machines().device, roofline(setting)
-    known = (setting.model, device.name) in network_times()
-    return as_published(estimated, setting.model, device) if known else estimated
+    return as_published(roofline(setting), setting.model, setting.machines().device)
 
 
 @cache

@@ -7,22 +7,8 @@ from typing import NamedTuple
 
 from experiments import study
 from experiments.pipedream.table1 import plans
-from experiments.pipedream.table1.plans import (
-    MINIBATCHES,
-    TABLE1,
-    Method,
-    Sent,
-    Setting,
-    best_cut,
-    bsp_speedup,
-    calibrated,
-    printed,
-    profile_of,
-    reduction,
-    replicas_of,
-    sent,
-)
-from experiments.pipedream.timelines import seconds_a_minibatch, window
+from experiments.pipedream.table1.plans import Method, Sent, Setting
+from experiments.pipedream.timelines import run_length, seconds_a_minibatch
 from experiments.study.claims import Emulated
 from pipekit.clusters import Cluster
 from pipekit.engine import Run
@@ -30,6 +16,7 @@ from pipekit.planning import plan
 from pipekit.planning.objectives import Cost
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
+from pipekit.schedules import model_parallel
 from pipekit.simulation import simulate
 
 MODEL_PARALLEL, BSP, STRAIGHT, PIPEDREAM = SYSTEMS = (
@@ -42,7 +29,7 @@ MODEL_PARALLEL, BSP, STRAIGHT, PIPEDREAM = SYSTEMS = (
 
 
 class Ran(NamedTuple):
-    """An emulated plan: seconds a minibatch, and the bytes that the engine counted."""
+    """An emulated plan: a minibatch's seconds, and its bytes as the engine counted them."""
 
     timed: Emulated
     sent: Sent
@@ -57,8 +44,7 @@ def run(
     repeats: int = 1,
     method: Method = plans.pipelined,
 ) -> Ran:
-    """Emulate a plan ``repeats`` times in time that runs ``faster``."""
-    count = window(plan.replicas, minibatches).minibatches
+    count = run_length(plan.replicas, minibatches)
     table, runs = method(plan).take(count), list[Run]()
 
     def emulate(pace: float) -> float:
@@ -78,9 +64,8 @@ class Row:
     """A network on a cluster of effective bandwidth, and how fast each system trains it.
 
     Plans are made by a ``cost`` for the links of ``planned_for``, or of the cluster; ``given``
-    stands in for :attr:`plan`, ``method`` is the pipelines' schedule; ``late`` sums of gradients
-    begin after a stage's backward. ``runs`` are the emulated systems: all others are simulated, as
-    is a row with one thing changed.
+    stands in for :attr:`plan`; ``late`` sums of gradients begin after a stage's backward. ``runs``
+    are the emulated systems: all others are simulated.
     """
 
     setting: Setting
@@ -95,8 +80,9 @@ class Row:
 
     @classmethod
     def of(cls, setting: Setting) -> "Row":
-        """Return a setting's row, planned for the printed bandwidth (section 3.2)."""
-        return cls(setting, profile_of(setting), calibrated(setting), setting.machines())
+        """Return a setting's row, planned for the printed bandwidth (3.2)."""
+        profile, cluster = plans.profile_of(setting), plans.calibrated(setting)
+        return cls(setting, profile, cluster, setting.machines())
 
     @cached_property
     def compute_s(self) -> float:
@@ -106,23 +92,21 @@ class Row:
     @cached_property
     def plan(self) -> Plan:
         """PipeDream's: the given one, or Table 1's if that is a pipeline, or our planner's."""
-        pipeline = self.setting in TABLE1 and len(self.paper_plan.stages) > 1
+        pipeline = self.setting in plans.TABLE1 and len(self.paper_plan.stages) > 1
         return self.given or (self.paper_plan if pipeline else self.chosen)
 
     @cached_property
     def chosen(self) -> Plan:
-        """The planner's choice."""
         return self._planned()
 
     @cached_property
     def paper_plan(self) -> Plan:
         """The configuration that Table 1 prints, with the best cut that there is for it."""
-        replicas = replicas_of(printed(self.setting, "config"))
-        return best_cut(self.profile, self.planned_for or self.cluster, replicas, self.cost)
+        replicas, links = plans.printed_replicas(self.setting), self.planned_for or self.cluster
+        return plans.best_cut(self.profile, links, replicas, self.cost)
 
     @cached_property
     def simulated(self) -> "Row":
-        """The same with nothing emulated."""
         return replace(self, given=self.plan, runs={})
 
     def in_round(self, number: int | None) -> "Row":
@@ -133,18 +117,15 @@ class Row:
         }
         return replace(self, given=self.plan, runs=kept)
 
-    def of_minibatch(self, rows: int) -> "Row":
-        """Return the same with other rows of a machine's minibatch, simulated."""
-        return replace(self, profile=self.profile.scaled(rows), given=None, runs={})
-
     def plan_of(self, system: str) -> Plan:
         if system == BSP:
             return plans.data_parallel(self.profile, self.setting.workers)
         return self.plan if system == PIPEDREAM else self._straight
 
     def method_of(self, system: str) -> Method:
-        alone = {MODEL_PARALLEL: plans.one_at_a_time, BSP: plans.pipelined}
-        return alone.get(system, self.method)
+        if system == MODEL_PARALLEL:  # section 5.3
+            return lambda plan: model_parallel(len(plan.stages))
+        return plans.pipelined if system == BSP else self.method
 
     def seconds(self, system: str) -> float:
         """Return a system's seconds a minibatch, emulated if it was, else simulated."""
@@ -154,39 +135,34 @@ class Row:
             ran = self.profile, self.plan_of(system)
             profile, plan = plans.summed_late(*ran) if self.late else ran
             self._simulated_s[system] = (
-                self.compute_s / bsp_speedup(profile, self.cluster)
+                self.compute_s / plans.bsp_speedup(profile, self.cluster)
                 if system == BSP
                 else plans.simulated_seconds(profile, plan, self.cluster, self.method_of(system))
             )
         return self._simulated_s[system]
 
     def speedup(self, system: str = PIPEDREAM) -> float:
-        """Return a system's speedup over one machine."""
         return self.compute_s / self.seconds(system)
 
     def over_bsp(self) -> float:
-        """Return how many times as fast as data parallelism the plan is."""
         return self.seconds(BSP) / self.seconds(PIPEDREAM)
 
     def overhead(self, system: str = BSP) -> float:
         """Return the percentage of the time in which a system's workers do not compute."""
         return 100 * (1 - self.speedup(system) / self.setting.workers)
 
-    def overhead_removed(self) -> float:
-        """Return the percentage of BSP's overhead that the plan has not."""
-        return 100 * (1 - self.overhead(PIPEDREAM) / self.overhead(BSP))
-
     def sent(self, system: str) -> Sent:
         """Return what a system sends a minibatch, as counted, or by the closed form."""
         ran = self.runs.get(system)
-        return ran.sent if ran else sent(self.profile, self.plan_of(system))
+        return ran.sent if ran else plans.sent(self.profile, self.plan_of(system))
 
     def saved(self, once: bool = False) -> float:
-        """Return by how many percent fewer bytes the plan sends than BSP, by :func:`.reduction`."""
-        return 100 * reduction(self.sent(PIPEDREAM), self.sent(BSP), activations_once=once)
+        """Return by how many percent fewer bytes the plan sends than BSP; activations once."""
+        ours, bsp = self.sent(PIPEDREAM), self.sent(BSP)
+        return 100 * (1 - (ours.total - ours.activations / 2 * once) / bsp.total)
 
     def excess(self, *systems: str) -> float:
-        """Return the bytes a minibatch that the engine counted beyond the closed form."""
+        """Return a minibatch's bytes that the engine counted beyond the closed form."""
         return sum(self.sent(name).total - self.simulated.sent(name).total for name in systems)
 
     @cached_property
@@ -199,7 +175,8 @@ class Row:
     @cached_property
     def open_ratios(self) -> list[float]:
         """How many times as fast as BSP at both ends of what a minibatch may be."""
-        return [self.of_minibatch(rows).over_bsp() for rows in MINIBATCHES]
+        profiles = map(self.profile.scaled, plans.MINIBATCHES)
+        return [replace(self, profile=each, given=None, runs={}).over_bsp() for each in profiles]
 
     @cached_property
     def _straight(self) -> Plan:

@@ -7,28 +7,17 @@ from typing import Any, TypeVar
 
 from experiments import pipedream as names
 from experiments import study
-from experiments.pipedream.table1.plans import (
-    CALIBRATED_ON,
-    EIGHT,
-    FOUR,
-    S2VT,
-    TABLE1,
-    Setting,
-    calibrated,
-    profile_of,
-    roofline,
-    twice_in_flight,
-)
+from experiments.pipedream.table1 import plans
+from experiments.pipedream.table1.plans import EIGHT, FOUR, S2VT, Setting, calibrated
 from experiments.pipedream.table1.row import BSP, MODEL_PARALLEL, PIPEDREAM, SYSTEMS, Ran, Row, run
 from experiments.study.costs import faster_links
 from pipekit.progress import progress_bar
 
-UNCHANGED = "nothing"
-FREE = 1e18
-"""Bytes/s of links that take no time."""
+UNCHANGED = "", ""
+FREE = 1e18  # bytes/s of links that take no time
 
 
-def changes(row: Row) -> Iterator[tuple[str, Row]]:
+def changes(row: Row) -> Iterator[tuple[names.Change, Row]]:
     """Yield a row with each change that can be made to it, by its cause."""
     kept, planned, setting = row.simulated, replace(row, given=None, runs={}), row.setting
     machines = setting.machines()
@@ -38,13 +27,13 @@ def changes(row: Row) -> Iterator[tuple[str, Row]]:
     yield names.DUPLEX, replace(kept, cluster=faster_links(row.cluster, 0.5))
     yield names.OVERLAP, replace(kept, late=True)
     yield names.SHARDS, replace(kept, cluster=calibrated(setting, sums="parameter server"))
-    yield names.TOO_FEW_IN_FLIGHT, replace(kept, method=twice_in_flight)
+    yield names.TOO_FEW_IN_FLIGHT, replace(kept, method=plans.twice_in_flight)
     yield names.PLANNED_FOR, replace(planned, planned_for=None)
     yield names.COST, replace(planned, cost="released")
     if setting.cluster == S2VT.cluster:
-        on = (*CALIBRATED_ON[setting.cluster], S2VT)
+        on = (*plans.CALIBRATED_ON[setting.cluster], S2VT)
         yield names.KNOWN_LAYERS, replace(kept, cluster=calibrated(setting, on))
-    if setting in TABLE1:
+    if setting in plans.TABLE1:
         yield names.PLAN, replace(kept, given=row.chosen)
         yield names.OWN_BANDWIDTH, replace(kept, cluster=calibrated(setting, (setting,)))
     if setting == S2VT:
@@ -52,13 +41,13 @@ def changes(row: Row) -> Iterator[tuple[str, Row]]:
         part = 0.05 * kept.sent(BSP).total / kept.sent(PIPEDREAM).activations
         fewer = study.with_costs(row.profile, output_bytes=lambda layer: layer.output_bytes * part)
         yield names.ACTIVATIONS, replace(planned, profile=fewer)
-    if (estimated := roofline(setting)) != profile_of(setting):
+    if (estimated := plans.roofline(setting)) != plans.profile_of(setting):
         yield names.TIMES, replace(planned, profile=estimated)
 
 
-def changed(rows: Mapping[str, Row]) -> dict[str, dict[str, Row]]:
+def changed(rows: Mapping[str, Row]) -> dict[names.Change, dict[str, Row]]:
     """Return rows, by name, with each change that any of them can have, by its cause."""
-    found: dict[str, dict[str, Row]] = {}
+    found: dict[names.Change, dict[str, Row]] = {}
     for name, row in rows.items():
         for cause, other in changes(row):
             found.setdefault(cause, {})[name] = other
@@ -66,7 +55,7 @@ def changed(rows: Mapping[str, Row]) -> dict[str, dict[str, Row]]:
 
 
 @cache
-def otherwise(setting: Setting) -> dict[str, Row]:
+def otherwise(setting: Setting) -> dict[names.Change, Row]:
     """Return a setting's row by cause, and :data:`UNCHANGED`."""
     row = Row.of(setting)
     return {UNCHANGED: row, **dict(changes(row))}
@@ -74,8 +63,7 @@ def otherwise(setting: Setting) -> dict[str, Row]:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FIGURE13 = FOUR, EIGHT
-"""The rows of Figure 13, which has all systems."""
+FIGURE13 = FOUR, EIGHT  # the rows of Figure 13, which has all systems
 
 
 def emulated(
@@ -108,7 +96,7 @@ class Claims:
     """Records claims of rows of Table 1 that were emulated ``repeats`` times."""
 
     nb: study.Notebook
-    changed: Mapping[str, Mapping[str, Row]]
+    changed: Mapping[names.Change, Mapping[str, Row]]
     repeats: int
 
     def __call__(
@@ -118,15 +106,14 @@ class Claims:
         note: str = "",
         label: str = "",
         of: Container[str] = (BSP, PIPEDREAM),
-        circular: Container[str] = (),
+        circular: Container[names.Change] = (),
         figure: str | None = None,
     ) -> Callable[[F], F]:
         """Record what the function below finds of some rows, as :meth:`.Notebook.claim` does.
 
-        It is called with the ``rows`` of each round of emulations, with them as simulated, and with
-        each change that any of them can have, but for those that are ``circular``, since they put
-        in what the claim says. ``id`` is the claim's without the paper's name; ``label`` that of a
-        value with no clock in it: all others rest on emulations ``of`` systems.
+        It is called with the ``rows`` of each round of emulations, as simulated, and with each
+        change that any of them can have and that is not ``circular``: puts in what the claim says.
+        ``label`` is of a value with no clock in it: all others rest on emulations ``of`` systems.
         """
         rounds = study.Rounds[list[Row]](
             tuple([row.in_round(n) for row in rows] for n in range(self.repeats)),
@@ -146,7 +133,7 @@ class Claims:
             for cause, each in self.changed.items():
                 if cause not in circular and each.keys() & {*settings}:
                     others = [each.get(name, row.simulated) for name, row in settings.items()]
-                    because.append(study.changed(cause, names.INSTEAD[cause], others))
+                    because.append(study.changed(*cause, others))
             self.nb.claim(
                 f"pipedream-{id}",
                 label or kind(rows, of),

@@ -80,7 +80,7 @@ def test_too_short_a_run_has_no_steady_state() -> None:
 @pytest.mark.parametrize("replicas", [STRAIGHT, [1, 1, 2], [3, 2]])
 @pytest.mark.parametrize("margin", [1, 2])
 def test_no_shorter_run_has_a_steady_state(replicas: list[int], margin: int) -> None:
-    least = tl.window(replicas, 1, margin).minibatches
+    least = tl.run_length(replicas, 1, margin)
     tl.steady(Trace.from_schedule(schedules.pipedream(replicas).take(least)), replicas, margin)
     with pytest.raises(ValueError, match=f"run at least {least}"):
         tl.steady(
@@ -89,10 +89,10 @@ def test_no_shorter_run_has_a_steady_state(replicas: list[int], margin: int) -> 
 
 
 def test_all_parts_of_a_run_are_whole_rounds() -> None:
-    assert tl.window([2, 1, 1], 5) == tl.Window(warmup=8, counted=6, drain=4)
-    assert tl.window([3, 2], 1) == tl.Window(warmup=12, counted=6, drain=6)
-    assert tl.window([4], 1).minibatches == 16
-    assert tl.window([1, 1], 3, margin=3) == tl.Window(warmup=12, counted=3, drain=6)
+    assert tl.run_length([2, 1, 1], 5) == 8 + 6 + 4
+    assert tl.run_length([3, 2], 1) == 12 + 6 + 6
+    assert tl.run_length([4], 1) == 16
+    assert tl.run_length([1, 1], 3, margin=3) == 12 + 3 + 6
 
 
 def test_unequal_stages_idle_as_the_closed_form_says() -> None:

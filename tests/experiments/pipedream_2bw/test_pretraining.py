@@ -18,14 +18,13 @@ from experiments.pipedream_2bw.pretraining import (
     take,
     train,
 )
-from experiments.pipedream_2bw.profiles import AdamRecipe
 from pipekit import Updates, oracle
 from pipekit.engine import Pipeline
 from pipekit.models import token_loss
 
 
 def test_the_learning_rate_warms_up_and_then_falls_to_nothing_on_straight_lines() -> None:
-    training = AdamRecipe(batch_rows=1, steps=10, lr=2.0, warm_up=0.4)
+    training = replace(BERT, lr=2.0, warm_up=0.4)
     rates = [training.lr * training.share_of_lr(step) for step in range(10)]
     assert rates[:4] == pytest.approx([0.5, 1.0, 1.5, 2.0])
     assert rates[4:] == pytest.approx([2 * left / 6 for left in (6, 5, 4, 3, 2, 1)])
@@ -34,15 +33,19 @@ def test_the_learning_rate_warms_up_and_then_falls_to_nothing_on_straight_lines(
 def test_only_matrices_decay() -> None:
     layer, norm = nn.Linear(3, 4), nn.LayerNorm(4)
     parameters = [*layer.parameters(), *norm.parameters()]
-    groups = AdamRecipe(1, 1).optimizer(parameters).param_groups
+    groups = BERT.optimizer(parameters).param_groups
     assert [(len(g["params"]), g["weight_decay"]) for g in groups] == [(1, 0.01), (3, 0.0)]
     assert groups[0]["params"][0] is layer.weight
-    (only,) = AdamRecipe(1, 1).optimizer(list(norm.parameters())).param_groups
+    (only,) = BERT.optimizer(list(norm.parameters())).param_groups
     assert only["weight_decay"] == 0
 
 
 BERT = PreTraining(
-    *(8, 10, 0.01, 16, 0.2),  # rows, steps, rate, sequence, warm-up
+    batch_rows=8,
+    steps=10,
+    lr=0.01,
+    sequence=16,
+    warm_up=0.2,
     network="bert",
     layers=1,
     hidden=16,
@@ -87,7 +90,7 @@ def test_a_language_model_trains_as_the_methods_equation_says(
     pipeline = Pipeline(
         model,
         METHODS[method](stages),
-        optimizer=movement.watching(case.optimizer),
+        optimizer=lambda parameters: movement.watched(case.optimizer(parameters)),
         loss=token_loss,
         updates=Updates(lr_scheduler=case.scheduler),
     )
@@ -137,7 +140,7 @@ def test_validations_leave_no_trace_in_a_training() -> None:
         microbatches=BERT.stages,
         optimizer=BERT.optimizer,
         lr_scheduler=BERT.scheduler,
-        clip_norm=BERT.clip_norm,
+        clip_norm=1.0,
         loss=token_loss,
     )
     assert found["loss"][1:] == judge.losses

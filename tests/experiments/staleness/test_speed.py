@@ -50,8 +50,8 @@ def test_rows_that_cannot_be_cut_are_refused() -> None:
 
 def test_each_proxy_stands_for_a_papers_network_on_its_cluster() -> None:
     assert {proxy.kind for proxy in PROXIES.values()} == {*speed.STANDS_FOR}
-    found = speed.on_paper_cluster("images-long", "sgd", 8)
-    assert (found.model, found.cluster, found.stages) == ("vgg16", "pipedream-a", 8)
+    found = speed.on_paper_cluster("images-long", "sgd")
+    assert (found.model, found.cluster) == ("vgg16", "pipedream-a")
     assert found.optimizer_states == 1
     assert speed.on_paper_cluster("gpt-small", "adamw").optimizer_states == 2
     assert speed.on_paper_cluster("gpt-large-200", "adamw").model == "gpt-1.3B"

@@ -4,19 +4,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
 
 from experiments import study
-from experiments.staleness import sweep
+from experiments.staleness import sweep, trainings
 from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, MuonAndAdamW
 from experiments.staleness.proxies import PARTS, PROXIES, Proxy, of_setting
 from experiments.staleness.sweep import Sweep, parse_arms
-from experiments.staleness.trainings import ENGINE, ORACLE, POINTS, StaleTraining, train
-from pipekit import oracle
+from experiments.staleness.trainings import StaleTraining, train
 
 TINY = replace(PROXIES["images-small"], width=2, length=8, updates=12)
 DEEP = 4
@@ -37,21 +35,8 @@ def case(method: str, optimizer: str = "adamw") -> StaleTraining:
     return StaleTraining(TINY, method, METHODS[method].depth(DEEP), optimizer, 2**-7, seed=3)
 
 
-@pytest.mark.parametrize(
-    ("method", "optimizer"),
-    [("paci", "sgd"), ("pipedream", "muon"), ("no-stashing", "rotated-adam")],
-)
-def test_oracle_and_engine_give_the_same_bits(method: str, optimizer: str) -> None:
-    by_oracle = train(case(method, optimizer), ORACLE)
-    by_engine = train(case(method, optimizer), ENGINE)
-    for what in "training", "validation":
-        assert by_oracle.points[what] == by_engine.points[what]
-    expected = [TINY.updates * point // POINTS for point in range(POINTS + 1)]
-    assert by_oracle.points["updates"] == expected
-
-
 def test_an_update_of_data_parallelism_has_a_minibatch_of_each_worker() -> None:
-    course = train(case(BSP, "sgd"), ORACLE)
+    course = train(case(BSP, "sgd"))
     assert course.points["updates"][-1] == TINY.updates // DEEP
     assert (
         course.points["validation"]
@@ -60,11 +45,11 @@ def test_an_update_of_data_parallelism_has_a_minibatch_of_each_worker() -> None:
 
 
 def test_a_course_has_the_mean_loss_of_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    def twelve(model: torch.nn.Module, *_: object, **__: object) -> SimpleNamespace:
-        return SimpleNamespace(losses=[*range(12)], weights=[model.state_dict()] * 13)
+    def twelve(case: StaleTraining, model: torch.nn.Module, _: object) -> object:
+        return [*range(12)], dict.fromkeys(range(13), model.state_dict())
 
-    monkeypatch.setattr(oracle, "train", twelve)
-    course = train(case("2bw"), ORACLE)
+    monkeypatch.setattr(trainings, "_trained", twelve)
+    course = train(case("2bw"))
     assert course.points["updates"] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 12]
     assert course.points["training"] == [None, 0, 1, 2, 3, 4.5, 6, 7, 8, 9, 10.5]
 
@@ -76,14 +61,6 @@ def test_methods_and_optimizers_are_not_one_another() -> None:
     short, cases = replace(TINY, updates=6), [case(*each) for each in dict.fromkeys(everything)]
     found = {str(train(replace(each, proxy=short)).points["training"]) for each in cases}
     assert len(found) == len(cases)
-
-
-def test_the_engine_trains_what_the_oracle_cannot_keep() -> None:
-    assert case("2bw").cheaper == ORACLE
-    assert case("gap-aware").cheaper == ENGINE
-    assert StaleTraining(PROXIES["gpt-large"], "2bw", 2, "adamw", 0.01, 0).cheaper == ENGINE
-    with pytest.raises(ValueError, match="gap-aware is trained by the engine only"):
-        train(case("gap-aware"), ORACLE)
 
 
 def test_a_diverged_training_is_kept_as_such() -> None:
@@ -101,7 +78,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[StaleTraining]:
         ends = [1 + abs(case.rate / best - 1)] * 11
         names = ("method", "stages", "optimizer", "rate", "seed")
         about = {"proxy": case.proxy.setting} | {name: getattr(case, name) for name in names}
-        origin = {"case": about, "by": "oracle", "commit": "none"}
+        origin = {"case": about, "commit": "none"}
         return study.Course.of(origin, validation=ends, training=ends, cpu_s=ends)
 
     def courses(_: object, cases: list[StaleTraining]) -> list[study.Course]:
@@ -151,12 +128,12 @@ def test_real_trainings_are_done_once(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(here, lambda trainings: [each() for each in trainings])
     tiny = replace(PROXIES["images-small"], width=2, length=8, updates=10)
     cases = [StaleTraining(tiny, "2bw", 2, "sgd", rate, 0) for rate in (0.1, 1e9)]
-    trainings = study.Trainings(train, tmp_path)
-    first = sweep.table(trainings.courses(cases))
+    kept = study.Trainings(train, tmp_path)
+    first = sweep.table(kept.courses(cases))
     files = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
     assert len(files) == 2
     assert first[sweep.FINAL].isna().to_list() == [False, True], "a diverged training is kept, too"
-    assert sweep.table(trainings.courses(cases)).equals(first)
+    assert sweep.table(kept.courses(cases)).equals(first)
     assert files == {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
 
 

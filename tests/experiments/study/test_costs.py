@@ -77,7 +77,7 @@ LAYERS = Profile((LayerProfile("a", 1, 3), LayerProfile("b", 3, 3)), rows=32)
 
 def test_milliseconds_of_a_batch_become_seconds_of_an_image() -> None:
     known = network_times()["vgg16", TITAN_X.name]
-    assert 16e3 * known.seconds == pytest.approx(128.62)
+    assert 16e3 * (known.forward_s + known.backward_s) == pytest.approx(128.62)
     assert "cnn-benchmarks" in known.source
 
 
@@ -90,8 +90,7 @@ def test_a_profile_takes_what_was_published_and_its_layers_keep_their_shares() -
 
 
 def test_what_nobody_published_is_not_made_up() -> None:
-    with pytest.raises(KeyError):
-        as_published(LAYERS, "s2vt", V100)
+    assert as_published(LAYERS, "s2vt", V100) is LAYERS
 
 
 NETWORKS = [network for (network, _), known in network_times().items() if known.layers]
