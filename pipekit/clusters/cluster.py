@@ -22,8 +22,8 @@ class Device:
         peak_flops: FLOP/s by dtype ("float32", "float16", "bfloat16"), a multiply-add being two;
             empty if it is not known.
         memory_bandwidth: bytes/s between the device and its own memory.
-        library: what its kernels are from, if that matters to :meth:`pipekit.Profile.analytic`:
-            "cuDNN" (of version 5 or newer) or "XLA".
+        library: of its kernels, if that matters to :meth:`pipekit.Profile.analytic`: "cuDNN" (of
+            version 5 or newer) or "XLA".
 
     Raises:
         ValueError: a size or rate is not above zero, or the library is unknown.
@@ -39,10 +39,7 @@ class Device:
         object.__setattr__(self, "peak_flops", dict(self.peak_flops))
         _require_positive(f"{self.name}'s memory_bytes", self.memory_bytes)
         _require_positive(f"{self.name}'s memory_bandwidth", self.memory_bandwidth)
-        if self.library not in get_args(Library):
-            raise ValueError(
-                f"{self.name}'s library must be one of {get_args(Library)}, not {self.library!r}"
-            )
+        require_choice(f"{self.name}'s library", self.library, get_args(Library))
         for dtype, flops in self.peak_flops.items():
             _require_positive(f"{self.name}'s peak_flops[{dtype!r}]", flops)
 
@@ -54,14 +51,10 @@ class Device:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A bandwidth found by a measurement, and where it comes from.
-
-    Attributes:
-        bandwidth: bytes/s.
-        origin: what was measured or fitted, say "BSP speedup of VGG16, Table 1 row 1".
+    """A measured ``bandwidth`` in bytes/s, and its ``origin``: what was measured or fitted.
 
     Raises:
-        ValueError: the bandwidth is not above zero, or nobody could say where it comes from.
+        ValueError: the bandwidth is not above zero, or it has no origin.
     """
 
     bandwidth: float
@@ -70,10 +63,7 @@ class Calibrated:
     def __post_init__(self) -> None:
         _require_positive("a calibrated bandwidth", self.bandwidth)
         if not self.origin:
-            raise ValueError(
-                "a calibrated bandwidth needs its origin: name the measurements that it was "
-                "fitted on"
-            )
+            raise ValueError("a calibrated bandwidth needs its origin: name what was measured")
 
 
 @dataclass(frozen=True)
@@ -85,14 +75,13 @@ class Level:
     Attributes:
         name: say "NVLink" or "network"; unique within a cluster.
         width: how many members it joins.
-        bandwidth: bytes/s, in each direction, of one member's link, or of the one medium; nominal,
-            if it was not measured.
+        bandwidth: nominal bytes/s, in each direction, of one member's link, or of the one medium.
         effective: a calibrated bandwidth, used in place of the nominal one.
         latency_s: seconds before the first byte arrives.
-        shared: False when every member has a link of its own into a switch that can carry them
-            all at once; True when the members share one medium, such as a bus.
-        duplex: whether a member's link carries as much out of it while it carries in; False when
-            both ways share the bandwidth.  A shared medium carries all its members' messages alike.
+        shared: whether the members share one medium, such as a bus; else each has a link of its own
+            into a switch that carries them all at once.
+        duplex: whether a member's link carries as much out while it carries in; else both ways
+            share the bandwidth.
 
     Raises:
         ValueError: it joins nothing, a bandwidth is not above zero, or the latency is negative.
@@ -147,11 +136,10 @@ class Cluster:
         name: as people call it.
         device: what each worker computes on.
         levels: innermost first, at least one.
-        all_reduce: how workers sum gradients.  In a "ring" each of m sends its neighbour
-            2 (m - 1) / m of them.  To a "parameter server" on the first of them the others send all
-            of theirs, and get all weights back.  A "sharded parameter server" is one on each worker
-            for its share of the weights: as many bytes as in a ring, to everybody instead of to a
-            neighbour (PipeDream, section 4; GeePS).
+        all_reduce: how workers sum gradients: in a "ring" (each of m sends its neighbour
+            2 (m - 1) / m of them), by a "parameter server" on the first of them (the others send
+            all of theirs, and get all weights back), or by a "sharded parameter server" (one on
+            each worker for its share: PipeDream, section 4; GeePS).
 
     Raises:
         ValueError: it has no level, two of one name, or an unknown way to sum.
@@ -179,10 +167,9 @@ class Cluster:
         return math.prod(level.width for level in self.levels)
 
     def level_between(self, a: int, b: int) -> Level:
-        """Return the innermost level that joins the workers ``a`` and ``b``.
+        """Return the innermost level that joins workers ``a`` and ``b``.
 
-        Raises:
-            ValueError: they are the same worker, or one does not exist.
+        ValueError: they are the same worker, or one does not exist.
         """
         self._require_worker(a)
         self._require_worker(b)
@@ -203,19 +190,12 @@ class Cluster:
 
         Members are numbered from 0 over the whole cluster: at the innermost level they are the
         workers themselves, at the next the servers, and so on.
-
-        Raises:
-            ValueError: the worker does not exist, or the level is not this cluster's.
         """
         self._require_worker(worker)
         return worker // (self.group_size(level) // level.width)
 
     def group_size(self, level: Level) -> int:
-        """Return how many workers one group of a level joins, those of the levels below counted.
-
-        Raises:
-            ValueError: the level is not this cluster's.
-        """
+        """Return how many workers one group of a level joins; ValueError: it is not of these."""
         if level not in self.levels:
             raise ValueError(f"cluster {self.name!r} has no level {level.name!r}: take it from it")
         return math.prod(each.width for each in self.levels[: self.levels.index(level) + 1])
@@ -229,11 +209,9 @@ class Cluster:
             )
 
     def calibrated(self, level: str, bandwidth: float, origin: str) -> "Cluster":
-        """Return this cluster with an effective bandwidth for a level.
+        """Return this cluster with an effective ``bandwidth`` for the ``level`` of a name.
 
         Args:
-            level: its name.
-            bandwidth: bytes/s of a member's link.
             origin: the measurement or the cells that it was fitted on.
 
         Raises:
@@ -241,9 +219,8 @@ class Cluster:
         """
         if level not in (names := [known.name for known in self.levels]):
             raise ValueError(f"cluster {self.name!r} has no level {level!r}: name one of {names}")
-        levels = list(self.levels)
-        place = names.index(level)
-        levels[place] = replace(levels[place], effective=Calibrated(bandwidth, origin))
+        known = Calibrated(bandwidth, origin)
+        levels = [replace(x, effective=known) if x.name == level else x for x in self.levels]
         return replace(self, levels=tuple(levels))
 
     def __str__(self) -> str:
@@ -262,25 +239,14 @@ class Cluster:
 
 
 def flat(workers: int, bandwidth: float, memory: float | None = None) -> Cluster:
-    """Return workers that each reach every other over a link of their own.
+    """Return ``workers`` that each reach every other over a link of their own.
 
     Args:
-        workers: how many.
         bandwidth: bytes/s, in each direction, of one worker's link; ``math.inf`` for free links.
         memory: bytes of each worker, or None for no limit.
-
-    Raises:
-        ValueError: there is no worker, or a size is not above zero.
     """
-    require_workers(workers)
     device = Device("any device", math.inf if memory is None else memory, {}, math.inf)
     return Cluster("flat", device, (Level("link", workers, bandwidth),))
-
-
-def require_workers(workers: int) -> None:
-    """Raise ValueError unless there is a worker."""
-    if workers < 1:
-        raise ValueError(f"a cluster of {workers} workers cannot run anything: ask for at least 1")
 
 
 def _require_positive(what: str, value: float) -> None:

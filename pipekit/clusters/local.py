@@ -7,39 +7,29 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, require_workers
+from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level
 from pipekit.host.provenance import available_cores
 
 if TYPE_CHECKING:
     import torch
 
 
-class _Sizes(NamedTuple):
-    """How much work is timed on one kind of device, and in which dtypes."""
-
-    matrix_side: int
-    copied_bytes: int  # more than caches hold
-    dtypes: tuple[str, ...]
-
-
-_ON_CPU = _Sizes(1024, 2**26, ("float32",))
-_ON_ACCELERATOR = _Sizes(8192, 2**28, ("float32", "float16", "bfloat16"))
+_REPEATS = 8
 
 
 def local(workers: int | None = None) -> Cluster:
     """Measure this machine: its GPUs if it has any, else its CPU shared out among workers.
 
-    The peak is the best of a few large matrix products in each dtype, under PyTorch's present
-    settings; memory bandwidth counts both the reading and the writing of a copy.  The link is a
-    copy from the first GPU to the second, or through the common memory, and its latency a hand-over
-    between two threads.  (Threads on one CPU pass a tensor by reference; to count with that,
-    ``local().calibrated("memory", math.inf, "passed by reference")``.)
+    The peak is the best of a few large matrix products in each dtype; memory bandwidth counts both
+    the reading and the writing of a copy.  The link is a copy from the first GPU to the second, or
+    through the common memory, and its latency a hand-over between two threads.  (Threads on one CPU
+    pass a tensor by reference: ``local().calibrated("memory", math.inf, "passed by reference")``.)
 
     Args:
-        workers: how many; by default one a GPU, or one a core.  More workers than GPUs share them,
-            as the engine places them: in turn, with an equal part of memory and peak each.
+        workers: how many; by default one a GPU, or one a core.  More workers than GPUs share them
+            in turn, with an equal part of memory and peak each.
 
     Raises:
         ValueError: there would be no worker.
@@ -48,7 +38,8 @@ def local(workers: int | None = None) -> Cluster:
 
     gpus = accelerators()
     workers = workers if workers is not None else len(gpus) or available_cores()
-    require_workers(workers)
+    if workers < 1:
+        raise ValueError(f"{workers} workers cannot run anything: ask for at least 1")
     device, copied = _gpu(gpus, -(-workers // len(gpus))) if gpus else _cpu(workers)
     alone = len(gpus) == 1
     link = Level(
@@ -63,7 +54,7 @@ def local(workers: int | None = None) -> Cluster:
 
 
 def _cpu(sharing: int) -> tuple[Device, float]:
-    """Return one worker's part of the CPU, and the bytes/s that a copy attains."""
+    """Return one worker's part of the CPU, and the bytes/s of a copy."""
     import torch
 
     from pipekit.devices import CPU
@@ -72,7 +63,7 @@ def _cpu(sharing: int) -> tuple[Device, float]:
     # The share that the engine gives to one.
     torch.set_num_threads(max(1, available_cores() // sharing))
     try:
-        peaks, copied = _peaks(CPU, _ON_CPU), _copied_per_second(CPU, CPU, _ON_CPU)
+        peaks, copied = _peaks(CPU, 1024, "float32"), _copied_per_second(CPU, CPU)
     finally:
         torch.set_num_threads(threads)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / sharing
@@ -84,42 +75,41 @@ def _gpu(gpus: "Sequence[torch.device]", sharing: int) -> tuple[Device, float]:
     """Return one worker's part of a GPU, and the bytes/s that a copy to the next one attains."""
     from pipekit.devices import memory_bytes, name_of
 
-    first, sizes = gpus[0], _ON_ACCELERATOR
-    peaks = {dtype: flops / sharing for dtype, flops in _peaks(first, sizes).items()}
-    inside = _copied_per_second(first, first, sizes)
+    first = gpus[0]
+    attained = _peaks(first, 8192, "float32", "float16", "bfloat16")
+    peaks = {dtype: flops / sharing for dtype, flops in attained.items()}
+    inside = _copied_per_second(first, first)
     name = name_of(first) + (f", 1/{sharing} of it" if sharing > 1 else "")
     device = Device(name, memory_bytes(first) / sharing, peaks, 2 * inside / sharing)
-    return device, inside if len(gpus) == 1 else _copied_per_second(first, gpus[1], sizes)
+    return device, inside if len(gpus) == 1 else _copied_per_second(first, gpus[1])
 
 
-def _peaks(device: "torch.device", sizes: _Sizes) -> dict[str, float]:
-    """Return the best FLOP/s of a square matrix product, by dtype."""
+def _peaks(device: "torch.device", side: int, *dtypes: str) -> dict[str, float]:
     import torch
 
-    side = sizes.matrix_side
     peaks = {}
-    for dtype in sizes.dtypes:
+    for dtype in dtypes:
         a = torch.ones(side, side, device=device, dtype=getattr(torch, dtype))
         seconds = min(_timings(lambda a=a: a @ a, device))  # type: ignore[misc]
         peaks[dtype] = 2 * side**3 / seconds
     return peaks
 
 
-def _copied_per_second(source: "torch.device", target: "torch.device", sizes: _Sizes) -> float:
+def _copied_per_second(source: "torch.device", target: "torch.device") -> float:
     import torch
 
-    size = sizes.copied_bytes
+    size = 2**26 if target.type == "cpu" else 2**28  # more than caches hold
     a = torch.zeros(size, dtype=torch.uint8, device=source)
     b = torch.empty_like(a, device=target)
     return size / min(_timings(lambda: b.copy_(a), target))
 
 
-def _timings(work: Callable[[], object], device: "torch.device", repeats: int = 8) -> list[float]:
+def _timings(work: Callable[[], object], device: "torch.device") -> list[float]:
     """Return the seconds of each repeat, after two to warm up."""
     from pipekit.devices import synchronize
 
     seconds = []
-    for _ in range(2 + repeats):
+    for _ in range(2 + _REPEATS):
         start = time.perf_counter()
         work()
         synchronize(device)
@@ -127,8 +117,9 @@ def _timings(work: Callable[[], object], device: "torch.device", repeats: int = 
     return seconds[2:]
 
 
-def _thread_handover_s(rounds: int = 200) -> float:
+def _thread_handover_s() -> float:
     """Return the median seconds for an object to pass from one thread to another."""
+    rounds = 200
     there: queue.SimpleQueue[float] = queue.SimpleQueue()
     back: queue.SimpleQueue[float] = queue.SimpleQueue()
     seconds = []

@@ -1,12 +1,11 @@
 """Really slow links on one Linux machine: every worker in a network namespace of its own.
 
-Each worker has one network interface, a cable (a veth pair) to a common switch (a bridge).  A token
-bucket filter at either end of the cable lets through what the link's rate allows, so that the
-kernel's own TCP meets a slow network, whatever program it serves.
+Each worker has a cable (a veth pair) to a common switch (a bridge).  A token bucket at either end
+lets through what the link's rate allows, so that the kernel's TCP meets a slow network.
 
-The namespaces bear no name that the host could see.  They belong to the first process of a process
-namespace, which only waits for its input to end; that is a pipe from us.  When we end, by whichever
-signal, so does that process, and the kernel then ends all the others and takes down the network.
+The namespaces belong to the first process of a process namespace, which only waits for the end of
+its input, a pipe from us.  When we end, by whichever signal, so does that process, and the kernel
+then ends all the others and takes down the network.
 """
 
 import os
@@ -29,19 +28,18 @@ INTERFACE = "eth0"
 NETWORK = IPv4Network("10.0.0.0/16")
 PORT = 29500
 PACKET_BYTES = 9000
-"""Of the largest packets, as in data centers ("jumbo frames").  With Ethernet's 1500 it is the host
-that slows workers down: six that send and receive 25 MB/s each take two cores for packets alone."""
+"""Of the largest packets, as in data centers.  With Ethernet's 1500 six workers that send and
+receive 25 MB/s each take two cores for packets alone."""
 TCP = {
     "congestion_control": "reno",
     "slow_start_after_idle": "0",
     "rmem": "4096 4194304 4194304",
     "wmem": "4096 4194304 4194304",
 }
-"""Settings of TCP, so that links do not depend on the host's.  Reno is what every Linux has and
-lets every namespace have; BBR takes the pauses between messages for a slow link.  A connection goes
-on after a pause as it was before, as clusters often have it.  It has room for 4 MiB at both ends
-from the beginning: Linux begins with 128 KiB to receive and 16 to send, and needs some messages to
-find out that they do not suffice where acknowledgments wait behind what is sent the other way."""
+"""Settings of TCP, so that links do not depend on the host's.  Every Linux has Reno; BBR takes the
+pauses between messages for a slow link.  A connection goes on after a pause as before, and has room
+for 4 MiB at both ends: Linux begins with less, and needs some messages to find out that it does not
+suffice where acknowledgments wait behind what is sent the other way."""
 
 # A late timer costs no bandwidth as long as the bucket does not overflow in the meantime.
 BURST_S, LEAST_BURST_BYTES = 1e-3, 2**14
@@ -57,14 +55,11 @@ def run(command: Sequence[str], workers: int, link: str | None = None) -> int:
     """Run a command once a worker, and return 0 or the exit code of the first that failed.
 
     The environment is what ``torchrun`` would give; gloo and NCCL are told to use the slow links.
-    The lines that workers print go to ``sys.stdout`` and ``sys.stderr``, each behind its worker's
+    What workers print goes to ``sys.stdout`` and ``sys.stderr``, each line behind its worker's
     rank.  When one fails, the others are killed; when all have ended, so is what they left running.
 
     Args:
-        command: program and arguments.
-        workers: how many.
-        link: each worker's rate in either direction, as :func:`bytes_per_second` reads it; by
-            default no limit.
+        link: each worker's rate in either direction, as :func:`bytes_per_second` reads it.
 
     Raises:
         ValueError: no command, no worker or too many, or no such rate.
@@ -93,8 +88,7 @@ def run(command: Sequence[str], workers: int, link: str | None = None) -> int:
 def call(function: Callable[..., Any], workers: int, link: str | None, *arguments: Any) -> Any:
     """Call a function on workers that gloo links, as :func:`run` does; return what the first does.
 
-    Raises:
-        RuntimeError: a worker failed; what all have printed is in the message.
+    A RuntimeError has what all have printed, if one fails.
     """
     import cloudpickle
 
@@ -175,7 +169,7 @@ def _cables(workers: int, link: str | None) -> Iterator[str]:
     names = "/var/run/netns"  # where ip keeps namespaces; ours are seen from inside only
     yield f"mkdir -p {names}; mount -t tmpfs pipekit {names}"
     # torch.distributed asks for the names of its peers by IPv6, and complains about each it misses.
-    hosts = "".join(f"::ffff:{_address(rank)} worker{rank}\n" for rank in range(workers))
+    hosts = "".join(f"::ffff:{NETWORK[1 + rank]} worker{rank}\n" for rank in range(workers))
     yield f"(cat /etc/hosts; echo '{hosts}') > {names}/hosts"
     yield f"mount --bind {names}/hosts /etc/hosts; rm {names}/hosts"
     yield "ip link add switch type bridge; ip link set switch up"
@@ -188,7 +182,7 @@ def _cables(workers: int, link: str | None) -> Iterator[str]:
         for setting, value in TCP.items():
             file = f"/proc/sys/net/ipv4/tcp_{setting}"
             yield f"ip netns exec {rank} sh -c 'echo {value} > {file}'"
-        address = f"{_address(rank)}/{NETWORK.prefixlen}"
+        address = f"{NETWORK[1 + rank]}/{NETWORK.prefixlen}"
         yield f"ip -n {rank} address add {address} dev {INTERFACE}"
         if link is not None:
             yield f"tc qdisc add dev port{rank} root {token_bucket(link)}"
@@ -208,7 +202,7 @@ def _start(
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(workers),
         "LOCAL_WORLD_SIZE": str(workers),  # they share this machine's cores
-        "MASTER_ADDR": _address(0),
+        "MASTER_ADDR": str(NETWORK[1]),
         "MASTER_PORT": str(PORT),
         "GLOO_SOCKET_IFNAME": INTERFACE,
         "NCCL_SOCKET_IFNAME": INTERFACE,
@@ -232,12 +226,7 @@ def _start(
     )
 
 
-def _address(rank: int) -> str:
-    return str(NETWORK[1 + rank])
-
-
 def _copy(source: IO[str], to: TextIO, rank: int) -> int:
-    """Copy lines until all who could write them have ended."""
     with source:
         for line in source:
             text = line.removesuffix("\n")
@@ -247,10 +236,7 @@ def _copy(source: IO[str], to: TextIO, rank: int) -> int:
 
 
 def bytes_per_second(rate: str) -> float:
-    """Return the bytes/s of a rate in bits/s, written as ``tc`` writes it: "1gbit", "2.5mbit".
-
-    Of packets of 9,000 bytes 99 % are left for what a program sends by TCP.
-    """
+    """Return the bytes/s of a rate in bits/s, written as ``tc`` writes it: "1gbit", "2.5mbit"."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?)bit", rate.strip().lower())
     if not found or not float(found[1]):
         raise ValueError(

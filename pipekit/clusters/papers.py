@@ -6,7 +6,7 @@ the chips hold it, and latencies, which no paper prints, are 0.
 """
 
 from pipekit.choices import require_choice
-from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, require_workers
+from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level
 from pipekit.names import CLUSTERS
 
 _GIB = 2**30
@@ -57,14 +57,7 @@ def pipedream_figure1(gpu: str, workers: int = 8) -> Cluster:
     """Return the machines of PipeDream's Figure 1 (section 2.1), with links of 10 Gbps.
 
     The text gives every GPU generation the same 10 Gbps, also the Titan X that has 25 Gbps in
-    section 5.1, and takes "GPU", "worker" and "machine" to mean the same (its footnote 1).
-
-    Args:
-        gpu: "K80", "Titan X" or "V100".
-        workers: how many machines with one of them.
-
-    Raises:
-        ValueError: the figure has no such GPU, or there is no worker.
+    section 5.1; each of the ``workers`` is a machine with one ``gpu``: "K80", "Titan X" or "V100".
     """
     require_choice("gpu", gpu, _FIGURE1)
     return _one_gpu_machines(f"Figure 1, {gpu}", _FIGURE1[gpu], workers, 10)
@@ -77,7 +70,6 @@ def gpipe_tpu_v2(cores: int = 8) -> Cluster:
     link in one direction (Jouppi et al., "A Domain-Specific Supercomputer for Training Deep Neural
     Networks", CACM 2020); the two cores of a chip are taken to be no closer than that.
     """
-    require_workers(cores)
     return Cluster("TPU-v2 board", TPU_V2_CORE, (Level("interconnect", cores, 496 * _GBPS),))
 
 
@@ -87,7 +79,6 @@ def torchgpipe_p40(workers: int = 8) -> Cluster:
     The paper does not print the link; a P40 has a PCI Express 3.0 x16 connector and no other
     (data sheet), 15.75 GB/s.
     """
-    require_workers(workers)
     return Cluster("P40 server", P40, (Level("PCIe", workers, _PCIE_3_X16),))
 
 
@@ -95,12 +86,10 @@ def two_bw_v100(servers: int = 8) -> Cluster:
     """Return PipeDream-2BW's AWS p3.16xlarge servers of 8 V100s each (section 5): 8 or 1 of them.
 
     The paper says "NVLink" and "bandwidth across servers is much lower", without numbers.  NVLink:
-    six links of 25 GB/s a GPU (V100 data sheet), all six together, of which 20 each are left for
-    what NCCL sends (:data:`NVLINK_COLLECTIVES`); two GPUs that are neighbours share one or two of
-    them.  Network: 25 Gbps a server (AWS, P3 instances), for its 8 GPUs together; nobody published
-    what collectives attain of it.
+    six links of 25 GB/s a GPU (V100 data sheet), of which 20 each are left for what NCCL sends
+    (:data:`NVLINK_COLLECTIVES`).  Network: 25 Gbps a server (AWS, P3 instances), for its 8 GPUs
+    together; nobody published what collectives attain of it.
     """
-    require_workers(servers)
     nvlink = Level("NVLink", 8, 6 * 25e9, NVLINK_COLLECTIVES)
     levels = nvlink, Level("network", servers, 25 * _GBPS)
     return Cluster(f"{servers} x p3.16xlarge", V100, levels)
@@ -108,20 +97,15 @@ def two_bw_v100(servers: int = 8) -> Cluster:
 
 def _one_gpu_machines(name: str, device: Device, workers: int, gbps: float) -> Cluster:
     """Return machines that sum as PipeDream does, by a distributed parameter server (section 4)."""
-    require_workers(workers)
     network = Level("network", workers, gbps * _GBPS)
     return Cluster(name, device, (network,), "sharded parameter server")
 
 
 def named(name: str, workers: int | None = None) -> Cluster:
-    """Return the cluster of this name, one of :data:`pipekit.names.CLUSTERS`.
+    """Return the cluster of a ``name`` of :data:`pipekit.names.CLUSTERS`, say "pipedream-a".
 
-    Args:
-        name: say "pipedream-a".
-        workers: how many; by default as many as the paper had, or this machine has.
-
-    Raises:
-        ValueError: there is no such cluster, or not with so many workers.
+    It has so many ``workers``, by default as many as the paper had, or this machine has; ValueError
+    if it cannot.
     """
     make = CLUSTERS.load(name)
     cluster: Cluster = make() if workers is None else make(workers)

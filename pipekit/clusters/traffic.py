@@ -2,7 +2,7 @@
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count, permutations
 from typing import NamedTuple
@@ -30,11 +30,10 @@ class Path(NamedTuple):
 
 
 class Paths:
-    """The ports of a cluster, numbered as they are first used.
+    """The ports of a cluster, numbered as they are first used; ``capacity`` has bytes/s of each.
 
-    At the level that joins two workers, each member has a port out and a port in; one port for both
-    ways if the level is not duplex; or all members have one medium (:class:`.cluster.Level`).  The
-    links below that level are taken to be no bottleneck.  ``capacity`` has bytes/s of each port.
+    At the level that joins two workers, each member has a port out and a port in, or one port for
+    both ways, or all members have one medium.  The links below that level are not a bottleneck.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -45,10 +44,9 @@ class Paths:
         self.capacity: list[float] = []
 
     def message(self, source: int, destination: int) -> Path:
-        """Return the path of a message from one worker to another."""
         ends = source, destination
         if ends not in self._paths:
-            self._paths[ends] = self._path({ends: 1}, 1, 1, 1.0, 1)
+            self._paths[ends] = self._path([ends], 1, 1.0, 1)
         return self._paths[ends]
 
     def all_reduce(self, workers: Sequence[int]) -> Path:
@@ -62,37 +60,24 @@ class Paths:
         others = len(members) - 1
         each = all_reduce_bytes(1.0, len(members))
         if self._cluster.all_reduce == "ring":
-            ring = {(worker, members[place - others]): 1 for place, worker in enumerate(members)}
-            return self._path(ring, 1, 1, each, 2 * others)
+            ring = [(worker, members[place - others]) for place, worker in enumerate(members)]
+            return self._path(ring, 1, each, 2 * others)
         if self._cluster.all_reduce == "parameter server":
             server, *workers = members
-            star = {pair: 1 for worker in workers for pair in ((worker, server), (server, worker))}
-            return self._path(star, 1, 1, 1.0, 2)
+            star = [pair for worker in workers for pair in ((worker, server), (server, worker))]
+            return self._path(star, 1, 1.0, 2)
         # Each worker sends every other its share of the gradients, and then of the new weights.
-        return self._path(dict.fromkeys(permutations(members, 2), 1), others, others, each, 2)
+        return self._path([*permutations(members, 2)], others, each, 2)
 
-    def _path(
-        self,
-        pairs: Mapping[tuple[int, int], int],
-        divisor: int,
-        weight: int,
-        flow: float,
-        hops: int,
-    ) -> Path:
-        passing: dict[int, int] = {}
-        latency = 0.0
-        for source, destination in pairs:
-            level = self._cluster.level_between(source, destination)
-            latency = max(latency, level.latency_s)
-            for port in self._ports(source, destination):
-                passing[port] = passing.get(port, 0) + 1
-        ports = tuple((port, count / divisor) for port, count in sorted(passing.items()))
+    def _path(self, pairs: Sequence[tuple[int, int]], weight: int, flow: float, hops: int) -> Path:
+        """Return a path on which each pair carries one ``weight``-th of the flow."""
+        passing = Counter(port for pair in pairs for port in self._ports(*pair))
+        ports = tuple((port, uses / weight) for port, uses in sorted(passing.items()))
         alone = min(self.capacity[port] / share for port, share in ports)
-        shares = {pair: count / divisor for pair, count in pairs.items()}
-        return Path(ports, weight, alone, hops * latency, flow, shares)
+        latency_s = hops * max(self._cluster.level_between(*pair).latency_s for pair in pairs)
+        return Path(ports, weight, alone, latency_s, flow, dict.fromkeys(pairs, 1 / weight))
 
     def _ports(self, source: int, destination: int) -> list[int]:
-        """Return the ports of a message: out of its sender, into its receiver."""
         level = self._cluster.level_between(source, destination)
         if level.shared:
             keys = [(level.name, source // self._cluster.group_size(level), "medium")]
@@ -143,17 +128,17 @@ def fair_rates(flows: Sequence[Path], capacity: Sequence[float]) -> list[float]:
 
 
 class Flow:
-    """A message, or a sum of gradients, that has ended once ``done``; times are in seconds.
+    """A message or a sum of gradients, which has ended once ``done``; times are in seconds.
 
-    ``start`` is when it set out, infinite while it waits for others of its connection; ``end`` when
-    its last byte leaves, as long as no other flow sets out or ends.  ``line`` has the messages of
-    its connection, of which the first is on its way; a sum has its own.
+    ``start`` is infinite while it waits for others of its connection; at ``end`` its last byte
+    leaves, as long as no other flow sets out or ends.  ``line`` has the messages of its connection,
+    of which the first is on its way; a sum has its own.
     """
 
     __slots__ = ("_left", "_rate", "_since", "done", "end", "line", "path", "start", "then")
 
     def __init__(
-        self, path: Path, size: float, then: "Callable[[Flow], None]", line: "deque[Flow]"
+        self, path: Path, size: float, then: "Callable[[Flow], object]", line: "deque[Flow]"
     ) -> None:
         self.path, self._left, self._rate = path, path.flow * size, path.alone
         self.start = self.end = self._since = math.inf
@@ -179,10 +164,6 @@ class Flow:
         return True
 
 
-def _ignore(flow: Flow) -> None:
-    pass
-
-
 class Traffic:
     """The links of a cluster in use, followed in the order of time.
 
@@ -197,7 +178,7 @@ class Traffic:
         # that have changed their rate since stay behind and are passed over.
         self._ends: list[tuple[float, int, Flow]] = []
         self._numbers = count()
-        self._lines: dict[tuple[int, int], deque[Flow]] = {}
+        self._lines: defaultdict[tuple[int, int], deque[Flow]] = defaultdict(deque)
 
     def send(
         self,
@@ -205,15 +186,13 @@ class Traffic:
         destination: int,
         size: float,
         now: float,
-        then: Callable[[Flow], None] = _ignore,
+        then: Callable[[Flow], object] = lambda flow: None,
     ) -> Flow:
         """Begin a message of ``size`` bytes, once those before it between the two are through.
 
         Call :meth:`run_until` first.  ``then`` is called when the flow has ended, perhaps at once.
         """
-        line = self._lines.get((source, destination))
-        if line is None:
-            line = self._lines[source, destination] = deque()
+        line = self._lines[source, destination]
         flow = Flow(self._paths.message(source, destination), size, then, line)
         line.append(flow)
         if len(line) == 1:
@@ -225,12 +204,9 @@ class Traffic:
         workers: Sequence[int],
         size: float,
         now: float,
-        then: Callable[[Flow], None] = _ignore,
+        then: Callable[[Flow], object] = lambda flow: None,
     ) -> Flow:
-        """Begin a sum of ``size`` bytes over two workers or more; otherwise as :meth:`send`.
-
-        A sum of 0 bytes is over at once: nobody has to send anything.
-        """
+        """Begin a sum over two workers or more, as :meth:`send`; one of 0 bytes is over at once."""
         path = self._paths.all_reduce(workers)
         flow = Flow(path if size else path._replace(latency_s=0.0), size, then, deque())
         flow.line.append(flow)
@@ -238,7 +214,6 @@ class Traffic:
         return flow
 
     def pairs(self, workers: Sequence[int], size: float) -> list[tuple[int, int, float]]:
-        """Return who sends to whom how many bytes in a sum."""
         path = self._paths.all_reduce(workers)
         return [(*pair, share * path.flow * size) for pair, share in path.pairs.items()]
 

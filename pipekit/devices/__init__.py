@@ -1,8 +1,7 @@
 """The only package that talks to accelerators.
 
-It does so through PyTorch's interface for all kinds of them (``torch.accelerator``,
-``torch.Stream``, ``torch.Event``, ``torch.get_device_module``), so that every kind takes the same
-lines.  Every function is given the device: the user named it, or a tensor lies on it.
+It does so through PyTorch's interface for all kinds of them: ``torch.accelerator``,
+``torch.Stream``, ``torch.Event``, ``torch.get_device_module``.
 """
 
 from pipekit.devices.random_states import RandomState as RandomState
@@ -33,9 +32,7 @@ from pipekit.devices.which import accelerators as accelerators
 from pipekit.devices.which import device_count as device_count
 from pipekit.devices.which import memory_bytes as memory_bytes
 from pipekit.devices.which import name_of as name_of
-from pipekit.devices.which import peak_bytes as peak_bytes
 from pipekit.devices.which import process_group as process_group
-from pipekit.devices.which import reset_peak_bytes as reset_peak_bytes
 from pipekit.devices.which import resolve as resolve
 from pipekit.devices.which import resolve_for_workers as resolve_for_workers
 from pipekit.devices.which import set_device as set_device

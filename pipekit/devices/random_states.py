@@ -12,11 +12,9 @@ from pipekit.devices.streams import is_accelerator
 class RandomState(Protocol):
     """The random numbers that operators draw when they are given no generator."""
 
-    def get_state(self) -> Tensor:
-        """Return the state, to be set again."""
+    def get_state(self) -> Tensor: ...
 
-    def set_state(self, state: Tensor) -> object:
-        """Draw from here on as from a state that was got."""
+    def set_state(self, state: Tensor) -> object: ...
 
 
 def random_states(device: torch.device) -> list[RandomState]:

@@ -29,9 +29,8 @@ def new_stream(device: torch.device) -> torch.Stream | None:
 def on_stream(stream: torch.Stream | None) -> Iterator[None]:
     """Have a stream and its device be this thread's current ones, for a while.
 
-    Backwards that are called meanwhile run in this thread, as on a CPU, and not in the one that
-    autograd has for each device: several workers may share a device, and whoever waits for a worker
-    may be in that very thread (a pipelined module within a checkpoint that calls autograd again).
+    Backwards run in this thread meanwhile, and not in the one that autograd has for each device:
+    several workers may share a device, and who waits for a worker may be in that very thread.
     """
     if stream is None:
         yield
@@ -69,11 +68,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def keep_for_current_stream(tensor: Tensor) -> Tensor:
-    """Return a tensor from another stream, whose memory now also waits for this thread's stream.
-
-    The allocator gives freed memory to the stream that it came from, at once; what another stream
-    has still to do with it, it must be told.
-    """
+    """Return a tensor from another stream, whose memory now also waits for this thread's stream."""
     if is_accelerator(tensor.device):
         tensor.record_stream(current_stream(tensor.device))
     return tensor
@@ -96,10 +91,7 @@ def to_device(structure: Any, device: torch.device) -> Any:
 
 
 def moved(tree: Tree, device: torch.device) -> Tree:
-    """Return a structure of which what lies on an accelerator lies on this one.
-
-    What lies on the host (lengths, say) stays there.
-    """
+    """Return a structure on an accelerator; what lies on the host (lengths, say) stays there."""
     if not is_accelerator(device):
         return tree
     return tree_map(lambda t: to_device(t, device) if is_accelerator(t.device) else t, tree)
@@ -109,28 +101,21 @@ class HostNumber:
     """A number on its way from an accelerator to the host."""
 
     def __init__(self, number: Tensor) -> None:
-        # Into memory of its own that the device can write while the host goes on.
         self._number = number.detach().to("cpu", non_blocking=True)
         self._copied: Event = record_event(number.device)
 
     @property
     def is_here(self) -> bool:
-        """Whether it has arrived."""
         return self._copied is None or self._copied.query()
 
     def item(self) -> float:
-        """Return the number, once it has arrived."""
         if self._copied is not None:
             self._copied.synchronize()
         return float(self._number.item())
 
 
 class Copier:
-    """Copies what a worker has computed on an accelerator to those of other workers.
-
-    Attributes:
-        device: the worker's.
-    """
+    """Copies what a worker has computed on an accelerator to those of other workers."""
 
     def __init__(self, device: torch.device, beside: bool = True) -> None:
         self.device = device
@@ -138,10 +123,7 @@ class Copier:
         self._arriving: dict[torch.device, torch.Stream] = {}
 
     def copy(self, tree: Tree, target: torch.device) -> tuple[Tree, torch.Event]:
-        """Start a copy of a structure of tensors; return it, and the event that ends it.
-
-        Tensors that lie on the host (lengths, say) stay there.
-        """
+        """Start a copy of a structure, as :func:`moved`; return it, and the event that ends it."""
         compute = current_stream(self.device)
         if target == self.device:
             return tree, compute.record_event()
@@ -164,7 +146,6 @@ class ThreadStreams:
         self._streams = [current_stream(d) for d in dict.fromkeys(devices) if is_accelerator(d)]
 
     def record_events(self) -> list[torch.Event]:
-        """Return events at this point of that thread's work."""
         return [stream.record_event() for stream in self._streams]
 
     def wait_stream(self, other: torch.Stream | None) -> None:
@@ -185,13 +166,11 @@ class ThreadStreams:
 class Clock:
     """Marks points of a device's work, and turns them into seconds once it is done.
 
-    On a CPU a mark is the time; on an accelerator, where calls return before the work is done, it
-    is an event in this thread's stream.
+    On a CPU a mark is the time, on an accelerator an event in this thread's stream.
 
     Attributes:
         now: returns a mark at this point of the device's work; the first one waits for it.
-        seconds: returns a mark's time in seconds, on the scale of ``time.perf_counter()``; an
-            accelerator is waited for, until it has come to the mark.
+        seconds: waits for a mark, and returns its time on the scale of ``time.perf_counter()``.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -232,11 +211,7 @@ def unix_ns(seconds: float) -> int:
 
 
 class Mover:
-    """Moves tensors off an accelerator in one stream and back in another; on a CPU it copies.
-
-    Attributes:
-        device: off which it moves them.
-    """
+    """Moves tensors off an accelerator in one stream and back in another; on a CPU it copies."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

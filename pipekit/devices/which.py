@@ -66,8 +66,7 @@ def accelerators() -> list[torch.device]:
 def stay_on_cpu() -> None:
     """Hide GPUs from this process and from those it starts, unless PIPEKIT_DEVICE is set.
 
-    Tests and the papers' notebooks are compared to the bit, with judges and with committed results
-    that a CPU made.  Call it before anything is computed.
+    Tests and the papers' notebooks are compared with what a CPU made, to the bit.
     """
     if "PIPEKIT_DEVICE" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # which AMD's PyTorch follows, too
@@ -92,25 +91,6 @@ def memory_bytes(device: torch.device) -> int:
     return total
 
 
-def reset_peak_bytes(device: torch.device) -> None:
-    """Forget what a device's allocator gave out at most; workers may share it.
-
-    Workers on the same device may call it one after another: what one of them holds already goes on
-    counting.
-    """
-    if is_accelerator(device):
-        torch.accelerator.reset_peak_memory_stats(device)
-
-
-def peak_bytes(device: torch.device) -> int | None:
-    """Return the most bytes that a device's allocator gave out at once; None on a CPU.
-
-    They are those of all workers there since :func:`reset_peak_bytes`.  They are more than the
-    tensors of a stage: what has arrived and waits, and what operators use for a moment, count too.
-    """
-    return torch.accelerator.max_memory_allocated(device) if is_accelerator(device) else None
-
-
 def set_device(device: torch.device) -> None:
     """Make an accelerator this thread's current one: what names none by number means this one."""
     if is_accelerator(device):
@@ -120,9 +100,8 @@ def set_device(device: torch.device) -> None:
 def process_group(device: torch.device) -> dict[str, Any]:
     """Return what ``torch.distributed.init_process_group`` is to be given by a process on a device.
 
-    Notes about tensors travel between hosts by gloo, and tensors between accelerators by what these
-    have of their own, such as NCCL, which has to know the process's device: it takes it for the one
-    of the process's number else, on every machine.
+    Notes about tensors travel by gloo, and tensors between accelerators by what these have of their
+    own, such as NCCL, which has to know the process's device.
     """
     if not is_accelerator(device):
         return {"backend": "gloo"}

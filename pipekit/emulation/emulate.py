@@ -1,9 +1,7 @@
 """Modelled compute on the real engine: stages that wait, and pass on tensors of the right size.
 
-So sixteen workers run for real on two cores: the worker loop, the messages, their order and the
-weight versions are the engine's own, and only what a stage computes is a wait of the profiled
-seconds.  What the engine itself takes between two passes, some tenths of a millisecond, comes on
-top.
+So sixteen workers run for real on two cores: only what a stage computes is a wait of the profiled
+seconds, and what the engine takes between two passes, some tenths of a millisecond, comes on top.
 """
 
 import math
@@ -48,21 +46,15 @@ def emulate(
 ) -> Run:
     """Run a schedule for real with modelled compute and links; see :func:`pipekit.simulate`.
 
-    Messages between stages have the profiled bytes; skips go straight to their stages, as ever.
-    Weights and their gradients are not there, so that a model of any size can be emulated: the
-    gradients that the workers of a stage sum, or that stages share, only have the profiled shape,
-    and take their time on the links.  Tasks that overlap (:attr:`Schedule.overlaps`) run one after
-    the other.
+    Messages between stages have the profiled bytes.  Weights and their gradients are not there:
+    what workers sum only has the profiled shape, and takes its time on the links.  Tasks that
+    overlap (:attr:`Schedule.overlaps`) run one after the other.
 
     Args:
-        schedule: the table.
-        profile: what each layer costs; or :class:`pipekit.simulation.Costs`, which differ between
-            tasks.
         plan: which layers each stage has, and what is recomputed; None: one profiled layer a stage.
         cluster: links to slow the messages down to; None: as fast as threads hand them over.
         observers: watch the workers, as those of :meth:`pipekit.Pipeline.train` do.
-        validate: "first" has stages agree on each update, by messages that the engine really
-            sends; None: there is nothing to agree on.
+        validate: "first": stages agree on each update, by messages that the engine really sends.
         batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
     Returns:

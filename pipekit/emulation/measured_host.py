@@ -27,17 +27,13 @@ _MICROBATCHES, _BATCHES = 4, 8
 
 
 def measured_host(transport: str, repeats: int = 5) -> Host:
-    """Measure this host by two stages of linear layers, in some ten seconds.
+    """Measure this host, with a transport, by two stages of linear layers, in some ten seconds.
 
-    They train by GPipe's schedule, once with messages of 41 kB and once of 1.3 MB.  In it the
-    second stage, which is the slower one, waits for nothing between its forwards, nor before its
-    first backward, and the first stage waits before each of its own.  So the medians of the gaps
-    between tasks give what tasks, messages and waking take; what the passes take more than in the
-    profile taken just before is ``pass_s``.
-
-    Args:
-        transport: "threads" or "distributed".
-        repeats: of each; the medians count.
+    They train by GPipe's schedule, with messages of 41 kB and of 1.3 MB.  The second stage, the
+    slower one, waits for nothing between its forwards, nor before its first backward, and the first
+    stage waits before each of its own.  So the gaps between tasks give what tasks, messages and
+    waking take; what passes take more than in a profile taken just before is ``pass_s``.  Medians
+    of ``repeats`` count.
     """
     split = Plan.by_hand([2 * _FIRST + 1, 2 * _LAST + 1], rows=_ROWS)
     found = [_measured(_model(copies), split, transport, repeats) for copies in _COPIES]
@@ -68,11 +64,9 @@ def host_from(sizes: Sequence[float], found: Sequence[dict[str, float]]) -> Host
 def gaps(frame: pd.DataFrame) -> dict[str, float]:
     """Return the median gaps between tasks of a training by GPipe's schedule on two stages.
 
-    - ``task``: from the last stage's last forward to its first backward, which nothing travels for;
-    - ``batch``: from the first stage's update to its next forward;
-    - ``send``: between two forwards of the first stage and two backwards of the last;
-    - ``receive``: between two forwards of the last;
-    - ``answer``: from the end of the last stage's backward to the start of the first one's.
+    A ``task`` is behind the last stage's last forward, a ``batch`` behind the first one's update; a
+    ``send`` is between two forwards of the first stage and two backwards of the last, a ``receive``
+    between two forwards of the last, an ``answer`` between two backwards of a microbatch.
     """
     tasks = [list(own.sort_values("start_s").itertuples()) for _, own in frame.groupby("worker")]
     between: dict[tuple[int, str, str], list[float]] = {}
@@ -143,27 +137,19 @@ def _line(sizes: Sequence[float], took: Sequence[float]) -> tuple[float, float]:
 
 
 def _model(copies: int) -> nn.Sequential:
-    """Return linear layers between which, at the cut, so many copies of the values travel."""
     first, last = (
         [layer for _ in range(count) for layer in (nn.Linear(_WIDTH, _WIDTH), nn.Tanh())]
         for count in (_FIRST, _LAST)
     )
-    return nn.Sequential(*first, _Widen(copies), _Narrow(), *last)
+    return nn.Sequential(*first, _Widened(copies), _Widened(1), *last)
 
 
-class _Widen(nn.Module):
-    """[rows, width] to [rows, copies * width]."""
+class _Widened(nn.Module):
+    """[rows, width] to [rows, copies * width]; with one copy, the other way."""
 
     def __init__(self, copies: int) -> None:
         super().__init__()
         self.copies = copies
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.repeat(1, self.copies)
-
-
-class _Narrow(nn.Module):
-    """[rows, copies * width] to [rows, width]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, :_WIDTH]
+        return x[:, :_WIDTH].repeat(1, self.copies)

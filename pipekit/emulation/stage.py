@@ -27,8 +27,7 @@ _FLOAT_BYTES = 4
 class Waiter:
     """Ends waits when it is told to, on average: one that ended late shortens the next.
 
-    Args:
-        times: how many times as long some tasks take, by op and microbatch, or update.
+    Some tasks, by op and microbatch or update, take so many ``times`` as long.
     """
 
     def __init__(self, times: Mapping[tuple[Op, int], float] | None = None) -> None:
@@ -39,7 +38,6 @@ class Waiter:
         self.wait(start, seconds * self._times.get((op, number), 1.0))
 
     def wait(self, start: float, seconds: float) -> None:
-        """Return ``seconds`` after ``start``, less what the last wait was late."""
         end = start + seconds - self._late
         while (left := end - time.perf_counter()) > 0:
             time.sleep(left)
@@ -117,11 +115,7 @@ class EmulatedPasses(Passes):
         self._compute_gradients(step.task.op, step.task.microbatch, time.perf_counter())
 
     def _compute_gradients(self, op: Op, microbatch: int, start: float) -> None:
-        """Wait for an op that gives the gradients of the weights.
-
-        If somebody sums them with other workers, wait for the layers of each bucket in turn, whose
-        gradients can be summed from then on.
-        """
+        """Wait for an op that gives gradients of weights: if they are summed, bucket by bucket."""
         if not self._weights.listeners:
             self._waiter.compute(op, microbatch, start, self._cost.whole.seconds(op))
             return
@@ -140,11 +134,8 @@ class EmulatedPasses(Passes):
 class EmulatedWeights(WeightVersions):
     """Weights of which there is only the shape, and whose update is a wait.
 
-    What others sum are the gradients of layers; ``parameters`` are what it shares with other
-    stages.
-
-    Attributes:
-        listeners: are called with a layer's number when its gradients would be there.
+    What others sum are the gradients of layers, whose numbers ``listeners`` are told when they
+    would be there; ``parameters`` are what it shares with other stages.
     """
 
     def __init__(self, cost: StageCosts, waiter: Waiter) -> None:
@@ -184,8 +175,6 @@ class EmulatedWeights(WeightVersions):
 
 
 class _LayersBucket(Bucket):
-    """The gradients of some layers, of which there is only the shape."""
-
     def __init__(self, layers: Sequence[int], size: float) -> None:
         self.parameters, self._size = layers, _numbers(size)
 

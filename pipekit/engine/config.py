@@ -56,8 +56,8 @@ class CheckpointConfig:
 
     Attributes:
         folder: of all checkpoints.
-        attempt: hexadecimal digits, new after each resumption.
-        about: common to all parts; ``batches`` counts those before the run's table.
+        about: common to all parts; ``batches`` counts those before the run's table, ``attempt`` has
+            hexadecimal digits, new after each resumption.
         parts: the number of parts of a checkpoint.
         boundaries: after which they are written, the last at the end of the run.
         keep: how many complete ones stay.
@@ -65,7 +65,6 @@ class CheckpointConfig:
     """
 
     folder: Path
-    attempt: str
     about: dict[str, Any]
     parts: int
     boundaries: tuple[Boundary, ...]

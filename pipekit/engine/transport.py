@@ -15,15 +15,10 @@ class Aborted(Exception):
 
 
 class FlatBucket(NamedTuple):
-    """The gradients of some parameters as one tensor that can be sent.
+    """The gradients of some parameters as one tensor that can be sent."""
 
-    Attributes:
-        numbers: gradients, one behind the other, [elements]; zeros for missing ones.
-        present: which there are, uint8 [parameters].
-    """
-
-    numbers: Tensor
-    present: Tensor
+    numbers: Tensor  # one gradient behind the other, [elements]; zeros for missing ones
+    present: Tensor  # which there are, uint8 [parameters]
 
 
 SCATTER, GATHER = range(2)
@@ -31,17 +26,11 @@ SCATTER, GATHER = range(2)
 
 
 class PartKey(NamedTuple):
-    """What tells the messages of sums apart that one worker sends another.
+    """What tells the messages of sums apart that one worker sends another."""
 
-    Attributes:
-        place: twice the stage's number (or the tie's), plus the phase, SCATTER or GATHER.
-        sender: the worker that sends the part.
-        number: of the bucket, counted over all updates.
-    """
-
-    place: int
+    place: int  # twice the stage's number (or the tie's), plus the phase
     sender: int
-    number: int
+    number: int  # of the bucket, counted over all updates
 
     @property
     def phase(self) -> int:
@@ -58,12 +47,11 @@ class SumPart(NamedTuple):
 
 
 Exchange = Callable[[Sequence[SumPart], Sequence[SumPart], int], list[FlatBucket]]
-"""Sends parts to other workers, and returns those that are received from others.
+"""Sends parts to other workers, and returns those that are received, maybe in their room.
 
-All of them are on their way at once, whatever their order: where messages between two workers keep
-it, one who waits for a part before it sends its own would wait for ever.  A received part may, but
-need not, be written into its room.  The last microbatch whose gradients are summed is -1 if the sum
-is made wherever the run ends; BeyondStop is raised if the run ends before it.
+All of them are on their way at once, so that no worker waits for a part before it sends its own.
+The last argument is the last microbatch whose gradients are summed; BeyondStop is raised if the run
+ends before it (-1: the sum is made wherever the run ends).
 """
 
 
@@ -83,17 +71,15 @@ class Transport(Protocol):
         """Send the content of a message to a worker, without waiting for it."""
 
     def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
-        """Return the sums of all busy workers' ``values`` for an update, once they are here.
+        """Return the sums of all busy workers' ``values`` for an update, added in their order.
 
-        They are added in the order of the workers.  Each lies where this worker's own value lies:
-        on the host or on its device.
+        Each lies where this worker's own value lies: on the host or on its device.
         """
 
     def exchange_among(self, members: Sequence[int], tied: bool = False) -> Exchange:
-        """Return how some workers, this one among them, exchange parts of sums.
+        """Return how the workers of a stage exchange parts of sums, in a thread beside their own.
 
-        They are those of a stage, who sum in a thread beside the worker's own, or ``tied``: those
-        who have copies of the weights that stages share, in the worker's own thread.
+        Those ``tied`` by copies of weights that stages share do so in their own thread.
         """
 
     def finish(self) -> None:
@@ -104,7 +90,4 @@ class Transport(Protocol):
         """Where the run ends, as far as this worker knows."""
 
     def end(self, microbatch: int) -> bool:
-        """Let the run end before a microbatch, for all workers, which finish what comes before it.
-
-        Return False if these workers cannot hear of it in the midst of a run.
-        """
+        """Let the run end before a microbatch for all workers; False: they cannot hear of it."""

@@ -65,7 +65,7 @@ def run(
     recompute = {number: stage.mode for number, stage in stages.items()}
     clock = Clock(device)
     trace = TraceRecorder(clock) if config.watch.trace else None
-    memory = MemoryTracker(recompute, device) if config.watch.memory else None
+    memory = MemoryTracker(recompute) if config.watch.memory else None
     observers = [*watchers, *filter(None, (trace, memory))]
     if on_news and len(config.table.stage_workers) - 1 in stages:
         observers.append(Reporter(on_news, config, memory.held_bytes if memory else lambda: None))
@@ -107,8 +107,6 @@ def run(
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
     io.losses.wait()
-    if memory:
-        memory.note_peak()
     scaler = next(iter(stages.values())).scaler if stages else None  # all stages' are alike
     return WorkerReport(
         stages=stages,

@@ -31,8 +31,7 @@ def share_of_cores(workers: int) -> int:
 def share_cores(workers: int) -> None:
     """Let this thread's operators use one worker's share of the cores.
 
-    Over how many threads a sum is split decides how it is rounded, so that every transport must
-    share the cores alike.
+    Over how many threads a sum is split decides how it is rounded: all transports share alike.
     """
     torch.set_num_threads(share_of_cores(workers))
 
@@ -42,10 +41,7 @@ _HARD = 2  # omp_pause_hard: end the threads
 
 
 def release_threads() -> None:
-    """End those of the calling thread; its next operator gets new ones.
-
-    With another OpenMP, or elsewhere than on Linux, it does nothing.
-    """
+    """End those of the calling thread (GNU's, on Linux); its next operator gets new ones."""
     for pause in _pauses():
         pause(_HARD)
 

@@ -1,7 +1,6 @@
 """Where a number comes from: its label, the software, the hardware, the commit and the seed.
 
-A number without these cannot be compared with another.  Every file of results therefore has such a
-record beside it (DESIGN.md, section 4).
+Every file of results has such a record beside it.
 """
 
 import functools
@@ -32,13 +31,12 @@ def provenance(label: str, seed: int | None = None, **extra: Any) -> dict[str, A
 
     Args:
         label: one of :data:`LABELS`.
-        seed: the seed of the random numbers, if any were drawn.
+        seed: of the random numbers, if any were drawn.
         extra: further JSON values to keep, say the parameters of the experiment.
 
     Returns:
-        A JSON-able dict.  ``memory_gb`` is the machine's main memory in 10^9 bytes; ``commit`` is
-        None outside a git checkout and ends in "-dirty" when tracked files were changed.  Hardware
-        and commit are looked up once a process: they describe the code that was loaded.
+        A JSON-able dict.  ``memory_gb`` is in 10^9 bytes; ``commit`` is None outside a git checkout
+        and ends in "-dirty" when tracked files were changed.
 
     Raises:
         ValueError: the label is unknown, or an extra key hides one of the record's own.

@@ -111,11 +111,7 @@ def _steady(
 
 
 def describe_bubbles(shares: pd.DataFrame) -> str:
-    """Return the three bubbles of all workers in words, as titles and tables have them.
-
-    Args:
-        shares: what :func:`bubbles` returned.
-    """
+    """Return the three bubbles that :func:`bubbles` found, of all workers, in words."""
     names = {"makespan": "of makespan", "span": "of spans", "steady": "steady"}
     known = 100 * shares.loc[ALL].dropna()
     return "bubble " + ", ".join(f"{known[c]:z.1f} % {names[c]}" for c in BUBBLES if c in known)

@@ -14,8 +14,7 @@ from pipekit.schedules.ops import Item, Payload
 from pipekit.traces.event_graph import EventGraph
 
 GAPS = ["worker", "start_s", "end_s", "cause", "waits_for", "waits_for_worker", "before"]
-ROWS = ["waits_for_row", "before_row"]
-"""Where the events that a gap names stand in the trace's frame; -1 where there is none."""
+ROWS = ["waits_for_row", "before_row"]  # in the trace's frame; -1 where there is none
 Gap = tuple[int, float, float, "Cause", int, int]
 """Worker, from and to when, why, and the numbers of the event waited for and of the one behind."""
 _LEAST = 1e-9
@@ -82,13 +81,7 @@ def gaps(
 
 
 def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
-    """Return in words what part of all workers' time each cause of idleness takes.
-
-    Args:
-        found: what :func:`gaps` returned.
-        makespan_s: of the run.
-        workers: how many it had.
-    """
+    """Return in words what part of all workers' time each cause takes that :func:`gaps` found."""
     seconds = (found["end_s"] - found["start_s"]).groupby(found["cause"]).sum()
     total = makespan_s * workers
     shares = {cause.value: 100 * seconds.get(cause.value, 0.0) / total for cause in CAUSES if total}
@@ -146,7 +139,6 @@ class _TracedRun:
                     yield from ((number, last) for number in numbers)
 
     def gaps_of(self, worker: int) -> Iterator[Gap]:
-        """Yield a worker's gaps, in order."""
         own = sorted(self.own[worker], key=self.start.__getitem__)
         until = self.first
         for place, number in enumerate(own):
@@ -198,7 +190,6 @@ class _TracedRun:
         return moved, min(end, self.start[number])
 
     def labels(self) -> list[str]:
-        """Return each task's name as a picture has it, with its stage."""
         named = [*zip(self.op, self.microbatch, self.stage, strict=True)]
         named += [(row.purpose.upper(), row.microbatch, row.stage) for row in self.beside]
         return [

@@ -1,7 +1,6 @@
 """Bytes over time on every worker, from simulation or measurement."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -13,20 +12,14 @@ class Memory:
     """What lies in memory when.
 
     Attributes:
-        frame: one row a change, sorted by worker and time: worker, time_s, and the bytes from then
-            on: weights (all their versions, and the layers' buffers), gradients, optimizer,
-            activations (what forwards keep for their backwards), recompute (what a recomputed
-            forward keeps for the backward that follows it at once).
+        frame: a row a change, sorted by worker and time: worker, time_s, and the bytes from then
+            on: weights (all their versions, and buffers), gradients, optimizer, activations (what
+            forwards keep for their backwards), recompute (what a recomputed forward keeps).
         label: what the numbers are: measured, simulated or exact.
-        allocated_bytes: of a measured run on GPUs, by worker, the most bytes that PyTorch's
-            allocator had given out on the worker's GPU at once: whatever ``frame`` counts of all
-            its workers, and besides it gradients of activations, what waits for its pass, and what
-            operators use for a moment.
     """
 
     frame: pd.DataFrame
     label: str
-    allocated_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def total(self) -> pd.Series:

@@ -1,9 +1,8 @@
 """Traces as Chrome's trace events, the JSON that Perfetto (ui.perfetto.dev) shows.
 
-A worker is a process with threads: what it computes, sends and receives.  An arrow goes with every
-message that was followed, and bytes in memory are counters.  ``ts`` and ``dur`` are microseconds.
-The trace's own tables lie beside the events, in seconds, and are all that is read back: a product
-would not come back exactly.
+A worker is a process with threads: what it computes, sends and receives.  Bytes in memory are
+counters; ``ts`` and ``dur`` are microseconds.  The trace's own tables lie beside the events, in
+seconds, and are all that is read back: a product would not come back exactly.
 """
 
 import json
@@ -26,8 +25,7 @@ profiler can lie in the same file."""
 _MICRO = 1e6
 _MEMORY = ["worker", "time_s", *PARTS]
 _WHOLE = {"worker", "stage", "microbatch", "version", "source", "destination"}
-_Row = dict[str, Any]
-"""Of a table, by its columns."""
+_Row = dict[str, Any]  # of a table, by its columns
 
 
 def _known(name: str) -> str:
@@ -183,7 +181,6 @@ def _memory(rows: Sequence[_Row]) -> Iterator[_Row]:
 
 
 def _names(trace: TraceRecord, events: Sequence[_Row]) -> Iterator[_Row]:
-    """Yield the names of the processes and of the threads that the events have."""
     for worker in range(trace.workers):
         yield _name("process", FIRST_PROCESS + worker, 0, f"worker {worker} ({trace.label})")
     slices = (event for event in events if event["ph"] == "X")

@@ -17,10 +17,7 @@ def events_of(
 ) -> pd.DataFrame:
     """Return a row for each task of the workers' own streams, the rows numbered as all tasks are.
 
-    Args:
-        schedule: finite.
-        starts, ends: [tasks], when each begins and ends.
-        size: [tasks], the bytes that each sends to other workers.
+    Each begins at ``starts``, ends at ``ends`` and sends ``size`` bytes [tasks] to other workers.
     """
     task = schedule.dependencies.columns
     frame = pd.DataFrame(
@@ -39,11 +36,9 @@ def events_of(
 
 
 def moved(tasks: Iterable[tuple[int, Task, float, float, float]]) -> pd.DataFrame:
-    """Return a row for each task of another stream; from the host and to it is from its worker.
+    """Return a row for each task of another stream, of worker, task, start, end and bytes moved.
 
-    Args:
-        tasks: each with its worker, its start, its end and the bytes that it moves; those of the
-            workers' own streams are left out.
+    From the host and to it is from its worker.
     """
     rows = []
     for worker, task, start, end, size in tasks:

@@ -28,26 +28,24 @@ class Trace(TraceRecord):
     """A table of events and what its numbers are.
 
     Attributes:
-        frame: one row an event, sorted by worker and start: worker, stage, op (the name of a
+        frame: a row an event, sorted by worker and start: worker, stage, op (the name of a
             :class:`pipekit.schedules.Op`, or RECOMPUTE), microbatch, version, start_s, end_s (in
             ``unit``, from the first task's start) and the bytes that it sent to other workers.
         label: what the times are: measured, emulated, simulated or exact.
         name: what ran, for titles.
         workers: how many workers, idle ones counted.
         unit: "s", or "slots" for a schedule that was only drawn.
-        transfers: one row a message, if they were followed, and one a task that moves data: source
+        transfers: a row a message, if they were followed, and one a task that moves data: source
             and destination (workers; of a move from or to the host its own), purpose ("activation",
             "gradient", "weights", or the op's name: "offload"), the stage that made it, microbatch,
-            start_s and end_s on the link, bytes.  An all-reduce of weights' gradients has a row for
-            each of its workers, with what that one sends.
+            start_s and end_s on the link, bytes.  An all-reduce has a row for each of its workers.
         memory: bytes over time, if they were followed.
         origin_ns: the Unix time of 0, in nanoseconds; None if nothing ran.
-        other: recorded operations that are not tasks of a schedule (:func:`pipekit.read_trace`),
-            one row each: worker, replica, stage, step, kind (its name), microbatch (-1: none),
-            start_s, end_s, moves (whether it is a communication) and group (those of one number end
-            together; -1: alone).  "send activation" and its like are the two ends of a message,
-            with the stage that made it.
-        steps: the recorded training steps, one row each: step, start_s, end_s; with them ``frame``
+        other: recorded operations that are not tasks (:func:`pipekit.read_trace`), a row each:
+            worker, replica, stage, step, kind (its name), microbatch (-1: none), start_s, end_s,
+            moves (whether it communicates) and group (those of one number end together; -1: alone).
+            "send activation" and its like are the two ends of a message.
+        steps: the recorded training steps, a row each: step, start_s, end_s; with them ``frame``
             has a column ``step``, and a column ``replica`` if several pipelines train together.
         notes: what reading a file left out or estimated, in sentences.
         chunks: parts of a sequence that each microbatch consists of; ``microbatch`` counts them.
@@ -65,11 +63,9 @@ class Trace(TraceRecord):
 
         Args:
             schedule: finite, or without end.
-            durations: slots of each op; by default a backward takes two, whole or in its two parts,
-                and an update none.
+            durations: slots of each op; by default a whole backward takes two, and an update none.
             overlap: of tasks that run together; see :func:`pipekit.schedules.slots`.
-            batches: how many; None: all of a finite schedule, and of one without end as many as
-                fill the pipeline (:meth:`pipekit.schedules.Schedule.excerpt`).
+            batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
         Raises:
             ScheduleError: the workers would wait for one another for ever.
@@ -93,10 +89,7 @@ class Trace(TraceRecord):
 
     @property
     def makespan_s(self) -> float:
-        """Time from the first task's start to the last one's end, in ``unit``.
-
-        Tasks beside the workers' own count, too: a batch that begins with a gather begins there.
-        """
+        """Time from the first task's start to the last one's end, in ``unit``; a gather's, too."""
         begin, end = self.span_s
         return end - begin
 
@@ -112,10 +105,9 @@ class Trace(TraceRecord):
 
     @property
     def bubble(self) -> float:
-        """The bubble of the makespan: the share of all workers' time in which they compute nothing.
+        """The share of all workers' time in which they compute nothing; see also :meth:`bubbles`.
 
-        Waits and sends are included.  For GPipe in equal slots this is (K-1)/(T+K-1) (GPipe,
-        section 3.2).  See :meth:`bubbles` for the others.
+        For GPipe in equal slots it is (K-1)/(T+K-1) (GPipe, section 3.2).
         """
         total = self.makespan_s * self.workers
         busy = float((self.frame["end_s"] - self.frame["start_s"]).sum())
@@ -142,11 +134,9 @@ class Trace(TraceRecord):
 
         Args:
             op: the name of a :class:`pipekit.schedules.Op`, or RECOMPUTE.
-            stage: only its events; on stage 0 a microbatch's backward ends when it leaves the
-                pipeline.
+            stage: only its events.
             worker: only its events.
-            group: so many consecutive microbatches, say those of a batch, end together, with the
-                last of them.
+            group: so many consecutive microbatches, say those of a batch, end with their last one.
         """
         events = self.frame[self.frame["op"] == op]
         for column, number in ("stage", stage), ("worker", worker):
@@ -160,10 +150,9 @@ class Trace(TraceRecord):
         - ``makespan``: of the time from the run's first task to its last (:attr:`bubble`), which
           is what a single batch costs;
         - ``span``: of the time from a worker's own first event to its own last, which is what the
-          zero-bubble papers count: workers that begin one after the other may end so, too;
+          zero-bubble papers count;
         - ``steady``: of the time from the end of a worker's first update to the end of its last
-          one before its last forward: what remains in the long run, where a batch begins before
-          the one before it has left the pipeline.
+          one before its last forward: what remains in the long run.
 
         Returns:
             A row a worker (0, 1, ...) and a row "all", a column each; NaN where there is no such
@@ -174,33 +163,24 @@ class Trace(TraceRecord):
     def breakdown(self) -> pd.DataFrame:
         """Return what all workers' time went into, in percent, as in GPipe's Figure 4.
 
-        Seconds that a worker computes are counted as they are:
+        Seconds that a worker computes are counted as they are: ``computation`` (forwards and
+        backwards), ``recompute`` and ``update``.  Idle seconds are sorted by what removes them:
+        events are replayed in their order, each as soon as its worker is free and its data
+        computed, with one cause less each time; what the run gets shorter by is lost to that cause:
 
-        - ``computation``: forwards and backwards, whole or in parts;
-        - ``recompute``: forwards run again;
-        - ``update``: weight updates.
-
-        Idle seconds are sorted by what removes them.  The trace's own events are replayed in their
-        order, each as soon as its worker is free and its data computed, with one cause of idleness
-        less each time; what the run gets shorter by is lost to that cause on every worker:
-
-        - ``communication``: tasks no longer begin late after another worker's task that they need
-          has ended, waiting for its message (or for the sum of replicas' gradients);
+        - ``communication``: tasks no longer wait for messages, or sums, that are computed;
         - ``other``: nor does any other task begin late (set-up, the engine's own time), and all
           of a worker's events of one stage and op take their mean time;
-        - ``imbalance``: the workers that have an op take equally long for all of it together, so
-          that all stages take the mean time, or as many times that as they have replicas;
-        - ``bubble``: the rest, what the table leaves idle with balanced stages: mostly its fill and
-          drain.  For GPipe that is (K-1)/(T+K-1) of a balanced run's time (GPipe, section 3.2), if
-          nothing is recomputed early and updates take no time.  A worker without any event has
-          nothing else; and where balance would not make the run shorter, all of this is bubble.
+        - ``imbalance``: the workers that have an op take equally long for all of it together;
+        - ``bubble``: the rest, what the table leaves idle with balanced stages.  For GPipe that is
+          (K-1)/(T+K-1) (GPipe, section 3.2), if nothing is recomputed early and updates take no
+          time.  Where balance would not make the run shorter, all of this is bubble.
 
-        ``imbalance`` and ``bubble`` of the whole run are split among the workers in proportion to
-        their idle time, since a wait may be any stage's doing.
+        ``imbalance`` and ``bubble`` are split among the workers in proportion to their idle time,
+        since a wait may be any stage's doing.
 
         Returns:
-            A row a worker (0, 1, ...) and a row "all", a column a category.  Every row sums to 100
-            and no number is negative.
+            A row a worker (0, 1, ...) and a row "all", a column a category; each row sums to 100.
 
         Raises:
             ValueError: no event takes any time.
@@ -214,11 +194,10 @@ class Trace(TraceRecord):
         A gap before a worker's first event is ``warm-up``, one after its last ``drain``.  Another
         gap lasts until what the next event needs is computed, and is named by that: an
         ``activation``, a ``gradient``, or the passes that an update sums (``sum``).  What is left
-        until the event begins is a ``transfer`` if that was computed by another worker or comes by
-        a task beside it, as a load or a gather of weights does (for an update still the ``sum``),
-        and ``other`` if the worker had all that it needs.  An update
-        that no stage makes before all have computed their gradients (:class:`Pipeline`'s
-        ``clip_norm`` and ``loss_scale``, and shared weights) waits for these: a ``global stop``.
+        until the event begins is a ``transfer`` if that comes from another worker or by a task
+        beside it (for an update still the ``sum``), and ``other`` if the worker had all that it
+        needs.  An update that no stage makes before all have computed their gradients (clipped,
+        scaled or shared ones) waits for these: a ``global stop``.
 
         Returns:
             Columns: worker; start_s, end_s (in ``unit``); cause (a value of
@@ -237,10 +216,7 @@ class Trace(TraceRecord):
         """Return what each event waited for, as rows of ``frame``: why it did not begin sooner.
 
         That is what ended last of its worker's event before it and those whose output it needs; -1
-        where there is none.  Followed from the last event, it is :meth:`critical_path`.
-
-        Raises:
-            ScheduleError: as for :meth:`gaps`.
+        where there is none.  ScheduleError: as for :meth:`gaps`.
         """
         waited = np.full(len(self.frame), NOTHING, np.int32)
         if len(waited):
@@ -251,15 +227,8 @@ class Trace(TraceRecord):
     def critical_path(self) -> pd.DataFrame:
         """Return the events that the makespan hangs on, from the run's beginning to its end.
 
-        It ends with the event that ends last; before each event stands the one that it waited for:
-        of its worker's event before it and those whose output it needs, that which ended last.
-
-        Returns:
-            The columns of ``frame``, and waited_s: how long after that one's end it began (in
-            ``unit``), say for a transfer.
-
-        Raises:
-            ScheduleError: as for :meth:`gaps`.
+        Before each event stands the one that it waited for (:meth:`waited_for`).  The columns are
+        those of ``frame``, and waited_s: how long after that one's end it began, in ``unit``.
         """
         if self.frame.empty:
             return self.frame.assign(waited_s=[])
@@ -267,7 +236,6 @@ class Trace(TraceRecord):
 
     @cached_property
     def _graph(self) -> EventGraph:
-        """What needs what, which takes longer to find than all that is asked of it."""
         return event_graph(self.frame)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
@@ -284,11 +252,9 @@ class Trace(TraceRecord):
         """Write the trace as Chrome's trace events, for Perfetto (ui.perfetto.dev) and others.
 
         Every worker is a process, with a thread that computes and, if messages were followed,
-        threads that send and receive, and an arrow from each send to its receive.  Times are
-        microseconds from the first task; a slot of a drawn schedule is a second.
-
-        ``torch.profiler`` counts microseconds from a Unix time that stands in its file, and a run's
-        trace knows its own (``origin_ns``), so that both can be laid over each other::
+        threads that send and receive, with an arrow for each message.  Times are microseconds from
+        the first task; a slot of a drawn schedule is a second.  A file of ``torch.profiler`` can be
+        laid over a run's trace::
 
             with torch.profiler.profile() as profiler:
                 run = pipeline.train(batches)
@@ -298,12 +264,10 @@ class Trace(TraceRecord):
         Args:
             path: a .json file; its folder is made if it is missing.
             provenance: a JSON-able record to keep in the file, say ``run.provenance``.
-            torch_profiles: files of torch.profiler's whose events to add on this trace's clock, one
-                of each process that was profiled.
+            torch_profiles: files of torch.profiler, one of each process that was profiled.
 
         Raises:
-            ValueError: a number is not finite; or a profile is none, or this trace is not a run's,
-                so that it has no place in time.
+            ValueError: a number is not finite; or a profile is none, or this trace is not a run's.
         """
         perfetto.write(self, path, provenance, torch_profiles)
 

@@ -82,15 +82,9 @@ def test_a_stream_may_be_current_in_one_thread_after_another() -> None:
     assert devices.current_stream(here[0]) != stream
 
 
-def test_the_allocators_peak_on_an_accelerator() -> None:
-    here = devices.accelerators()
-    device = here[0]
-    devices.reset_peak_bytes(device)
-    before = devices.peak_bytes(device)
-    x = torch.empty(2**22, device=device)
-    assert before is not None
-    assert devices.peak_bytes(device) == before + x.nbytes
-    assert devices.memory_bytes(device) > x.nbytes
+def test_an_accelerator_has_memory_and_a_name() -> None:
+    device = devices.accelerators()[0]
+    assert devices.memory_bytes(device) > 2**22
     assert devices.name_of(device)
 
 

@@ -2,11 +2,10 @@
 
     checkpoints/batch-00000020-9f2c41d0/stage0.worker0.of3.6d1b3c5f8a90e2d4.pt
 
-20 is the number of batches trained on.  ``9f2c41d0`` names the attempt and changes at each
-resumption, so that files from before and after never make one checkpoint.  A checkpoint is complete
-when the files of all workers (here 3) are there.  A file's name ends with the first digits of its
-SHA-256, as torch.hub's do, so that one rename makes file and checksum; weights or a loss that are
-not finite are named as well: ``.nonfinite.pt``.
+20 batches were trained on.  ``9f2c41d0`` names the attempt, which changes at each resumption.  The
+checkpoint is complete when all 3 files are there.  A file's name ends with the first digits of its
+SHA-256, so that one rename makes file and checksum, and with ``.nonfinite.pt`` where weights or the
+last loss are not finite.
 """
 
 import hashlib
@@ -26,12 +25,10 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from pipekit.engine.calls import deferred_interrupts
+from pipekit.engine.config import CheckpointConfig
 from pipekit.writing import sync
 
 FORMAT = 2
-KEPT = 2
-"""Complete checkpoints that stay: the newest, and one in case that it is damaged."""
-
 _FOLDER = re.compile(r"batch-(\d{8,})-[0-9a-f]+")
 _FILE = re.compile(r"stage(\d+)\.worker(\d+)\.of(\d+)\.([0-9a-f]{16})(\.nonfinite)?\.pt")
 
@@ -50,28 +47,18 @@ class PartFile(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Whether the file still is what was written."""
         with _named(self.path), self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest().startswith(self.digest)
 
 
-def write(
-    folder: Path,
-    batches: int,
-    attempt: str,
-    parts: int,
-    content: Content,
-    *,
-    finite: bool = True,
-    keep: int = KEPT,
-) -> None:
+def write(config: CheckpointConfig, batches: int, content: Content, finite: bool = True) -> None:
     """Write a worker's part of a checkpoint, and delete checkpoints that are no longer needed.
 
-    Raises:
-        TypeError: the content holds an object that could not be loaded safely.
-        OSError: it cannot be written; the message names where, and nothing is left of it.
+    A TypeError says that the content could not be loaded safely, an OSError where it cannot be
+    written; then nothing is left of it.
     """
-    home = folder / f"batch-{batches:08d}-{attempt}"
+    folder, attempt = config.folder, config.about["attempt"]
+    home = folder / f"batch-{config.about['batches'] + batches:08d}-{attempt}"
     home.mkdir(parents=True, exist_ok=True)
     file = tempfile.NamedTemporaryFile(dir=home, suffix=".tmp", delete=False)  # noqa: SIM115
     temporary, hashing = Path(file.name), _Hashing(file)
@@ -79,13 +66,14 @@ def write(
         with _named(home), file:
             hashing.save(content | {"format": FORMAT})
         _require_loadable(temporary)
-        name = f"stage{content['stage']}.worker{content['worker']}.of{parts}.{hashing.digest}"
-        temporary.replace(home / (name + (".pt" if finite else ".nonfinite.pt")))
+        who = f"stage{content['stage']}.worker{content['worker']}.of{config.parts}"
+        ending = "pt" if finite else "nonfinite.pt"
+        temporary.replace(home / f"{who}.{hashing.digest}.{ending}")
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync(home)
-    _prune(folder, attempt, keep)
+    _prune(folder, attempt, config.keep)
 
 
 def try_folder(folder: Path) -> None:
@@ -168,12 +156,7 @@ def is_finite(home: Path) -> bool:
 
 
 def load(part: PartFile) -> Content:
-    """Return what was written, with its tensors on the CPU.
-
-    Raises:
-        ValueError: it was written by another version of pipekit, or not by pipekit at all.
-        OSError: it cannot be read.
-    """
+    """Return what was written, with its tensors on the CPU; a ValueError: not by this pipekit."""
     try:
         with _named(part.path):
             content: Content = torch.load(part.path, map_location="cpu", weights_only=True)
@@ -289,9 +272,8 @@ def _all(folder: Path) -> list[Path]:
 def _prune(folder: Path, attempt: str, keep: int) -> None:
     """Delete what is older than this attempt's last so many complete checkpoints.
 
-    All workers have passed these, so that nobody is still writing an older one.  Those of earlier
-    attempts do not count: this attempt may have gone back from them, as damaged ones.  The last
-    finite one stays, whosever it is: a batch that spoils the weights must not spoil them all.
+    All workers have passed these.  Those of earlier attempts do not count: this one may have gone
+    back from them, as damaged ones.  The last finite one stays, whosever it is.
     """
     homes = _all(folder)
     complete = [home for home in homes if is_complete(home)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Protocol, TypeVar
+from typing import Any
 
 import torch
 
@@ -19,19 +19,14 @@ from pipekit.engine.config import CheckpointConfig, Start
 from pipekit.engine.options import Checkpoints
 from pipekit.schedules.lowering.boundaries import boundaries
 
-T = TypeVar("T")
-
-
-class Agree(Protocol):
-    """Calls a function in one of the processes that train together; all get what it returns."""
-
-    def __call__(self, function: Callable[[], T]) -> T: ...
-
 
 class CheckpointFolder:
-    """The folder of a training, all checkpoints in which are its own."""
+    """The folder of a training, all checkpoints in which are its own.
 
-    def __init__(self, agree: Agree) -> None:
+    ``agree`` calls a function in one of the processes that train together, and all get its result.
+    """
+
+    def __init__(self, agree: Callable[[Callable[[], Any]], Any]) -> None:
         self._agree = agree
         self._folder: Path | None = None
         self._attempt, self._training = "", ""
@@ -40,7 +35,6 @@ class CheckpointFolder:
         self._rng = torch.get_rng_state()
 
     def resume(self, folder: Path) -> ResumePoint | None:
-        """Go back to the newest sound checkpoint in a folder, and return it, if there is one."""
         home = self._agree(lambda: checkpoints.newest(folder))
         self._take(folder)
         if home is None:
@@ -88,14 +82,10 @@ class CheckpointFolder:
             self._lock.give_back()
 
     def config(
-        self,
-        folder: Path,
-        asked: Checkpoints,
-        start: Start,
-        position: Position,
-        balance: Sequence[int],
+        self, asked: Checkpoints, start: Start, position: Position, balance: Sequence[int]
     ) -> CheckpointConfig:
-        """Return what the workers of a run have to know to write checkpoints."""
+        """Return what the workers have to know to write checkpoints to the claimed folder."""
+        assert self._folder
         about = {
             "runs": position.runs,
             "batches": position.batches + start.offset,
@@ -110,7 +100,7 @@ class CheckpointFolder:
         parts = sum(map(len, start.schedule.stage_workers))
         cuts = boundaries(start.schedule, asked.every)
         ends = boundaries(start.schedule, every=1)
-        return CheckpointConfig(folder, self._attempt, about, parts, cuts, asked.keep, ends)
+        return CheckpointConfig(self._folder, about, parts, cuts, asked.keep, ends)
 
     def _take(self, folder: Path) -> None:
         self._folder = folder
@@ -119,22 +109,14 @@ class CheckpointFolder:
 
 
 class FolderLock:
-    """A lock on a folder, which ends with the process that holds it, whatever ends that.
-
-    Where a file system has no locks, there is none.
-    """
+    """A lock on a folder, which ends with its process; none where a file system has no locks."""
 
     def __init__(self) -> None:
         self._file: int | None = None
         self._path = Path()
 
     def take(self, folder: Path) -> str | None:
-        """Take the lock of a folder; return who has it, if it is somebody else's.
-
-        Raises:
-            OSError: the lock's file cannot be opened; the message names it.
-            ValueError: it is something else than a file.
-        """
+        """Take the lock of a folder; return who has it, if it is somebody else's."""
         with deferred_interrupts():  # whatever is open is known when one comes
             return self._take(folder / ".lock")
 
@@ -164,7 +146,6 @@ class FolderLock:
         return None
 
     def give_back(self) -> None:
-        """Let go of the lock, if it is held."""
         if self._file is not None:
             with deferred_interrupts():  # one between the lines would leave the file open
                 self._path.unlink(missing_ok=True)

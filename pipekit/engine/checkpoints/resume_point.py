@@ -62,11 +62,7 @@ class PartContent(TypedDict):
 
 
 def read_part(part: PartFile) -> Content:
-    """Return the content of a file, if it is a part of the checkpoint in whose folder it lies.
-
-    Raises:
-        ValueError: it is not; the message names the file and what is wrong.
-    """
+    """Return a file's content; ValueError: it is not a part of its folder's checkpoint."""
     content = load(part)
     try:
         TypeAdapter(PartContent).validate_python(content, strict=True)
@@ -106,7 +102,7 @@ def require_alike(part: PartFile, about: dict[str, Any], others: dict[str, Any])
 
 
 class Position(NamedTuple):
-    """How far a training has come: whole runs, and the batches and microbatches of these."""
+    """How far a training has come: whole runs, and their batches and microbatches."""
 
     runs: int = 0
     batches: int = 0
@@ -118,7 +114,6 @@ class ResumePoint:
     """What a checkpoint says.
 
     Attributes:
-        checkpoint: where it lies.
         about: what is common to its parts.
         boundary: after which it was written.
         stages: for each stage the part of its first worker, less the older weights, with the
@@ -163,16 +158,11 @@ class ResumePoint:
 
     @property
     def position(self) -> Position:
-        """Where the interrupted run began."""
         batches = self.about["batches"] - self.about["offset"]
         return Position(self.about["runs"], batches, self.about["microbatches"])
 
     def load_into(self, modules: Sequence[nn.Module]) -> None:
-        """Give layers, whichever each module has, what was saved of them, once.
-
-        Raises:
-            ValueError: they are not those of the saved model.
-        """
+        """Give modules' layers what was saved, once; ValueError: they are of another model."""
         saved = {
             name: tensor
             for stage in self.stages
@@ -213,8 +203,8 @@ class ResumePoint:
     def state_for(self, config: StageConfig) -> dict[str, Any]:
         """Return what a stage's optimizer and scheduler go on from.
 
-        The optimizer's state goes with the parameters, wherever stages begin and end now; the rest
-        is taken from the saved stage that had most of the stage's layers to begin with.
+        The optimizer's state goes with the parameters; the rest is of the saved stage that had most
+        of the stage's layers.
         """
         optimizers = [stage["state"]["optimizer"] or {} for stage in self.stages]
         part = config.passes.part
@@ -241,13 +231,10 @@ class ResumePoint:
     def start(
         self, batches: int, schedule_for: Callable[[int], Schedule], balance: Sequence[int] | None
     ) -> Start:
-        """Return where the run is taken up.
+        """Return where the run is taken up: after the boundary.
 
-        With the saved run's table: after the boundary, with the pipeline as full as it was.  With
-        another one: after the boundary, with an empty pipeline and the newest weights.
-
-        Raises:
-            ValueError: the run has fewer batches than have been trained on.
+        With the saved run's table the pipeline is as full as it was, with another one empty.  A
+        ValueError says that the run has fewer batches than have been trained on.
         """
         offset = self.about["offset"]
         done = offset + self.boundary.batches

@@ -1,12 +1,9 @@
 """Writes one worker's part of each checkpoint, without coordination, and restores stages from them.
 
 The table tells every worker where a batch boundary lies in its own list (PipeDream, section 4: each
-stage locally decides to dump its parameters).  At a boundary the pipeline stays full.  A part
-therefore holds, besides the newest weights, the older versions that later microbatches read, and
-running statistics from the moment when they had counted exactly the batches before the boundary.
-
-A run that is taken up again goes through its table, and computes again all microbatches after the
-boundary: the random numbers of a layer depend on the microbatch alone.
+stage locally decides to dump its parameters).  There the pipeline stays full: a part also holds the
+older versions that later microbatches read, and running statistics that have counted exactly the
+batches before.  A run that is taken up again computes all microbatches after the boundary.
 """
 
 import math
@@ -33,8 +30,6 @@ from pipekit.trees import differentiable
 
 
 class _Counted(NamedTuple):
-    """Copies of the state that forwards change: buffers, and extra states of modules, by name."""
-
     buffers: Tensors
     extra_states: dict[str, Any]
 
@@ -97,28 +92,21 @@ class CheckpointWriter(Observer):
             self._write(boundary)
 
     def end(self, worker: int) -> None:
-        """Write the last part, of a run that ends early or with its table.
-
-        For :meth:`Pipeline.resume`, a run that ends early was interrupted there.  If this worker
-        failed in a forward, its running statistics fit no boundary.
-        """
-        if self._errors:
+        """Write the last part, of a run that ends early or with its table."""
+        if self._errors:  # in a forward: its running statistics fit no boundary
             return
         microbatch = self._stop_point.microbatch
         if microbatch < self._pending[0].microbatches:
             early = (end for end in self._config.ends if end.microbatches == microbatch)
             boundary = next(early, None)
-            if boundary is None or microbatch <= self._written:
-                return
-            if not self._set_aside(boundary):
+            if boundary is None or microbatch <= self._written or not self._set_aside(boundary):
                 return
         self._write(self._pending[0])
 
     def _set_aside(self, boundary: Boundary) -> bool:
         """Make a boundary the next one, with the older versions in their slots.
 
-        Returns False if the table has overwritten one of them, as it does without stashing: then
-        the checkpoint before stays the newest complete one.
+        False: the table has overwritten one of them, as it does without stashing.
         """
         older = older_versions(self._tasks, [boundary])[0][self._index]
         slots, holds = {0: 0}, {0: 0}
@@ -159,19 +147,9 @@ class CheckpointWriter(Observer):
             "state": self._stage.state(),
             "losses": losses,
         }
-        config = self._config
-        batches = config.about["batches"] + boundary.batches
         sound = (bool(each.isfinite().all()) for each in differentiable(parameters))
         finite = math.isfinite(last) and all(sound)
-        checkpoints.write(
-            config.folder,
-            batches,
-            config.attempt,
-            config.parts,
-            content,
-            finite=finite,
-            keep=config.keep,
-        )
+        checkpoints.write(self._config, boundary.batches, content, finite)
         self._written = boundary.microbatches
         self._readers.subtract(older)
         for version in older:

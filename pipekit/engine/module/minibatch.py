@@ -175,8 +175,6 @@ class Minibatch:
                 worker = Worker(stage.view, executor.execute, transport, observers)
                 stage.with_aliases(partial(worker.execute, steps[number]))
                 states.end(number)
-                if stage.memory:
-                    stage.memory.note_peak()
 
         last = op is Op.BACKWARD or not self._keeps
         try:

@@ -61,7 +61,7 @@ class ModuleStage:
         self.view = WorkerView(number, clock.device, clock, {number: weights}, int)
         watch = runtime.watch
         self.trace = TraceRecorder(clock) if watch.trace else None
-        self.memory = MemoryTracker({number: recompute}, clock.device) if watch.memory else None
+        self.memory = MemoryTracker({number: recompute}) if watch.memory else None
         recording = filter(None, (self.trace, self.memory))
         self.observers = [*recording, *observers_of(watch.observers, number)]
         for observer in self.observers:

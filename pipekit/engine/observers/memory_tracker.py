@@ -1,8 +1,7 @@
 """What a worker holds in memory, measured: the tensors themselves are counted.
 
-Activations are counted by autograd's own hooks, which see every tensor that a backward will need,
-until their storage is really freed.  Gradients of activations and what operators use for a moment
-are not seen.
+Autograd's hooks see every tensor that a backward will need, until its storage is freed.  Gradients
+of activations and what operators use for a moment are not seen.
 """
 
 import time
@@ -13,12 +12,10 @@ from itertools import chain
 from typing import Any, NamedTuple
 from weakref import finalize
 
-import torch
 from torch import Tensor, UntypedStorage
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
-from pipekit.devices import peak_bytes, reset_peak_bytes
 from pipekit.engine.observers.observer import Observer, StageWeights, WorkerView
 from pipekit.layers.saved_tensors import saving
 from pipekit.plans import Recompute
@@ -35,9 +32,6 @@ class HeldBytes(NamedTuple):
     optimizer: int
     activations: int
     recompute: int
-
-    def __add__(self, other: "HeldBytes") -> "HeldBytes":  # type: ignore[override]
-        return HeldBytes(*map(sum, zip(self, other, strict=True)))
 
 
 NOTHING = HeldBytes(0, 0, 0, 0, 0)
@@ -67,8 +61,6 @@ class StageMemory:
         self._second: defaultdict[int, _Storages] = defaultdict(dict)
 
     def follow(self, microbatch: int, again: bool = False) -> AbstractContextManager[None]:
-        """Return a context in which a forward of ``microbatch`` runs."""
-
         def pack(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
             self._count(microbatch, again, storage, storage.nbytes())
@@ -97,12 +89,10 @@ class StageMemory:
         self._changed()
 
     def stop(self) -> None:
-        """Follow no more."""
         for hook in self._hooks:
             hook.remove()
 
     def now(self) -> HeldBytes:
-        """Return what is held."""
         return HeldBytes(
             self._weight_bytes,
             sum(gradient.nbytes for gradient in self._weights.all_gradients()),
@@ -127,16 +117,13 @@ class StageMemory:
 class MemoryTracker(Observer):
     """Follows what one worker holds, of all its stages.
 
-    Forwards that are recomputed keep nothing but their inputs.  After every change, ``samples`` has
-    when (in seconds of ``time.perf_counter()``) and what was held; ``lent`` has when a partner
-    began to hold more of its activations, or less, the partner, and the bytes.
-    ``allocated_bytes`` is the peak of the device's allocator, once it was noted.
+    Attributes:
+        samples: after every change when (``time.perf_counter()``) and what was held.
+        lent: when a partner began to hold more of its activations, or less; which; the bytes.
     """
 
-    def __init__(self, recompute: Mapping[int, Recompute], device: torch.device) -> None:
-        self._recompute, self._device = recompute, device
-        self.allocated_bytes: int | None = None
-        reset_peak_bytes(device)
+    def __init__(self, recompute: Mapping[int, Recompute]) -> None:
+        self._recompute = recompute
         self._stages: dict[int, StageMemory] = {}
         self._following: AbstractContextManager[None] | None = None
         self._waiting_bytes: Callable[[], int] = int
@@ -183,28 +170,22 @@ class MemoryTracker(Observer):
             self.lent.append((when, op.peer, size if op.leaves else -size))
 
     def held_bytes(self) -> int:
-        """Return how many bytes are held now."""
         return sum(self.samples[-1][1])
 
-    def note_peak(self) -> None:
-        """Note what the device's allocator had given out at most."""
-        self.allocated_bytes = peak_bytes(self._device)
-
     def close(self, worker: int) -> None:
-        if self._following:
-            self._unfollow()
+        self._unfollow()
         for stage in self._stages.values():
             stage.stop()
 
     def _unfollow(self) -> None:
-        assert self._following
-        self._following.__exit__(None, None, None)
-        self._following = None
+        if self._following:
+            self._following.__exit__(None, None, None)
+            self._following = None
 
     def _look(self) -> None:
-        held = sum((stage.now() for stage in self._stages.values()), NOTHING)
         waiting = NOTHING._replace(gradients=self._waiting_bytes())
-        self.samples.append((time.perf_counter(), held + waiting))
+        parts = zip(waiting, *(stage.now() for stage in self._stages.values()), strict=True)
+        self.samples.append((time.perf_counter(), HeldBytes(*map(sum, parts))))
 
 
 _Storages = dict[StorageWeakRef, int]

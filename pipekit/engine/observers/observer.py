@@ -15,26 +15,23 @@ from pipekit.trees import Tree
 
 
 class StageWeights(Protocol):
-    """The weights of a stage, in one version or several.
-
-    Attributes:
-        modules: the layers, once for each version.
-        parameters: the tensors that gradients come to, for each version.
-        optimizer: what updates them, if it is known.
-        kept_bytes: of what a mitigation of stale weights keeps of them besides.
-    """
+    """The weights of a stage, in one version or several."""
 
     @property
-    def modules(self) -> Sequence[nn.Module]: ...
+    def modules(self) -> Sequence[nn.Module]:
+        """The layers, once for each version."""
 
     @property
-    def parameters(self) -> Sequence[Sequence[Tensor]]: ...
+    def parameters(self) -> Sequence[Sequence[Tensor]]:
+        """The tensors that gradients come to, for each version."""
 
     @property
-    def optimizer(self) -> Optimizer | None: ...
+    def optimizer(self) -> Optimizer | None:
+        """What updates them, if it is known."""
 
     @property
-    def kept_bytes(self) -> int: ...
+    def kept_bytes(self) -> int:
+        """Of what a mitigation of stale weights keeps besides."""
 
     def all_gradients(self) -> Iterable[Tensor]:
         """Return every gradient that is in memory."""
@@ -46,11 +43,10 @@ class WorkerView(NamedTuple):
     Attributes:
         number: which one it is.
         device: where it computes.
-        clock: of the device; its marks cost nothing but on an accelerator an event each.
+        clock: of the device.
         weights: of each of its stages, by the stage's index; empty in inference.
-        waiting_bytes: returns the bytes of gradients that are being summed with other workers, or
-            have been and wait for their update; with those of the copies that are kept until an
-            update is validated.
+        waiting_bytes: returns the bytes of gradients that are being summed or wait for their
+            update, and of the copies that are kept until an update is validated.
     """
 
     number: int
@@ -63,10 +59,9 @@ class WorkerView(NamedTuple):
 class Observer:
     """Watches the workers of a run; every method does nothing unless a subclass says otherwise.
 
-    A worker calls the methods in its own thread (:meth:`part_sent` of stages with replicas in the
-    thread that sums their gradients), in the order below, each with its number, so that one
-    observer may watch all workers of a process.  Arguments may be read and not changed.  A method
-    that is not overridden costs nothing.
+    A worker calls the methods in its own thread (:meth:`part_sent` in the one that sums gradients),
+    in the order below, with its number, so that one observer may watch all workers of a process.
+    Arguments may be read and not changed.  A method that is not overridden costs nothing.
     """
 
     def begin(self, worker: WorkerView) -> None:
@@ -96,10 +91,9 @@ class Observer:
         """
 
     def before_move(self, worker: int, step: Step) -> None:
-        """A ``worker`` begins to move a microbatch's activations away, or back.
+        """A ``worker`` begins to move a microbatch's activations away or back (its ``step``'s op).
 
-        The op of the ``step`` says which.  On an accelerator this and :meth:`moved` are called in
-        the stream that moves them, of which marks of the worker's clock are then points.
+        On an accelerator this and :meth:`moved` are called in the stream that moves them.
         """
 
     def moved(self, worker: int, step: Step, memory: Sequence[Tensor]) -> None:
@@ -120,23 +114,19 @@ class Observer:
         """A ``worker`` is done with a ``step``, and all that it sends is on its way."""
 
     def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
-        """A ``worker`` is about to send a ``receiver`` a part of a sum of gradients.
+        """A ``worker`` is about to send a ``receiver`` a part of a sum of gradients, or its result.
 
-        The ``key`` names the sum, and says whether the part is still to be summed or is the sum;
-        the tensors of ``part`` are views of the whole bucket.
+        The ``key`` says which; the tensors of ``part`` are views of the whole bucket.
         """
 
     def values_summed(self, worker: int, update: int, values: Tensor) -> None:
-        """A few numbers are about to be summed over all workers, to decide on an update.
-
-        A ``worker`` gives ``values`` [numbers] for this ``update``, counted from 1.
-        """
+        """A ``worker`` gives ``values`` [numbers] to decide with all others on an ``update``."""
 
     def update_decided(self, worker: int, update: int, norm: Tensor | None) -> None:
-        """All stages have agreed on an update: where gradients are clipped, or losses scaled.
+        """All stages have agreed on an ``update`` (from 1), of which a ``worker`` hears.
 
-        A ``worker`` hears of the ``update``, counted from 1, and the ``norm`` [] of the whole
-        model's gradient before it is clipped; None if it is not, or the update is skipped.
+        The ``norm`` [] is that of the whole model's gradient before it is clipped; None: it is not,
+        or the update is skipped.
         """
 
     def end(self, worker: int) -> None:
@@ -160,10 +150,7 @@ def observers_of(watchers: Watchers, worker: int) -> list[Observer]:
 def listeners(
     observers: Iterable[Observer], method: Callable[..., None], worker: int | WorkerView
 ) -> list[Callable[..., Any]]:
-    """Return the calls for one kind of event on a worker, say ``Observer.sent``.
-
-    Observers that do not override the method are left out.
-    """
+    """Return the calls for one kind of event on a worker, of the observers that override it."""
     name = method.__name__
     return [
         partial(getattr(observer, name), worker)

@@ -74,34 +74,25 @@ class TraceRecorder(Observer):
 class WorkerRecord:
     """What one worker recorded, with times in seconds on its host's monotonic clock.
 
-    Attributes:
-        events: what it did, if that was traced.
-        memory: (when, what it held), if that was followed.
-        lent: (when, the partner, bytes) as a partner began to hold more of its activations.
-        allocated_bytes: what its GPU's allocator had given out at most, likewise; None on a CPU.
+    All but its events are those of :class:`.MemoryTracker`, if memory was followed.
     """
 
     events: list[Event] = field(default_factory=list)
     memory: list[tuple[float, HeldBytes]] = field(default_factory=list)
     lent: list[tuple[float, int, int]] = field(default_factory=list)
-    allocated_bytes: int | None = None
 
     def later(self, seconds: float) -> "WorkerRecord":
-        """Return a record of the same so much later."""
         return WorkerRecord(
             [e._replace(start=e.start + seconds, end=e.end + seconds) for e in self.events],
             [(when + seconds, held) for when, held in self.memory],
             [(when + seconds, peer, size) for when, peer, size in self.lent],
-            self.allocated_bytes,
         )
 
 
 def recorded(trace: TraceRecorder | None, memory: MemoryTracker | None) -> WorkerRecord:
     """Return what these have recorded so far of a worker's events and memory."""
     events = trace.events() if trace else []
-    if memory is None:
-        return WorkerRecord(events)
-    return WorkerRecord(events, memory.samples, memory.lent, memory.allocated_bytes)
+    return WorkerRecord(events, memory.samples, memory.lent) if memory else WorkerRecord(events)
 
 
 def as_trace(records: Sequence[WorkerRecord], name: str, label: str = "measured") -> Trace:
@@ -120,16 +111,13 @@ def as_trace(records: Sequence[WorkerRecord], name: str, label: str = "measured"
     held = [
         (w, when - origin, *parts) for w in range(len(records)) for when, parts in _held(records, w)
     ]
-    allocated = {
-        w: one.allocated_bytes for w, one in enumerate(records) if one.allocated_bytes is not None
-    }
     return Trace(
         frame[~is_beside].reset_index(drop=True) if len(beside) else frame,
         label,
         name,
         len(records),
         transfers=beside if len(beside) else None,
-        memory=Memory(table(held, _HELD), label, allocated) if held else None,
+        memory=Memory(table(held, _HELD), label) if held else None,
         origin_ns=unix_ns(origin) if begins else None,
     )
 

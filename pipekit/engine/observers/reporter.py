@@ -25,11 +25,7 @@ class LossKnown(NamedTuple):
 
 
 class UpdateMade(NamedTuple):
-    """The last stage has made an update, of some batches of the run's table.
-
-    The norm is that of the whole model's gradient before clipping, or None; ``held_bytes`` by the
-    worker after the update is None if they are not counted.
-    """
+    """The last stage has made an update, of some batches of the run's table; see BatchDone."""
 
     batches: range
     learning_rates: tuple[float, ...]
@@ -43,8 +39,7 @@ Listener = Callable[[LossKnown | UpdateMade], None]
 class Reporter(Observer):
     """Tells of the losses and updates of a worker with the last stage, each kind in order.
 
-    An accelerator computes while its worker goes on: then ``tell`` is called when the worker has
-    next computed something of its kind.
+    What an accelerator has still to compute is told of after a later task.
     """
 
     def __init__(
@@ -124,8 +119,7 @@ class BatchDone(NamedTuple):
 OnBatch = Callable[[BatchDone], object]
 """Is told of a batch; True stops the run."""
 
-_TOLD = -1
-"""In place of the microbatches of a batch whose losses are still to come."""
+_TOLD = -1  # in place of the microbatches of a batch whose losses are still to come
 
 
 class LossBar:
@@ -148,9 +142,7 @@ class LossBar:
         self._rows_told = 0
         self._updates: dict[int, UpdateMade] = {}  # of each batch, until its loss is known as well
         # One that is not shown takes tqdm a quarter of a millisecond.
-        self._bar = None
-        if shown:
-            self._bar = progress_bar(total=source.total, initial=done, unit="batch")
+        self._bar = progress_bar(total=source.total, initial=done, unit="batch") if shown else None
 
     def add(self, news: LossKnown | UpdateMade) -> None:
         """Count a microbatch's part of its batch's loss, or the batches of an update."""
@@ -197,7 +189,6 @@ class LossBar:
                 self._stop(error)
 
     def close(self) -> None:
-        """Take the bar away."""
         if self._bar is not None:
             self._bar.close()
 

@@ -91,11 +91,10 @@ class Runs:
                 deque(source, maxlen=0)  # whoever makes them may draw random numbers
             else:
                 config = None
-                if folder and written:
+                if written:
                     balance = self._model.balance
                     assert balance is not None
-                    about = folder, written, start, self._position, balance
-                    config = self._checkpoints.config(*about)
+                    config = self._checkpoints.config(written, start, self._position, balance)
                 with interrupts(stop_early) as interrupted:
                     reports = self._train(start, source, watch, on_batch, config)
             end = min(map(attrgetter("end"), reports), default=sys.maxsize)

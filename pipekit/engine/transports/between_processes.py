@@ -1,12 +1,8 @@
 """Processes under torchrun: whether they read the same data, and what they tell of a failure.
 
-Each reads all batches itself.  The first stage takes a batch's input in one process, the last stage
-its target in another.  So checksums are compared, at the first batch and then every few, of each
-batch so far: of its rows, and of all that the loss gets beside the model's input, which in each
-process may be augmented otherwise.
-
-Processes tell one another of these, and of a failure, through torchrun's store; torchrun hears of a
-failure through its file of errors, and the user in few lines.
+Each reads all batches itself; the first stage takes a batch's input in one process, the last stage
+its target in another.  So processes compare checksums through torchrun's store: of a batch's rows,
+and of all that the loss gets beside the model's input, which may be augmented in each its own way.
 """
 
 import json
@@ -34,12 +30,8 @@ from pipekit.engine.feed import End
 from pipekit.engine.transport import Aborted
 from pipekit.trees import leaves
 
-EVERY = 8
-"""Batches after which checksums are compared; those of the first batch are at once."""
-
-LOOKED_AT = 8
-"""Elements of each row of which a checksum is made, at its beginning and in its middle."""
-
+EVERY = 8  # batches after which checksums are compared; those of the first batch are at once
+LOOKED_AT = 8  # elements of a row, at its beginning and in its middle, that a checksum is made of
 GRACE_S = 3.0  # for the cause to arrive after its consequences
 _AT, _ENDED, _FAILED = "at", "ended", "failed"
 _LIBRARIES = str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)
@@ -69,11 +61,7 @@ class Checksums(NamedTuple):
 
 
 class Noticeboard:
-    """The notes of all workers of a run, as one of them sees them.
-
-    Attributes:
-        count: batches that were read here.
-    """
+    """The notes of all workers of a run, as one sees them, which has read ``count`` batches."""
 
     def __init__(self, run: int, worker: int, workers: int) -> None:
         self._store = PrefixStore(f"pipekit run {run}", _get_default_store())
@@ -86,9 +74,9 @@ class Noticeboard:
         batches: Iterable[Batch | End],
         reading: Callable[[], AbstractContextManager[object]],
     ) -> Iterator[Batch | End]:
-        """Yield this process's batches; ``reading`` is entered while one is read.
+        """Yield this process's batches, or raise ValueError if another one reads other batches.
 
-        Raises ValueError if another process has read another batch.
+        ``reading`` is entered while one is read.
         """
         batches = iter(batches)
         while True:
@@ -120,7 +108,6 @@ class Noticeboard:
             self.latest.require_same(Checksums(*json.loads(first)))
 
     def failed(self, error: BaseException) -> None:
-        """Note what has ended the run here."""
         self._put(_FAILED, in_one_line(error))
 
     def cause(self) -> str:
@@ -133,7 +120,7 @@ class Noticeboard:
         return "another worker's process has ended without a word; torchrun says below how"
 
     def look(self, lines: Sequence[str] | None) -> None:
-        """Note what this worker is at while it gets no further; None: it does.
+        """Note what this worker is at while it gets no further (None: it does).
 
         Raises ValueError if another's data have ended before a batch that was read here.
         """
@@ -217,8 +204,10 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obje
 
 
 def telling(hook: Hook) -> Hook:
-    """Return a hook for errors that nobody catches: one line for what another process has caused,
-    else the traceback without most lines of torch and pipekit.
+    """Return a hook for errors that nobody catches.
+
+    It prints a line for what another process has caused, else the traceback without most lines of
+    torch and pipekit.
     """
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -1,9 +1,9 @@
 """Messages over torch.distributed: between GPUs by NCCL, under torchrun between CPUs by gloo.
 
-The table tells which messages come from whom in which order, so receives are posted ahead and need
-no tags.  A message's form (shapes, types, strides) follows from the shapes of its microbatch's
-input; it is sent once for each of these on each link, before the first message that has it, and is
-unpickled: like all objects that torch.distributed sends, it must come from whom one trusts.
+The table tells which messages come from whom in which order, so that receives are posted ahead and
+need no tags.  A message's form (shapes, types, strides) follows from the shapes of its microbatch's
+input, and is sent once for each of these on each link, before the first message that has it.  It is
+unpickled: it must come from whom one trusts.
 """
 
 import os
@@ -50,9 +50,9 @@ def wait_for(works: Iterable[Any]) -> None:
 
 @cache
 def group_of(world: object, members: tuple[int, ...], purpose: object) -> Any:
-    """Return the process group of some workers for one purpose; the same in every run.
+    """Return the process group of some workers for one purpose, the same in every run.
 
-    All processes ask for all groups of a run in one order, as PyTorch wants it.
+    All processes have to ask for all groups of a run in one order.
     """
     return dist.new_group(list(members))
 
@@ -69,9 +69,8 @@ class _Incoming:
 class DistributedTransport:
     """One process's connections; ``torch.distributed`` is initialised, rank = worker.
 
-    ``feed`` tells the shapes of each microbatch's input.  With ``read_ahead`` a batch may be read
-    only to post a receive for its messages: posted late, a slow link that is busy in the other
-    direction lets the sender know later still.
+    With ``read_ahead`` a batch may be read only to post a receive for its messages: posted late, a
+    slow link that is busy in the other direction lets the sender know later still.
     """
 
     def __init__(
@@ -116,7 +115,9 @@ class DistributedTransport:
         form = form_of(content)
         known = self._sent_forms.setdefault(self._form_key(message, destination), form)
         if known is form:
-            self._send_form(form, destination)
+            data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)
+            # Not waiting: the receiver may be sending a form to us.
+            self._start_sends([torch.tensor([len(data)]), data], destination)
         elif known != form:
             raise ValueError(
                 f"what microbatch {message.microbatch} sends to stage {message.stage} has another "
@@ -153,7 +154,8 @@ class DistributedTransport:
             self._post(source, incoming)
         message, form, tensors, works = incoming.posted.popleft()
         wait_for(works)
-        self._arrived[message] = _assembled(form, tensors)
+        strides = (layout.strides for layout in layouts(form))
+        self._arrived[message] = assemble(form, map(with_strides, tensors, strides))
         self._post(source, incoming)
 
     def _post(self, source: int, incoming: _Incoming) -> None:
@@ -190,27 +192,14 @@ class DistributedTransport:
         payload, stage, microbatch, skip = message
         return peer, payload, stage, skip, self._feed.shapes(microbatch)
 
-    def _send_form(self, form: Form, destination: int) -> None:
-        data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)
-        # Not waiting: the receiver may be sending a form to us.
-        self._start_sends([torch.tensor([len(data)]), data], destination)
-
 
 def _receive_form(source: int) -> Form:
-    size = _receive(torch.zeros(1, dtype=torch.int64), source)
-    data = _receive(torch.empty(int(size), dtype=torch.uint8), source)
-    return pickle.loads(bytes(data.tolist()))
-
-
-def _receive(tensor: Tensor, source: int) -> Tensor:
+    size = torch.zeros(1, dtype=torch.int64)
     with abort_if_broken():
-        dist.recv(tensor, source)
-    return tensor
-
-
-def _assembled(form: Form, tensors: Sequence[Tensor]) -> Tree:
-    received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
-    return assemble(form, received)
+        dist.recv(size, source)
+        data = torch.empty(int(size), dtype=torch.uint8)
+        dist.recv(data, source)
+    return pickle.loads(bytes(data.tolist()))
 
 
 def _exchange(

@@ -1,7 +1,6 @@
-"""The transport through mailboxes, one for threads and for processes of one machine.
+"""The transport of threads and of processes of one machine: each worker has a mailbox.
 
-Every worker has a mailbox, from which it takes messages by name, in any order.  The names of all
-kinds of messages are made here.
+It takes messages from it by name, in any order.  All names are made here.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,9 +38,8 @@ def end_key(microbatch: int, run: int = 0) -> Key:
 class KeyedMailbox:
     """A mailbox whose messages arrive in any order, and are taken by name.
 
-    ``put`` puts a message into a worker's mailbox, without waiting for it to be taken; ``get``
-    waits for the next one here.  ``require_peers`` raises if another worker has failed; ``run`` is
-    the run's number, if the mailboxes are used for several.
+    ``put`` puts a message into a worker's mailbox; ``get`` waits for the next one here.
+    ``require_peers`` raises if another worker has failed; ``run`` is the run's number.
     """
 
     def __init__(
@@ -58,10 +56,9 @@ class KeyedMailbox:
         self._arrived: dict[Key, Any] = {}
 
     def wait(self, key: Key, microbatch: int = -1) -> Any:
-        """Return the content of the message of this name, once it has arrived.
+        """Return the content of a message; BeyondStop: the run ends before its microbatch.
 
-        It belongs to a microbatch, or (-1) comes wherever the run ends; raises BeyondStop if the
-        run ends before.
+        A message without one (-1) comes wherever the run ends.
         """
         arrived = self._arrived
         while key not in arrived:
@@ -78,10 +75,10 @@ class KeyedMailbox:
 
 
 class MailboxTransport:
-    """A worker's connections to the others, through mailboxes.
+    """A worker's connections to the busy ``workers``, through mailboxes.
 
-    ``workers`` are those that have anything to do; ``sums_mailbox`` is that of the thread which
-    sums gradients with the other workers of a stage; ``end`` tells all that the run ends early.
+    ``sums_mailbox`` is that of the thread which sums gradients with the other workers of a stage;
+    ``end`` tells all that the run ends early.
     """
 
     def __init__(

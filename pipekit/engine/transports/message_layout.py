@@ -9,9 +9,8 @@ from torch import Tensor
 from pipekit.devices import is_accelerator
 from pipekit.trees import Tree
 
-Form = (
-    Any  # None | Layout | tuple[type, tuple[Form, ...]] | tuple[dict, tuple[tuple[key, Form], ...]]
-)
+Form = Any
+"""None, a Layout, (type, forms), or (dict, pairs of a key and a form)."""
 
 
 class Layout(NamedTuple):

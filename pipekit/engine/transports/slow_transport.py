@@ -17,8 +17,8 @@ _SumKey = tuple[bool, int, int]  # whether of tied weights, stage or tie, bucket
 class Calendar:
     """When messages arrive, for all workers of this process.
 
-    Messages that share a link slow one another down, so that nobody knows when one arrives before
-    it does: who waits looks again whenever some flow ends, and when a new one makes that sooner.
+    Messages that share a link slow one another down: who waits for one looks again whenever some
+    flow ends, and when a new one makes that sooner.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -27,18 +27,13 @@ class Calendar:
         self._sums: dict[tuple[tuple[int, ...], _SumKey], Flow] = {}
 
     def sent(self, message: Message, source: int, destination: int, size: float) -> None:
-        """Note that ``size`` bytes set out now."""
         self._flows[message] = self._set_out(partial(self._traffic.send, source, destination, size))
 
     def wait(self, message: Message) -> None:
-        """Return when the message has arrived."""
         self._wait(self._flows.pop(message))
 
     def wait_for_sum(self, members: Sequence[int], number: _SumKey, size: float) -> None:
-        """Return when all workers of a stage have a sum of ``size`` bytes; all of them call this.
-
-        It sets out when the first of them calls, which is when all have given their part.
-        """
+        """Return when all members have a sum; it sets out when the first of them calls."""
         key = tuple(members), number
         with self._changed:
             if key not in self._sums:

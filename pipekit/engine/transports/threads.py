@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from itertools import chain
 from queue import SimpleQueue
@@ -56,16 +55,12 @@ class CopyingMailbox(KeyedMailbox):
 
 
 class ThreadWorker:
-    """What a worker's thread computes and copies in, run after run: streams, if it has any.
+    """The streams of a worker's thread, run after run; none on a CPU.
 
     The allocator keeps freed memory for the stream that it came from, so that they stay the same.
     With ``copy_streams`` tensors travel between accelerators beside the computing (torchgpipe,
-    section 3.2.3), else in its stream.
-
-    Attributes:
-        device: the worker's.
-        stream: where it computes, or None.
-        copiers: for messages, and for sums, which need not wait for them; none on a CPU.
+    section 3.2.3), else in its stream.  ``copiers`` are for messages, and for sums, which need not
+    wait for them.
     """
 
     def __init__(self, device: torch.device, copy_streams: bool = True) -> None:
@@ -88,8 +83,7 @@ class ThreadNetwork:
 
     def __init__(self, busy: Sequence[int], workers: Sequence[ThreadWorker]) -> None:
         self._busy, self._workers = busy, workers
-        # For each worker's messages, and behind these for its sums.
-        self._queues = [SimpleQueue[Any]() for _ in (*workers, *workers)]
+        self._queues = [[SimpleQueue[Any]() for _ in workers] for _ in ("messages", "sums")]
         self._aborted, self._stop_point = False, StopPoint()
 
     def transport(self, worker: int) -> MailboxTransport:
@@ -99,15 +93,17 @@ class ThreadNetwork:
 
     def _mailbox(self, worker: int, kind: int) -> KeyedMailbox:
         """Return a worker's mailbox for messages (0), or for sums (1)."""
-        count, copiers = len(self._workers), self._workers[worker].copiers
-        queues = self._queues[kind * count : (kind + 1) * count]
-        given = partial(_put, queues), queues[worker].get, self.require_peers, self._stop_point
+        queues, copiers = self._queues[kind], self._workers[worker].copiers
+
+        def put(receiver: int, key: Key, content: Any) -> None:
+            queues[receiver].put((key, content))
+
+        given = put, queues[worker].get, self.require_peers, self._stop_point
         if not copiers:
             return KeyedMailbox(*given)
         return CopyingMailbox(copiers[kind], [each.device for each in self._workers], *given)
 
     def require_peers(self) -> None:
-        """Raise Aborted if the run was aborted."""
         if self._aborted:
             raise Aborted
 
@@ -122,12 +118,8 @@ class ThreadNetwork:
         self._wake(None)
 
     def _wake(self, key: Key | None) -> None:
-        for queue in self._queues:
+        for queue in chain(*self._queues):
             queue.put((key, ()))
-
-
-def _put(queues: Sequence[SimpleQueue[Any]], worker: int, key: Key, content: Any) -> None:
-    queues[worker].put((key, content))
 
 
 class ThreadRunner(Runner):

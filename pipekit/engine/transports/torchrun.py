@@ -44,12 +44,9 @@ from pipekit.host.parent import end_with_parent
 
 T = TypeVar("T")
 
-VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun tells the processes that it starts."""
-
-_RUNS = count()  # of this process, which are the others' as well
-
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of torchrun's processes
 PATIENCE_S = 5.0  # after which it is said who is waited for
+_RUNS = count()  # of this process, which are the others' as well
 
 
 def launched() -> bool:
@@ -82,9 +79,9 @@ class TorchrunRunner(Runner):
     ) -> list[WorkerReport]:
         """Return everybody's reports, but only this worker's stages in them.
 
-        Every process reads all batches itself; ``on_news`` is called where the last stage is.  A
-        ValueError says that there are more or fewer processes than workers, or idle ones, or that
-        they have read other batches; Aborted says what has failed in another process.
+        ``on_news`` is called where the last stage is.  A ValueError says that there are more or
+        fewer processes than workers, or idle ones, or that they have read other batches; Aborted
+        says what has failed in another process.
         """
         own = workers[_join_group(self._devices)]
         own = replace(own, incoming=incoming([each.steps for each in workers])[own.index])

@@ -16,19 +16,15 @@ from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree
 
-NOTICE_S = 30.0
-"""Seconds without progress after which every worker's task is printed, and then again."""
-
+NOTICE_S = 30.0  # without progress, after which every worker's task is printed, and then again
 LOOK_S = 0.5  # between two looks
-
 PATIENCE_S = 1.0
 """A run that ends by an error is waited for so many seconds without progress, and three times the
 longest pause before."""
 
 STARTING, WAITING, COMPUTING, SENDING, DONE, READING = range(6)
 _NUMBERS = 3  # a worker: steps begun, which of the above, changes
-BYTES = 8 * _NUMBERS
-"""Of a worker's numbers."""
+BYTES = 8 * _NUMBERS  # of a worker's numbers
 
 
 class Stalled(TimeoutError):
@@ -47,7 +43,6 @@ class WorkerStates(Observer):
         self._numbers = self._memory.cast("B").cast("q")
 
     def restart(self, worker: int) -> None:
-        """Forget the steps of a worker's last run."""
         self._numbers[_NUMBERS * worker] = 0
         self._note(worker, STARTING)
 
@@ -85,11 +80,6 @@ class WorkerStates(Observer):
         finally:
             self._note(worker, before)
 
-    def detach(self) -> None:
-        """Keep the numbers as they are now, and let go of the memory that others write to."""
-        self._memory = memoryview(bytearray(self._memory))
-        self._numbers = self._memory.cast("q")
-
     def now(self) -> bytes:
         """Return all numbers, which change as soon as any worker has got on."""
         return self._memory.tobytes()
@@ -98,10 +88,9 @@ class WorkerStates(Observer):
 class Watchdog:
     """Looks at workers now and then.
 
-    ``steps`` are those of each worker by its number; other processes' may be left out.  ``timeout``
-    are the seconds without progress that are too many.  ``beside`` gives sentences about workers
-    that their numbers do not tell.  ``noted`` is called at every look: with the line of each worker
-    if none gets any further, else with None; its errors are those of :meth:`look`.
+    ``steps`` are those of the workers of this process, ``timeout`` the seconds without progress
+    that are too many.  ``beside`` gives sentences about other workers.  ``noted`` is called at each
+    look, with the line of each worker if none gets any further, else with None; it may raise.
     """
 
     def __init__(
@@ -174,12 +163,10 @@ class Watchdog:
         return f"no worker has got any further for {idle:.0f} s:{lines}"
 
     def _describe(self) -> list[str]:
-        """Return a line for each worker: its task, and what it waits for."""
         known = [self.line(worker) for worker, steps in self._steps.items() if steps.distinct]
         return [*known, *self._beside()]
 
     def line(self, worker: int) -> str:
-        """Return what a worker is at."""
         steps = self._steps[worker]
         begun, state = self._states.of(worker)
         who = f"worker {worker}"

@@ -1,8 +1,7 @@
 """Threads that end together, and stay for the next call unless one has failed.
 
-The first error ends all of them, and is the caller's.  A new thread has none of the memory in which
-the last one has computed: where each call started its own, one with a batch took 2,500 page faults
-and a third more processor time.
+A new thread has none of the memory in which the last one has computed: where each call started its
+own, one with a batch took 2,500 page faults and a third more processor time.
 """
 
 import sys
@@ -50,16 +49,13 @@ class WorkerThreads:
     ) -> list[T]:
         """Run a function in so many threads, which share the cores; return what it returns in each.
 
-        It sees this thread's context variables; what it sets stays that thread's.
-        It is given the thread's number, from 0, and a function that hands an event to ``on_event``,
-        which is called in this thread; between events, ``on_wait`` is called now and then, and may
-        raise.  ``stop`` makes all return soon: it is called when one has failed or this thread is
-        interrupted.
+        It gets the thread's number, from 0, and what hands an event to ``on_event`` in this thread;
+        between events ``on_wait`` is called, and may raise.  It sees this thread's context
+        variables; what it sets stays its own.  ``stop`` makes all return soon.
 
         Raises:
-            BaseException: the first that any of them raised, with its traceback, once all have
-                ended.  Those that do not end within GRACE_S, because a layer does not return, are
-                left behind: a note says so.
+            BaseException: the first that any of them raised, once all have ended; those that do not
+                within GRACE_S, because a layer does not return, are left behind, as a note says.
         """
         news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         results: dict[int, T] = {}
@@ -116,7 +112,6 @@ class WorkerThreads:
         return [results[index] for index in range(len(threads))]
 
     def close(self) -> None:
-        """End the threads; the next call starts others."""
         threads, self._waiting = self._waiting, []
         _end(threads)
 

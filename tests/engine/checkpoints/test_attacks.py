@@ -23,6 +23,7 @@ from torch import nn
 import pipekit as pk
 from pipekit.engine.checkpoints import files
 from pipekit.engine.checkpoints.folder import FolderLock
+from pipekit.engine.config import CheckpointConfig
 from tests.engine.examples import data, different, mlp, pipeline
 
 Content = dict[str, Any]
@@ -51,17 +52,20 @@ def rewritten(
     home = to or part.path.parent
     part.path.unlink(missing_ok=True)
     before = set(home.iterdir())
-    numbers = (part.stage, part.worker)
     scratch = home.parent / "scratch"
-    files.write(
-        scratch, 1, "aaaa", part.parts, content | {"stage": numbers[0], "worker": numbers[1]}
-    )
-    (written,) = scratch.glob("*/*.pt")
+    written = alone(scratch, part.parts, content | {"stage": part.stage, "worker": part.worker})
     path = home / written.name
     written.rename(path)
     shutil.rmtree(scratch)
     assert path not in before
     return path
+
+
+def alone(scratch: Path, parts: int, content: Content) -> Path:
+    about = {"batches": 0, "attempt": "aaaa"}
+    files.write(CheckpointConfig(scratch, about, parts, (), 2, ()), 1, content)
+    (written,) = scratch.glob("*/*.pt")
+    return written
 
 
 # --- one training, one folder --------------------------------------------------------------------
@@ -219,8 +223,7 @@ def test_a_part_that_is_there_twice_stands_for_no_other(kept: int, tmp_path: Pat
     content = torch.load(parts[kept].path, weights_only=True)
     second = rewritten(parts[kept], lambda c: c["losses"].append((0, 0.5)))
     parts[1 - kept].path.unlink()
-    files.write(tmp_path / "scratch", 1, "aaaa", 2, content)
-    (again,) = (tmp_path / "scratch").glob("*/*.pt")
+    again = alone(tmp_path / "scratch", 2, content)
     again.rename(home / again.name)
     with pytest.raises(ValueError, match=rf"({again.name}|{second.name}) is not the only part"):
         pipe().resume(tmp_path)

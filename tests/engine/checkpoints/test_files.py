@@ -14,6 +14,7 @@ from pipekit.engine.checkpoints.files import (
     require_empty,
     write,
 )
+from pipekit.engine.config import CheckpointConfig
 
 A, B = "aaaa0000", "bbbb1111"  # attempts
 
@@ -21,8 +22,12 @@ A, B = "aaaa0000", "bbbb1111"  # attempts
 def save(folder: Path, batches: int, *workers: int, of: int = 2, attempt: str = A) -> Path:
     for worker in workers:
         content = {"stage": worker, "worker": worker, "weights": {"0.weight": torch.arange(5.0)}}
-        write(folder, batches, attempt, of, content)
+        write(config(folder, attempt, of), batches, content)
     return folder / f"batch-{batches:08d}-{attempt}"
+
+
+def config(folder: Path, attempt: str = A, parts: int = 1) -> CheckpointConfig:
+    return CheckpointConfig(folder, {"batches": 0, "attempt": attempt}, parts, (), 2, ())
 
 
 def flip(path: Path, at: int = 100) -> None:
@@ -101,7 +106,7 @@ class Odd:
 def test_what_could_not_be_loaded_safely_is_not_written(tmp_path: Path) -> None:
     content = {"stage": 0, "worker": 0, "state": {"lr_scheduler": Odd()}}
     with pytest.raises(TypeError, match=r"lr_scheduler holds .* use tensors and plain values"):
-        write(tmp_path, 10, A, 1, content)
+        write(config(tmp_path), 10, content)
     assert not [*tmp_path.rglob("*.pt"), *tmp_path.rglob("*.tmp")]
 
 

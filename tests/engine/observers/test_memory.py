@@ -22,7 +22,6 @@ from pipekit import (
     simulate,
 )
 from pipekit.clusters.papers import V100
-from pipekit.devices import peak_bytes, reset_peak_bytes
 from pipekit.engine.config import Loss
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.plans import Recompute
@@ -180,16 +179,3 @@ def test_a_run_whose_memory_was_not_followed_says_how_to_follow_it() -> None:
     run = emulate(schedules.gpipe(1, 1).take(1), Profile.uniform(1, 0.001, 0.001))
     with pytest.raises(ValueError, match=r"Watch\(memory=True\) to train\(\).*: simulate it"):
         measure_memory(run)
-
-
-def test_on_a_gpu_the_allocators_peak_is_that_since_the_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """There is no GPU here: what PyTorch would say of one."""
-    peaks = {torch.device("cuda:1"): 7}
-    every = torch.accelerator
-    monkeypatch.setattr(every, "reset_peak_memory_stats", lambda gpu: peaks.update({gpu: 3}))
-    monkeypatch.setattr(every, "max_memory_allocated", peaks.__getitem__)
-    reset_peak_bytes(torch.device("cuda:1"))
-    assert peak_bytes(torch.device("cuda:1")) == 3
-    assert peak_bytes(torch.device("cpu")) is None

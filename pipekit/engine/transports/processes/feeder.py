@@ -1,4 +1,4 @@
-"""Batches on their way to worker processes: read in the process that started these.
+"""Batches on their way to worker processes, read in the process that started these.
 
 They travel like messages between workers.  Who takes inputs tells the feeder which batch it has
 come to, so that a few lie ready and no more are read.
@@ -31,11 +31,7 @@ def send_batches(
     end: Callable[[int], None],
     run: int,
 ) -> None:
-    """Send every batch, as the workers come to need it.
-
-    ``needs`` has the workers that are to hear of batches; ``end`` is called with the first
-    microbatch that is no part of the run, at its end.
-    """
+    """Send every batch to the workers of ``needs``, as they come to it; ``end`` an early end."""
     allowed, first = READ_AHEAD, 0
     for number, batch in enumerate(batches):
         if isinstance(batch, End):
@@ -75,10 +71,10 @@ def _batch_key(first: int, run: int) -> Key:
 
 
 def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
-    """Return what a worker gets of a batch, of which it takes inputs or targets.
+    """Return what a worker gets of a batch, of which it takes inputs or targets: all rows.
 
-    It gets all rows: cut here, a microbatch would lie elsewhere in memory than in a thread's batch,
-    and sums on a CPU depend on how their numbers are aligned.
+    Cut here, a microbatch would lie elsewhere in memory than in a thread's batch, and sums on a CPU
+    depend on how their numbers are aligned.
     """
     tensors, plain = parted(batch.target)
     with said_if_refused():

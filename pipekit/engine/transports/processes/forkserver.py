@@ -1,4 +1,4 @@
-"""Worker processes as their parent has them: how they start, their pipes, and how they ended.
+"""Worker processes as their parent has them: their start, their pipes and their end.
 
 A fork server that has imported torch starts a process in a tenth of a second, where a fresh
 interpreter takes seconds and a plain fork may deadlock after a multi-threaded operator.
@@ -50,8 +50,7 @@ def forkserver() -> ForkServerContext:
 def without_main_module() -> Iterator[None]:
     """Keep multiprocessing from running the user's script again in the child.
 
-    What the child needs of it comes by value, through cloudpickle; so a script needs no
-    ``if __name__ == "__main__"``.
+    What the child needs of it comes by value, so that no script needs ``if __name__ == ...``.
     """
     with _MAIN_MODULE:  # else one of two threads would put back what the other has put there
         main_module = sys.modules["__main__"]
@@ -132,7 +131,6 @@ class WorkerHandle:
             end.close()
 
     def end(self) -> None:
-        """End the process at once, if it was started."""
         if self.process.pid is not None:
             self.process.kill()
             self.process.join()

@@ -20,6 +20,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from pipekit.engine.assignment import NotBuilt
 from pipekit.engine.transports.processes.shared_mailbox import SharedBuffer
+from pipekit.trees import is_plain
 
 _NO_MEMORY = (
     "a worker's process has no memory left: give it more, or less to hold (batches of fewer rows, "
@@ -42,7 +43,6 @@ class Sender:
         self._buffer, self._start, self._room = buffer, 0, 0
 
     def parcel(self, value: object) -> Parcel:
-        """Return an object on its way; the one before has to have been unpacked."""
         parts: list[pickle.PickleBuffer] = []
         text = dumps(value, parts.append)
         sizes = [part.raw().nbytes for part in parts]
@@ -99,13 +99,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 def _is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor is its numbers, type and shape, and nothing else."""
     return (
-        tensor.layout is torch.strided
+        is_plain(tensor)
         and tensor.device.type == "cpu"
         and tensor.is_contiguous()
         and tensor.numel() > 0
-        and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
-        and not tensor.is_quantized
-        and not vars(tensor)
+        and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or vars(tensor))
     )
 
 

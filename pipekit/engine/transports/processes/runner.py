@@ -5,8 +5,9 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 from typing import Any
 
@@ -33,10 +34,7 @@ from pipekit.layers.user_functions import FunctionState
 
 
 class ProcessRunner(Runner):
-    """Runs every worker in a process of its own, and keeps the processes for the next run.
-
-    They end with this object, by :meth:`close`, with this process, or when anything fails.
-    """
+    """Runs every worker in a process of its own, and keeps the processes until anything fails."""
 
     copies_loss = True
 
@@ -123,8 +121,11 @@ class ProcessRunner(Runner):
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
         with_sums = bool(config.table.stops)
+        folder = ""
+        with suppress(OSError):  # it is gone
+            folder = os.getcwd()
         # A new process starts where this one is, and imports from where this one does.
-        kind = with_sums, tuple(devices), _working_folder(), tuple(sys.path)
+        kind = with_sums, tuple(devices), folder, tuple(sys.path)
         if self._pool is None or not self._pool.ready or self._kind != kind:
             self.close()
             self._named, self._loss = {}, None
@@ -143,21 +144,19 @@ class ProcessRunner(Runner):
 class StageLeft:
     """A stage that stays in its worker's process after a run, until somebody here reads it.
 
-    Most calls of ``train`` follow one another, and the next one begins with what each process has.
-    Until it is read, ``known`` is the config with which the run began.
+    The next run begins with what each process has.  Until it is read, ``known`` is the config with
+    which the run began.
     """
 
     def __init__(
         self, known: StageConfig, fetch: Callable[[], Sequence[Content]], place: int
     ) -> None:
-        self.known, self._fetch, self._place, self._is_here = known, fetch, place, False
+        self.known, self._fetch, self._place = known, fetch, place
 
-    @property
+    @cached_property
     def config(self) -> StageConfig:
         """As it stands; raises WorkerDied if its process has ended."""
-        if not self._is_here:
-            self.known = self.known.trained(*self._fetch()[self._place])
-            self._is_here = True
+        self.known = self.known.trained(*self._fetch()[self._place])
         return self.known
 
 
@@ -171,13 +170,6 @@ def _left(worker: WorkerAssignment, pool: WorkerPool) -> dict[int, StageLeft]:
 def through_memory(devices: Sequence[torch.device]) -> bool:
     """Return whether workers pass tensors through shared memory: those on CPUs do."""
     return not any(map(is_accelerator, devices))
-
-
-def _working_folder() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:  # it is gone
-        return None
 
 
 def over_processes(devices: Sequence[torch.device]) -> Runner:

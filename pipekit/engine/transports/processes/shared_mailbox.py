@@ -1,9 +1,8 @@
 """Mailboxes of processes on one machine: tensors lie in shared memory, pipes tell where.
 
 A sender copies a message into a free slot of its buffer and writes a note of a few bytes to the
-receiver's pipe; the receiver copies the message out and marks the slot free, which wakes nobody.
-A slot keeps its form (structure and layouts) from one message to the next, so that only the first
-of that form carries a description.
+receiver's pipe; the receiver copies the message out and marks the slot free.  A slot keeps its form
+(structure and layouts), so that only the first message of that form carries a description.
 """
 
 import os
@@ -17,7 +16,7 @@ from mmap import mmap
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import DupFd
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import cloudpickle
 import torch
@@ -42,7 +41,7 @@ class SharedBuffer:
     """A growing buffer that one process writes to and others read, each through its own map.
 
     It is a file without a name, which can be handed to a process that is being started, and is gone
-    with the last of them, whatever ended it.  Pages that nobody has written take no memory.
+    with the last of them, whatever ended it.
     """
 
     def __init__(self) -> None:
@@ -90,8 +89,8 @@ class SharedBuffer:
 class Endpoint(NamedTuple):
     """A process's end of the connections; made by the process that starts the others.
 
-    It reads from ``reader``, which only itself has, the notes that others write to ``writer``, and
-    lays what it sends into ``buffer``.
+    It reads from ``reader``, which only itself has, what others write to ``writer``, and lays what
+    it sends into ``buffer``.
     """
 
     reader: Connection | None
@@ -105,7 +104,6 @@ class Endpoint(NamedTuple):
         return cls(reader, writer, SharedBuffer())
 
     def close(self) -> None:
-        """Let go of it in this process."""
         if self.reader is not None:
             self.reader.close()
         self.writer.close()
@@ -121,7 +119,7 @@ def endpoints_for(own: Collection[int], endpoints: Sequence[Endpoint]) -> list[E
 
 
 def close_others(index: int, endpoints: Sequence[Endpoint]) -> None:
-    """Close, in the process that made the endpoints, the pipes' ends that only others use.
+    """Close, where the endpoints were made, the pipes' ends that only others use.
 
     So its own mailbox ends with the last of the others.
     """
@@ -142,14 +140,13 @@ class _Slot(NamedTuple):
 
     @property
     def free(self) -> bool:
-        """Whether the receiver has copied out what was in it."""
         return self.memory[self.start] == FREE
 
 
 class SharedMailboxes:
-    """Everybody's mailboxes, as one process sees them.
+    """Everybody's mailboxes, as the process with the endpoint ``index`` sees them.
 
-    Of all endpoints, ``index`` is its own, and ``first`` that of worker 0, to which messages go.
+    Worker 0 has the endpoint ``first``.
     """
 
     def __init__(self, index: int, endpoints: Sequence[Endpoint], first: int = 0) -> None:
@@ -159,10 +156,7 @@ class SharedMailboxes:
         self._known: dict[tuple[int, int], tuple[mmap, Tree]] = {}  # slots by sender and start
 
     def put(self, worker: int, key: Key, message: Tree) -> None:
-        """Copy a message into shared memory, and write a note of it to its receiver.
-
-        Raises Aborted if the other process is gone.
-        """
+        """Put a message into shared memory, and a note into a pipe; Aborted: nobody reads it."""
         form = form_of(message)
         described = False
         slot = next((slot for slot in self._slots.get((worker, form), ()) if slot.free), None)
@@ -171,16 +165,11 @@ class SharedMailboxes:
         for place, tensor in zip(slot.tensors, leaves(message), strict=True):
             place.copy_(tensor.detach())
         slot.memory[slot.start] = TAKEN
-        self._notify(
-            self._endpoints[self._first + worker].writer,
-            _NOTE.pack(described, self._index, slot.start, *key),
-        )
+        note = _NOTE.pack(described, self._index, slot.start, *key)
+        self._notify(self._endpoints[self._first + worker].writer, note)
 
     def get(self) -> tuple[Key, Tree]:
-        """Wait for the next message in this process's mailbox, and copy it out.
-
-        Raises Aborted if there is nobody left who could put anything into it.
-        """
+        """Wait for the next message here, and copy it out; Aborted: nobody is left to send one."""
         while not self._notes:
             self._read()
         described, sender, start, *key = self._notes.popleft()
@@ -192,20 +181,18 @@ class SharedMailboxes:
             tensors = assemble(form, iter(_views(form, memory, text + length)))
             self._known[sender, start] = memory, tensors
         memory, tensors = self._known[sender, start]
-        message = tree_map(_copy, tensors)
+        message = tree_map(lambda t: with_strides(t.clone(), t.stride()), tensors)
         memory[start] = FREE
-        kind, place, part, number = key
-        return (kind, place, part, number), message
+        return cast(Key, tuple(key)), message
 
     def clear(self) -> None:
-        """Take everything out of this process's mailbox that has arrived, unread."""
+        """Take everything out of this process's mailbox that has arrived."""
         with DefaultSelector() as mine:
             mine.register(self._own, EVENT_READ)
             while self._notes or mine.select(timeout=0):
                 self.get()
 
     def close(self) -> None:
-        """Let go of the memory in which messages lie, here."""
         self._slots.clear()
         self._known.clear()
 
@@ -265,7 +252,6 @@ class SharedMailboxes:
 
 
 def _views(form: Form, memory: mmap, start: int) -> list[Tensor]:
-    """Return tensors that lie in memory one behind the other, as the form says."""
     views = []
     for layout in layouts(form):
         start += -start % ALIGNMENT
@@ -277,7 +263,3 @@ def _views(form: Form, memory: mmap, start: int) -> list[Tensor]:
         views.append(flat.as_strided(layout.shape, layout.strides))
         start += layout.extent
     return views
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return with_strides(tensor.clone(), tensor.stride())

@@ -33,29 +33,29 @@ from pipekit.engine.transports.processes.worker_process import READ_STAGES, Cont
 from pipekit.engine.transports.watchdog import BYTES, LOOK_S, NOTICE_S, Watchdog, WorkerStates
 
 OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
-
 GRACE_S = 3.0  # how long the first failure may take to arrive after its consequences
 
 
 class WorkerPool:
     """Worker processes that wait for tasks: :meth:`start` starts them, :meth:`close` ends them.
 
-    They also end with this process, whatever ends it, and with the pool.  A ValueError says that
-    there are more workers than can reach one another.
-
-    Args:
-        workers: how many.
-        with_sums: whether stages may be on several workers, which sum their gradients.
+    They also end with this process, whatever ends it.  A ValueError says that there are more
+    ``workers`` than can reach one another; ``with_sums``, a stage may be on several of them.
 
     Attributes:
-        ready: whether it can run something: nothing has failed, and nothing runs.
+        ready: nothing has failed, and nothing runs.
         states: what the workers are at.
     """
 
     def __init__(self, workers: int, with_sums: bool) -> None:
         self._workers, self._parent = workers, os.getpid()
         mailboxes = workers * (1 + with_sums) + 1
-        _require_few(workers, mailboxes)
+        needed = 2 * mailboxes + OWN_FILES  # a pipe and a buffer of each
+        if needed > MAXFDS_TO_SEND:
+            raise ValueError(
+                f"each of {workers} worker processes would need {needed} open files to reach the "
+                f"others, and {MAXFDS_TO_SEND} are the most: use transport='threads', or torchrun"
+            )
         self._opened = ExitStack()
         # Of the workers, of the feeder in this process, and for sums of the workers again.
         self._endpoints: list[Endpoint] = []
@@ -89,12 +89,8 @@ class WorkerPool:
     ) -> list[WorkerReport]:
         """Have every worker do its task, pickled; return their reports, without their stages.
 
-        ``needs`` has the workers that are to hear of batches.  After an error the pool is not
-        :attr:`ready` again, and is to be closed.
-
-        Raises:
-            Exception: the first that any worker raised, with that worker's traceback as its cause.
-            WorkerDied: a worker's process ended.
+        ``needs`` has the workers that are to hear of batches.  Raised is the first worker's error,
+        with its traceback as its cause, or WorkerDied; then the pool is to be closed.
         """
         self.ready = False
         self._runs += 1
@@ -145,7 +141,6 @@ class WorkerPool:
 
     @cached_property
     def store(self) -> str:
-        """The path of a file by which the processes may find one another."""
         folder = tempfile.TemporaryDirectory(prefix="pipekit-")
         self._opened.callback(folder.cleanup)
         return str(Path(folder.name, "store"))
@@ -162,7 +157,6 @@ class WorkerPool:
             self._feeder.join()
         # A notebook keeps the last traceback, and with it this object: it must not keep the memory.
         self._mailboxes.close()
-        self.states.detach()
         self._opened.close()
 
     def _open(self, mailboxes: int) -> None:
@@ -180,15 +174,13 @@ class WorkerPool:
 
     def _end(self, microbatch: int) -> None:
         """Let all workers know that the run ends before a microbatch; called by the feeder."""
-        key = end_key(microbatch, self._runs)
         for place in range(len(self._endpoints)):
             if place != self._workers:
-                self._mailboxes.put(place, key, ())
+                self._mailboxes.put(place, end_key(microbatch, self._runs), ())
 
     def _wait(
         self, feeder: Feeder, on_news: Listener | None, watchdog: Watchdog
     ) -> list[WorkerReport]:
-        """Return all reports, or raise what went wrong first."""
         done: dict[int, WorkerReport] = {}
         aborted, deadline = "", float("inf")
         places: dict[Any, int] = {}
@@ -225,17 +217,4 @@ class WorkerPool:
         raise WorkerDied(
             f"worker {index}'s process ended in mid-run {handle.why()}; it was last seen: "
             f"{watchdog.line(index)}"
-        )
-
-
-def _require_few(workers: int, mailboxes: int) -> None:
-    """Raise ValueError if a process would have to be started with too many open files.
-
-    It gets a pipe and a buffer of every mailbox.
-    """
-    needed = 2 * mailboxes + OWN_FILES
-    if needed > MAXFDS_TO_SEND:
-        raise ValueError(
-            f"each of {workers} worker processes would need {needed} open files to reach the "
-            f"others, and {MAXFDS_TO_SEND} are the most: use transport='threads', or torchrun"
         )

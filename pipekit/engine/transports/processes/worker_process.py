@@ -44,11 +44,9 @@ from pipekit.layers.named_values import NamedValues, Place
 from pipekit.layers.user_functions import FunctionState
 
 Content = tuple[nn.Sequential, dict[str, Any] | None]
-"""What a run changes of a stage: its layers with their newest weights, and the state of the
-optimizer, scheduler and loss scaler."""
+"""Of a trained stage: its layers, and the state of optimizer, scheduler and loss scaler."""
 
-READ_STAGES = b""
-"""In place of a task: hand over the stages of the last training."""
+READ_STAGES = b""  # in place of a task: hand over the stages of the last training
 
 
 @dataclass(frozen=True)
@@ -56,15 +54,13 @@ class ProcessTask:
     """What a worker process gets for one run.
 
     Attributes:
-        assignment: what the worker is to do.
-        kept: whether the worker goes on with the stages of its last training, and the assignment
-            has none.
+        kept: whether the worker goes on with the stages of its last training.
         config: makes of the loss what is common to all workers, pickled.
         loss: of the run, pickled.
         settings: of torch, in the process that asks.
         named: what functions name there, as far as it has changed.
-        store: the path of the file by which the processes find one another where messages pass
-            through torch.distributed; None: they pass through shared memory.
+        store: the file by which the processes find one another for torch.distributed; None:
+            messages pass through shared memory.
         watched: whether every loss is reported at once.
     """
 
@@ -82,8 +78,8 @@ class ProcessTask:
 class Connections:
     """What a worker process is started with.
 
-    The ``lifeline`` ends when the parent does, or lets go of the worker; ``endpoints`` are those of
-    all workers, of the feeder, and if any stage has several workers, of all workers for sums.
+    The ``lifeline`` ends with the parent; ``endpoints`` are those of all workers, of the feeder,
+    and if any stage has several workers, of all workers for sums.
     """
 
     index: int
@@ -165,7 +161,6 @@ class _WorkerProcess:
         self._runs = 0
 
     def stages(self) -> list[Content]:
-        """Return what the last training has made of its stages."""
         configs = (stage.config for stage in self._stages.values())
         return [(each.module, each.state) for each in configs]
 
@@ -186,7 +181,8 @@ class _WorkerProcess:
             self._random_state = torch.get_rng_state()
         torch.set_rng_state(self._random_state)
         needs = Needs.of(assignment.steps)
-        mailbox = self._mailbox(self._mailboxes)
+        # If another worker has failed, the parent ends this one.
+        mailbox = KeyedMailbox(self._mailboxes.put, self._mailboxes.get, run=self._runs)
         feeder = config.table.workers if needs.inputs else None
         feed = Feed(received_batches(mailbox, feeder, self._runs), config.loss, needs)
         transport = self._transport(assignment, config, task.store, feed, mailbox)
@@ -219,11 +215,6 @@ class _WorkerProcess:
             self._loss = task.loss, loss
         return loss
 
-    def _mailbox(self, boxes: SharedMailboxes, like: KeyedMailbox | None = None) -> KeyedMailbox:
-        """Return a mailbox for this run; if another worker has failed, the parent ends this one."""
-        stop_point = like.stop_point if like else None
-        return KeyedMailbox(boxes.put, boxes.get, stop_point=stop_point, run=self._runs)
-
     def _transport(
         self,
         assignment: WorkerAssignment,
@@ -242,8 +233,10 @@ class _WorkerProcess:
             for worker in range(workers + 1):  # the last one is the feeder
                 mailbox.put(worker, end_key(microbatch, self._runs), ())
 
-        boxes = self._sums_mailboxes
-        sums = self._mailbox(boxes, like=mailbox) if boxes else None
+        sums = None
+        if boxes := self._sums_mailboxes:
+            about = mailbox.stop_point, self._runs
+            sums = KeyedMailbox(boxes.put, boxes.get, mailbox.require_peers, *about)
         return MailboxTransport(index, config.table.busy, mailbox, sums, end)
 
     def _report_news(self, news: LossKnown | UpdateMade) -> None:
