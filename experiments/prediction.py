@@ -1,11 +1,11 @@
-"""Predictions beside real runs: what is trained, and by what seconds are off."""
+"""Predictions beside real runs: what is trained, and by what seconds are off and why."""
 
 import copy
 import math
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -23,7 +23,7 @@ from pipekit.host.memory import keep_freed_memory
 from pipekit.models import convnet, gpt, token_loss
 from pipekit.planning import plan
 from pipekit.plans import Plan, Recompute
-from pipekit.profiling import Profile
+from pipekit.profiling import LayerProfile, Profile
 from pipekit.profiling.layer_times import background_load
 from pipekit.profiling.measured import profile
 from pipekit.schedules import Schedule, check
@@ -54,11 +54,12 @@ class TrainedModel:
     optimizer_states: int
 
     def batches(self, case: "MethodCase") -> list[Batch]:
+        """Return a case's batches, all of the same microbatch."""
         inputs, targets = (torch.cat([t] * case.microbatches) for t in (self.inputs, self.targets))
         return [(inputs, targets)] * case.batches
 
     def profiled(self, stages: int, passes: int) -> Profile:
-        """Return a microbatch's profile, taken among as many threads as there are stages."""
+        """Return a profile of a microbatch, taken among as many threads as there are stages."""
         how: dict[str, Any] = {"loss": self.loss, "optimizer": self.optimizer}
         how |= {"target": self.targets, "repeats": passes, "others": stages - 1}
         with warnings.catch_warnings():
@@ -66,7 +67,11 @@ class TrainedModel:
             return profile(self.module, self.inputs, **how)
 
     def pipeline(self, case: "MethodCase", split: Plan, transport: str = "threads") -> Pipeline:
-        # As workers' own processes do: else the first batch would pay for what was given back.
+        """Return the pipeline that trains by a method, cut as a plan says.
+
+        From then on this process keeps the memory that it frees, as workers' own processes do: else
+        the first batch of each run would pay for what the loops and profiles before it gave back.
+        """
         keep_freed_memory()
         return Pipeline(
             self.module,
@@ -107,10 +112,12 @@ class MethodCase:
 
     @property
     def schedule(self) -> Schedule:
+        """The method's schedule, without end."""
         return METHODS[self.method](self.stages, self.microbatches)
 
     @property
     def table(self) -> Schedule:
+        """The schedule of its batches."""
         return self.schedule.take(self.batches)
 
     def has_the_counts_of(self, run: Run) -> bool:
@@ -125,7 +132,8 @@ def cases(
 ) -> list[MethodCase]:
     """Return every case that makes sense: 2BW needs as many microbatches as stages.
 
-    A method that updates after every minibatch gets as many as the others have microbatches.
+    A method that updates after every minibatch has no microbatches: it gets as many minibatches as
+    the others have microbatches.
     """
     made = []
     for method in methods:
@@ -158,6 +166,7 @@ def trained_models() -> list[TrainedModel]:
 
 
 def equal_stages(costs: Profile, stages: int, recompute: Recompute = "never") -> Plan:
+    """Return stages of equal time."""
     return plan(costs, flat(stages, math.inf), "balance", recompute=recompute)
 
 
@@ -173,6 +182,7 @@ def memory_traces(
 
 
 def beside(predicted: float, found: float, unit: str = "s") -> dict[str, float]:
+    """Return a prediction beside what was found, and its error."""
     error = predicted / found - 1
     return {f"predicted ({unit})": predicted, f"found ({unit})": found, "error": error}
 
@@ -185,9 +195,10 @@ def predicted(
     passes: int,
     splits: Sequence[Plan] = (),
 ) -> pd.DataFrame:
-    """Predict a model's trainings, a row each: medians over profiles, each between plain loops.
+    """Predict a model's trainings before any of them is run; return a row for each.
 
-    Without ``splits`` stages take equal time.
+    Numbers are medians over profiles, each between two plain loops.  Seconds "without host" are of
+    the profile alone.  Without ``splits`` stages take equal time.
     """
     stages, loop_s = cases[0].stages, partial(model.plain_loop_s, cases[0])
     splits = splits or [equal_stages(model.profiled(stages, passes), stages)]
@@ -195,30 +206,42 @@ def predicted(
     for _ in range(repeats):
         before, costs, after = loop_s(), model.profiled(stages, passes), loop_s()
         for transport, case, split in product(hosts, cases, splits):
-            trace = simulate(case.table, costs, split, host=hosts[transport])
-            seconds = {"plain loop (s)": (before + after) / 2, "predicted (s)": trace.makespan_s}
+            seconds = {"plain loop (s)": (before + after) / 2}
+            for name, host in ("predicted (s)", hosts[transport]), ("without host (s)", Host()):
+                seconds[name] = simulate(case.table, costs, split, host=host).makespan_s
             rows.append(_named(model, case, transport, split) | seconds)
     groups = pd.DataFrame(rows).groupby(KEYS, sort=False)
     return groups.median().reset_index().assign(label="simulated")
 
 
 def compared(
-    model: TrainedModel, cases: Sequence[MethodCase], promised: pd.DataFrame, repeats: int
+    model: TrainedModel,
+    cases: Sequence[MethodCase],
+    hosts: Mapping[str, Host],
+    promised: pd.DataFrame,
+    repeats: int,
+    passes: int,
 ) -> pd.DataFrame:
     """Train a model by several methods again and again, beside what was ``promised`` of it.
 
-    A repeat is a run of each case over each transport between two plain loops; numbers are medians.
-    A case is decided if the loops beside its runs are within 3 % of those beside its profiles, and
-    half of them within 3 % of their median: else the machine was slower here, or not steady.
+    A repeat is a run of each case over each transport, with a plain loop before and after; numbers
+    are medians over the repeats.  A case is decided if the loops beside its runs and those beside
+    the profiles that it was :func:`predicted` from differ by 3 % at most, and half of the former
+    lie within 3 %: else the machine was not as fast here as there, or not steady, and nobody could
+    have predicted it.  Beside the loops the other cores compute, as in a run: a loop alone would
+    not notice another program on these.
 
-    ``loops`` says by how much the loops beside the runs are slower, ``loops spread`` how far from
-    their median half of them lie at most, and ``spread`` is that of the seconds' quartiles.
+    ``error without host`` is that of a prediction from the profile alone, ``error of passes`` that
+    against a prediction from the seconds that the run's own passes and updates took, and ``error
+    between`` that of the latter.  ``loops`` says by how much the loops beside the runs are slower,
+    ``loops spread`` how far from their median half of these lie at most, and ``spread`` what lies
+    between the quartiles of the seconds found; both over the median.
     """
     promised = promised[promised["model"] == model.name].set_index(KEYS)
     cuts = ([*map(int, cut.split("-"))] for cut in promised.index.unique("balance"))
     splits = [Plan.by_hand(cut, rows=len(model.inputs)) for cut in cuts]
-    loop_s = partial(model.plain_loop_s, cases[0])
-    each = list(product(promised.index.unique("transport"), cases, splits))
+    costs, loop_s = model.profiled(cases[0].stages, passes), partial(model.plain_loop_s, cases[0])
+    each = list(product(hosts, cases, splits))
     pipelines = [model.pipeline(case, split, transport) for transport, case, split in each]
     for pipeline, (_, case, _) in zip(pipelines, each, strict=True):
         pipeline.train(model.batches(case))  # to warm up
@@ -228,18 +251,17 @@ def compared(
             run = pipeline.train(model.batches(case))
             before, after = after, loop_s()
             row = _named(model, case, transport, split)
-            predicted = promised.loc[tuple(row.values()), "predicted (s)"]
-            errors = beside(predicted, run.trace.makespan_s)
-            kept = {"counts agree": case.has_the_counts_of(run), "loops": [before, after]}
-            rows.append(row | errors | kept)
+            seconds = promised.loc[tuple(row.values())]
+            errors = _errors(case, split, hosts[transport], costs, run, seconds)
+            rows.append(row | errors | {"loops": [before, after]})
     for pipeline in pipelines:
         pipeline.close()
     runs = pd.DataFrame(rows)
     groups = runs.groupby(KEYS, sort=False)
-    found, plain_s = groups["found (s)"], promised["plain loop (s)"].median()
+    seconds, plain_s = groups["found (s)"], promised["plain loop (s)"].median()
     loops = runs.explode("loops").astype({"loops": float}).groupby(KEYS, sort=False)["loops"]
     table = groups.median(numeric_only=True)
-    table["spread"] = (found.quantile(0.75) - found.quantile(0.25)) / table["found (s)"]
+    table["spread"] = (seconds.quantile(0.75) - seconds.quantile(0.25)) / table["found (s)"]
     table["counts agree"] = groups["counts agree"].all()
     table["plain loop (s)"], table["loops"] = plain_s, loops.median() / plain_s - 1
     table["loops spread"] = loops.agg(lambda each: (each / each.median() - 1).abs().median())
@@ -248,6 +270,63 @@ def compared(
     return table.reset_index().assign(label="measured")
 
 
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the errors of the cases that are decided, and of all: a row each.
+
+    Of the error, and of its two parts that multiply to it, the mean size and the signed mean; of
+    the error the largest size too.
+    """
+    decided = table[table["outcome"] == "decided"]
+    rows = []
+    for name, cases in ("decided", decided), ("all", table):
+        row: dict[str, Any] = {"cases": name, "count": len(cases)}
+        for part in "error", "error of passes", "error between":
+            row |= {part: cases[part].abs().mean(), f"{part}, signed": cases[part].mean()}
+        rows.append(row | {"worst error": cases["error"].abs().max()})
+    return pd.DataFrame(rows)
+
+
 def _named(model: TrainedModel, case: MethodCase, transport: str, split: Plan) -> dict[str, Any]:
     balance = "-".join(map(str, split.balance))
     return {"model": model.name, **asdict(case), "transport": transport, "balance": balance}
+
+
+def _errors(
+    case: MethodCase,
+    split: Plan,
+    host: Host,
+    costs: Profile,
+    run: Run,
+    seconds: Mapping[str, float],
+) -> dict[str, float]:
+    schedule, found, predicted = case.table, run.trace.makespan_s, seconds["predicted (s)"]
+    by_stage = Plan.by_hand([1] * case.stages, rows=costs.rows)
+    passes = as_it_ran(run.trace, costs, split)
+    own = simulate(schedule, passes, by_stage, host=replace(host, pass_s=0.0)).makespan_s
+    return {
+        **beside(predicted, found),
+        "error without host": seconds["without host (s)"] / found - 1,
+        "error of passes": predicted / own - 1,
+        "error between": own / found - 1,
+        "counts agree": case.has_the_counts_of(run),
+    }
+
+
+def as_it_ran(trace: Trace, costs: Profile, split: Plan) -> Profile:
+    """Return a layer for each stage that takes what its passes took on average in a run.
+
+    The layers' ``costs`` say what stages send, ``split`` which layers each stage has.
+    """
+    frame = trace.frame.assign(seconds=trace.frame["end_s"] - trace.frame["start_s"])
+    mean = frame.groupby(["stage", "op"])["seconds"].mean()
+    layers = (
+        LayerProfile(
+            f"stage {number}",
+            forward_s=float(mean[number, "FORWARD"]),
+            backward_s=float(mean[number, "BACKWARD"]),
+            update_s=float(mean.get((number, "UPDATE"), 0.0)),
+            output_bytes=costs.boundary_bytes(stage.stop) if stage.stop < len(costs) else 0.0,
+        )
+        for number, stage in enumerate(split.stages)
+    )
+    return Profile(tuple(layers), rows=costs.rows)

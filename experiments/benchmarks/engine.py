@@ -2,10 +2,15 @@
 
     python -m experiments.benchmarks.engine                   # four networks, 20 minutes
     python -m experiments.benchmarks.engine --network gpt --stages 2 --repeats 1
+    python -m experiments.benchmarks.engine --schedule interleaved --output mine
 
-1F1B, a worker a stage.  In every repeat each contestant trains the same network for a few batches,
-one after the other, and ratios are between runs of the same repeat; the table shows medians.  Run
-it alone: beside other programs OpenMP's threads spin while they wait for a core.
+A worker a stage, or two where they are interleaved. In every repeat each contestant trains the same
+network for a few batches, one contestant after the other, and ratios are between runs of the same
+repeat; the table shows medians. "limit" is what the cores of this machine give at once: as many
+processes as workers, each of which trains its part of the layers, with nothing passing between
+them. A pipeline with no more workers than cores reaches at most limit x (1 - bubble), of which
+``share_of_limit`` is the share. Run it alone: beside other programs every time is longer, and that
+of all cores many times longer, because OpenMP's threads spin while they wait for a core.
 """
 
 import time
@@ -20,7 +25,12 @@ import torch
 import torch.distributed as dist
 import typer
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
@@ -29,10 +39,10 @@ from pipekit import Execution, Pipeline, models
 from pipekit.choices import require_choice
 from pipekit.host.operator_threads import share_cores
 from pipekit.parity.launch import Ranks
-from pipekit.schedules import flush
+from pipekit.schedules import Schedule, flush, gpipe, interleaved, replicate
 
-SERIAL, ALL_CORES = "serial, one core", "serial, all cores, whole batch"
-DDP = "DDP"
+SERIAL, ALL_CORES, LIMIT = "serial, one core", "serial, all cores, whole batch", "limit"
+DDP, DATA_PARALLEL = "DDP", "pipekit, one stage on all"
 THREADS, PROCESSES, TORCH = "pipekit, threads", "pipekit, processes", "torch pipelining"
 PIPELINES = (THREADS, PROCESSES, TORCH)
 CASE = ["network", "stages"]
@@ -75,14 +85,24 @@ NETWORKS = {  # at width 16 the time goes into the engine
     "gpt": Network(small_gpt, tokens, models.token_loss, timed=2),
     "resnet50": Network(partial(models.resnet50, 10), images, nn.CrossEntropyLoss(), timed=2),
 }
+METHODS: dict[str, tuple[Callable[[int, int], Schedule], Any]] = {
+    "1F1B": (flush, Schedule1F1B),
+    "GPipe": (gpipe, ScheduleGPipe),
+    "interleaved": (
+        lambda workers, m: interleaved(2 * workers, m, workers=workers),
+        ScheduleInterleaved1F1B,
+    ),
+}
+"""Ours, of workers and microbatches, and torch's."""
 
 
 class Case(NamedTuple):
-    """A network in as many stages as workers, and the layers of each."""
+    """A network on so many workers, and the layers of each stage."""
 
     name: str
     workers: int
     microbatches: int
+    schedule: str
     balance: list[int]
 
     @property
@@ -93,6 +113,11 @@ class Case(NamedTuple):
         """Return the network with its initial weights, and its batch."""
         torch.manual_seed(0)
         return self.network.model(), self.network.batch(self.microbatches)
+
+    def parts(self, model: nn.Sequential) -> list[nn.Sequential]:
+        """Return the model's stages."""
+        ends = accumulate(self.balance)
+        return [model[end - layers : end] for end, layers in zip(ends, self.balance, strict=True)]
 
 
 class Trained(NamedTuple):
@@ -116,61 +141,91 @@ def timed(step: Callable[[], None], case: Case, model: nn.Module) -> Trained:
     return Trained(seconds, [p.detach() for p in model.parameters()])
 
 
-def loop(model: nn.Module, batch: tuple[Tensor, Tensor], parts: int, case: Case) -> Trained:
+def loop(model: nn.Module, batch: tuple[Tensor, Tensor], loss: Any, parts: int, c: Case) -> Trained:
     """Train by a plain loop over a batch in so many parts."""
     optimizer = sgd(model.parameters())
     pieces = [tensor.tensor_split(parts) for tensor in batch]
 
     def step() -> None:
         for x, y in zip(*pieces, strict=True):
-            (case.network.loss(model(x), y) / parts).backward()
+            (loss(model(x), y) / parts).backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    return timed(step, case, model)
+    return timed(step, c, model)
 
 
 def serial(case: Case, workers: int, parts: int) -> Trained:
     """Train in this process, with the cores that one of so many workers has."""
     share_cores(workers)
-    return loop(*case.made(), parts, case)
+    model, batch = case.made()
+    return loop(model, batch, case.network.loss, parts, case)
 
 
-def ours(case: Case, transport: str) -> Trained:
+def ours(case: Case, transport: str, data_parallel: bool = False) -> Trained:
     """Train by pipekit's engine."""
     share_cores(case.workers)
     model, batch = case.made()
+    alone, m = replicate(flush(1, 1), case.workers), case.microbatches
     pipeline = Pipeline(
         model,
-        flush(case.workers, case.microbatches),
-        balance=case.balance,
+        alone if data_parallel else METHODS[case.schedule][0](case.workers, m),
+        balance=[sum(case.balance)] if data_parallel else case.balance,
         optimizer=sgd,
         loss=case.network.loss,
         transport=transport,
         execution=Execution(devices=["cpu"] * case.workers),
     )
-    ends = pipeline.train([batch] * (1 + case.network.timed)).trace.frame.query("op == 'UPDATE'")
+    frame = pipeline.train([batch] * (1 + case.network.timed)).trace.frame
     weights = pipeline.state_dict()
     pipeline.close()
-    first, *_, last = ends.groupby("version")["end_s"].max()
-    seconds = float(last - first) / case.network.timed
+    ends = frame[frame["op"] == "UPDATE"].groupby("version")["end_s"].max().tolist()
+    seconds = float(ends[-1] - ends[0]) / case.network.timed
     return Trained(seconds, [weights[name] for name, _ in model.named_parameters()])
 
 
-def by_torch(rank: int, case: Case) -> Trained:
-    """Train this process's stage by torch.distributed.pipelining."""
+def alone(rank: int, case: Case) -> Trained:
+    """Train one stage alone, fed with what it would receive."""
     model, (x, y) = case.made()
-    stop = [*accumulate(case.balance)][rank]
-    own = model[stop - case.balance[rank] : stop]
+    stages = case.parts(model)
+    loss = case.network.loss
+    with torch.no_grad():
+        for stage in stages[:rank]:
+            x = stage(x)
+        if rank + 1 < len(stages):
+            y = torch.zeros_like(stages[rank](x))
+    if rank:
+        x.requires_grad_()
+    if rank + 1 < len(stages):
+        loss = _product
+    dist.barrier()
+    return loop(stages[rank], (x, y), loss, case.microbatches, case)
+
+
+def _product(output: Tensor, gradient: Tensor) -> Tensor:
+    return (output * gradient).sum()
+
+
+def by_torch(rank: int, case: Case) -> Trained:
+    """Train this process's stages by torch.distributed.pipelining."""
+    model, (x, y) = case.made()
+    stages = len(case.balance)
+    own = nn.ModuleDict(
+        {str(n): s for n, s in enumerate(case.parts(model)) if n % case.workers == rank}
+    )
     optimizer = sgd(own.parameters())
-    stage = PipelineStage(own, rank, case.workers, torch.device("cpu"))
+    here = [PipelineStage(s, int(n), stages, torch.device("cpu")) for n, s in own.items()]
     # Gradients are divided by the number of microbatches: the loss is the mean of the batch.
-    schedule = Schedule1F1B(stage, case.microbatches, case.network.loss, scale_grads=True)
+    schedule = METHODS[case.schedule][1](
+        here if case.schedule == "interleaved" else here[0],
+        case.microbatches,
+        loss_fn=case.network.loss,
+        scale_grads=True,
+    )
     last = rank == case.workers - 1
 
     def step() -> None:
-        ends: dict[str, Any] = {"target": y, "losses": []} if last else {}
-        schedule.step(*([x] if rank == 0 else []), **ends)
+        schedule.step(*([x] if rank == 0 else []), **({"target": y, "losses": []} if last else {}))
         optimizer.step()
         optimizer.zero_grad()
 
@@ -183,7 +238,7 @@ def ddp(rank: int, case: Case) -> Trained:
     model, batch = case.made()
     x, y = (tensor.tensor_split(dist.get_world_size())[rank] for tensor in batch)
     dist.barrier()
-    return loop(DistributedDataParallel(model), (x, y), 1, case)
+    return loop(DistributedDataParallel(model), (x, y), case.network.loss, 1, case)
 
 
 def slowest(peers: Ranks, function: Callable[[int, Case], Trained], case: Case) -> Trained:
@@ -193,13 +248,16 @@ def slowest(peers: Ranks, function: Callable[[int, Case], Trained], case: Case) 
 
 def contestants(case: Case, peers: Ranks) -> dict[str, Callable[[], Trained]]:
     """Return how to train by each."""
+    whole = case._replace(balance=balanced(case, case.workers))
     return {
         SERIAL: lambda: serial(case, case.workers, case.microbatches),
         ALL_CORES: lambda: serial(case, 1, 1)._replace(weights=[]),
+        LIMIT: lambda: slowest(peers, alone, whole),
         THREADS: lambda: ours(case, "threads"),
         PROCESSES: lambda: ours(case, "distributed"),
         TORCH: lambda: slowest(peers, by_torch, case),
         DDP: lambda: slowest(peers, ddp, case),
+        DATA_PARALLEL: lambda: ours(case, "distributed", True)._replace(weights=[]),
     }
 
 
@@ -217,24 +275,30 @@ def raced(case: Case, peers: Ranks, repeats: int) -> Iterator[dict[str, Any]]:
         yield run | {"contestant": contestant, "seconds": seconds, "bit_equal": equal}
 
 
-def balanced(case: Case) -> list[int]:
+def balanced(case: Case, stages: int) -> list[int]:
     """Return the layers of each stage, as "auto" has them."""
     model, batch = case.made()
-    schedule = flush(case.workers, case.microbatches)
-    pipeline = Pipeline(model, schedule, optimizer=sgd, loss=case.network.loss)
+    loss = case.network.loss
+    pipeline = Pipeline(model, flush(stages, case.microbatches), optimizer=sgd, loss=loss)
     pipeline.evaluate([batch])
     assert pipeline.balance
     return pipeline.balance
 
 
-def summarise(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each network, number of workers and contestant: medians and ranges."""
+def summarise(runs: pd.DataFrame, passes: int, cores: int) -> pd.DataFrame:
+    """Return a row for each network, number of workers and contestant: medians and ranges.
+
+    Every ratio is between runs of one repeat; ``passes`` are each worker's forwards in a batch.
+    """
     table = []
     for (network, stages), case in runs.groupby(CASE, sort=False):
         seconds = case.pivot_table(index="repeat", columns="contestant", values="seconds")
         for contestant in case["contestant"].unique():
             own = seconds[contestant]
             faster = seconds[SERIAL] / own
+            bubble = (stages - 1) / (passes + stages - 1)  # the share in which a worker is idle
+            share = seconds[LIMIT] / own / (1 - bubble)
+            held = contestant in PIPELINES and stages <= cores
             table.append(
                 {
                     "network": network,
@@ -246,6 +310,7 @@ def summarise(runs: pd.DataFrame) -> pd.DataFrame:
                     "vs_serial_max": faster.max(),
                     "vs_torch": (seconds[TORCH] / own).median() if TORCH in seconds else None,
                     "vs_ddp": (seconds[DDP] / own).median(),
+                    "share_of_limit": share.median() if held else None,
                 }
             )
     return pd.DataFrame(table)
@@ -268,22 +333,26 @@ def main(
     network: Annotated[list[str] | None, typer.Option(help=f"{', '.join(NETWORKS)}.")] = None,
     stages: Annotated[list[int] | None, typer.Option(help="Default: 2 and 4.")] = None,
     microbatches: Annotated[int, typer.Option(min=1, help="In a batch.")] = 16,
+    schedule: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}.")] = "1F1B",
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each.")] = 3,
     output: Annotated[Path | None, typer.Option(help="Folder to write the tables to.")] = None,
 ) -> None:
     """Time networks in a pipeline, beside what else the cores of this machine can do."""
+    require_choice("schedule", schedule, METHODS)
     for name in network or []:
         require_choice("network", name, NETWORKS)
-    record = measured(0, microbatches=microbatches)
-    found: list[dict[str, Any]] = []
+    record = measured(0, microbatches=microbatches, schedule=schedule)
+    chunks = 2 if schedule == "interleaved" else 1  # stages a worker
+    rows: list[dict[str, Any]] = []
     for workers in stages or [2, 4]:
         with crew(workers) as peers, torch.random.fork_rng():
             for name in network or NETWORKS:
-                case = Case(name, workers, microbatches, [])
-                found += raced(case._replace(balance=balanced(case)), peers, repeats)
-    runs = pd.DataFrame(found)
-    print(f"1F1B, {microbatches} microbatches (measured)")
-    summary = summarise(runs)
+                case = Case(name, workers, microbatches, schedule, [])
+                case = case._replace(balance=balanced(case, chunks * workers))
+                rows += raced(case, peers, repeats)
+    runs = pd.DataFrame(rows)
+    print(f"{schedule}, {microbatches} microbatches (measured)")
+    summary = summarise(runs, chunks * microbatches, record["cores"])
     show(summary)
     conclude("networks", runs, record, output)
     conclude("where_it_pays", where_it_pays(summary), record, output)

@@ -14,17 +14,20 @@ from experiments.benchmarks import engine
 SECONDS = {  # in a slow repeat, and in a fast one
     engine.SERIAL: (4.0, 2.0),
     engine.ALL_CORES: (3.2, 1.6),
+    engine.LIMIT: (2.0, 1.0),
     engine.THREADS: (2.5, 1.25),
     engine.DDP: (2.2, 1.1),
+    engine.DATA_PARALLEL: (2.0, 1.0),
 }
 
 
 @pytest.mark.scripts
+@pytest.mark.parametrize("schedule", ["1F1B", "interleaved"])
 def test_the_benchmark_compares_our_weights_with_serial_training(
-    repository: Path, tmp_path: Path
+    schedule: str, repository: Path, tmp_path: Path
 ) -> None:
     case = ["--network", "width 16", "--stages", "2", "--microbatches", "4", "--repeats", "1"]
-    case += ["--output", str(tmp_path)]
+    case += ["--schedule", schedule, "--output", str(tmp_path)]
     # On a busy machine, spinning takes most of the time.
     environment = {"PYTHONPATH": str(repository), "OMP_WAIT_POLICY": "passive"}
     done = subprocess.run(
@@ -36,7 +39,7 @@ def test_the_benchmark_compares_our_weights_with_serial_training(
     )
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "networks.csv").set_index("contestant")
-    assert len(table) == 6
+    assert len(table) == 8
     assert (table["seconds"] > 0).all()
     assert table.loc[[engine.THREADS, engine.PROCESSES], "bit_equal"].all()
     record = json.loads((tmp_path / "networks.json").read_text(encoding="utf-8"))
@@ -53,14 +56,17 @@ def runs(**changed: tuple[float, float]) -> pd.DataFrame:
 
 
 def test_ratios_are_between_runs_of_one_repeat() -> None:
-    rows = engine.summarise(runs()).set_index("contestant")
+    rows = engine.summarise(runs(), passes=3, cores=2).set_index("contestant")
     assert rows.loc[engine.THREADS, "vs_serial_min"] == 1.6
     assert rows.loc[engine.THREADS, "vs_serial_max"] == 1.6
-    assert rows.loc[engine.ALL_CORES, "vs_ddp"] == pytest.approx(1.1 / 1.6)
-    assert rows.loc[engine.ALL_CORES, "ms"] == pytest.approx(2400)
+    assert rows.loc[engine.THREADS, "share_of_limit"] == pytest.approx(0.8 / (3 / 4))
+    assert rows.loc[engine.DATA_PARALLEL, "vs_ddp"] == pytest.approx(1.1)
+    assert rows.loc[engine.LIMIT, "ms"] == 1500
+    fewer_cores = engine.summarise(runs(), passes=3, cores=1)
+    assert fewer_cores["share_of_limit"].isna().all(), "more stages than cores have no such limit"
 
 
 def test_the_best_pipeline_stands_beside_the_best_without_one() -> None:
-    (row,) = engine.where_it_pays(engine.summarise(runs())).itertuples()
+    (row,) = engine.where_it_pays(engine.summarise(runs(), 3, 2)).itertuples()
     assert (row.pipeline, row.pipeline_vs_serial) == (engine.THREADS, 1.6)
     assert (row.other, row.other_vs_serial) == (engine.DDP, pytest.approx(4 / 2.2))

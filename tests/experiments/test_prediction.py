@@ -1,4 +1,4 @@
-"""Predictions beside runs.  How good they are, no test says."""
+"""Predictions beside runs: what of an error comes from passes.  How good they are, no test says."""
 
 from dataclasses import replace
 
@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from experiments import prediction
-from experiments.prediction import MethodCase, TrainedModel, cases, compared, predicted
+from experiments.prediction import MethodCase, TrainedModel, as_it_ran, cases, compared, predicted
 from experiments.study import memory_of
-from pipekit import Profile
+from pipekit import Profile, schedules, simulate
 from pipekit.models import convnet
+from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile
 from pipekit.simulation import Host
 
@@ -39,6 +40,18 @@ def test_2bw_has_as_many_microbatches_as_stages_and_pipedream_cuts_no_minibatch(
         cases(["flsh"], [2], [4], 3)
 
 
+def test_a_run_whose_passes_are_known_is_simulated_as_it_was() -> None:
+    seconds = [(1.0, 3.0, 1.0), (2.0, 4.0, 2.0)]
+    costs = Profile(
+        tuple(LayerProfile(str(n), f, b, update_s=u) for n, (f, b, u) in enumerate(seconds))
+    )
+    schedule, split = schedules.flush(2, 4).take(3), Plan.by_hand([1, 1])
+    trace = simulate(schedule, costs)
+    again = as_it_ran(trace, costs, split)
+    assert [(x.forward_s, x.backward_s, x.update_s) for x in again.layers] == seconds
+    assert simulate(schedule, again, split).makespan_s == trace.makespan_s
+
+
 @pytest.mark.parametrize(
     ("loops", "slower", "outcome"),
     [
@@ -49,14 +62,14 @@ def test_2bw_has_as_many_microbatches_as_stages_and_pipedream_cuts_no_minibatch(
     ],
     ids=["steady", "slower", "a single one is slower", "as fast, and not steady"],
 )
-def test_a_case_is_decided_by_the_plain_loops_beside_its_runs(
+def test_the_two_parts_make_up_the_error(
     small: TrainedModel,
     loops: list[float],
     slower: float,
     outcome: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They must be steady, and as long as beforehand."""
+    """A case is decided if plain loops beside its runs are steady and as long as beforehand."""
     repeats, seconds = (len(loops) - 1) // 3, iter(loops)
     monkeypatch.setattr(TrainedModel, "plain_loop_s", lambda *_: next(seconds))
     layers = [(0.010, 0.020), (0.010, 0.020), (0.025, 0.050)]
@@ -65,17 +78,18 @@ def test_a_case_is_decided_by_the_plain_loops_beside_its_runs(
     hosts = {"threads": Host(task_s=1e-3)}
     case = [MethodCase("flush", 2, 2, 2)]
     promised = predicted(small, case, hosts, repeats, passes=1)
-    table = compared(small, case, promised, repeats)
+    table = compared(small, case, hosts, promised, repeats, passes=1)
     (row,) = table.to_dict("records")
     assert next(seconds, None) is None
     assert row["loops"] == pytest.approx(slower - 1)
     assert row["outcome"] == outcome
     if repeats == 1:  # else these are medians, each of another repeat
+        parts = (1 + row["error of passes"]) * (1 + row["error between"])
+        assert parts == pytest.approx(1 + row["error"])
         assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
         # A forward, four passes on the longer stage, a backward and an update; then the next batch,
         # whose update nobody waits for.
-        monkeypatch.setattr(TrainedModel, "plain_loop_s", lambda *_: 1.0)
-        bare = predicted(small, case, {"threads": Host()}, 1, passes=1)["predicted (s)"].item()
+        bare = (1 + row["error without host"]) * row["found (s)"]
         assert row["predicted (s)"] - bare == pytest.approx((7 + 6) * 1e-3)
     assert row["counts agree"]
 
@@ -90,7 +104,7 @@ def test_predictions_of_before_count(small: TrainedModel, monkeypatch: pytest.Mo
     doubled = [replace(layer, forward_s=0.02) for layer in costs.layers]
     monkeypatch.setattr(TrainedModel, "profiled", lambda *_: replace(costs, layers=tuple(doubled)))
     monkeypatch.setattr(TrainedModel, "plain_loop_s", lambda *_: 1.05)
-    (row,) = compared(small, case, promised, 1).to_dict("records")
+    (row,) = compared(small, case, hosts, promised, 1, passes=1).to_dict("records")
     assert row["predicted (s)"] == promised["predicted (s)"].item()
     assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
     assert row["loops"] == pytest.approx(0.05)
