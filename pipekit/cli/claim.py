@@ -156,6 +156,10 @@ def _letters(node: ast.AST, id: str) -> int:
 
 
 def _run_again(outcome: "Outcome") -> Path:
+    import os
+    import resource
+    import time
+
     from pipekit.ledger.batches import batch
     from pipekit.ledger.batches.experiment import load_all
 
@@ -166,7 +170,15 @@ def _run_again(outcome: "Outcome") -> Path:
         for job in load_all([file], "quick").jobs:
             if job.notebook == (CHECKOUT / found[0]).resolve():
                 typer.echo(f"{found[0]} takes {_usual(job.name)}", err=True)
-                return batch.run(file, only=[job.name]).folder
+                begun = time.perf_counter()
+                made = batch.run(file, only=[job.name])
+                peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+                typer.echo(
+                    f"took {time.perf_counter() - begun:.0f} s, {peak:.1f} GiB in its largest "
+                    f"process, {os.cpu_count()} cores (measured)",
+                    err=True,
+                )
+                return made.folder
     raise ValueError(f"no notebook here finds a value of {id}: {outcome.why}")
 
 

@@ -12,6 +12,7 @@ def run(
     only: Annotated[list[str] | None, typer.Option(metavar="NAME")] = None,
     jobs: Annotated[int, typer.Option(min=1)] = 1,
     resume: bool = False,
+    on: Annotated[str | None, typer.Option(metavar="dask:ADDRESS")] = None,
     quiet: bool = False,
 ) -> None:
     """Execute experiments' notebooks; the last line printed names the results' folder.
@@ -22,6 +23,7 @@ def run(
     [b]Examples[/b]
       pipekit run experiments/quickstart.yaml --scale full --only quickstart
       pipekit run experiments/*.yaml --jobs 2 --resume
+      pipekit run experiments/staleness.yaml --on dask:tcp://head:8786 --jobs 16
 
     Args:
         experiments: Experiments to run.
@@ -30,11 +32,14 @@ def run(
         jobs: Number of notebooks that run at a time.
         resume: Continue the newest unfinished run of the same notebooks at the same scale: run
             only notebooks that are not complete there, or have changed.
+        on: Run on a Dask cluster, whose workers share this file system and environment.
     """
     from pipekit.ledger.batches import batch
 
     names = only or None
-    result = batch.run(*experiments, scale=scale, only=names, jobs=jobs, resume=resume, quiet=quiet)
+    result = batch.run(
+        *experiments, scale=scale, only=names, jobs=jobs, resume=resume, quiet=quiet, on=on
+    )
     if quiet:
         typer.echo(result)
     if result.failed:

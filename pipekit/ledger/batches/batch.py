@@ -5,8 +5,8 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Collection, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,11 @@ from pipekit.ledger.batches.experiment import NotebookJob, load_all
 from pipekit.ledger.batches.runs import BatchRun, NotebookResult
 from pipekit.reading import read_text
 
+_DASK = "dask:"
+_ANSWER_S = 10  # for which a cluster's answer is waited
 _LOOK_S = 1.0  # how often notebooks are asked how far they are
+
+_Running = Mapping[Future[NotebookResult], NotebookJob]
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ def run(
     resume: bool = False,
     results: Path = Path("results/runs"),
     quiet: bool = False,
+    on: str | None = None,
 ) -> BatchResult:
     """Execute the notebooks of one or several experiments; those that must run alone come last.
 
@@ -62,6 +67,7 @@ def run(
     Raises:
         ValueError: a file, a notebook or an argument is not as described, or there is nothing to
             resume; nothing was run then.
+        OSError: nobody answers at the cluster's address.
     """
     experiment = load_all(experiments, scale)
     if only is not None:
@@ -80,12 +86,12 @@ def run(
         )
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
-    with _ending_in_order():
+    with _ending_in_order(), _place(on, jobs) as where:  # nobody may answer: no folder yet
         folder = earlier if resume and earlier else runs.new(results)
         with runs.locked(folder):
             batch = BatchRun(folder, experiment)
             try:
-                _execute_all(batch, experiment.scale, jobs, quiet)
+                _execute_all(batch, experiment.scale, jobs, quiet, *where)
             except KeyboardInterrupt:
                 if not quiet:
                     print(f"interrupted: --resume continues {folder}")
@@ -94,6 +100,36 @@ def run(
     if not quiet:
         print(result)
     return result
+
+
+@contextmanager
+def _place(on: str | None, width: int) -> Iterator[tuple[Executor, Callable[[_Running], None]]]:
+    """Yield where notebooks run, here or on a cluster, and how those that are running are ended."""
+    if on is None:
+        with ThreadPoolExecutor(width) as pool:
+            yield pool, _kill
+        return
+    if not on.startswith(_DASK) or on == _DASK:
+        raise ValueError(
+            f"--on {on!r}: write dask: and the scheduler's address, dask:tcp://host:8786"
+        )
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError("--on dask: needs Dask: pip install 'pipekit[dask]'") from error
+    with Client(on.removeprefix(_DASK), timeout=_ANSWER_S, set_as_default=False) as client:
+        # A notebook has effects: a worker that is lost is not replaced by another one's attempt.
+        yield client.get_executor(pure=False, retries=0), _cancel
+
+
+def _kill(running: _Running) -> None:
+    while wait(running, timeout=0.1).not_done:
+        kill_kernels()  # again and again: one may just have been starting
+
+
+def _cancel(running: _Running) -> None:
+    for future in running:
+        future.cancel()
 
 
 @contextmanager
@@ -112,11 +148,17 @@ def _ending_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool) -> None:
+def _execute_all(
+    batch: BatchRun,
+    scale: str,
+    width: int,
+    quiet: bool,
+    place: Executor,
+    stop: Callable[[_Running], None],
+) -> None:
     """Execute what is to do: together what may, and then one by one what must run alone."""
     todo, total = batch.todo, len(batch.jobs)
-    bar = tqdm(total=total, initial=total - len(todo), unit="notebook", disable=quiet)
-    with bar, ThreadPoolExecutor(width) as pool:
+    with tqdm(total=total, initial=total - len(todo), unit="notebook", disable=quiet) as bar:
         for alone, at_a_time in ((False, width), (True, 1)):
             waiting = deque(job for job in todo if job.alone is alone)
             running: dict[Future[NotebookResult], NotebookJob] = {}
@@ -125,14 +167,13 @@ def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool) -> None:
                     while waiting and len(running) < at_a_time:
                         job = waiting.popleft()
                         batch.prepare(job)
-                        running[pool.submit(execute, job, scale, batch.folder)] = job
+                        running[place.submit(execute, job, scale, batch.folder)] = job
                     bar.set_description(", ".join(_step(batch.folder, j) for j in running.values()))
                     for future in wait(running, _LOOK_S, return_when=FIRST_COMPLETED).done:
                         batch.add(running.pop(future), future.result())
                         bar.update()
             except BaseException:  # Ctrl-C, or a full disk: no kernel may be left behind
-                while wait(running, timeout=0.1).not_done:
-                    kill_kernels()  # again and again: one may just have been starting
+                stop(running)
                 raise
 
 

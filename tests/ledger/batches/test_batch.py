@@ -335,3 +335,30 @@ def test_a_new_run_has_the_named_notebooks_and_says_how_to_continue_the_unfinish
     assert second.folder != first.folder
     line = capfd.readouterr().out.splitlines()[0]
     assert line == f"this is a new run; --resume continues the unfinished one, {first.folder}"
+
+
+@pytest.mark.parametrize("on", ["slurm:here", "dask:"])
+def test_a_place_that_nobody_knows_is_refused(tmp_path: Path, notebook: Notebook, on: str) -> None:
+    notebook("good", WORKS)
+    with pytest.raises(ValueError, match="write dask: and the scheduler's address"):
+        run(experiment(tmp_path, "good"), on=on, results=tmp_path / "runs", quiet=True)
+
+
+@pytest.mark.long
+def test_a_dask_cluster_runs_the_same_batch(
+    tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = pytest.importorskip("distributed", reason="pip install 'pipekit[dask]'")
+    notebook("bad", "1 / 0")
+    notebook("good", WORKS)
+    file = experiment(tmp_path, "bad", "good")
+    monkeypatch.chdir(tmp_path)
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, worker_dashboard_address=None
+    ) as cluster:
+        on = f"dask:{cluster.scheduler_address}"
+        batch = run(Path(file.name), scale="full", on=on, jobs=2, results=Path("runs"), quiet=True)
+    bad, good = batch.notebooks
+    assert bad.error == "In [3], line 1: ZeroDivisionError: division by zero"
+    assert good.error is None
+    assert json.loads((batch.folder / "good" / "seen.json").read_text())["cwd"] == str(tmp_path)
