@@ -95,9 +95,17 @@ class Operations:
 
     def lasting_s(self, cases: Times, delays: Times | None = None) -> Times:
         """Return [steps, cases], when each step's last operation ends; see :meth:`ends_s`."""
-        ends = pd.DataFrame(self.ends_s(cases, delays))
-        last: Times = ends.groupby(self.table["step"].to_numpy()).max().to_numpy()
-        return last
+        rows, first = self._last
+        return np.maximum.reduceat(self.ends_s(cases, delays)[rows], first, axis=0)
+
+    @cached_property
+    def _last(self) -> tuple[Numbers, Numbers]:
+        """The operations that none waits for, step by step, and where in them each begins."""
+        is_last = np.ones(len(self.table) + 1, np.bool_)
+        is_last[self.before] = False
+        rows, step = np.flatnonzero(is_last[:-1]), self.table["step"].to_numpy()
+        rows = rows[np.argsort(step[rows], kind="stable")]
+        return rows, np.flatnonzero(np.diff(step[rows], prepend=step.min() - 1))
 
 
 def _latest(ends: Times, before: Numbers) -> Times:
