@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.layers.pass_state import autocast, during
-from pipekit.layers.read_state import ReadNow, ReadState
+from pipekit.layers.read_state import ReadAgain, ReadState
 from pipekit.layers.seeded import Seed, Seeded, drawing_again, layer_seed, seed_number
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
@@ -25,20 +25,12 @@ _SPLIT = Op.BACKWARD_INPUT
 
 @dataclass(frozen=True, kw_only=True)
 class PassConfig:
-    """How the passes of a stage are run.
-
-    Attributes:
-        part: the stage in the model.
-        differentiates_input: whether a backward gives the gradients of the input.
-        seed: of the layers' random numbers, or a function that returns it when it is needed; None:
-            they draw from torch's default generators, in the order in which they run.
-        autocast: the type of operators where that is safe (:class:`torch.autocast`), or None.
-    """
+    """How the passes of a stage are run."""
 
     part: PartitionStage
-    differentiates_input: bool
-    seed: Seed | None = 0
-    autocast: torch.dtype | None = None
+    differentiates_input: bool  # whether a backward gives the gradients of the input
+    seed: Seed | None = 0  # None: layers draw from torch's default generators, in their order
+    autocast: torch.dtype | None = None  # of operators where that is safe
 
     def build(self, device: torch.device) -> "Passes":
         """Return the stage for inference, on its device."""
@@ -56,16 +48,14 @@ class _Pending(NamedTuple):
     output: StageIO | None  # None: to be recomputed
     target: Target | None
     gradients: StageGradients
-    read: ReadNow | None
+    read: ReadAgain | None
 
 
 class Passes:
     """Runs the passes of one stage, and keeps each microbatch's tensors between its passes.
 
-    It is a :class:`pipekit.engine.execution.pipeline_io.StageRuntime`.
-
-    ``modules`` are the stage's layers, once for each weight slot; ``parameters`` the trained ones
-    of each slot, none in inference.  The owner of the lists may change them.
+    It is a :class:`StageRuntime`.  ``modules`` are the stage's layers, once for each weight slot;
+    ``parameters`` the trained ones of each slot, none in inference.  Their owner may change them.
     """
 
     def __init__(
@@ -114,7 +104,7 @@ class Passes:
         microbatch = step.task.microbatch
         pending = self._pending[microbatch]
         assert pending.read is not None
-        with pending.read.again(), during(recomputing=True):
+        with pending.read(), during(recomputing=True):
             output = self._compute(step, pending.input, pending.target)
         self._watch_input(pending.input, pending.gradients)
         self._pending[microbatch] = pending._replace(output=output, read=None)
@@ -128,10 +118,8 @@ class Passes:
         return loss
 
     def waiting(self, microbatch: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Return a pending microbatch's tensors, and those that are parts of its batch.
-
-        They are its input, and its output if its graph is kept; the first stage's input and the
-        target are the batch's.
+        """Return a pending microbatch's input, and output if its graph is kept; and what of these
+        and the target are parts of its batch.
         """
         pending = self._pending.get(microbatch)
         if pending is None:
@@ -233,7 +221,7 @@ class Passes:
         self._drew = self._drew or seeded.drew
         return x
 
-    def _read_now(self, slot: int) -> ReadNow:
+    def _read_now(self, slot: int) -> ReadAgain:
         """Keep what a forward reads that is run again, beside its input and its weights."""
         module = self._modules[slot]
         if module not in self._read_states:
