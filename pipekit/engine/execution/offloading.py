@@ -176,7 +176,7 @@ class OffloadingStage:
     def offload(self, microbatch: int, target: torch.device) -> list[Tensor]:
         """Move what a microbatch keeps to a device; return the memory that is left, a row each."""
         weights = self._stage.weights.modules
-        waiting, of_batch = self._stage.waiting(microbatch)
+        waiting, of_batch = self._stage.passes.waiting(microbatch)
         stay = storages(t for m in weights for t in (*m.parameters(), *m.buffers()))
         stay |= storages(of_batch)
         holders = [*self._saved.pop(microbatch, ())]

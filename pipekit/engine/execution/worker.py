@@ -95,12 +95,7 @@ class Worker:
 class Executor:
     """Executes the steps of one worker; one table says which method executes which op.
 
-    ``recompute`` is each stage's mode, ``gradients`` the ends of backwards where the output is no
-    loss.
-
-    Attributes:
-        most_pending: the most microbatches, of all stages, that waited for their backward at once.
-        sent_bytes: of messages to other workers, by receiver and purpose.
+    ``recompute`` is each stage's mode; ``gradients`` are the ends if the output is no loss.
     """
 
     def __init__(
@@ -120,24 +115,20 @@ class Executor:
         self._reducers = updates.reducers if updates else {}
         self._transport, self._ends, self._device = transport, ends, device
         self._gradient_ends = gradients
-        self._worker, self._pending, self.most_pending = worker, 0, 0
-        self.sent_bytes: Counter[tuple[int, str]] = Counter()
+        self._worker = worker
+        self._pending = self.most_pending = 0  # microbatches that wait for their backward
+        self.sent_bytes: Counter[tuple[int, str]] = Counter()  # by receiver and purpose
         self._received = listeners(observers, Observer.received, worker)
         self._before = listeners(observers, Observer.before_compute, worker)
         self._after = listeners(observers, Observer.after_compute, worker)
         self._sent = listeners(observers, Observer.sent, worker)
 
     def execute(self, step: Step) -> None:
-        """Execute one step; an error of a layer or the loss is raised, or Aborted if another worker
-        fails.
-        """
+        """Execute one step; raises as :meth:`Worker.run`."""
         self._METHODS[step.task.op](self, step)
 
     def _run_again(self, step: Step) -> None:
-        """Run a forward again that kept only its input (GPipe, 2.3); it waits for no gradient.
-
-        It runs right before the backward, or where the table has it.
-        """
+        """Run a forward again (GPipe, 2.3), right before its backward or where the table has it."""
         _tell(self._before, step, RECOMPUTE, ())
         output = self._stages[step.task.stage].recompute(step)
         _tell(self._after, step, RECOMPUTE, output)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 
 import torch
@@ -13,6 +12,7 @@ from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import Runner
 from pipekit.engine.config import Loss
+from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.options import Execution, Updates, require_callable, require_loss
 from pipekit.engine.runs.batch_reader import BatchReader
@@ -25,6 +25,7 @@ from pipekit.layers.module_state import as_trained, copied
 from pipekit.layers.sequence_chunks import require_chunkable
 from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
+from pipekit.partition.partition import PartitionStage
 from pipekit.partition.stages import in_plan_order
 from pipekit.plans import Plan
 from pipekit.schedules import Op, Schedule
@@ -33,35 +34,24 @@ from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a pipeline is made of, and no run changes.
+    """What a pipeline is made of, and no run changes."""
 
-    Attributes:
-        model: its stages, whose weights runs change.
-        execution: as given; ``recompute`` names each stage's mode.
-        devices: of each worker.
-        used: its features, of :mod:`pipekit.engine.combinations`.
-        joint: those for which all stages update together.
-        can_end: whether a run may end before its table.
-        stops: where a run without end may do so, of a schedule that has none.
-        stops_anywhere: whether that is before each batch.
-    """
-
-    model: ModelStages
+    model: ModelStages  # whose weights runs change
     schedule: Schedule
     optimizer: OptimizerFactory
     loss: Loss
     updates: Updates
-    execution: Execution
+    execution: Execution  # whose ``recompute`` names each stage's mode
     transport: str
     seed: int | str | None
-    devices: Sequence[torch.device]
+    devices: Sequence[torch.device]  # of each worker
     runner: Runner
     reader: BatchReader
-    used: set[str]
-    joint: set[str]
-    can_end: bool
-    stops: PossibleStops
-    stops_anywhere: bool
+    used: set[str]  # features, of :mod:`pipekit.engine.combinations`
+    joint: set[str]  # those for which all stages update together
+    can_end: bool  # whether a run may end before its table
+    stops: PossibleStops  # where it may, of a schedule without end
+    stops_anywhere: bool  # whether that is before each batch
 
 
 def assembled(
@@ -107,20 +97,26 @@ def assembled(
     joint = used & {combinations.CLIP, combinations.SCALE}
     for feature in joint:
         combinations.require_joint_updates(schedule, feature)
-    late = _delays(schedule) if updates.rule else []
+    late = _delays(schedule) if updates.rule else [0] * schedule.stages
     groups = updates.groups and OrderedGroups(updates.groups, layers)
-    configure = partial(
-        StageConfig.of,
-        groups=groups,
-        optimizer=optimizer,
-        updates=updates,
-        execution=execution,
-        mitigations=[
-            StageMitigation(updates.rule, stage, schedule.stages, delay, schedule.stashing)
-            for stage, delay in enumerate(late)
-            if updates.rule
-        ],
-    )
+
+    def configure(part: PartitionStage, seed: int | None) -> StageConfig:
+        passes = PassConfig(
+            part=part,
+            differentiates_input=part.index > 0,
+            seed=seed,
+            autocast=execution.autocast,
+        )
+        about = part.index, schedule.stages, late[part.index], schedule.stashing
+        return StageConfig(
+            passes=passes,
+            optimizer=optimizer,
+            updates=updates,
+            groups=groups,
+            recompute=modes[part.index],
+            mitigation=StageMitigation(updates.rule, *about) if updates.rule else None,
+        )
+
     trained = as_trained(copied(layers))
     runner: Runner = TRANSPORTS.load(transport)(devices)
     can_end = runner.can_end(devices)
