@@ -19,17 +19,11 @@ Shapes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Plain:
-    """A batch without its tensors.
+    """A batch without its tensors."""
 
-    Attributes:
-        others: its leaves in order, with None for each tensor.
-        places: of the tensors among them.
-        spec: its containers.
-    """
-
-    others: Sequence[Any]
-    places: Sequence[int]
-    spec: pytree.TreeSpec
+    others: Sequence[Any]  # its leaves in order, with None for each tensor
+    places: Sequence[int]  # of the tensors among them
+    spec: pytree.TreeSpec  # its containers
 
     def joined(self, tensors: Sequence[Tensor]) -> Any:
         """Return the whole batch, given its tensors."""
@@ -40,28 +34,17 @@ class Plain:
 
 
 class Batch(NamedTuple):
-    """A batch on its way into the pipeline.
+    """A batch on its way into the pipeline."""
 
-    Attributes:
-        input: of the first layer, or None for workers that do not run it.
-        target: the second argument of the loss, in any containers; or None likewise.
-        rows: the number of examples.
-        row_shapes: for each tensor of the input, the shape of a row.
-        sizes: the rows of each microbatch (:func:`part_sizes`).
-        said: of a target that is a whole batch, which entries the user has said to be rows, and
-            which not; None: the target is one entry.
-        chunks: of each sequence, a row each (:mod:`pipekit.engine.execution.special_microbatches`).
-        kept: entries of the input, by name or place, that have no rows though as many elements.
-    """
-
-    input: Tree
-    target: Tree
+    input: Tree  # of the first layer; None for workers that do not run it
+    target: Tree  # the second argument of the loss, in any containers; or None likewise
     rows: int
-    row_shapes: Shapes
-    sizes: Sequence[int]
+    row_shapes: Shapes  # of each tensor of the input
+    sizes: Sequence[int]  # the rows of each microbatch
+    # Of a target that is a whole batch, which entries are rows, as far as the user has said it.
     said: Mapping[Any, bool] | None = None
-    kept: Collection[Any] = ()
-    chunks: int = 1
+    kept: Collection[Any] = ()  # entries of the input that have no rows, though as many elements
+    chunks: int = 1  # of each sequence, a row each
 
     def cut_input(self) -> list[Tree]:
         """Return the model's input for each microbatch."""
@@ -117,10 +100,7 @@ def copied(batch: Any) -> Any:
 
 
 def parted(batch: Any) -> tuple[Tree, Plain | None]:
-    """Return a batch's tensors, and all else, to send them apart.
-
-    Of one that has tensors only these are the batch itself and None.
-    """
+    """Return a batch's tensors and the rest; of one with tensors alone, itself and None."""
     leaves, spec = pytree.tree_flatten(batch)
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     if len(places) == len(leaves):

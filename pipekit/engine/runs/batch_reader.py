@@ -24,17 +24,11 @@ _LOOKED_AT = 100
 
 
 class Form(NamedTuple):
-    """The form of a batch.
+    """The form of a batch."""
 
-    Attributes:
-        number: of the batch.
-        outline: its containers, and the types of its tensors; no sizes.
-        sized: of a batch that the loss gets whole, which entries have one element a row.
-    """
-
-    number: int
-    outline: str
-    sized: Mapping[Any, bool]
+    number: int  # of the batch
+    outline: str  # its containers, and the types of its tensors; no sizes
+    sized: Mapping[Any, bool]  # of one that the loss gets whole: which entries are one a row
 
 
 def _sized(named: Mapping[Any, Any], rows: int) -> dict[Any, bool]:
@@ -58,20 +52,11 @@ def _outline(tree: Any) -> str:
 
 
 class BatchReader:
-    """Reads batches for one model.
-
-    - A pair ``(input, target)``: the loss gets the target.
-    - A dict, or a tuple of another length: the model gets the entries that it takes, the loss the
-      whole batch.  Tensors, arrays and lists with one element for each row of the model's input are
-      cut into microbatches; all else stays whole.
+    """Reads batches for one model, as :meth:`pipekit.Pipeline.train` says.
 
     ``inputs`` are the entries for the model; None: those with which :func:`pipekit.stages` recorded
     it, else the whole dict, or the first of a tuple.  With ``fewer`` a batch may have fewer rows
     than microbatches; ``rows`` says which entries are cut, as far as the user has said it.
-
-    Attributes:
-        changed: the first batch of a run that has another form than the one before, in words.
-        paired: whether an input for a prediction was a pair, perhaps with its target.
     """
 
     def __init__(
@@ -84,8 +69,8 @@ class BatchReader:
         self._fewer, self._said = fewer, dict(rows or {})
         self._before: Form | None = None
         self._told: set[Any] = {*self._said}
-        self.changed: str | None = None
-        self.paired = False
+        self.changed: str | None = None  # the first batch of a run that has another form, in words
+        self.paired = False  # whether an input for a prediction was a pair, perhaps with its target
         self._select = inputs if callable(inputs) else None
         self._names = None if callable(inputs) else inputs
         self._model_input = model[0].model_input if isinstance(model[0], RecordedStage) else None
@@ -236,7 +221,6 @@ def _counted(
 
 
 def _same_rows(tensors: Sequence[Tensor], number: int) -> int:
-    """Return the first dimension of all tensors."""
     counts = {len(tensor) if tensor.dim() else None for tensor in tensors}
     rows = next(iter(counts), None)
     if len(counts) != 1 or rows is None:

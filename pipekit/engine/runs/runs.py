@@ -28,7 +28,7 @@ from pipekit.engine.observers.reporter import LossBar, OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.questions import FirstBatch, ask
-from pipekit.engine.runs.run import Run
+from pipekit.engine.runs.run import Run, result_of
 from pipekit.engine.runs.tables import batches_done, executed, joined, taken
 from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
@@ -59,7 +59,6 @@ class Runs:
     def train(
         self,
         batches: Iterable[Any],
-        *,
         steps: int | None,
         on_batch: OnBatch | None,
         checkpoints: str | os.PathLike[str] | Checkpoints | None,
@@ -114,7 +113,7 @@ class Runs:
                 raise error
             wall = time.perf_counter() - began
             done = partial(schedule.before, stop)
-            return Run.of(schedule.name, done, each_batch(), reports, wall, seed, start.losses)
+            return result_of(schedule.name, done, each_batch(), reports, wall, seed, start.losses)
 
     def _require_allowed(
         self,
@@ -139,10 +138,7 @@ class Runs:
     def _start(
         self, batches: Iterable[Any], steps: int | None, folder: Path | None
     ) -> tuple[Start, Iterator[Any], int | None]:
-        """Return where a run begins, the batches from its first one on, and their exact number.
-
-        The number is None if there are as many as there are.
-        """
+        """Return where a run begins, the batches from there on, and their number, if known."""
         schedule = self._parts.schedule
         if self._parts.stops_anywhere and not (folder or self._point):
             total = None if steps else arguments.length(batches)
@@ -188,12 +184,7 @@ class Runs:
         return BatchSource(first, rest, schedule.each_batch, total, stops, read)
 
     def _ask(self, schedule: Schedule, first: Batch, tried: Probe | None, drawn: set[str]) -> None:
-        """Refuse what cannot be trained by a schedule, of ties, mitigation, loss and optimizer.
-
-        Raises:
-            ScheduleError: stages have to update together, and the schedule does not let them.
-            ValueError: there are too few batches for a mitigation, or what :func:`ask` refuses.
-        """
+        """Refuse what cannot be trained by a schedule, of ties, mitigation, loss and optimizer."""
         parts, model, autocast = self._parts, self._model, self._parts.execution.autocast
         assert model.partition
         joined(parts, schedule, model.partition)

@@ -27,17 +27,11 @@ from pipekit.schedules.lowering.sums import stops, sum_order, sums
 
 @dataclass(frozen=True)
 class LoweredTable:
-    """A schedule, lowered.
+    """A schedule, lowered."""
 
-    Attributes:
-        steps: of each worker.
-        slots: for each worker, the number of weight slots of each of its stages.
-        common: known to all workers.
-    """
-
-    steps: Sequence[Steps]
-    slots: Sequence[Mapping[int, int]]
-    common: RunTable
+    steps: Sequence[Steps]  # of each worker
+    slots: Sequence[Mapping[int, int]]  # of weights, for each worker and each of its stages
+    common: RunTable  # known to all workers
 
 
 def taken(schedule: Schedule, batches: int) -> Schedule:
@@ -154,9 +148,7 @@ def executed(
                 chunks=schedule.chunks,
                 stages=stages if schedule.trains else {},
                 slots=table.slots[worker],
-                inference=()
-                if schedule.trains
-                else [each.config.passes for each in stages.values()],
+                inference=() if schedule.trains else [s.config.passes for s in stages.values()],
             )
         )
     return parts.runner.run(assignments, config, source, on_news)

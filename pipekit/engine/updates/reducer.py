@@ -34,10 +34,7 @@ _Work = tuple[Callable[[], object], "Future[object]"]
 
 
 class CommThread:
-    """Runs functions one after another, in a thread of its own, for which no program's end waits.
-
-    A sum may wait for a worker that has failed; an executor of Python's would wait with it.
-    """
+    """Runs functions in turn, in a thread for which no program waits: its peer may be gone."""
 
     def __init__(self, name: str, device: torch.device, workers: int) -> None:
         self._device, self._workers = device, workers
@@ -70,10 +67,8 @@ def _do(function: Callable[[], object], future: "Future[object]") -> None:
 
 
 class SumTurns:
-    """Has the sums of a worker's stages made in one order, in which all workers make theirs.
-
-    Two workers that share two stages would wait for one another for ever if each made another sum
-    first.
+    """Has the sums of a worker's stages made in all workers' order: two that share two stages would
+    wait for one another for ever if each made another sum first.
     """
 
     def __init__(self, order: Iterable[tuple[int, int]]) -> None:
@@ -157,10 +152,7 @@ class Reducer:
             self._advance()
 
     def gradients(self, update: int) -> Gradients:
-        """Return the summed gradients of an update, one a trained parameter, once they are here.
-
-        They last until those of the next update are asked for.
-        """
+        """Return an update's sums of gradients, once they are here, to last until the next call."""
         result = self._weights.gradients(update)  # none; it may forget the update
         contents = [future.result() for future in self._futures.pop(update, [])]
         del self._bytes[update]
@@ -211,7 +203,6 @@ class Reducer:
         return True
 
     def _submit(self, update: int, place: int, contributes: bool) -> None:
-        """Have the comm_thread sum a bucket."""
         bucket = self._buckets[place]
         # Taken here: only the worker knows which update a gradient belongs to.
         given = [bucket.take(update) if contributes else None]
