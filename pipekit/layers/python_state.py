@@ -58,12 +58,11 @@ class Change(NamedTuple):
 
 
 class PythonState:
-    """What some modules keep in Python, as it is now.
+    """What modules of a model, some or all, keep in Python, as it is now.
 
     These are their attributes and the global variables that their forwards name: plain values and
-    tensors, also in lists, dicts, sets and deques.  What other objects keep is not known.  The
-    ``model`` names the modules, some of it or all; with ``torchs`` these are also their modes,
-    the tensors and modules that they have, and what is in buffers.
+    tensors, also in lists, dicts, sets and deques, but not in other objects; with ``torchs`` also
+    their modes, the tensors and modules that they have, and what is in buffers.
     """
 
     def __init__(

@@ -7,8 +7,7 @@ oracle then see the same numbers.
 
 While layers run under :class:`Seeded`, each of their random operators on the CPU is given a
 generator of the layer's own.  Those that take none, and those on accelerators, borrow the default
-generators, set to the layer's state, and give them back as they were.  Every pass is watched: a
-layer may begin to draw in the midst of a training.
+generators, set to the layer's state.  A layer may begin to draw in the midst of a training.
 """
 
 import pickle
@@ -50,15 +49,11 @@ def torch_seed() -> int:
 
 
 class Seeded:
-    """Run operators as if the default generators had just been seeded, and leave them untouched.
-
-    Attributes:
-        drew: whether any operator has run that may draw, or somebody has asked for the state.
-    """
+    """Run operators as if the default generators had just been seeded, and leave them untouched."""
 
     def __init__(self, seed: Seed, device: torch.device) -> None:
         self._device = device
-        self.drew = False
+        self.drew = False  # whether an operator has run that may draw, or the state was asked for
         self.seed(seed)
 
     def __enter__(self) -> Self:
@@ -152,9 +147,8 @@ def drawing_again(device: torch.device) -> AbstractContextManager[None]:
 
 
 def drawing_undisturbed() -> AbstractContextManager[None]:
-    """Let operators draw from the default generators, while no other thread borrows them.
-
-    As data loaders do, which shuffle and augment beside layers that draw numbers of their own.
+    """Let operators draw from the default generators, as of data loaders, while no thread borrows
+    them.
     """
     return catch_draws(_run_undisturbed)
 

@@ -55,11 +55,9 @@ class PipelinedModule(nn.Module):
         optimizer.step()
 
     Every stage has a worker of its own, also on a CPU, and runs the engine's passes in GPipe's
-    order.  Autograd's graph enforces that of the backwards
-    (``backward_order.py``).  To autograd it is one operation: hooks, gradients and
-    ``torch.autograd.grad`` come to each parameter once a backward, so that
-    ``DistributedDataParallel`` may wrap it.  Its gradients
-    cannot be differentiated again, which is refused when it is tried.
+    order; autograd's graph enforces that of the backwards (``backward_order.py``).  Hooks and
+    gradients come to each parameter once a backward, so that ``DistributedDataParallel`` may wrap
+    the module.  Gradients cannot be differentiated again, which is refused.
 
     Args:
         sequential: the layers, an ``nn.Sequential`` or a list; they are shared and not copied, and
@@ -75,10 +73,9 @@ class PipelinedModule(nn.Module):
         without: any of "order" (of backwards), "streams" (copies beside the computing on GPUs) and
             "portals" (skip connections straight to their stage), to see what they are good for.
         watch: what is recorded of each minibatch, for :attr:`trace` and
-            :func:`pipekit.measure_memory`, and who watches the stages' workers; here nothing by
-            default, and neither a bar nor outputs.
+            :func:`pipekit.measure_memory`, and who watches the stages' workers; by default nothing.
         timeout: seconds after which a forward or backward fails in which no worker gets further;
-            None: never.  After 30 s it is said anyway who is at what and waits for what.
+            None: never.  After 30 s a message says which worker waits for what.
 
     Attributes:
         balance: layers of each stage.
@@ -274,11 +271,7 @@ class PipelinedModule(nn.Module):
         return super().to(*args, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PipelinedModule":
-        """Convert all tensors, as every method does that does so, a parent module's too.
-
-        Raises:
-            TypeError: it would move them to another device.
-        """
+        """Convert all tensors, as each method and a parent's does; TypeError for another device."""
         for device in self.devices:
             if fn(torch.empty(0, device=device)).device != device:
                 self.cuda()
@@ -339,10 +332,7 @@ def _rows(x: Tree) -> int:
 
 
 def _separated(stages: Sequence[nn.Sequential]) -> Iterator[nn.Sequential]:
-    """Yield stages of which none runs a module of another one, in a thread beside it.
-
-    Where they share a module, the later stage gets a copy with the same tensors.
-    """
+    """Yield stages; where they share a module, the later one gets a copy with the same tensors."""
     known: set[nn.Module] = set()
     for stage in stages:
         own = {each for layer in stage for each in layer.modules()}
