@@ -165,6 +165,5 @@ def _said(entry: Any, name: Any, sizes: Sequence[int], said: Mapping[Any, bool])
 
 
 def _like(structure: Any, items: Sequence[Any]) -> Any:
-    """Return a list, tuple or named tuple of the same type."""
     kind: Any = type(structure)
     return kind(*items) if hasattr(structure, "_fields") else kind(items)

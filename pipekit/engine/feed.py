@@ -242,7 +242,6 @@ class Feed:
                     raise
 
     def knows(self, k: int) -> bool:
-        """Return whether microbatch ``k`` was read."""
         return len(self.rows) > k
 
     def _read(self) -> None:

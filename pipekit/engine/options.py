@@ -222,7 +222,6 @@ def _maker(made: Optimizer | LRScheduler) -> str:
 
 
 def _called(kind: type) -> str:
-    """Return the name by which people call a class."""
     for home in (torch.optim, torch.optim.lr_scheduler, torch.nn):
         if getattr(home, kind.__name__, None) is kind:
             return f"{home.__name__}.{kind.__name__}"

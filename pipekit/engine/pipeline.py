@@ -15,7 +15,7 @@ from pipekit.engine.config import Loss
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Execution, Updates, Watch, require_loss
-from pipekit.engine.runs.assembly import assembled
+from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.run import Metric, Metrics, Run, output_alone, results
 from pipekit.engine.runs.runs import Runs
 from pipekit.engine.updates.optimizer_state import NamedState
@@ -80,7 +80,7 @@ class Pipeline:
     ) -> None:
         self._calls = CallLock()
         given = schedule, optimizer, loss, balance, transport, seed, updates, execution
-        parts = assembled(sequence_of(model), *given)
+        parts = Parts(sequence_of(model), *given)
         self._runs, self._model, self._runner = Runs(parts), parts.model, parts.runner
         self._loss, self._updates = loss, updates
         self.stages, self.workers = schedule.stages, schedule.worker_count

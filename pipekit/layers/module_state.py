@@ -82,7 +82,7 @@ def generators_put_back(drawn: Iterable[torch.Generator]) -> Iterator[None]:
 
 
 def trained(stage: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that an optimizer of the stage updates, each once."""
+    """Return the parameters that an optimizer of the stage updates."""
     return [p for p in stage.parameters() if p.requires_grad]
 
 

@@ -86,7 +86,6 @@ class PythonState:
         ]
 
     def put_back(self) -> None:
-        """Let all be as it was."""
         for _, variables in self._owners:
             variables.put_back()
 
@@ -112,7 +111,6 @@ class Variables:
                 yield name, False
 
     def put_back(self) -> None:
-        """Let them be as they were."""
         for name in self._names():
             if name not in self._before:
                 del self._variables[name]
@@ -178,12 +176,10 @@ class Kept:
 
 
 def _elements(container: Any) -> list[Any]:
-    """Return what is in a container, of a dict with its keys."""
     return list(container.items() if isinstance(container, dict) else container)
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether these are one object, or equal plain values."""
     if one is other:
         return True
     if type(one) is not type(other):

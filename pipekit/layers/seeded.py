@@ -72,11 +72,9 @@ class Seeded:
     manual_seed = seed
 
     def get_state(self) -> Tensor:
-        """Return the state of the host's generator."""
         return self._drawing()[0].get_state()
 
     def set_state(self, state: Tensor) -> None:
-        """Go on from a state of the host's generator."""
         self._drawing()[0].set_state(state)
 
     @cached_property
@@ -93,7 +91,6 @@ class Seeded:
         return self._generators
 
     def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call an operator that may draw."""
         generators = self._drawing()
         if operator.takes_generator(args, kwargs):
             return operator.call(*args, **kwargs | {"generator": generators[0]})
@@ -121,7 +118,6 @@ class _DrawnAgain:
         self._seeded, self._is_set = Seeded(0, device), False
 
     def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call an operator that may draw."""
         return (self._seeded.run if self._is_set else refuse_draws)(operator, args, kwargs)
 
     def get_state(self) -> Tensor:
@@ -129,13 +125,11 @@ class _DrawnAgain:
         return self._seeded.get_state() if self._is_set else torch.empty(0, dtype=torch.uint8)
 
     def set_state(self, state: Tensor) -> None:
-        """Go on from a state that was got here, or in a forward."""
         self._is_set = len(state) > 0
         if self._is_set:
             self._seeded.set_state(state)
 
     def manual_seed(self, seed: int) -> None:
-        """Go on as if the generators had just been seeded."""
         self._is_set = True
         self._seeded.seed(seed)
 

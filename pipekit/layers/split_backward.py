@@ -67,7 +67,6 @@ class WeightBackward:
         )
 
     def run(self, by_branches: bool) -> None:
-        """Add to the gradients of the weights."""
         if by_branches and self._branches is not None:
             for branch in self._branches:
                 torch.autograd.backward(branch.edges, branch.arrived, inputs=branch.weights)

@@ -25,7 +25,6 @@ class Prediction(Mitigation, ABC):
         """Return by how many updates a pass looks ahead, from the version that it reads."""
 
     def require(self, optimizer: Optimizer) -> None:
-        """Raise ValueError unless the optimizer's state gives its next step."""
         if not isinstance(optimizer, SGD | Adam):
             raise ValueError(
                 f"the weights that {type(optimizer).__name__} will make cannot be predicted from "
@@ -42,7 +41,6 @@ class Prediction(Mitigation, ABC):
                 )
 
     def weights(self, at: Pass, weight: Weight) -> Tensor:
-        """Return W - s lr d."""
         steps, step = self.ahead(at), expected_step(weight)
         if not steps or step is None:
             return weight.read
@@ -69,7 +67,6 @@ class SpecTrain(Prediction):
     stashing = False
 
     def ahead(self, at: Pass) -> int:
-        """Return s."""
         behind = at.stages - at.stage - 1 if at.op is Op.FORWARD else 0
         return at.stage // 2 + behind
 
@@ -92,7 +89,6 @@ class PipeOptim(Prediction):
     stashing = False
 
     def ahead(self, at: Pass) -> int:
-        """Return s."""
         return at.stages - at.stage - 1 + self.extra if at.op is Op.FORWARD else 0
 
 
@@ -112,7 +108,6 @@ class Ahead(Prediction):
     stashing = True
 
     def ahead(self, at: Pass) -> int:
-        """Return the same for each pass."""
         return self.steps
 
 

@@ -27,7 +27,6 @@ class ErrorFeedback(Mitigation):
     tensors = 1
 
     def updated(self, at: Update, weight: Weight, before: Tensor) -> Tensor:
-        """Return the weights after the step and its correction."""
         last = weight.memory.get("step")
         step = weight.memory["step"] = before - weight.newest
         return weight.newest if last is None else weight.newest - self.coefficient * (step - last)
@@ -54,7 +53,6 @@ class GapAware(Mitigation):
     tensors = 1
 
     def gradient(self, at: Update, weight: Weight, gradient: Tensor) -> Tensor:
-        """Return it, divided by its penalty."""
         if "square" not in weight.memory:
             return gradient
         mean = weight.memory["square"] / (1 - self.decay**at.number)
@@ -62,7 +60,6 @@ class GapAware(Mitigation):
         return gradient / (1 + gap)
 
     def updated(self, at: Update, weight: Weight, before: Tensor) -> Tensor:
-        """Follow how large steps are."""
         moved = weight.newest - before
         square = weight.memory.get("square", torch.zeros_like(before))
         weight.memory["square"] = self.decay * square + (1 - self.decay) * (moved * moved)

@@ -82,7 +82,6 @@ class MovedTensors:
 
     @property
     def moves(self) -> list[Event]:
-        """The events that the last moves end."""
         return [event for _, event in self._memory]
 
     def leave(self, target: torch.device) -> list[Tensor]:

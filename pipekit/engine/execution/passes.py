@@ -20,8 +20,6 @@ from pipekit.partition.partition import PartitionStage
 from pipekit.schedules import Op, Step
 from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
-_SPLIT = Op.BACKWARD_INPUT
-
 
 @dataclass(frozen=True, kw_only=True)
 class PassConfig:
@@ -33,7 +31,6 @@ class PassConfig:
     autocast: torch.dtype | None = None  # of operators where that is safe
 
     def build(self, device: torch.device) -> "Passes":
-        """Return the stage for inference, on its device."""
         return InferencePasses(self, [self.part.module.to(device).eval()], device)
 
 
@@ -129,7 +126,8 @@ class Passes:
         return leaves((received, pending.output)), tensors_in((read, target))
 
     def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
-        microbatch, slot, split = step.task.microbatch, step.slot, step.task.op is _SPLIT
+        microbatch, slot = step.task.microbatch, step.slot
+        split = step.task.op is Op.BACKWARD_INPUT
         pending = self._pending.pop(microbatch)
         begin, arrived = self._begin_backward(pending, slot, gradients), pending.gradients
         ends = self._split_ends(pending.input, slot) if split else []
@@ -172,10 +170,7 @@ class Passes:
         return ([t for t, _ in reached], [g for _, g in reached]) if reached else None
 
     def _split_ends(self, x: StageIO, slot: int) -> list[Tensor]:
-        """Return where the first part of a split backward ends.
-
-        An earlier stage waits for the gradients of copies as it does for those of the input.
-        """
+        """Return where the first part of a split backward ends: an earlier stage waits for it."""
         ends: list[Tensor] = []
         if self._config.differentiates_input:
             ends += dict.fromkeys(tensor for tensor in leaves(tuple(x)) if tensor.requires_grad)
@@ -247,7 +242,6 @@ class InferencePasses(Passes):
 
 
 def _seed(seed: Seed, layer: int, microbatch: int) -> int:
-    """Return the seed of a layer's forward."""
     return layer_seed(seed_number(seed), layer, microbatch)
 
 

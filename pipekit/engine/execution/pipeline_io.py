@@ -83,7 +83,6 @@ class LossLog:
             self._losses.append(float(loss))
 
     def wait(self) -> None:
-        """Wait for the losses that accelerators are still computing."""
         issued, self._issued = self._issued, []
         for microbatch, loss in issued:
             self.add(microbatch, loss.item())
@@ -158,7 +157,6 @@ class EvaluationIO:
 
 
 def _finite(loss: Loss, output: Tree, target: Tree) -> Tensor:
-    """Return a loss that is finite, or raise FloatingPointError."""
     value = loss(output, target)
     if not bool(value.isfinite().all()):
         raise FloatingPointError(

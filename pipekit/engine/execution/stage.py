@@ -57,16 +57,13 @@ class StageConfig:
 
     @property
     def config(self) -> Self:
-        """Itself: it is here."""
         return self
 
     @property
     def known(self) -> Self:
-        """Itself, likewise."""
         return self
 
     def build(self, device: torch.device) -> "Stage":
-        """Return the stage, on its device."""
         kind: Callable[..., WeightVersions] = WeightVersions
         if self.mitigation:
             kind = partial(MitigatedWeights, self.mitigation)
@@ -82,7 +79,6 @@ class StageConfig:
         return Stage(self, weights, passes)
 
     def with_part(self, part: PartitionStage) -> Self:
-        """Return the config of another part of the model."""
         return replace(self, passes=replace(self.passes, part=part))
 
     def trained(self, module: nn.Sequential, state: dict[str, Any] | None) -> "StageConfig":

@@ -133,14 +133,12 @@ class UpdateSynchronizer:
             self._comm_thread.submit(partial(synchronize, self._device)).result()
 
     def close(self) -> None:
-        """Sum no more with other workers."""
         self._turns.end()
         for reducer in self.reducers.values():
             reducer.close()
         self._comm_thread.close()
 
     def _begin_sums(self) -> None:
-        """Begin to sum gradients with the other workers of the stages."""
         table, worker = self._config.table, self._worker
         name = f"pipekit sums of worker {worker}"
         self._comm_thread = CommThread(name, self._device, table.workers)

@@ -35,8 +35,8 @@ _FORWARD, _WEIGHT, _UPDATE = Op.FORWARD.name, Op.BACKWARD_WEIGHT.name, Op.UPDATE
 class Worker:
     """Goes through a list of steps, with observers around each; it knows no methods and no ops.
 
-    ``view`` is the observers' view of it.  ``conclude`` is called after the last step, before they
-    hear of the end; ``survives`` returns whether the other steps can go on after a step's error.
+    ``conclude`` is called after the last step, before observers hear of the end; ``survives``
+    returns whether the other steps can go on after a step's error.
     """
 
     def __init__(
@@ -210,7 +210,6 @@ class Executor:
         return StageGradients(*self._receive(step))
 
     def _receive(self, step: Step) -> tuple[Any, dict[int, Tensor]]:
-        """Return the content of a step's main message, and those of skip connections, if any."""
         main, skips = None, {}
         for message, source in step.receives:
             content = self._transport.receive(message, source)

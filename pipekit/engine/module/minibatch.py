@@ -63,7 +63,6 @@ class Minibatch:
 
     @property
     def records(self) -> list[WorkerRecord]:
-        """What the stages' workers have recorded so far."""
         return [recorded(stage.trace, stage.memory) for stage in self._stages]
 
     def forward(self, passes: Iterable[Place]) -> Tree:
@@ -187,7 +186,6 @@ class Minibatch:
                 self._tell(Observer.close)
 
     def _tell(self, method: Callable[[Observer, int], None]) -> None:
-        """Tell the stages' observers of the end of their workers."""
         for number, stage in enumerate(self._stages):
             for tell in listeners(stage.observers, method, number):
                 tell()

@@ -1,10 +1,9 @@
 """The parts of a pipeline, put together from what a user passes, which is checked here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
-import torch
 from torch import nn
 
 from pipekit.choices import require_choice
@@ -32,114 +31,88 @@ from pipekit.schedules import Op, Schedule
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
 
-@dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a pipeline is made of, and no run changes."""
+    """What a pipeline is made of, checked, and changed by no run but for its model.
 
-    model: ModelStages  # whose weights runs change
-    schedule: Schedule
-    optimizer: OptimizerFactory
-    loss: Loss
-    updates: Updates
-    execution: Execution  # whose ``recompute`` names each stage's mode
-    transport: str
-    seed: int | str | None
-    devices: Sequence[torch.device]  # of each worker
-    runner: Runner
-    reader: BatchReader
-    used: set[str]  # features, of :mod:`pipekit.engine.combinations`
-    joint: set[str]  # those for which all stages update together
-    can_end: bool  # whether a run may end before its table
-    stops: PossibleStops  # where it may, of a schedule without end
-    stops_anywhere: bool  # whether that is before each batch
+    Arguments and errors are those of :class:`pipekit.Pipeline`.
+    """
 
+    def __init__(
+        self,
+        layers: nn.Sequential,
+        schedule: Schedule,
+        optimizer: OptimizerFactory,
+        loss: Loss,
+        balance: Sequence[int] | Plan | str,
+        transport: str,
+        seed: int | str | None,
+        updates: Updates,
+        execution: Execution,
+    ) -> None:
+        require_data(layers)
+        skips.require_matched(list(layers))
+        require_no_tensor_hooks(layers)
+        TRANSPORTS.require(transport)
+        if isinstance(seed, str):
+            require_choice("seed", seed, ["torch"])
+        require_callable(optimizer=optimizer)
+        require_loss(loss=loss)
+        arguments.checked(schedule)
+        if schedule.chunks > 1:
+            require_chunkable(layers)
+        recompute = execution.recompute
+        if isinstance(balance, Plan):
+            layers, balance = in_plan_order(layers, balance)
+            arguments.require_replicas(balance, schedule)
+            recompute = recompute or [stage.recompute for stage in balance.stages]
+            balance = balance.balance
+        require_balance(balance, layers, schedule.stages)
+        modes = arguments.resolve_recompute(recompute or "never", schedule.stages)
+        fewer = execution.short_batches == "fewer"
+        reader = BatchReader(layers, execution.inputs, fewer, execution.rows)
+        # Workers need no inputs=, which may be a function that no other process can have.
+        execution = replace(execution, recompute=modes, inputs=None)
+        if execution.cluster is not None:
+            execution.cluster.require_room(schedule.worker_count)
+        devices = resolve_for_workers(execution.devices, schedule.worker_count)
+        # Features, and those for which all stages update together.
+        used = combinations.of_pipeline(schedule, updates, execution, seed, transport)
+        combinations.require_compatible(used)
+        joint = used & {combinations.CLIP, combinations.SCALE}
+        for feature in joint:
+            combinations.require_joint_updates(schedule, feature)
+        late = _delays(schedule) if updates.rule else [0] * schedule.stages
+        groups = updates.groups and OrderedGroups(updates.groups, layers)
 
-def assembled(
-    layers: nn.Sequential,
-    schedule: Schedule,
-    optimizer: OptimizerFactory,
-    loss: Loss,
-    balance: Sequence[int] | Plan | str,
-    transport: str,
-    seed: int | str | None,
-    updates: Updates,
-    execution: Execution,
-) -> Parts:
-    """Return a pipeline's parts; arguments and errors are those of :class:`pipekit.Pipeline`."""
-    require_data(layers)
-    skips.require_matched(list(layers))
-    require_no_tensor_hooks(layers)
-    TRANSPORTS.require(transport)
-    if isinstance(seed, str):
-        require_choice("seed", seed, ["torch"])
-    require_callable(optimizer=optimizer)
-    require_loss(loss=loss)
-    arguments.checked(schedule)
-    if schedule.chunks > 1:
-        require_chunkable(layers)
-    recompute = execution.recompute
-    if isinstance(balance, Plan):
-        layers, balance = in_plan_order(layers, balance)
-        arguments.require_replicas(balance, schedule)
-        recompute = recompute or [stage.recompute for stage in balance.stages]
-        balance = balance.balance
-    require_balance(balance, layers, schedule.stages)
-    modes = arguments.resolve_recompute(recompute or "never", schedule.stages)
-    fewer = execution.short_batches == "fewer"
-    reader = BatchReader(layers, execution.inputs, fewer, execution.rows)
-    # Workers need no inputs=, which may be a function that no other process can have.
-    execution = replace(execution, recompute=modes, inputs=None)
-    if execution.cluster is not None:
-        execution.cluster.require_room(schedule.worker_count)
-    devices = resolve_for_workers(execution.devices, schedule.worker_count)
-    used = combinations.of_pipeline(schedule, updates, execution, seed=seed, transport=transport)
-    combinations.require_compatible(used)
-    joint = used & {combinations.CLIP, combinations.SCALE}
-    for feature in joint:
-        combinations.require_joint_updates(schedule, feature)
-    late = _delays(schedule) if updates.rule else [0] * schedule.stages
-    groups = updates.groups and OrderedGroups(updates.groups, layers)
+        def configure(part: PartitionStage, seed: int | None) -> StageConfig:
+            passes = PassConfig(
+                part=part,
+                differentiates_input=part.index > 0,
+                seed=seed,
+                autocast=execution.autocast,
+            )
+            about = part.index, schedule.stages, late[part.index], schedule.stashing
+            return StageConfig(
+                passes=passes,
+                optimizer=optimizer,
+                updates=updates,
+                groups=groups,
+                recompute=modes[part.index],
+                mitigation=StageMitigation(updates.rule, *about) if updates.rule else None,
+            )
 
-    def configure(part: PartitionStage, seed: int | None) -> StageConfig:
-        passes = PassConfig(
-            part=part,
-            differentiates_input=part.index > 0,
-            seed=seed,
-            autocast=execution.autocast,
-        )
-        about = part.index, schedule.stages, late[part.index], schedule.stashing
-        return StageConfig(
-            passes=passes,
-            optimizer=optimizer,
-            updates=updates,
-            groups=groups,
-            recompute=modes[part.index],
-            mitigation=StageMitigation(updates.rule, *about) if updates.rule else None,
-        )
-
-    trained = as_trained(copied(layers))
-    runner: Runner = TRANSPORTS.load(transport)(devices)
-    can_end = runner.can_end(devices)
-    stops = possible_stops(schedule) if schedule.period and can_end else PossibleStops()
-    return Parts(
-        model=ModelStages(layers, trained, schedule.stages, balance, configure),
-        schedule=schedule,
-        optimizer=optimizer,
-        loss=loss,
-        updates=updates,
-        execution=execution,
-        transport=transport,
-        seed=seed,
-        devices=devices,
-        runner=runner,
-        reader=reader,
-        used=used,
-        joint=joint,
-        can_end=can_end,
-        stops=stops,
-        # Updates of stages on several workers may average several batches.
-        stops_anywhere=bool(stops.batches) and len(stops.batches) == len(schedule.batch_stops),
-    )
+        self.schedule, self.optimizer, self.loss, self.seed = schedule, optimizer, loss, seed
+        self.updates, self.execution, self.transport = updates, execution, transport
+        self.reader, self.devices, self.used, self.joint = reader, devices, used, joint
+        trained = as_trained(copied(layers))
+        self.runner: Runner = TRANSPORTS.load(transport)(devices)
+        self.model = ModelStages(layers, trained, schedule.stages, balance, configure)
+        self.can_end, self.stops = self.runner.can_end(devices), PossibleStops()
+        if schedule.period and self.can_end:  # where a run without end may end
+            self.stops = possible_stops(schedule)
+        # Whether that is before each batch: updates of replicas may average several.
+        stops = self.stops.batches
+        self.stops_anywhere = bool(stops) and len(stops) == len(schedule.batch_stops)
 
 
 def _delays(schedule: Schedule) -> list[int]:

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from itertools import chain
 from typing import Any
 
@@ -132,10 +132,13 @@ class ModelStages:
 
     def _set_attributes(self, changed: Sequence[Attribute]) -> None:
         """Let the stages' modules have attributes that the user has changed in the model."""
-        if self.partition is None:
-            set_attributes(self._model, changed)
-        else:
-            self._replace(partial(_with_attributes, changed=changed))
+
+        def taken(config: StageConfig) -> StageConfig:
+            set_attributes(config.module, changed)
+            return replace(config)
+
+        set_attributes(self._model, changed)  # until the stages own the layers
+        self._replace(taken)
 
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         balance = self.balance
@@ -312,9 +315,3 @@ class ModelStages:
         configs = zip(self._stages, self.configs, strict=True)
         self._stages = {n: replace(each, state=point.state_for(each)) for n, each in configs}
         self._replicas = {}
-
-
-def _with_attributes(config: StageConfig, changed: Sequence[Attribute]) -> StageConfig:
-    """Return the config of a stage whose modules have other attributes."""
-    set_attributes(config.module, changed)
-    return replace(config)

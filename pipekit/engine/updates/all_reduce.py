@@ -172,7 +172,6 @@ class TiedGradients:
 
 
 AVERAGED = ("running_mean", "running_var")
-COUNT = "num_batches_tracked"
 _FIRST = -(1 << 32)
 """The number of the first sum: those of gradients are above."""
 
@@ -184,7 +183,9 @@ def average(module: nn.Module, stage: int, members: Sequence[int], all_reduce: A
     The count of batches becomes the first worker's.  No bit changes of what is equal.
     """
     norms = [each for each in module.modules() if isinstance(each, _NormBase)]
-    found = (norm._buffers.get(name) for norm in norms for name in (*AVERAGED, COUNT))
+    found = (
+        norm._buffers.get(name) for norm in norms for name in (*AVERAGED, "num_batches_tracked")
+    )
     buffers = [buffer for buffer in found if buffer is not None]
     buckets = parameter_buckets(dict(enumerate(buffers)), lambda _, ns: [buffers[n] for n in ns])
     for number, bucket in enumerate(buckets):

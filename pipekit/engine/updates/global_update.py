@@ -159,7 +159,6 @@ class GlobalUpdate:
 
 
 def _held(gradient: Tensor) -> Tensor:
-    """Return the numbers that a gradient holds, a sparse one too."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 

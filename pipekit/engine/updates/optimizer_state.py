@@ -32,7 +32,6 @@ class OrderedGroups:
                 self._options.append(given)
 
     def __call__(self, name: str, parameter: Tensor) -> Mapping[str, Any]:
-        """Return the options of a parameter."""
         given = self._groups(name, parameter)
         if not isinstance(given, Mapping):
             raise TypeError(

@@ -48,7 +48,6 @@ class CommThread:
         return future
 
     def close(self) -> None:
-        """End once everything submitted is done."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -93,7 +92,6 @@ class SumTurns:
             self._next = next(self._due, None)
 
     def end(self) -> None:
-        """Start no more."""
         self._next, self._submit = None, {}
 
 
@@ -140,7 +138,6 @@ class Reducer:
         return self._bytes.total()
 
     def begin(self, update: int) -> None:
-        """Expect the last backward of an update here."""
         self._current = update
         self._left = [set(bucket.parameters) for bucket in self._buckets]
 
@@ -167,11 +164,9 @@ class Reducer:
         return result
 
     def close(self) -> None:
-        """Sum no more."""
         self._unwatch()
 
     def _computed_one(self, parameter: int) -> None:
-        """Note that the backward has computed a parameter's gradient."""
         if self._current is None:
             return
         left = self._left[self._bucket_of[parameter]]

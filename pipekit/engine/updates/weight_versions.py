@@ -151,7 +151,6 @@ class WeightVersions:
         return self._taken(update, self._slots_of(update), parameters)
 
     def _slots_of(self, update: int) -> list[int]:
-        """Return the slots whose gradients ``update`` sums."""
         return [slot for slot, owner in self._owner.items() if owner == update]
 
     def all_gradients(self) -> Iterator[Tensor]:
@@ -236,11 +235,8 @@ class WeightVersions:
 
 
 def require_usable(optimizer: Optimizer) -> None:
-    """Refuse an optimizer without a state that can be read, or whose step needs a closure.
-
-    Raises:
-        TypeError: it has none, as a wrapper may.
-        ValueError: its step evaluates the model again, as that of LBFGS.
+    """Raise TypeError for an optimizer without a state, as a wrapper may be, and ValueError for one
+    whose step needs a closure, as that of LBFGS does.
     """
     try:
         optimizer.state_dict()
