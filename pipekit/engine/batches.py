@@ -65,10 +65,7 @@ class Batch(NamedTuple):
 
 
 def split(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
-    """Cut a structure of tensors [rows, ...] into parts of so many rows.
-
-    Tensors of another length stay whole in each part.
-    """
+    """Cut a structure of tensors [rows, ...] into parts; those of another length stay whole."""
     if isinstance(tree, Tensor):
         return cut_entry(tree, sizes)
     each = [cut_entry(tensor, sizes) for tensor in leaves(tree)]
@@ -110,11 +107,7 @@ def parted(batch: Any) -> tuple[Tree, Plain | None]:
 
 
 def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None) -> list[Any]:
-    """Cut each entry of a dict or a tuple into parts of so many rows; ``said`` is the user's word.
-
-    Raises:
-        ValueError: an entry that the user wants to be cut has not one element a row.
-    """
+    """Cut each entry of a dict or a tuple into parts of rows; ``said`` is the user's word."""
     said = said or {}
     names = [*batch] if isinstance(batch, Mapping) else [*range(len(batch))]
     each = [_said(batch[name], name, sizes, said) for name in names]

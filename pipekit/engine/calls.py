@@ -57,11 +57,7 @@ class CallLock:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Have a turn.
-
-        Raises:
-            RuntimeError: another call has it, or had one in the process that this one is forked of.
-        """
+        """Have a turn, or raise RuntimeError: another call has it, or a process forked of this."""
         if self._process not in (None, os.getpid()):
             raise RuntimeError(
                 f"the pipeline's workers belong to process {self._process}, of which this one is a "

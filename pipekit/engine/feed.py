@@ -95,12 +95,7 @@ class BatchSource:
         self._stopped, self.error = True, self.error or error
 
     def __iter__(self) -> Iterator[Batch | End]:
-        """Yield the batches, and an :class:`End` where the run ends early.
-
-        Raises:
-            ValueError: a batch cannot be read, or there are fewer than their length said, where the
-                run may not end.
-        """
+        """Yield the batches, and an :class:`End` where the run ends early."""
         for number, microbatches in enumerate(self.each_batch()):
             first = microbatches.start
             if number == self.total or (self._stopped and first in self.possible_stops):
@@ -221,11 +216,9 @@ class Feed:
         return tuple((self.rows[k], *shape) for shape in self._row_shapes[k])
 
     def read_to(self, k: int) -> None:
-        """Read batches until microbatch ``k`` is here.
+        """Read batches until microbatch ``k`` is here, or raise BeyondStop.
 
-        Raises:
-            BeyondStop: the batches end before it.
-            Exception: the error of reading them, to every worker that asks for more.
+        An error of reading them is raised to every worker that asks for more.
         """
         while not self.knows(k):
             with self._lock:

@@ -12,7 +12,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.engine.calls import CallLock, one_at_a_time, refusing_fields
 from pipekit.engine.config import Loss
-from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Execution, Updates, Watch, require_loss
 from pipekit.engine.runs.assembly import Parts
@@ -166,21 +165,16 @@ class Pipeline:
         return self._runs.resume(checkpoints)
 
     @overload
-    def evaluate(
-        self, batches: Iterable[Any], metric: Metric | None = None, observers: Watchers = ()
-    ) -> float: ...
+    def evaluate(self, batches: Iterable[Any], metric: Metric | None = None) -> float: ...
 
     @overload
     def evaluate(
-        self, batches: Iterable[Any], metric: Mapping[str, Metric], observers: Watchers = ()
+        self, batches: Iterable[Any], metric: Mapping[str, Metric]
     ) -> dict[str, float]: ...
 
     @one_at_a_time
     def evaluate(
-        self,
-        batches: Iterable[Any],
-        metric: Metric | Mapping[str, Metric] | None = None,
-        observers: Watchers = (),
+        self, batches: Iterable[Any], metric: Metric | Mapping[str, Metric] | None = None
     ) -> float | dict[str, float]:
         """Return the mean over all rows of ``metric(output, target)``, by default the loss.
 
@@ -190,7 +184,6 @@ class Pipeline:
             batches: as in :meth:`train`.
             metric: gives a number for the rows of a batch; or several metrics by name, e.g.
                 ``{"loss": loss, "accuracy": accuracy}``, whose means are then returned by name.
-            observers: watch the workers, as in :meth:`train`.
 
         Raises:
             ValueError: there are no batches, or one cannot be read.
@@ -198,22 +191,21 @@ class Pipeline:
         named = metric if isinstance(metric, Mapping) else {"": metric or self._loss}
         require_loss(**{name or "metric": each for name, each in named.items()})
         metrics = Metrics(dict(named))
-        means = metrics.means(self._runs.infer(batches, metrics, observers))
+        means = metrics.means(self._runs.infer(batches, metrics))
         return means if isinstance(metric, Mapping) else means[""]
 
     @one_at_a_time
-    def predict(self, inputs: Iterable[Any], observers: Watchers = ()) -> list[Any]:
+    def predict(self, inputs: Iterable[Any]) -> list[Any]:
         """Return the model's outputs in evaluation mode, on the CPU: one for each input.
 
         Args:
             inputs: each [rows, ...], a tensor or a structure of tensors, without a target; or a
                 dict with more than the model takes, as in :meth:`train`.
-            observers: watch the workers, as in :meth:`train`.
 
         Raises:
             ValueError: there are no inputs, or one cannot be read.
         """
-        return results(self._runs.infer(inputs, output_alone, observers, labelled=False))
+        return results(self._runs.infer(inputs, output_alone, labelled=False))
 
     @one_at_a_time
     def state_dict(self) -> "OrderedDict[str, Tensor]":

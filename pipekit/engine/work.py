@@ -146,7 +146,6 @@ def _evaluate(
 ) -> WorkerReport:
     index, device = assignment.index, assignment.device
     ends = EvaluationIO(config, feed, device)
-    observers = [*watchers, *observers_of(config.watch.observers, index)]
     view = WorkerView(index, device, Clock(device), {}, int)
     transport.stop_point.at(config.end)
     with ExitStack() as kept:
@@ -156,9 +155,9 @@ def _evaluate(
         for stage in stages.values():
             stage.begin(config.first_microbatch)
         modes: dict[int, Recompute] = dict.fromkeys(stages, "never")
-        executor = Executor(index, stages, modes, transport, ends, device, observers=observers)
+        executor = Executor(index, stages, modes, transport, ends, device, observers=watchers)
         steps = assignment.steps.until(transport.stop_point)
-        Worker(view, executor.execute, transport, observers).run(steps)
+        Worker(view, executor.execute, transport, watchers).run(steps)
         transport.finish()
         synchronize(device)
         return WorkerReport(

@@ -45,11 +45,7 @@ class Held:
         return range(begin, begin + (1 + last) * t.itemsize)
 
     def take(self, begin: int) -> None:
-        """Hold nothing; the bytes of the storage from ``begin`` on are kept elsewhere.
-
-        Raises:
-            RuntimeError: it has been edited since it was saved.
-        """
+        """Hold nothing; the bytes of the storage from ``begin`` on are kept elsewhere."""
         t = self.tensor
         if self._version not in (None, t._version):
             raise RuntimeError(

@@ -67,12 +67,8 @@ class PassingEmpty:
 
 
 def read_in_chunks(read: Read, chunks: int) -> Read:
-    """Return what reads batches whose microbatch n is chunk n % chunks of number n // chunks.
-
-    A batch is a pair of tensors [rows, tokens, ...].
-
-    Raises:
-        ValueError: it is another one, or cannot be cut evenly.
+    """Return what reads pairs of tensors [rows, tokens, ...] as batches whose microbatch n is chunk
+    n % chunks of number n // chunks.
     """
 
     def cut(tensor: Tensor, microbatches: int) -> Tensor:

@@ -59,9 +59,7 @@ class Worker:
     def run(self, steps: Iterable[Step]) -> None:
         """Execute every step between the observers' ``begin`` and ``end``.
 
-        Raises:
-            Exception: of a layer or the loss, with a note that names the task.
-            Aborted: another worker failed.
+        An error gets a note that names the task; Aborted is raised if another worker failed.
         """
         try:
             _tell(self._begin)

@@ -76,12 +76,7 @@ class BatchReader:
         self._model_input = model[0].model_input if isinstance(model[0], RecordedStage) else None
 
     def read(self, batch: Any, parts: int, number: int) -> Batch:
-        """Check a user's batch.
-
-        Raises:
-            ValueError: it has another form, or fewer rows than parts.
-            TypeError: the model's input, or a target, holds something that is not a tensor.
-        """
+        """Check a user's batch."""
         if isinstance(batch, Mapping):
             batch = dict(batch)
         elif not isinstance(batch, (tuple, list)) or not batch:
@@ -107,10 +102,7 @@ class BatchReader:
         return read._replace(said=self._said, kept=kept)
 
     def _compare(self, form: Form) -> None:
-        """Look at what has changed since the batch before, if it is of the same run.
-
-        Warn, once an entry, if it has one element a row in one batch and not in the other.
-        """
+        """Look at what has changed since the batch before; warn of entries that are rows once."""
         before, self._before = self._before, form
         if before is None or before.number != form.number - 1:
             self.changed = None

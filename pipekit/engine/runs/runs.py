@@ -23,7 +23,6 @@ from pipekit.engine.checkpoints.resume_point import Position, ResumePoint
 from pipekit.engine.config import CheckpointConfig, Start
 from pipekit.engine.execution.special_microbatches import read_in_chunks
 from pipekit.engine.feed import BatchSource, Read, kept_apart, stacks
-from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import LossBar, OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
@@ -227,14 +226,9 @@ class Runs:
         return reports
 
     def infer(
-        self,
-        batches: Iterable[Any],
-        function: Callable[[Any, Any], Any],
-        observers: Watchers,
-        labelled: bool = True,
+        self, batches: Iterable[Any], function: Callable[[Any, Any], Any], labelled: bool = True
     ) -> list[WorkerReport]:
         """Run the layers forward; the last stage's worker calls a function of output and target."""
-        arguments.require_watchers(observers, self._parts.transport)
         arguments.require_batches(batches)
         counted, count, _ = arguments.counted(batches)
         schedule = self._inference if self._parts.can_end else self._inference.take(count)
@@ -245,7 +239,7 @@ class Runs:
         read = reader.read if labelled else reader.unlabelled
         try:
             source = self._source(batches, start, iter(counted), count, read)
-            return executed(self._parts, start, source, function, Watch(observers=tuple(observers)))
+            return executed(self._parts, start, source, function, Watch())
         except Exception as error:
             if labelled or not reader.paired or isinstance(error, WorkerDied):
                 raise
@@ -286,9 +280,7 @@ class Runs:
     def read(self) -> None:
         """Fetch all stages, to read or change them between runs.
 
-        Raises:
-            RuntimeError: they stand at different updates.
-            WorkerDied: the process of a worker with stages has ended.
+        RuntimeError says that they stand at different updates, WorkerDied that one is gone.
         """
         self.require_sound()
         try:

@@ -35,11 +35,7 @@ class LoweredTable:
 
 
 def taken(schedule: Schedule, batches: int) -> Schedule:
-    """Return the finite schedule for a number of batches; the last one is kept.
-
-    Raises:
-        ScheduleError: the schedule is finite and has another number.
-    """
+    """Return the finite schedule for a number of batches; the last one is kept."""
     if not schedule.period:
         if len(schedule) != batches:
             raise ScheduleError(
@@ -63,11 +59,7 @@ def lowered(
 
 
 def joined(parts: Parts, schedule: Schedule, joints: Partition) -> LoweredTable:
-    """Return a schedule lowered for a pipeline's stages.
-
-    Raises:
-        ScheduleError: they have to update together, and the schedule does not let them.
-    """
+    """Return a schedule lowered for a pipeline's stages, which may have to update together."""
     features = parts.joint | ({combinations.TIES} if joints.ties else set())
     for feature in features if schedule.trains else ():
         combinations.require_joint_updates(schedule, feature)

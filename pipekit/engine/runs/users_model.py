@@ -63,9 +63,7 @@ class UsersModel:
 
         Flags and whole numbers may say what a module has done to its weights, and stay.
         """
-        if not (changed := self._attributes.changed()):
-            return []
-        changed = self._unset(changed)
+        changed = self._unset(self._attributes.changed())
         self._left += [each for each in changed if not isinstance(each.value, float)]
         return [each for each in changed if isinstance(each.value, float)]
 
