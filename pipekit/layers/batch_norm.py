@@ -1,6 +1,6 @@
 """Batch norm for microbatches: statistics of each, running averages of the whole batch."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,23 +19,15 @@ class DeferredBatchNorm(_BatchNorm):
     is that of :class:`torch.nn.BatchNorm2d`.
 
     Args:
-        num_features, eps, momentum, affine, track_running_stats: those of
-            :class:`torch.nn.BatchNorm2d`.
+        given, named: those of :class:`torch.nn.BatchNorm2d`.
     """
 
     batch_mean: Tensor
     batch_squares: Tensor
     batch_count: Tensor
 
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-    ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self.begin()
 
     def begin(self) -> None:

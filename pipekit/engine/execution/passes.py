@@ -26,7 +26,7 @@ class PassConfig:
     """How the passes of a stage are run."""
 
     part: PartitionStage
-    differentiates_input: bool  # whether a backward gives the gradients of the input
+    differentiates_batch: bool = False  # whether the first stage gives gradients of its input, too
     seed: Seed | None = 0  # None: layers draw from torch's default generators, in their order
     autocast: torch.dtype | None = None  # of operators where that is safe
 
@@ -63,6 +63,7 @@ class Passes:
         parameters: Sequence[Sequence[Tensor]] = (),
     ) -> None:
         self._config, self._part = config, config.part
+        self._differentiates_input = config.part.index > 0 or config.differentiates_batch
         self._modules, self._device, self._parameters = modules, device, parameters
         self._first_microbatch = 0  # of the run: the key of random numbers counts all runs
         self._pending: dict[int, _Pending] = {}
@@ -81,7 +82,7 @@ class Passes:
         self._loss_checked = False
 
     def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
-        differentiated = differentiable(tuple(x)) if self._config.differentiates_input else ()
+        differentiated = differentiable(tuple(x)) if self._differentiates_input else ()
         for tensor in differentiated:
             tensor.requires_grad_()
         read = self._read_now(step.slot) if recompute else None
@@ -172,7 +173,7 @@ class Passes:
     def _split_ends(self, x: StageIO, slot: int) -> list[Tensor]:
         """Return where the first part of a split backward ends: an earlier stage waits for it."""
         ends: list[Tensor] = []
-        if self._config.differentiates_input:
+        if self._differentiates_input:
             ends += dict.fromkeys(tensor for tensor in leaves(tuple(x)) if tensor.requires_grad)
         return ends + [self._parameters[slot][place] for place in self._part.copies.values()]
 
@@ -225,7 +226,7 @@ class Passes:
 
     def _watch_input(self, x: StageIO, gradients: StageGradients) -> None:
         """Take the gradients of an input, as the hooks leave them that layers have given it."""
-        if self._config.differentiates_input:
+        if self._differentiates_input:
             for number, tensor in enumerate(differentiable(x.main)):
                 tensor.register_hook(partial(_take, gradients.main, number))
             for skip, tensor in x.skips.items():

@@ -299,12 +299,10 @@ class PipelinedModule(nn.Module):
             evaluate = partial(probe, layers, devices=devices, training=False)
             warn_of_mixed_rows(inputs[0], inputs[1], evaluate)
         parts = partition(layers, self.balance, tried, self._skips).stages
-        return [
-            PassConfig(part=replace(part, module=stage), differentiates_input=part.index > 0)
-            for part, stage in zip(parts, self._stages, strict=True)
-        ]
+        own = zip(parts, self._stages, strict=True)
+        return [PassConfig(part=replace(part, module=stage)) for part, stage in own]
 
-    def _configs_now(self, differentiates_input: bool, ties: Sequence[Tie]) -> list[PassConfig]:
+    def _configs_now(self, differentiates_batch: bool, ties: Sequence[Tie]) -> list[PassConfig]:
         """Return the same for one minibatch: with this thread's autocast, a seed, and ties."""
         seed = cache(lambda: int(torch.randint(2**31, ())))  # drawn if it is needed
         return [
@@ -312,7 +310,7 @@ class PipelinedModule(nn.Module):
                 config,
                 part=config.part.tied(ties),
                 seed=seed,
-                differentiates_input=config.part.index > 0 or differentiates_input,
+                differentiates_batch=differentiates_batch,
                 autocast=torch.get_autocast_dtype(device.type)
                 if torch.is_autocast_enabled(device.type)
                 else None,

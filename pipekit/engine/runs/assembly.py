@@ -85,12 +85,7 @@ class Parts:
         groups = updates.groups and OrderedGroups(updates.groups, layers)
 
         def configure(part: PartitionStage, seed: int | None) -> StageConfig:
-            passes = PassConfig(
-                part=part,
-                differentiates_input=part.index > 0,
-                seed=seed,
-                autocast=execution.autocast,
-            )
+            passes = PassConfig(part=part, seed=seed, autocast=execution.autocast)
             about = part.index, schedule.stages, late[part.index], schedule.stashing
             return StageConfig(
                 passes=passes,

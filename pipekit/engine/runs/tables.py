@@ -48,14 +48,10 @@ def taken(schedule: Schedule, batches: int) -> Schedule:
         return schedule.remembered("taken", lambda: schedule.take(batches), batches)
 
 
-def lowered(
-    schedule: Schedule, skips: Skips = (), ties: Skips = (), joint_updates: bool = False
-) -> LoweredTable:
+def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) -> LoweredTable:
     """Return a schedule lowered, with skip connections between stages and weights they share."""
-    ends = tuple(skips), tuple(ties)
-    return schedule.remembered(
-        ("lowered", *ends, joint_updates), lambda: _lowered(schedule, *ends, joint_updates)
-    )
+    joined = tuple(skips), tuple(ties), joint_updates
+    return schedule.remembered(("lowered", *joined), lambda: _lowered(schedule, *joined))
 
 
 def joined(parts: Parts, schedule: Schedule, joints: Partition) -> LoweredTable:
