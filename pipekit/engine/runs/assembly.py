@@ -83,25 +83,26 @@ class Parts:
             combinations.require_joint_updates(schedule, feature)
         late = _delays(schedule) if updates.rule else [0] * schedule.stages
         groups = updates.groups and OrderedGroups(updates.groups, layers)
-
-        def configure(part: PartitionStage, seed: int | None) -> StageConfig:
-            passes = PassConfig(part=part, seed=seed, autocast=execution.autocast)
-            about = part.index, schedule.stages, late[part.index], schedule.stashing
-            return StageConfig(
-                passes=passes,
-                optimizer=optimizer,
-                updates=updates,
-                groups=groups,
-                recompute=modes[part.index],
-                mitigation=StageMitigation(updates.rule, *about) if updates.rule else None,
+        configs = []
+        for index, mode in enumerate(modes):
+            part = PartitionStage(index=index, module=nn.Sequential())  # before the model is cut
+            about = index, schedule.stages, late[index], schedule.stashing
+            configs.append(
+                StageConfig(
+                    passes=PassConfig(part=part, autocast=execution.autocast),
+                    optimizer=optimizer,
+                    updates=updates,
+                    groups=groups,
+                    recompute=mode,
+                    mitigation=StageMitigation(updates.rule, *about) if updates.rule else None,
+                )
             )
-
         self.schedule, self.optimizer, self.loss, self.seed = schedule, optimizer, loss, seed
         self.updates, self.execution, self.transport = updates, execution, transport
         self.reader, self.devices, self.used, self.joint = reader, devices, used, joint
         trained = as_trained(copied(layers))
         self.runner: Runner = TRANSPORTS.load(transport)(devices)
-        self.model = ModelStages(layers, trained, schedule.stages, balance, configure)
+        self.model = ModelStages(layers, trained, balance, configs)
         self.can_end, self.stops = self.runner.can_end(devices), PossibleStops()
         if schedule.period and self.can_end:  # where a run without end may end
             self.stops = possible_stops(schedule)

@@ -46,20 +46,19 @@ class ModelStages:
     """A model, and from the first batch on its stages.
 
     ``original`` are the user's layers, which never run; the stages take over the ``model``, a copy.
-    ``configure`` returns the config of a stage, given its part of the model and the seed.
+    ``configs`` are those of the stages, still without layers.
     """
 
     def __init__(
         self,
         original: nn.Sequential,
         model: nn.Sequential,
-        count: int,
         balance: Sequence[int] | str,
-        configure: Callable[..., StageConfig],
+        configs: Sequence[StageConfig],
     ) -> None:
         self.original, self._model = original, model
         self.users, self.was_evaluating = UsersModel(original), is_evaluating(original)
-        self._count, self._configure, self._links = count, configure, links(model)
+        self._configs, self._links = configs, links(model)
         self.balance = None if isinstance(balance, str) else list(balance)  # layers of each stage
         state = model.state_dict()
         self.names, self.metadata = list(state), getattr(state, "_metadata", None)
@@ -143,13 +142,14 @@ class ModelStages:
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         balance = self.balance
         if balance is None:
-            balance = balance_by_cost(layer_costs(self._model, tried.flops), self._count)
+            balance = balance_by_cost(layer_costs(self._model, tried.flops), len(self._configs))
         require_unshared(self.original, balance, tried.edited_weights)
         self.balance = balance
         skips = between(self._links, balance) if self._links else ()
         self.partition = partition(self._model, balance, tried, skips).separated()
-        stages = self.partition.stages
-        self._stages = {each.index: self._configure(each, seed=self._seed) for each in stages}
+        for part, config in zip(self.partition.stages, self._configs, strict=True):
+            passes = replace(config.passes, part=part, seed=self._seed)
+            self._stages[part.index] = replace(config, passes=passes)
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
             self._take_state(point)
@@ -196,7 +196,7 @@ class ModelStages:
         """Go back to a checkpoint; ValueError says that it is of another model or optimizer."""
         point.load_into(self.modules)
         self._take_state(point)
-        if self.balance is None and len(point.stages) == self._count:
+        if self.balance is None and len(point.stages) == len(self._configs):
             self.balance = point.about["balance"]
 
     def of_worker(

@@ -63,7 +63,9 @@ class UsersModel:
 
         Flags and whole numbers may say what a module has done to its weights, and stay.
         """
-        changed = self._unset(self._attributes.changed())
+        if not (changed := self._attributes.changed()):
+            return []
+        changed = self._unset(changed)
         self._left += [each for each in changed if not isinstance(each.value, float)]
         return [each for each in changed if isinstance(each.value, float)]
 
