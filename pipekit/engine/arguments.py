@@ -173,6 +173,10 @@ def require_watchers(observers: Watchers, transport: str) -> None:
             )
 
 
+COMPUTED = (*PASSES, Op.UPDATE, Op.RECOMPUTE)
+"""What a stage computes."""
+
+
 def offloads(op: Op) -> bool:
     """Return whether an op moves activations to the host, or to a partner."""
     return op.takes == (ACTIVATIONS,) and op.gives == (OFFLOADED,)
@@ -198,15 +202,13 @@ def checked(schedule: Schedule) -> Schedule:
 
 
 def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool = True) -> None:
-    """Raise ScheduleError for what a ``runner`` cannot run; it can be drawn and simulated.
-
-    One that only waits, and not ``trains``, moves no activations and has no sequences.
+    """Raise ScheduleError for what a ``runner`` cannot run: moved activations and chunks without
+    ``trains``.
     """
-    computed = *PASSES, Op.UPDATE, Op.RECOMPUTE
     for number, tasks in enumerate((*schedule.head, *schedule.period)):
         for task in tasks:
             op, worker = task.op, number % schedule.worker_count
-            if op not in computed and not (trains and (offloads(op) or loads(op))):
+            if op not in COMPUTED and not (trains and (offloads(op) or loads(op))):
                 raise ScheduleError(
                     f"worker {worker} has {task} ({op.name}), which {runner} cannot run: draw, "
                     f"check and simulate the schedule, or leave its {op.letter} out",

@@ -57,11 +57,8 @@ class SpecTrain(Prediction):
 
     The paper's v is a running mean of gradients, which ``torch.optim.SGD(momentum=g,
     dampening=g)`` keeps; without ``dampening`` the learning rate is another by a factor.  With Adam
-    and AdamW it takes their step, which is XPipe (Guan et al. 2019) for whole minibatches.  Of a
-    minibatch cut in T microbatches XPipe predicts for the first one, s = round((N + T - k/2 - 2)/T)
-    in forwards and round((T + floor(k/2) - 1)/T) in backwards, and lets all read that; it is known
-    from a reader's notes alone, and is not here.  On ``schedules.pipedream(stages, n,
-    stashing=False)``.
+    and AdamW it takes their step, which is XPipe (Guan et al. 2019) for whole minibatches; XPipe's
+    rule for microbatches is not here.  On ``schedules.pipedream(stages, n, stashing=False)``.
     """
 
     stashing = False
@@ -97,8 +94,8 @@ class Ahead(Prediction):
     """Has both passes of a microbatch read weights that are predicted a number of updates ahead.
 
     With weight stashing: the prediction is made when the version is, from the optimizer's state of
-    that moment, so that it depends on the version alone.  With 2BW, whose gradients are one update
-    late, ``Ahead(1)`` is the natural choice.  No paper is known to us that does just this.
+    that moment.  With 2BW, whose gradients are one update late, ``Ahead(1)`` is the natural choice.
+    No paper is known to us that does just this.
 
     Attributes:
         steps: how many updates.

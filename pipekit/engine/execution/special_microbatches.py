@@ -1,8 +1,4 @@
-"""Microbatches that run otherwise: chunks of a sequence, and those without rows.
-
-Chunks hand on keys and values on the same stage; a batch with fewer rows than microbatches has some
-without rows.
-"""
+"""Microbatches that run otherwise: chunks of a sequence, and those without rows."""
 
 from collections import defaultdict
 from collections.abc import Callable

@@ -112,10 +112,7 @@ class Stage:
     def prepare(
         self, slots: int, loss_versions: Recurring[int] | None = None, first_microbatch: int = 0
     ) -> None:
-        """Get ready for a run that needs ``slots`` weight slots, behind so many microbatches.
-
-        ``loss_versions`` are those of :meth:`LossScaler.begin`.
-        """
+        """Get ready for a run that needs ``slots`` weight slots, behind so many microbatches."""
         self.passes.begin(first_microbatch)
         self.weights.prepare(slots)
         if self.scaler and loss_versions is not None:

@@ -118,10 +118,7 @@ class UpdateSynchronizer:
         return found
 
     def average_statistics(self) -> None:
-        """Give norms of stages on several workers the same running statistics on all of them.
-
-        It is the last thing that a run does; in the traffic it does not count.
-        """
+        """Give norms of replicas the same running statistics, at the end, beside the traffic."""
         for index, stage in sorted(self._stages.items()):
             members = self._stage_workers[index]
             if len(members) == 1:

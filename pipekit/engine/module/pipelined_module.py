@@ -225,10 +225,7 @@ class PipelinedModule(nn.Module):
 
     @property
     def trace(self) -> Trace:
-        """What was done for the last minibatch, measured.
-
-        Of its memory the gradients are those of the minibatch until its backward ends; what they
-        are added to then, and the optimizer, are the caller's.
+        """What was done for the last minibatch, measured; its gradients until the backward ends.
 
         Raises:
             RuntimeError: nothing was recorded.

@@ -161,8 +161,7 @@ def measure_memory(run: Traced) -> Memory:
 
     A tensor counts from the moment when the engine or autograd takes hold of it until its storage
     is freed.  On GPUs times are those at which the host issued the work, and the result also has
-    the peaks of PyTorch's allocator.  :func:`pipekit.simulate` predicts the same, as
-    ``Trace.memory``.
+    the peaks of PyTorch's allocator.  :func:`pipekit.simulate` predicts the same.
 
     Raises:
         ValueError: memory was not followed.
