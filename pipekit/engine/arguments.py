@@ -202,9 +202,7 @@ def checked(schedule: Schedule) -> Schedule:
 
 
 def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool = True) -> None:
-    """Raise ScheduleError for what a ``runner`` cannot run: moved activations and chunks without
-    ``trains``.
-    """
+    """Raise ScheduleError for what a ``runner`` cannot run; one that ``trains`` can run more."""
     for number, tasks in enumerate((*schedule.head, *schedule.period)):
         for task in tasks:
             op, worker = task.op, number % schedule.worker_count

@@ -88,7 +88,7 @@ class BatchSource:
         self._read = read
         self._stopped = False
         self.error: Exception | None = None  # of the batch before which the run ends
-        self.rows = array("q")  # of each batch that was read  # of each batch that was read
+        self.rows = array("q")  # of each batch that was read
 
     def stop(self, error: Exception | None = None) -> None:
         """Read no more batches: the run ends at the next possible stop."""

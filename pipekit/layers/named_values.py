@@ -53,9 +53,9 @@ class Place(NamedTuple):
 
 
 class NamedValues:
-    """What some modules, losses and other functions name in this process, and what they call does:
-    plain values of a user's files, functions put into any file, and context variables.
+    """What some modules, losses and other functions name in this process, and what they call does.
 
+    These are plain values of a user's files, functions put into any file, and context variables.
     ``known`` grows by the values that were sent, or that were there before others are applied.
     """
 

@@ -141,9 +141,7 @@ def drawing_again(device: torch.device) -> AbstractContextManager[None]:
 
 
 def drawing_undisturbed() -> AbstractContextManager[None]:
-    """Let operators draw from the default generators, as of data loaders, while no thread borrows
-    them.
-    """
+    """Let data loaders draw from the default generators, while no other thread borrows them."""
     return catch_draws(_run_undisturbed)
 
 

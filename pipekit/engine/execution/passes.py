@@ -116,8 +116,9 @@ class Passes:
         return loss
 
     def waiting(self, microbatch: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Return a pending microbatch's input, and output if its graph is kept; and what of these
-        and the target are parts of its batch.
+        """Return a pending microbatch's tensors, and those that are parts of its batch.
+
+        They are its input, its output if its graph is kept, and the target.
         """
         pending = self._pending.get(microbatch)
         if pending is None:

@@ -63,8 +63,9 @@ class PassingEmpty:
 
 
 def read_in_chunks(read: Read, chunks: int) -> Read:
-    """Return what reads pairs of tensors [rows, tokens, ...] as batches whose microbatch n is chunk
-    n % chunks of number n // chunks.
+    """Return what reads pairs of tensors [rows, tokens, ...] in chunks.
+
+    Microbatch n is then chunk n % chunks of number n // chunks.
     """
 
     def cut(tensor: Tensor, microbatches: int) -> Tensor:

@@ -38,9 +38,8 @@ class UpdateSynchronizer:
         self._worker, self._stages, self._config = worker, stages, config
         self._transport, self._device, self._observers = transport, device, observers
         self._stage_workers = config.table.stage_workers
-        self.reducers: dict[
-            int, Reducer
-        ] = {}  # of stages that other workers have, too  # of stages that other workers have, too
+        # Of stages that other workers have, too.
+        self.reducers: dict[int, Reducer] = {}
         self._all_reduces: list[AllReduce] = []
         self.shares = bool(config.table.stops) and any(
             len(self._stage_workers[index]) > 1 for index in stages

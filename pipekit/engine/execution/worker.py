@@ -93,7 +93,7 @@ class Worker:
 class Executor:
     """Executes the steps of one worker; one table says which method executes which op.
 
-    ``recompute`` is each stage's mode; ``gradients`` are the ends if the output is no loss.
+    ``recompute`` is each stage's mode; ``gradients`` are the ends if the output is not a loss.
     """
 
     def __init__(

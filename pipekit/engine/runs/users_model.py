@@ -32,7 +32,6 @@ class UsersModel:
         self._before = _looks(layers, self._whole, {})
         self._own = dict(layers.named_parameters(remove_duplicate=False))
         # The parameters of which the pipeline trains copies.
-        # The parameters of which the pipeline trains copies.
         self.trained = {weight for weight in layers.parameters() if weight.requires_grad}
         self._attributes = Attributes(layers.named_modules(remove_duplicate=False))
         self._set: set[tuple[nn.Module, str]] = set()  # by forwards

@@ -46,9 +46,7 @@ class AllReduce:
     ) -> None:
         self.members, self._worker, self._exchange = members, worker, exchange
         self._listeners = listeners
-        self.sent_bytes: Counter[int] = (
-            Counter()
-        )  # by this worker, by receiver  # by this worker, by receiver
+        self.sent_bytes: Counter[int] = Counter()  # by this worker, by receiver
         self._rooms: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
     @torch.no_grad()

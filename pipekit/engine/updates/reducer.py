@@ -66,8 +66,9 @@ def _do(function: Callable[[], object], future: "Future[object]") -> None:
 
 
 class SumTurns:
-    """Has the sums of a worker's stages made in all workers' order: two that share two stages would
-    wait for one another for ever if each made another sum first.
+    """Has the sums of a worker's stages made in one order, that of all workers.
+
+    Two that share two stages would wait for ever if each made another sum first.
     """
 
     def __init__(self, order: Iterable[tuple[int, int]]) -> None:

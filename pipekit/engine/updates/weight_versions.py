@@ -235,8 +235,9 @@ class WeightVersions:
 
 
 def require_usable(optimizer: Optimizer) -> None:
-    """Raise TypeError for an optimizer without a state, as a wrapper may be, and ValueError for one
-    whose step needs a closure, as that of LBFGS does.
+    """Refuse an optimizer without a state that can be read, or whose step needs a closure.
+
+    The one is a TypeError, say for a wrapper, the other a ValueError, say for LBFGS.
     """
     try:
         optimizer.state_dict()
