@@ -86,9 +86,7 @@ class RunConfig:
     watch: Watch = Watch()
     training: bool = True  # else inference, whose loss is any function
     first_microbatch: int = 0  # microbatches of earlier runs
-    norm: Norm = field(
-        default_factory=Norm
-    )  # over the gradients of the whole model, if stages agree on it
+    norm: Norm = field(default_factory=Norm)  # of all gradients, if stages agree on it
     loss_versions: Recurring[int] | None = None  # whose scale each update's losses have
     ties: tuple[Tie, ...] = ()
     checkpoints: CheckpointConfig | None = None
