@@ -78,8 +78,7 @@ class Runner(ABC):
     ) -> list[WorkerReport]:
         """Return all workers' reports, or raise the first error that any of them raised.
 
-        A stage of this worker's last report need not be built again.  ``on_news`` is called in this
-        thread with each loss and update.
+        ``on_news`` is called in this thread with each loss and update.
         """
 
     @abstractmethod

@@ -98,10 +98,7 @@ def is_evaluating(model: nn.Module) -> bool:
 
 
 def in_evaluation(model: nn.Module) -> tuple[nn.Module, ...]:
-    """Return the modules that are in evaluation mode while others are in training mode.
-
-    Somebody has put them there, frozen batch norms say.  One that :func:`is_evaluating` has none.
-    """
+    """Return the modules that somebody has put into evaluation mode, frozen batch norms say."""
     if is_evaluating(model):
         return ()
     return tuple(each for each in model.modules() if not each.training)
@@ -210,12 +207,7 @@ def exceptions(model: nn.Module) -> Mapping[bool, tuple[str, ...]]:
 
 
 def copied(module: Module) -> Module:
-    """Return a copy with tensors of its own.
-
-    Raises:
-        TypeError: something in it cannot be copied; the message names the attribute.
-        ValueError: the copies would be tensors of inference mode.
-    """
+    """Return a copy with tensors of its own; TypeError names what cannot be copied."""
     if torch.is_inference_mode_enabled():
         raise ValueError(
             "nothing can be trained that is made within torch.inference_mode(): make the pipeline "

@@ -91,10 +91,7 @@ class Mitigation:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
 
     def slots(self, count: int, stashing: bool) -> int:
-        """Return how many weight slots a stage has whose schedule needs ``count``.
-
-        Where passes read what the rule gives them: one more, or with stashing twice as many.
-        """
+        """Return how many weight slots a stage has whose schedule needs ``count``."""
         if not self.overrides("weights"):
             return count
         return 2 * count if stashing else count + 1

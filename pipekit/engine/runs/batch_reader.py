@@ -154,11 +154,7 @@ class BatchReader:
         return self._model_input.tensors_of(taken) if self._model_input else taken
 
     def require_long(self, batches: Any, start: Start, steps: int | None) -> None:
-        """Raise ValueError if a batch is already known to have too few rows.
-
-        The first and last batches of a list are read, at most so many ``steps``; a data loader's
-        are counted.
-        """
+        """Raise ValueError if a batch of a list or a data loader is known to have too few rows."""
         if self._fewer:
             return
         schedule, offset = start.schedule, start.offset

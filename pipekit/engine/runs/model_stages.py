@@ -181,10 +181,7 @@ class ModelStages:
         return tried
 
     def reseed(self, given: int | str | None) -> int | None:
-        """Let layers draw their random numbers from this seed from now on, and return it.
-
-        A word stands for the seed last given to ``torch.manual_seed``.
-        """
+        """Let layers draw from this seed from now on, a word meaning torch's own, and return it."""
         seed = torch_seed() if isinstance(given, str) else given
         if seed != self._seed:
             self._seed = seed

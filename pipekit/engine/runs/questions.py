@@ -279,10 +279,9 @@ def _cut_entries(batch: Batch) -> list[str]:
 
 
 def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
-    """Warn of an optimizer whose step of a parameter depends on other parameters.
+    """Warn of an optimizer whose step of a parameter depends on those of other stages.
 
-    Each stage has an optimizer of its own.  PyTorch's step each parameter alone; one that cannot
-    be copied, fails or draws random numbers is not asked.
+    PyTorch's step each alone; one that cannot be copied, fails or draws numbers is not asked.
     """
     made_by = getattr(optimizer, "func", optimizer)  # of a partial
     if made_by in vars(torch.optim).values():

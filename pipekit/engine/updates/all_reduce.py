@@ -144,10 +144,7 @@ class TiedGradients:
         self._lent: list[FlatBucket] = []  # what the last update's gradients lie in
 
     def share(self, gradients: Mapping[int, Gradients], update: int) -> None:
-        """Put the gradients of the first stage into those of the worker's stages, by index.
-
-        They last until the next call.
-        """
+        """Put the first stage's gradients into the worker's stages', until the next call."""
         contents = []
         for place, bucket in enumerate(self._buckets):
             own = None if self._stage is None else gradients[self._stage]

@@ -181,10 +181,7 @@ class Reducer:
         self._advance()
 
     def submit(self, update: int) -> bool:
-        """Start the sums of an update as far as its gradients are there; return whether all have.
-
-        Updates come here in their order.
-        """
+        """Start the sums of the next update whose gradients are there; return whether all are."""
         contributes = self._worker in self._sums[update - 1].contributors
         for place in range(self._next[1], len(self._buckets)):
             computed = update in self._computed or (
