@@ -22,7 +22,7 @@ from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.options import Execution, Updates, Watch
-from pipekit.engine.runs.run import Run
+from pipekit.engine.runs.run import Run, result_of
 from pipekit.engine.runs.tables import lowered
 from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.partition.partition import Tie, tie_ends, tie_ways
@@ -120,7 +120,7 @@ def emulate(
         torch.add(*[torch.empty(1, device="meta")] * 2)
     begin = time.perf_counter()
     reports = ThreadRunner().run(assignments, config, data, None)
-    return Run.of(
+    return result_of(
         some.name,
         some,
         some.batches,

@@ -64,7 +64,7 @@ class EmulatedStageConfig(StageConfig):
         """Return the config of a stage of these costs, without layers."""
         numbers = [None] * len(cost.ties)  # what stages share counts for no norm
         part = PartitionStage(index=index, module=nn.Sequential(), numbers=numbers)
-        passes = PassConfig(part=part, differentiates_input=index > 0)
+        passes = PassConfig(part=part)
         recompute = cost.recompute
         return cls(passes=passes, optimizer=SGD, recompute=recompute, cost=cost, copies=copies)
 

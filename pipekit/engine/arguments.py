@@ -115,13 +115,9 @@ def length(batches: Iterable[Any]) -> int | None:
 def counted(
     batches: Iterable[Any], steps: int | None = None
 ) -> tuple[Iterable[Any], int, int | None]:
-    """Return batches that can be counted, at most ``steps``; a generator without ``steps`` is read.
+    """Return batches, at most ``steps``; their largest number; and the exact one, if it is known.
 
-    Returns:
-        The batches, their largest number, and their exact number if that is known.
-
-    Raises:
-        ValueError: there are none.
+    A generator without ``steps`` is read.  ValueError: there are none.
     """
     known = length(batches)
     if known is None and steps is None:
@@ -148,10 +144,7 @@ def require_no_autocast(autocast: torch.dtype | None, kind: str) -> None:
 
 
 def require_batches(batches: object, steps: int | None = None) -> None:
-    """Raise TypeError unless these can be iterated over as batches, at most so many steps.
-
-    A ValueError says that ``steps`` is not a number of batches.
-    """
+    """Raise TypeError unless these are iterable as batches, ValueError for wrong ``steps``."""
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise ValueError(f"steps must be at least 1 batch, or None for all, not {steps!r}")
     if isinstance(batches, Mapping):
@@ -195,12 +188,7 @@ def loads(op: Op) -> bool:
 
 
 def checked(schedule: Schedule) -> Schedule:
-    """Return a schedule that can train.
-
-    Raises:
-        TypeError: ``schedule`` is not a Schedule.
-        ScheduleError: it cannot be executed.
-    """
+    """Return a schedule that can train; raise TypeError or ScheduleError for another."""
     if not isinstance(schedule, Schedule):
         raise TypeError(
             f"schedule must be a Schedule, e.g. schedules.two_bw(4, 8), not "
@@ -214,10 +202,7 @@ def checked(schedule: Schedule) -> Schedule:
 
 
 def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool = True) -> None:
-    """Raise ScheduleError for what a ``runner`` cannot run; it can be drawn and simulated.
-
-    One that only waits, and not ``trains``, moves no activations and has no sequences.
-    """
+    """Raise ScheduleError for what a ``runner`` cannot run; one that ``trains`` can run more."""
     for number, tasks in enumerate((*schedule.head, *schedule.period)):
         for task in tasks:
             op, worker = task.op, number % schedule.worker_count

@@ -30,78 +30,43 @@ class NotBuilt(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerAssignment:
-    """The assignment of one worker; it can be sent to another process.
+    """The assignment of one worker; it can be sent to another process."""
 
-    Attributes:
-        index: its number.
-        steps: its steps, in order.
-        device: where it computes.
-        devices: where each worker computes, if activations move from one to another.
-        chunks: of each microbatch's sequence, each with a number of its own in the steps.
-        stages: sources of the stages that it trains, by index.
-        slots: the number of weight slots of each stage; 1 where it has no steps.
-        inference: instead of these, the stages that it only runs forward.
-        incoming: each other worker's messages to it, in the order in which they leave; only where
-            they are received in that order, through torch.distributed.
-    """
-
-    index: int
+    index: int  # of the worker
     steps: Steps
     device: torch.device
-    devices: Sequence[torch.device] = ()
-    chunks: int = 1
-    stages: Mapping[int, StageSource] = field(default_factory=dict)
-    slots: Mapping[int, int] = field(default_factory=dict)
-    inference: Sequence[PassConfig] = ()
+    devices: Sequence[torch.device] = ()  # of all workers, if activations move between them
+    chunks: int = 1  # of each microbatch's sequence, each with a number of its own in the steps
+    stages: Mapping[int, StageSource] = field(default_factory=dict)  # that it trains, by index
+    slots: Mapping[int, int] = field(default_factory=dict)  # of weights, of each stage with steps
+    inference: Sequence[PassConfig] = ()  # instead of these, stages that it only runs forward
+    # Each other worker's messages to it, in order, where they are received in that order.
     incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """The report of a worker after a run.
+    """The report of a worker after a run."""
 
-    Attributes:
-        rows: of each microbatch.
-        weight_slots: the number of weight versions in memory, over its stages.
-        stages: those that it has trained, by index, as they stand after the run.
-        record: of events and memory, as configured.
-        losses: on the last stage, (microbatch, weighted loss); elsewhere empty.
-        most_pending: the most microbatches that waited for their backward at once.
-        sent_bytes: by receiver and purpose ("activation", "gradient", "weights").
-        loss_scales: of each update, if losses are scaled.
-        skipped: updates that were not made, likewise.
-        results: on the last stage, (microbatch, result or output), in inference or if outputs are
-            kept.
-        end: the first microbatch after the run; the table may have more.
-        error: of a layer or the loss, if the run ended by it with whole updates.
-        loss_values: what calls of the loss have changed in a worker's own copy of it.
-    """
-
-    rows: Sequence[int]
-    weight_slots: int
-    stages: Mapping[int, StageSource] = field(default_factory=dict)
+    rows: Sequence[int]  # of each microbatch
+    weight_slots: int  # versions in memory, over its stages
+    stages: Mapping[int, StageSource] = field(default_factory=dict)  # as they stand now
     record: WorkerRecord = field(default_factory=WorkerRecord)
-    losses: Iterable[tuple[int, float]] = ()
-    most_pending: int = 0
-    sent_bytes: Mapping[tuple[int, str], int] = field(default_factory=dict)
-    loss_scales: list[float] = field(default_factory=list)
-    skipped: list[int] = field(default_factory=list)
-    results: list[tuple[int, Any]] = field(default_factory=list)
-    end: int = sys.maxsize
-    error: BaseException | None = None
-    loss_values: Mapping[str, Any] = field(default_factory=dict)
+    losses: Iterable[tuple[int, float]] = ()  # (microbatch, weighted loss) of the last stage
+    most_pending: int = 0  # the most microbatches that waited for their backward at once
+    sent_bytes: Mapping[tuple[int, str], int] = field(default_factory=dict)  # (receiver, purpose)
+    loss_scales: list[float] = field(default_factory=list)  # of each update, if losses are scaled
+    skipped: list[int] = field(default_factory=list)  # updates that were not made, likewise
+    results: list[tuple[int, Any]] = field(default_factory=list)  # (microbatch, result or output)
+    end: int = sys.maxsize  # the first microbatch after the run; the table may have more
+    error: BaseException | None = None  # of a layer or the loss, after which updates were whole
+    loss_values: Mapping[str, Any] = field(default_factory=dict)  # changed in a copy of the loss
 
 
 class Runner(ABC):
-    """Runs the workers of a pipeline, one run after another; by default all are started here.
+    """Runs the workers of a pipeline, one run after another; by default all are started here."""
 
-    :data:`pipekit.names.TRANSPORTS` names those of each transport.
-
-    Attributes:
-        copies_loss: whether workers have a copy of the loss for each run.
-    """
-
-    copies_loss = False
+    copies_loss = False  # whether workers have a copy of the loss for each run
 
     @abstractmethod
     def run(
@@ -113,8 +78,7 @@ class Runner(ABC):
     ) -> list[WorkerReport]:
         """Return all workers' reports, or raise the first error that any of them raised.
 
-        A stage of this worker's last report need not be built again.  ``on_news`` is called in this
-        thread with each loss and update.
+        ``on_news`` is called in this thread with each loss and update.
         """
 
     @abstractmethod

@@ -19,17 +19,11 @@ Shapes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Plain:
-    """A batch without its tensors.
+    """A batch without its tensors."""
 
-    Attributes:
-        others: its leaves in order, with None for each tensor.
-        places: of the tensors among them.
-        spec: its containers.
-    """
-
-    others: Sequence[Any]
-    places: Sequence[int]
-    spec: pytree.TreeSpec
+    others: Sequence[Any]  # its leaves in order, with None for each tensor
+    places: Sequence[int]  # of the tensors among them
+    spec: pytree.TreeSpec  # its containers
 
     def joined(self, tensors: Sequence[Tensor]) -> Any:
         """Return the whole batch, given its tensors."""
@@ -40,28 +34,17 @@ class Plain:
 
 
 class Batch(NamedTuple):
-    """A batch on its way into the pipeline.
+    """A batch on its way into the pipeline."""
 
-    Attributes:
-        input: of the first layer, or None for workers that do not run it.
-        target: the second argument of the loss, in any containers; or None likewise.
-        rows: the number of examples.
-        row_shapes: for each tensor of the input, the shape of a row.
-        sizes: the rows of each microbatch (:func:`part_sizes`).
-        said: of a target that is a whole batch, which entries the user has said to be rows, and
-            which not; None: the target is one entry.
-        chunks: of each sequence, a row each (:mod:`pipekit.engine.execution.special_microbatches`).
-        kept: entries of the input, by name or place, that have no rows though as many elements.
-    """
-
-    input: Tree
-    target: Tree
+    input: Tree  # of the first layer; None for workers that do not run it
+    target: Tree  # the second argument of the loss, in any containers; or None likewise
     rows: int
-    row_shapes: Shapes
-    sizes: Sequence[int]
+    row_shapes: Shapes  # of each tensor of the input
+    sizes: Sequence[int]  # the rows of each microbatch
+    # Of a target that is a whole batch, which entries are rows, as far as the user has said it.
     said: Mapping[Any, bool] | None = None
-    kept: Collection[Any] = ()
-    chunks: int = 1
+    kept: Collection[Any] = ()  # entries of the input that have no rows, though as many elements
+    chunks: int = 1  # of each sequence, a row each
 
     def cut_input(self) -> list[Tree]:
         """Return the model's input for each microbatch."""
@@ -82,10 +65,7 @@ class Batch(NamedTuple):
 
 
 def split(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
-    """Cut a structure of tensors [rows, ...] into parts of so many rows.
-
-    Tensors of another length stay whole in each part.
-    """
+    """Cut a structure of tensors [rows, ...] into parts; those of another length stay whole."""
     if isinstance(tree, Tensor):
         return cut_entry(tree, sizes)
     each = [cut_entry(tensor, sizes) for tensor in leaves(tree)]
@@ -117,10 +97,7 @@ def copied(batch: Any) -> Any:
 
 
 def parted(batch: Any) -> tuple[Tree, Plain | None]:
-    """Return a batch's tensors, and all else, to send them apart.
-
-    Of one that has tensors only these are the batch itself and None.
-    """
+    """Return a batch's tensors and the rest; of one with tensors alone, itself and None."""
     leaves, spec = pytree.tree_flatten(batch)
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     if len(places) == len(leaves):
@@ -130,11 +107,7 @@ def parted(batch: Any) -> tuple[Tree, Plain | None]:
 
 
 def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None) -> list[Any]:
-    """Cut each entry of a dict or a tuple into parts of so many rows; ``said`` is the user's word.
-
-    Raises:
-        ValueError: an entry that the user wants to be cut has not one element a row.
-    """
+    """Cut each entry of a dict or a tuple into parts of rows; ``said`` is the user's word."""
     said = said or {}
     names = [*batch] if isinstance(batch, Mapping) else [*range(len(batch))]
     each = [_said(batch[name], name, sizes, said) for name in names]
@@ -185,6 +158,5 @@ def _said(entry: Any, name: Any, sizes: Sequence[int], said: Mapping[Any, bool])
 
 
 def _like(structure: Any, items: Sequence[Any]) -> Any:
-    """Return a list, tuple or named tuple of the same type."""
     kind: Any = type(structure)
     return kind(*items) if hasattr(structure, "_fields") else kind(items)

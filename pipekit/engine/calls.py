@@ -57,11 +57,7 @@ class CallLock:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Have a turn.
-
-        Raises:
-            RuntimeError: another call has it, or had one in the process that this one is forked of.
-        """
+        """Have a turn, or raise RuntimeError: another call has it, or a process forked of this."""
         if self._process not in (None, os.getpid()):
             raise RuntimeError(
                 f"the pipeline's workers belong to process {self._process}, of which this one is a "
@@ -96,8 +92,7 @@ def one_at_a_time(method: M) -> M:
 def interrupts(stop: Callable[[], None] | None) -> Iterator[list[KeyboardInterrupt]]:
     """Let the first interrupt within the block end a run where its updates are whole.
 
-    The second one ends it at once, as the first one does outside of the main thread, where
-    somebody else handles interrupts, and where the run cannot end before its table does (None).
+    The second one ends it at once, as does the first where none can be caught, or without ``stop``.
     Yields the error that is to be raised once the run has ended, if there is one.
     """
     came: list[KeyboardInterrupt] = []
@@ -126,11 +121,7 @@ def interrupts(stop: Callable[[], None] | None) -> Iterator[list[KeyboardInterru
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """Let an interrupt (Ctrl-C, a notebook's stop button) wait for the end of the block.
-
-    One in the midst of starting a process, or of opening a file, would leave it with nobody who
-    knows it.
-    """
+    """Let an interrupt wait for the end of the block, say until a process that starts is known."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield  # interrupts come to the main thread only, or to nobody

@@ -1,6 +1,6 @@
 """What does not go with what: one table, which the checks, docs/train.md and a test read."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import NamedTuple
 
 from pipekit.engine.options import Execution, Updates
@@ -17,7 +17,6 @@ class Conflict(NamedTuple):
     remedy: str
 
     def __str__(self) -> str:
-        """Return the sentence that refuses the two."""
         return f"{self.one} and {self.other} do not go together: {self.why}; {self.remedy}"
 
 
@@ -137,41 +136,30 @@ def require_compatible(used: Collection[str]) -> None:
         raise ValueError(str(found))
 
 
-def features(named: Mapping[str, object]) -> set[str]:
-    """Return the names of what is used."""
-    return {name for name, used in named.items() if used}
-
-
 def of_pipeline(
-    schedule: Schedule,
-    updates: Updates,
-    execution: Execution,
-    *,
-    seed: int | str | None,
-    transport: str,
+    schedule: Schedule, updates: Updates, execution: Execution, seed: object, transport: str
 ) -> set[str]:
     """Return the features that a pipeline uses; ``execution`` names what each stage recomputes."""
     rule, in_process = updates.rule, TRANSPORTS[transport].in_process
     modes, ops = execution.recompute or (), schedule.ops
-    return features(
-        {
-            CLIP: updates.clip_norm is not None,
-            SCALE: updates.scale,
-            RECOMPUTE: Op.RECOMPUTE in ops or any(mode != "never" for mode in modes),
-            MITIGATION: rule,
-            FOR_STASHING: rule and rule.stashing is True,
-            FOR_NEWEST: rule and rule.stashing is False,
-            STASHING: schedule.stashing,
-            NO_STASHING: not schedule.stashing,
-            NO_SEED: seed is None,
-            SEVERAL: (schedule.worker_count, schedule.stages) != (1, 1),
-            CLUSTER: execution.cluster,
-            FEWER: execution.short_batches == "fewer",
-            CHUNKS: schedule.chunks > 1,
-            PARTNER: any(op.peer is not None for op in ops),
-            PROCESSES: not in_process,
-        }
-    )
+    features = {
+        CLIP: updates.clip_norm is not None,
+        SCALE: updates.scale,
+        RECOMPUTE: Op.RECOMPUTE in ops or any(mode != "never" for mode in modes),
+        MITIGATION: rule,
+        FOR_STASHING: rule and rule.stashing is True,
+        FOR_NEWEST: rule and rule.stashing is False,
+        STASHING: schedule.stashing,
+        NO_STASHING: not schedule.stashing,
+        NO_SEED: seed is None,
+        SEVERAL: (schedule.worker_count, schedule.stages) != (1, 1),
+        CLUSTER: execution.cluster,
+        FEWER: execution.short_batches == "fewer",
+        CHUNKS: schedule.chunks > 1,
+        PARTNER: any(op.peer is not None for op in ops),
+        PROCESSES: not in_process,
+    }
+    return {name for name, used in features.items() if used}
 
 
 def require_joint_updates(schedule: Schedule, feature: str) -> None:

@@ -22,54 +22,33 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class RunTable:
-    """What all workers of a run know of its table.
-
-    Attributes:
-        workers: their number.
-        stage_workers: the workers of each stage.
-        busy: those with any stage.
-        links: pairs of workers of which the first sends the second messages between stages.
-        sums: the terms of each update of each stage.
-        averages: whether any update sums microbatches of several batches.
-        stops: for each stage, the microbatch after the last one of each update; empty if no stage
-            is on several workers.
-        sum_order: (stage, update) of the sums over several workers, in the order of all workers.
-        made: updates of each stage in the table before the run.
-        moves: whether any op moves activations away, or back.
-    """
+    """What all workers of a run know of its table."""
 
     workers: int
     stage_workers: tuple[tuple[int, ...], ...]
-    busy: tuple[int, ...]
-    links: frozenset[tuple[int, int]]
-    sums: Sequence[Recurring[Sum]]
-    averages: bool
+    busy: tuple[int, ...]  # workers with any stage
+    links: frozenset[tuple[int, int]]  # (sender, receiver) of messages between stages
+    sums: Sequence[Recurring[Sum]]  # of each stage, the terms of each update
+    averages: bool  # whether any update sums microbatches of several batches
+    # Of each stage, the microbatch after each update's last; empty without replicas.
     stops: Sequence[Recurring[int]]
-    sum_order: Recurring[Turn]
-    made: tuple[int, ...]
-    moves: bool
+    sum_order: Recurring[Turn]  # (stage, update) of the sums over workers, in all workers' order
+    made: tuple[int, ...]  # updates of each stage in the table before the run
+    moves: bool  # whether any op moves activations
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """How the workers of a run write checkpoints.
+    """How the workers of a run write checkpoints."""
 
-    Attributes:
-        folder: of all checkpoints.
-        about: common to all parts; ``batches`` counts those before the run's table, ``attempt`` has
-            hexadecimal digits, new after each resumption.
-        parts: the number of parts of a checkpoint.
-        boundaries: after which they are written, the last at the end of the run.
-        keep: how many complete ones stay.
-        ends: where the run may end early.
-    """
-
-    folder: Path
+    folder: Path  # of all checkpoints
+    # Common to all parts; ``batches`` counts those before the run's table, ``attempt`` has
+    # hexadecimal digits, new after each resumption.
     about: dict[str, Any]
-    parts: int
-    boundaries: tuple[Boundary, ...]
-    keep: int
-    ends: tuple[Boundary, ...]
+    parts: int  # of a checkpoint
+    boundaries: tuple[Boundary, ...]  # after which they are written, the last at the run's end
+    keep: int  # complete checkpoints
+    ends: tuple[Boundary, ...]  # where the run may end early
 
 
 @dataclass(frozen=True)
@@ -88,51 +67,34 @@ class Norm(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a run begins.
-
-    Attributes:
-        schedule: its table.
-        offset: batches of the run that come before the table.
-        microbatches: of the whole training before the table: keys of the random numbers.
-        resume: within the table, or None: at its beginning.
-        losses: of the microbatches before that, if they are the table's.
-    """
+    """Where a run begins."""
 
     schedule: Schedule
-    offset: int
-    microbatches: int
-    resume: ResumeConfig | None = None
-    losses: Sequence[tuple[int, float]] = ()
+    offset: int  # batches of the run before the table
+    microbatches: int  # of the whole training before the table: keys of the random numbers
+    resume: ResumeConfig | None = None  # within the table; None: at its beginning
+    losses: Sequence[tuple[int, float]] = ()  # of the table's microbatches before that
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The configuration that all workers of a run share; it can be sent to another process.
-
-    Attributes:
-        training: False for inference, whose loss is any function.
-        first_microbatch: microbatches of earlier runs.
-        norm: that over the gradients of the whole model, if stages agree on it.
-        loss_versions: the version whose scale each update's losses have, if they are scaled.
-        batches: of a finite table; 0: it has no end.
-        end: the microbatch after its last one, if the table is endless and the length known.
-    """
+    """The configuration that all workers of a run share; it can be sent to another process."""
 
     table: RunTable
     loss: Loss
-    updates: Updates = field(default_factory=Updates)
-    execution: Execution = field(default_factory=Execution)
-    watch: Watch = field(default_factory=Watch)
-    training: bool = True
-    first_microbatch: int = 0
-    norm: Norm = field(default_factory=Norm)
-    loss_versions: Recurring[int] | None = None
+    updates: Updates = Updates()
+    execution: Execution = Execution()
+    watch: Watch = Watch()
+    training: bool = True  # else inference, whose loss is any function
+    first_microbatch: int = 0  # microbatches of earlier runs
+    norm: Norm = field(default_factory=Norm)  # of all gradients, if stages agree on it
+    loss_versions: Recurring[int] | None = None  # whose scale each update's losses have
     ties: tuple[Tie, ...] = ()
     checkpoints: CheckpointConfig | None = None
     resume: ResumeConfig | None = None
     possible_stops: PossibleStops = field(default_factory=PossibleStops)
-    batches: int = 0
-    end: int = sys.maxsize
+    batches: int = 0  # of a finite table; 0: it has no end
+    end: int = sys.maxsize  # the microbatch after its last, of an endless table with known length
 
     @property
     def sharing(self) -> list[tuple[tuple[int, ...], bool]]:

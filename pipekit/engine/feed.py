@@ -60,8 +60,7 @@ def stacks(batches: Any) -> bool:
 def kept_apart(batches: Any, read: Read) -> Read:
     """Return what reads batches into memory of their own, if the next ones may overwrite them.
 
-    A loader may fill one buffer again and again, while microbatches of several batches are in
-    flight.  A list has its batches already, and a ``DataLoader`` stacks rows into new tensors.
+    A loader may fill one buffer again and again, while several batches are in flight.
     """
     if stacks(batches) or isinstance(batches, (list, tuple)):
         return read
@@ -73,10 +72,6 @@ class BatchSource:
 
     ``first`` was read and checked.  ``total`` is their exact number; None: as many as there are.
     Errors of the data reach the worker that reads, where the run may not end with whole updates.
-
-    Attributes:
-        error: the error of the batch before which the run ends, or the one that stopped it.
-        rows: of each batch that was read.
     """
 
     def __init__(
@@ -92,20 +87,15 @@ class BatchSource:
         self.each_batch, self.total = each_batch, total
         self._read = read
         self._stopped = False
-        self.error: Exception | None = None
-        self.rows = array("q")
+        self.error: Exception | None = None  # of the batch before which the run ends
+        self.rows = array("q")  # of each batch that was read
 
     def stop(self, error: Exception | None = None) -> None:
         """Read no more batches: the run ends at the next possible stop."""
         self._stopped, self.error = True, self.error or error
 
     def __iter__(self) -> Iterator[Batch | End]:
-        """Yield the batches, and an :class:`End` where the run ends early.
-
-        Raises:
-            ValueError: a batch cannot be read, or there are fewer than their length said, where the
-                run may not end.
-        """
+        """Yield the batches, and an :class:`End` where the run ends early."""
         for number, microbatches in enumerate(self.each_batch()):
             first = microbatches.start
             if number == self.total or (self._stopped and first in self.possible_stops):
@@ -181,9 +171,8 @@ EVERYTHING = Needs(range(sys.maxsize), range(sys.maxsize))
 class Feed:
     """Reads batches one by one; the first worker that needs the next batch reads it.
 
-    ``needs`` are those of the workers here; ``caller`` has the streams, if any, of the thread in
-    which the user made the batches, whose tensors may still be on the way there.  ``end`` is called
-    with the first microbatch after the run, if it ends early.
+    ``needs`` are those of the workers here; ``caller`` has the streams, if any, in which the user
+    made the batches.  ``end`` is called with the first microbatch after a run that ends early.
     """
 
     def __init__(
@@ -227,11 +216,9 @@ class Feed:
         return tuple((self.rows[k], *shape) for shape in self._row_shapes[k])
 
     def read_to(self, k: int) -> None:
-        """Read batches until microbatch ``k`` is here.
+        """Read batches until microbatch ``k`` is here, or raise BeyondStop.
 
-        Raises:
-            BeyondStop: the batches end before it.
-            Exception: the error of reading them, to every worker that asks for more.
+        An error of reading them is raised to every worker that asks for more.
         """
         while not self.knows(k):
             with self._lock:
@@ -248,7 +235,6 @@ class Feed:
                     raise
 
     def knows(self, k: int) -> bool:
-        """Return whether microbatch ``k`` was read."""
         return len(self.rows) > k
 
     def _read(self) -> None:

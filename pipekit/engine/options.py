@@ -34,9 +34,8 @@ class Updates:
             only computes the norm, for ``on_batch``.
         loss_scale: a number that multiplies losses, and divides gradients at their update, so that
             small ones survive in float16; "dynamic" follows the rule of ``torch.amp.GradScaler``; a
-            :class:`pipekit.LossScale` is that rule with other numbers.  An update whose gradient is
-            not finite on any stage is skipped on all of them, by optimizer and scheduler.  1 skips
-            without scaling.
+            :class:`pipekit.LossScale` is that rule with other numbers.  Optimizers and schedulers
+            skip an update whose gradient is not finite on any stage, also with 1.
         groups: ``groups(name, parameter)`` gives the optimizer's options for a parameter, by its
             name in the model: ``lambda name, p: {"weight_decay": 0.0} if p.dim() < 2 else {}``.
             Parameters with the same options form a group; ``optimizer`` gets a list of groups.
@@ -95,24 +94,21 @@ class Execution:
         inputs: the entries that the model takes of batches that are dicts or longer tuples (see
             :meth:`pipekit.Pipeline.train`): a name or several, or a function from a batch to the
             model's input.  A model from :func:`pipekit.stages` takes the entries of its example.
-        rows: whether entries of such batches have one element for each row and are cut with the
-            rows, by name or place: ``{"class_weights": False}``.  By default tensors, arrays, lists
-            and tuples with as many elements as the batch has rows are cut.
+        rows: whether entries of such batches are cut with the rows, by name or place:
+            ``{"class_weights": False}``; by default, if they have as many elements.
         short_batches: "refuse" batches with fewer rows than microbatches, as the last one of an
-            epoch may be (before training if batches are a list or a ``DataLoader``); or train on
-            them in "fewer" microbatches of one row each.
+            epoch may be, before training if that is known then; or train on them in "fewer"
+            microbatches of one row each.
         devices: one for each worker; by default the GPUs in turn, or the CPU.
         recompute: "never", the default without a plan; "always" keeps only the input of a stage for
             the backward and runs its forward again; "except_last" does so but for the last
             microbatch of each batch (torchgpipe, section 2.1).  Or a list, one for each stage.
         autocast: ``torch.bfloat16`` or ``torch.float16``: mixed precision (PipeDream-2BW, section
-            5.1).  Forwards and the loss compute in it where that is safe (:class:`torch.autocast`),
-            and activations are sent in it; weights, their gradients and the optimizer's state keep
-            their types.
+            5.1).  Forwards and the loss compute in it where :class:`torch.autocast` does, and
+            activations are sent in it; weights, gradients and optimizers keep their types.
         cluster: the links whose speed messages between workers are slowed down to; "threads" only.
         timeout: seconds without progress of any worker (under ``torchrun``: of one) after which a
-            run fails; None: never.  After 30 s a message says which worker waits for what in any
-            case.
+            run fails; None: never.  After 30 s a message says which worker waits for what.
 
     Raises:
         ValueError: a value is none of those above.
@@ -147,8 +143,7 @@ class Watch:
         progress: whether to show a progress bar with the loss.
         outputs: whether to keep the last stage's outputs, as ``Run.outputs``.
         observers: watch the workers (:class:`pipekit.engine.Observer`): over "threads" objects that
-            all workers call; over either transport functions from a worker's number to its
-            observer, which is made in the worker's process.
+            all workers call; over either transport functions from a worker's number to its own.
     """
 
     trace: bool = True
@@ -227,7 +222,6 @@ def _maker(made: Optimizer | LRScheduler) -> str:
 
 
 def _called(kind: type) -> str:
-    """Return the name by which people call a class."""
     for home in (torch.optim, torch.optim.lr_scheduler, torch.nn):
         if getattr(home, kind.__name__, None) is kind:
             return f"{home.__name__}.{kind.__name__}"

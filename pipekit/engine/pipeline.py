@@ -12,10 +12,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.engine.calls import CallLock, one_at_a_time, refusing_fields
 from pipekit.engine.config import Loss
-from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Execution, Updates, Watch, require_loss
-from pipekit.engine.runs.assembly import assembled
+from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.run import Metric, Metrics, Run, output_alone, results
 from pipekit.engine.runs.runs import Runs
 from pipekit.engine.updates.optimizer_state import NamedState
@@ -42,20 +41,18 @@ class Pipeline:
             ``lambda p: torch.optim.SGD(p, lr=0.1)``; it is called once for every stage.
         loss: ``loss(output, target)`` of a microbatch gives one number; ``loss(output, batch)`` if
             batches are dicts.  A mean over rows (every loss whose ``reduction`` is not "sum") stays
-            the mean over the whole batch.  A mean over anything else, e.g. unpadded tokens, has to
-            be a :class:`pipekit.MeanOver`.  A copy of it is asked before training whether it is the
-            same for a batch and for its microbatches together, and must not read what the model's
-            forwards or updates change.
-        transport: "threads" runs all workers in this process.  "distributed" runs one process for
-            each worker, started here (linked by shared memory, GPUs by NCCL) or by ``torchrun`` (by
-            gloo or NCCL).
+            the mean over the whole batch; a mean over anything else, e.g. unpadded tokens, has to
+            be a :class:`pipekit.MeanOver`.  Before training, a copy of it is asked whether it is
+            the same for a batch and for its microbatches together.  It must not read what forwards
+            or updates change in the model.
+        transport: "threads" runs all workers in this process, "distributed" each in a process,
+            started here (linked by shared memory, GPUs by NCCL) or by ``torchrun`` (gloo or NCCL).
         seed: of the layers' random numbers; by default the one last given to ``torch.manual_seed``
-            when a call begins, or 0.  With a seed, each layer and microbatch has its own random
-            stream, and results are equal to the bit on every transport; also for every
-            balance if all workers have equally many operator threads (OMP_NUM_THREADS).  With None,
-            layers draw from torch's default generator, and dropout equals the plain loop's to the
-            bit; this takes one stage on one worker over "threads" without recomputation, since
-            several workers would draw from one generator in no fixed order.
+            when a call begins, or 0.  Each layer and microbatch has its own random stream, and
+            results are equal to the bit on every transport; also for every balance if all workers
+            have equally many operator threads (OMP_NUM_THREADS).  With None, layers draw from
+            torch's default generator, and dropout equals the plain loop's to the bit; this takes
+            one stage on one worker over "threads" without recomputation.
         updates: how weights are updated: clipping, loss scale, learning rates, stale weights.
         execution: where and how passes are computed: devices, recomputation, mixed precision.
 
@@ -81,17 +78,8 @@ class Pipeline:
         execution: Execution = Execution(),
     ) -> None:
         self._calls = CallLock()
-        parts = assembled(
-            sequence_of(model),
-            schedule,
-            optimizer,
-            loss,
-            balance,
-            transport,
-            seed,
-            updates,
-            execution,
-        )
+        given = schedule, optimizer, loss, balance, transport, seed, updates, execution
+        parts = Parts(sequence_of(model), *given)
         self._runs, self._model, self._runner = Runs(parts), parts.model, parts.runner
         self._loss, self._updates = loss, updates
         self.stages, self.workers = schedule.stages, schedule.worker_count
@@ -114,31 +102,26 @@ class Pipeline:
     ) -> Run:
         """Train on every batch once; the pipeline is empty before and afterwards.
 
-        So the first microbatches of each call all read the newest weights.
-
-        A run ends early if ``on_batch`` returns True, if ``on_batch``, the data or a forward raises
-        an error, or by an interrupt (Ctrl-C, a notebook's stop button; a second one ends it at
-        once).  The batches before that point are finished on all stages, :meth:`state_dict` gives
-        the weights after the last whole update, and training may go on.  Running statistics may
-        have counted rows of the batch that failed.  Stages are left at different updates by an
-        error in a backward or an optimizer, by an error in a forward of a stage with several
-        workers, and by every error under ``torchrun`` or between GPUs in processes.  Then only a
-        checkpoint helps, or a state that was kept (:meth:`load_state_dict`).
+        A run ends early if ``on_batch`` returns True, by an error of ``on_batch``, the data or a
+        forward, or by an interrupt (Ctrl-C, a notebook's stop button; a second one ends it at
+        once).  All stages then finish the batches before that point, and training may go on;
+        running statistics may have counted rows of the batch that failed.  Stages are left at
+        different updates by an error in a backward or an optimizer, in a forward of a stage with
+        several workers, and by every error under ``torchrun`` or between GPUs in processes.  Then
+        only a checkpoint helps, or a state that was kept (:meth:`load_state_dict`).
 
         Args:
-            batches: pairs (input, target), each [rows, ...]; they are read one by one if they have
-                a length.  Or dicts, or tuples of another length: the model gets the entries that it
-                takes (by the names of its arguments if :func:`pipekit.stages` recorded it with a
-                dict, the first entries of a tuple; else see ``Execution.inputs``), and the loss
-                gets the whole batch, as ``loss(output, batch)``.  Tensors with as many rows as most
-                of the model's are cut into microbatches; entries without rows (numbers, strings,
-                class weights) stay whole.
-            steps: train at most on this many batches; endless streams need it, or an ``on_batch``
-                that stops them.  Batches are read as they are needed.
+            batches: pairs (input, target), each [rows, ...], read one by one if they have a length.
+                Or dicts, or tuples of another length: the model gets the entries that it takes (by
+                the names of its arguments if :func:`pipekit.stages` recorded it with a dict, the
+                first entries of a tuple; else see ``Execution.inputs``), the loss the whole batch,
+                as ``loss(output, batch)``.  Tensors with as many rows as most of the model's are
+                cut into microbatches; entries without rows (numbers, class weights) stay whole.
+            steps: train at most on this many batches, read as they are needed; endless streams need
+                it, or an ``on_batch`` that stops them.
             on_batch: is called in this thread with a :class:`BatchDone` (loss, learning rates, norm
                 of the gradient) after each update of the last stage; under ``torchrun`` in the last
-                stage's process.  If it returns True, no more batches are read, and those in the
-                pipeline are finished.
+                stage's process.  If it returns True, no more batches are read.
             checkpoints: the folder of checkpoints, or a :class:`pipekit.Checkpoints` with it.  A
                 run that ended early counts for :meth:`resume` as interrupted at that batch.
             watch: what is recorded and shown.
@@ -153,28 +136,18 @@ class Pipeline:
             TypeError: an observer cannot watch workers in other processes.
             Exception: the first error that any worker raised; see above for the state that is left.
         """
-        return self._runs.train(
-            batches,
-            steps=steps,
-            on_batch=on_batch,
-            checkpoints=checkpoints,
-            watch=watch,
-        )
+        return self._runs.train(batches, steps, on_batch, checkpoints, watch)
 
     @one_at_a_time
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
         """Continue from the newest complete checkpoint in a folder, if there is one.
 
         A checkpoint holds tensors and numbers, never code: build the pipeline as before, and call
-        this before training.  The next ``train`` call is then the interrupted one: it skips the
-        batches that were trained on.  Weights, optimizer, losses and random numbers, including
-        those of a ``DataLoader`` that shuffles, are equal to the bit to an uninterrupted run's, on
-        every transport.  If the interrupted run had trained on all its batches, this call trains on
-        none.
-
-        With another schedule or other stages, training continues from the newest weights and the
-        parameters' optimizer state with an empty pipeline; for methods that flush after every batch
-        this makes no difference.
+        this before training.  The next ``train`` call is then the interrupted one and skips the
+        batches that were trained on, maybe all.  Weights, optimizer, losses and random numbers,
+        also of a ``DataLoader`` that shuffles, are equal to the bit to an uninterrupted run's, on
+        every transport.  With another schedule or other stages, training continues from the newest
+        weights and the parameters' optimizer state with an empty pipeline.
 
         Args:
             checkpoints: the folder that ``train`` was given.
@@ -192,27 +165,16 @@ class Pipeline:
         return self._runs.resume(checkpoints)
 
     @overload
-    def evaluate(
-        self,
-        batches: Iterable[Any],
-        metric: Metric | None = None,
-        observers: Watchers = (),
-    ) -> float: ...
+    def evaluate(self, batches: Iterable[Any], metric: Metric | None = None) -> float: ...
 
     @overload
     def evaluate(
-        self,
-        batches: Iterable[Any],
-        metric: Mapping[str, Metric],
-        observers: Watchers = (),
+        self, batches: Iterable[Any], metric: Mapping[str, Metric]
     ) -> dict[str, float]: ...
 
     @one_at_a_time
     def evaluate(
-        self,
-        batches: Iterable[Any],
-        metric: Metric | Mapping[str, Metric] | None = None,
-        observers: Watchers = (),
+        self, batches: Iterable[Any], metric: Metric | Mapping[str, Metric] | None = None
     ) -> float | dict[str, float]:
         """Return the mean over all rows of ``metric(output, target)``, by default the loss.
 
@@ -222,7 +184,6 @@ class Pipeline:
             batches: as in :meth:`train`.
             metric: gives a number for the rows of a batch; or several metrics by name, e.g.
                 ``{"loss": loss, "accuracy": accuracy}``, whose means are then returned by name.
-            observers: watch the workers, as in :meth:`train`.
 
         Raises:
             ValueError: there are no batches, or one cannot be read.
@@ -230,30 +191,28 @@ class Pipeline:
         named = metric if isinstance(metric, Mapping) else {"": metric or self._loss}
         require_loss(**{name or "metric": each for name, each in named.items()})
         metrics = Metrics(dict(named))
-        means = metrics.means(self._runs.infer(batches, metrics, observers))
+        means = metrics.means(self._runs.infer(batches, metrics))
         return means if isinstance(metric, Mapping) else means[""]
 
     @one_at_a_time
-    def predict(self, inputs: Iterable[Any], observers: Watchers = ()) -> list[Any]:
+    def predict(self, inputs: Iterable[Any]) -> list[Any]:
         """Return the model's outputs in evaluation mode, on the CPU: one for each input.
 
         Args:
             inputs: each [rows, ...], a tensor or a structure of tensors, without a target; or a
                 dict with more than the model takes, as in :meth:`train`.
-            observers: watch the workers, as in :meth:`train`.
 
         Raises:
             ValueError: there are no inputs, or one cannot be read.
         """
-        return results(self._runs.infer(inputs, output_alone, observers, labelled=False))
+        return results(self._runs.infer(inputs, output_alone, labelled=False))
 
     @one_at_a_time
     def state_dict(self) -> "OrderedDict[str, Tensor]":
         """Return the newest weights and buffers under the names of the unsplit model.
 
-        They are copies on the CPU, after all batches of the :meth:`train` calls so far; a
-        transformers model saves them by ``model.save_pretrained(folder, state_dict=...)``.  Extra
-        states of modules (``get_extra_state()``) are copied unchanged.
+        They are copies on the CPU, of extra states of modules (``get_extra_state()``) too; a
+        transformers model saves them by ``model.save_pretrained(folder, state_dict=...)``.
         """
         self._runs.read()
         gathered = self._runner.gather(self._model.state())
@@ -271,8 +230,8 @@ class Pipeline:
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Load weights and buffers by their names in the unsplit model, between runs.
 
-        Optimizers keep their state.  After a run that left its stages at different updates, they
-        begin anew, so that training can continue from a state that was kept.
+        Optimizers keep their state, but begin anew after a run that left its stages at different
+        updates.
 
         Args:
             state: as :meth:`state_dict` or the unsplit model gives it.
@@ -285,10 +244,7 @@ class Pipeline:
 
     @one_at_a_time
     def requires_grad_(self, names: str | Iterable[str], flag: bool = True) -> None:
-        """Train weights from the next run on, or freeze them.
-
-        All optimizers and learning-rate schedulers begin anew, as those of a plain loop do that are
-        made afterwards.
+        """Train weights from the next run on, or freeze them; optimizers and schedulers begin anew.
 
         Args:
             names: of parameters, or of modules for all parameters in them, in the unsplit model.
@@ -301,10 +257,9 @@ class Pipeline:
 
     @one_at_a_time
     def each_optimizer(self, function: Callable[[Optimizer], object]) -> None:
-        """Call a function with the optimizer of every stage, between runs.
+        """Call a function with the optimizer of every stage, now or once the first run makes it.
 
-        Its changes (options of groups, state) stay.  Before the first run the function is kept and
-        called when the run makes the optimizers.
+        Its changes (options of groups, state) stay.
         """
         self._runs.read()
         self._model.edit(lambda optimizer, _: function(optimizer))

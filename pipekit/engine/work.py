@@ -25,20 +25,17 @@ from pipekit.engine.observers.record import TraceRecorder, recorded
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
 from pipekit.layers.module_state import merged_put_back
+from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.trees import tree_map
 
 
 def built(assignment: WorkerAssignment) -> WorkerAssignment:
-    """Return an assignment whose stages are on the worker's device; those of its last run are.
-
-    Raises:
-        NotBuilt: the function that makes an optimizer or a scheduler raised an error, for example.
-    """
+    """Return an assignment whose stages are on the worker's device, or raise NotBuilt."""
     stages: dict[int, StageSource] = {}
     try:
         for number, each in assignment.stages.items():
-            is_built = isinstance(each, Stage)
+            is_built = isinstance(each, Stage)  # in its last run
             stages[number] = each if is_built else each.config.build(assignment.device)
     except Exception as error:
         raise NotBuilt(error) from error.__cause__
@@ -145,10 +142,8 @@ def _evaluate(
     feed: Feed,
     watchers: Sequence[Observer],
 ) -> WorkerReport:
-    """Execute a worker's forwards; the results are the loss function's values."""
     index, device = assignment.index, assignment.device
     ends = EvaluationIO(config, feed, device)
-    observers = [*watchers, *observers_of(config.watch.observers, index)]
     view = WorkerView(index, device, Clock(device), {}, int)
     transport.stop_point.at(config.end)
     with ExitStack() as kept:
@@ -157,17 +152,10 @@ def _evaluate(
         stages = {each.part.index: each.build(device) for each in assignment.inference}
         for stage in stages.values():
             stage.begin(config.first_microbatch)
-        executor = Executor(
-            index,
-            stages,
-            dict.fromkeys(stages, "never"),
-            transport,
-            ends,
-            device,
-            observers=observers,
-        )
+        modes: dict[int, Recompute] = dict.fromkeys(stages, "never")
+        executor = Executor(index, stages, modes, transport, ends, device, observers=watchers)
         steps = assignment.steps.until(transport.stop_point)
-        Worker(view, executor.execute, transport, observers).run(steps)
+        Worker(view, executor.execute, transport, watchers).run(steps)
         transport.finish()
         synchronize(device)
         return WorkerReport(

@@ -1,6 +1,6 @@
 """Batch norm for microbatches: statistics of each, running averages of the whole batch."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,39 +14,28 @@ class DeferredBatchNorm(_BatchNorm):
     """Batch norm whose running averages count a batch once, however many microbatches it has.
 
     In training each microbatch is normalised by its own mean and variance; the running averages get
-    those of the whole batch, at its last microbatch (GPipe, section 3.2).  A recomputed forward
-    does not count again.  Outside a pipeline, and in evaluation, it is ordinary batch norm, of
-    inputs [rows, channels, ...].  Its ``state_dict()`` is that of :class:`torch.nn.BatchNorm2d`.
+    those of the whole batch, at its last microbatch (GPipe, section 3.2).  Outside a pipeline, and
+    in evaluation, it is ordinary batch norm, of inputs [rows, channels, ...].  Its ``state_dict()``
+    is that of :class:`torch.nn.BatchNorm2d`.
 
     Args:
-        num_features, eps, momentum, affine, track_running_stats: those of
-            :class:`torch.nn.BatchNorm2d`.
+        given, named: those of :class:`torch.nn.BatchNorm2d`.
     """
 
     batch_mean: Tensor
     batch_squares: Tensor
     batch_count: Tensor
 
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-    ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self.begin()
 
     def begin(self) -> None:
         """Make room for the statistics of a batch, beside the running averages."""
         like = next((t for t in (self.running_mean, self.weight) if t is not None), torch.empty(0))
         # Of the batch so far; no part of the state, as batches end before anybody saves it.
-        for name, shape in {
-            "batch_mean": (self.num_features,),
-            "batch_squares": (self.num_features,),
-            "batch_count": (),
-        }.items():
+        each = (self.num_features,)
+        for name, shape in ("batch_mean", each), ("batch_squares", each), ("batch_count", ()):
             self.register_buffer(name, like.detach().new_zeros(shape), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -101,10 +90,7 @@ def forget_batch(module: nn.Module) -> None:
 
 
 def convert_batch_norm(module: nn.Module) -> nn.Module:
-    """Make every batch norm in ``module`` a :class:`DeferredBatchNorm`, and return the module.
-
-    The norms stay where they are, however often each is used, with their weights, running averages,
-    names and hooks.
+    """Make every batch norm in ``module`` a :class:`DeferredBatchNorm`, in place, and return it.
 
     Raises:
         TypeError: a batch norm computes otherwise than PyTorch's.

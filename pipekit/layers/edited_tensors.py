@@ -112,7 +112,6 @@ class WrittenTensors(OperatorMode):
         return self._places.get(memory_of(tensor), ())
 
     def look_at(self, func: Callable[..., Any], tensors: Iterable[Tensor]) -> None:
-        """Copy what an operator is about to edit."""
         if func._schema.is_mutable:  # type: ignore[attr-defined]
             for each in tensors:
                 for name in self.sharing(each) if each.layout is torch.strided else ():
@@ -124,7 +123,6 @@ class WrittenTensors(OperatorMode):
         return self._written | {*self._kept.rebound()}
 
     def put_back(self) -> None:
-        """Let all be as they were, in the same memory."""
         self._kept.put_back()
 
 

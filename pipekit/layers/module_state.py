@@ -2,8 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 import torch
@@ -15,20 +15,28 @@ from pipekit.layers.python_state import TORCHS, PythonState
 
 
 @contextmanager
-def buffers_untouched(module: nn.Module) -> Iterator[None]:
-    """Let ``module`` write copies of its buffers: batch norm must not count a microbatch twice."""
-    originals = [(owner, dict(owner._buffers)) for owner in module.modules() if owner._buffers]
-    copies: dict[int, Tensor] = {}  # modules may share a buffer
-    for owner, tensors in originals:
-        for name, tensor in tensors.items():
-            if tensor is not None and id(tensor) not in copies:
-                copies[id(tensor)] = tensor.clone()
-            owner._buffers[name] = None if tensor is None else copies[id(tensor)]
+def buffers_replaced(
+    places: Sequence[tuple[dict[str, Tensor | None], str]], others: Iterable[Tensor | None]
+) -> Iterator[None]:
+    """Put others in the place of buffers, each named in its module's, for a while."""
+    before = [owned[name] for owned, name in places]
+    for (owned, name), tensor in zip(places, others, strict=True):
+        owned[name] = tensor
     try:
         yield
     finally:
-        for owner, tensors in originals:
-            owner._buffers.update(tensors)
+        for (owned, name), tensor in zip(places, before, strict=True):
+            owned[name] = tensor
+
+
+def buffers_untouched(module: nn.Module) -> AbstractContextManager[None]:
+    """Let ``module`` write copies of its buffers: batch norm must not count a microbatch twice."""
+    places = [(each._buffers, name) for each in module.modules() for name in each._buffers]
+    copies: dict[int, Tensor] = {}  # modules may share a buffer
+    for owned, name in places:
+        if (tensor := owned[name]) is not None and id(tensor) not in copies:
+            copies[id(tensor)] = tensor.clone()
+    return buffers_replaced(places, [copies.get(id(owned[name])) for owned, name in places])
 
 
 def named_buffers(module: nn.Module) -> dict[str, Tensor]:
@@ -74,7 +82,7 @@ def generators_put_back(drawn: Iterable[torch.Generator]) -> Iterator[None]:
 
 
 def trained(stage: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that an optimizer of the stage updates, each once."""
+    """Return the parameters that an optimizer of the stage updates."""
     return [p for p in stage.parameters() if p.requires_grad]
 
 
@@ -90,10 +98,7 @@ def is_evaluating(model: nn.Module) -> bool:
 
 
 def in_evaluation(model: nn.Module) -> tuple[nn.Module, ...]:
-    """Return the modules that are in evaluation mode while others are in training mode.
-
-    Somebody has put them there, frozen batch norms say.  One that :func:`is_evaluating` has none.
-    """
+    """Return the modules that somebody has put into evaluation mode, frozen batch norms say."""
     if is_evaluating(model):
         return ()
     return tuple(each for each in model.modules() if not each.training)
@@ -148,32 +153,22 @@ def modes_put_back(model: nn.Module) -> Iterator[None]:
     training, which rounds; others keep a cache.
     """
     modes = {module: module.training for module in model.modules()}
-    own = any(type(module).train is not nn.Module.train for module in modes)
-    with _changes_of_modes_put_back(model) if own else nullcontext():
-        try:
-            yield
-        finally:
-            for module, training in modes.items():
-                module.training = training
-
-
-@contextmanager
-def _changes_of_modes_put_back(model: nn.Module) -> Iterator[None]:
-    """Put back all that modules change as they go from mode to mode, their modes, too."""
-    state, written = PythonState(model, torchs=True), WrittenTensors(model)
-
-    def put_back() -> None:
-        state.put_back()
-        written.put_back()
-
-    with written, torch.no_grad():  # a trial, so that only what they write is copied
-        model.train()
-        model.eval()
-    put_back()
+    kept: list[PythonState | WrittenTensors] = []
+    if any(type(module).train is not nn.Module.train for module in modes):
+        state, written = PythonState(model, torchs=True), WrittenTensors(model)
+        kept += state, written
+        with written, torch.no_grad():  # a trial, so that only what they write is copied
+            model.train()
+            model.eval()
     try:
+        for each in kept:
+            each.put_back()
         yield
     finally:
-        put_back()
+        for each in kept:
+            each.put_back()
+        for module, training in modes.items():
+            module.training = training
 
 
 @contextmanager
@@ -212,12 +207,7 @@ def exceptions(model: nn.Module) -> Mapping[bool, tuple[str, ...]]:
 
 
 def copied(module: Module) -> Module:
-    """Return a copy with tensors of its own.
-
-    Raises:
-        TypeError: something in it cannot be copied; the message names the attribute.
-        ValueError: the copies would be tensors of inference mode.
-    """
+    """Return a copy with tensors of its own; TypeError names what cannot be copied."""
     if torch.is_inference_mode_enabled():
         raise ValueError(
             "nothing can be trained that is made within torch.inference_mode(): make the pipeline "

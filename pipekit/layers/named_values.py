@@ -55,9 +55,8 @@ class Place(NamedTuple):
 class NamedValues:
     """What some modules, losses and other functions name in this process, and what they call does.
 
-    Of this the plain values of a user's files, functions that somebody has put into any file, and
-    context variables.  ``known`` grows: where values are sent from, by those that were; where they
-    are applied, by those that were there.
+    These are plain values of a user's files, functions put into any file, and context variables.
+    ``known`` grows by the values that were sent, or that were there before others are applied.
     """
 
     def __init__(self, objects: Iterable[Any], known: MutableMapping[Place, Any]) -> None:

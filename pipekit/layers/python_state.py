@@ -58,12 +58,11 @@ class Change(NamedTuple):
 
 
 class PythonState:
-    """What some modules keep in Python, as it is now.
+    """What modules of a model, some or all, keep in Python, as it is now.
 
     These are their attributes and the global variables that their forwards name: plain values and
-    tensors, also in lists, dicts, sets and deques.  What other objects keep is not known.  The
-    ``model`` names the modules, some of it or all; with ``torchs`` these are also their modes,
-    the tensors and modules that they have, and what is in buffers.
+    tensors, also in lists, dicts, sets and deques, but not in other objects; with ``torchs`` also
+    their modes, the tensors and modules that they have, and what is in buffers.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class PythonState:
         ]
 
     def put_back(self) -> None:
-        """Let all be as it was."""
         for _, variables in self._owners:
             variables.put_back()
 
@@ -113,7 +111,6 @@ class Variables:
                 yield name, False
 
     def put_back(self) -> None:
-        """Let them be as they were."""
         for name in self._names():
             if name not in self._before:
                 del self._variables[name]
@@ -179,12 +176,10 @@ class Kept:
 
 
 def _elements(container: Any) -> list[Any]:
-    """Return what is in a container, of a dict with its keys."""
     return list(container.items() if isinstance(container, dict) else container)
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether these are one object, or equal plain values."""
     if one is other:
         return True
     if type(one) is not type(other):

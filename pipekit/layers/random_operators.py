@@ -7,25 +7,16 @@ before it runs.  It is a dispatch key that does so, switched on in this thread a
 its generator's state, or set it, as ``torch.utils.checkpoint`` does, mean that of their thread.
 
 The key is private, ``TESTING_ONLY_GenericMode``: the one that a thread can switch on and for which
-PyTorch has no kernels.  Public ways were tried with torch 2.14, on 40 cases (operators, recurrent
-and scripted layers, backwards, ``vmap``).  Microseconds are those that a stage of two small linear
-layers and two ReLUs takes longer, on one core, where the key takes 2 to 3:
+PyTorch has no kernels.  It costs a stage of two small linear layers and two ReLUs 2 to 3 us on one
+core.  Public ways fail (torch 2.14; operators, recurrent and scripted layers, backwards, ``vmap``):
 
-- ``TorchDispatchMode``: every operator goes through Python (42).  Custom operators are missed, and
-  PyTorch takes other formulas while a mode is on.
-- ``TorchFunctionMode``: every call from Python goes through it (24).  Scripted layers are missed,
-  and of an LSTM only the whole is seen.
-- ``torch.library.get_kernel`` and ``Library.impl``: each device's kernels are replaced, for all
-  threads of the process, whose own draws then take 3 more (1 to 4 for ``torch.rand``).  It is as
-  cheap (2) and passes the 40 cases.  But it does not know for whom a thread works that PyTorch has
-  started, so that ``torch.jit.fork``, deep reentrant checkpoints and backwards on accelerators draw
-  from the default generator, and nobody is told.
-- ``torch.random.fork_rng`` around a layer: a lock over its whole forward.
-- A ``torch.Generator`` for each layer: dropout and recurrent layers take none;
-  ``thread_safe_generator`` is for data loaders; the CPU's default cannot be exchanged
-  (``graphsafe_set_state``).
-- Keys with a public switch: ``torch.autocast`` refuses float32 on the CPU; ``torch.func.vmap``
-  refuses usual autograd functions and ``requires_grad_()``.
+- ``TorchDispatchMode`` (42 us) misses custom operators, and PyTorch takes other formulas in it.
+- ``TorchFunctionMode`` (24 us) misses scripted layers, and sees only the whole of an LSTM.
+- ``Library.impl`` for each device (2 us) does not know for whom PyTorch's own threads work, so that
+  ``torch.jit.fork``, deep reentrant checkpoints and backwards on accelerators draw unnoticed.
+- ``torch.random.fork_rng`` around a layer needs a lock over its whole forward.
+- A ``torch.Generator`` is taken neither by dropout nor by recurrent layers.
+- ``torch.autocast`` refuses float32 on the CPU; ``torch.func.vmap`` usual autograd functions.
 """
 
 import os
@@ -51,13 +42,11 @@ _DRAW_NOTHING = {"train": False, "training": False, "dropout_p": 0.0}
 
 @dataclass(frozen=True, slots=True)
 class RandomOperator:
-    """An operator that may draw random numbers.
-
-    ``off``: by place and name, arguments with a value for which nothing is drawn, and their
-    default.  Attention without dropout and the like are most of what is caught.
-    """
+    """An operator that may draw random numbers."""
 
     call: Callable[..., Any]
+    # By place and name, arguments with a value for which nothing is drawn, and their default:
+    # attention without dropout and the like are most of what is caught.
     off: Sequence[tuple[int, str, float, Any]]
     generator_place: int | None  # of the argument that takes one, if there is one
 

@@ -6,13 +6,16 @@ microbatches have left there.
 """
 
 import warnings
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
-import torch
 from torch import Tensor, nn
 
-from pipekit.layers.module_state import generators, generators_put_back
+from pipekit.layers.module_state import buffers_replaced, generators, generators_put_back
+
+ReadAgain = Callable[[], AbstractContextManager[None]]
+"""Lets a forward read once more what it has read, and leaves all as it finds it."""
 
 
 class ReadState:
@@ -22,64 +25,47 @@ class ReadState:
     """
 
     def __init__(self, module: nn.Module, edited: Collection[str] | None) -> None:
-        self._buffers = [
-            (each._buffers, name, edited is None or f"{path}.{name}".lstrip(".") in edited)
-            for path, each in module.named_modules(remove_duplicate=False)
-            for name in each._buffers
-        ]
+        self._places, self._edited = list[tuple[dict[str, Tensor | None], str]](), list[bool]()
+        for path, each in module.named_modules(remove_duplicate=False):
+            for name in each._buffers:
+                self._places.append((each._buffers, name))
+                self._edited.append(edited is None or f"{path}.{name}".lstrip(".") in edited)
         self._generators = generators(module)
 
-    def now(self) -> "ReadNow":
-        """Keep it as the next forward is to read it."""
-        return ReadNow(self._buffers, self._generators)
-
-
-_Buffers = list[tuple[dict[str, Tensor | None], str, bool]]
-
-
-class ReadNow:
-    """The same as one forward reads it: copies of what it edits, versions of all else."""
-
-    def __init__(self, buffers: _Buffers, drawn: list[torch.Generator]) -> None:
-        self._buffers = buffers
+    def now(self) -> ReadAgain:
+        """Keep it as the next forward reads it: copies of what it edits, versions of all else."""
         copies: dict[int, Tensor] = {}  # layers may share a buffer
-        self._read: list[tuple[Tensor | None, int]] = []
-        for owned, name, edited in buffers:
+        read: list[tuple[Tensor | None, int]] = []
+        for (owned, name), edited in zip(self._places, self._edited, strict=True):
             tensor = owned[name]
             if edited and tensor is not None:
                 tensor = copies.setdefault(id(tensor), tensor.clone())
-            self._read.append((tensor, _version(tensor)))
-        self._states = [(each, each.get_state()) for each in drawn]
+            read.append((tensor, _version(tensor)))
+        return partial(self._again, read, [each.get_state() for each in self._generators])
 
     @contextmanager
-    def again(self) -> Iterator[None]:
-        """Let a forward read it once more, and leave all as it finds it."""
-        before = [owned[name] for owned, name, _ in self._buffers]
+    def _again(
+        self, all_read: Sequence[tuple[Tensor | None, int]], states: Sequence[Tensor]
+    ) -> Iterator[None]:
         copies: dict[int, Tensor] = {}
-        for (owned, name, edited), now, (read, version) in zip(
-            self._buffers, before, self._read, strict=True
-        ):
-            if read is not None and not edited:
-                if now is not read or _version(now) != version:
-                    self._warn(name)
+        given: list[Tensor | None] = []
+        for place, (read, version) in enumerate(all_read):
+            if read is not None and not self._edited[place]:
+                owned, name = self._places[place]
+                if owned[name] is not read or _version(owned[name]) != version:
+                    warnings.warn(
+                        f"a forward is run again with a buffer {name!r} that later forwards have "
+                        f"edited, and the first batch had not, so that its gradients are of "
+                        f"another forward: train with recompute='never' (of a PipelinedModule, "
+                        f"checkpoint='never')",
+                        stacklevel=3,
+                    )
                 read = copies.setdefault(id(read), read.clone())
-            owned[name] = read
-        try:
-            with generators_put_back(each for each, _ in self._states):
-                for each, state in self._states:
-                    each.set_state(state)
-                yield
-        finally:
-            for (owned, name, _), tensor in zip(self._buffers, before, strict=True):
-                owned[name] = tensor
-
-    def _warn(self, name: str) -> None:
-        warnings.warn(
-            f"a forward is run again with a buffer {name!r} that later forwards have edited, and "
-            f"the first batch had not, so that its gradients are of another forward: train with "
-            f"recompute='never' (of a PipelinedModule, checkpoint='never')",
-            stacklevel=2,
-        )
+            given.append(read)
+        with buffers_replaced(self._places, given), generators_put_back(self._generators):
+            for each, state in zip(self._generators, states, strict=True):
+                each.set_state(state)
+            yield
 
 
 def _version(tensor: Tensor | None) -> int:

@@ -7,8 +7,7 @@ oracle then see the same numbers.
 
 While layers run under :class:`Seeded`, each of their random operators on the CPU is given a
 generator of the layer's own.  Those that take none, and those on accelerators, borrow the default
-generators, set to the layer's state, and give them back as they were.  Every pass is watched: a
-layer may begin to draw in the midst of a training.
+generators, set to the layer's state.  A layer may begin to draw in the midst of a training.
 """
 
 import pickle
@@ -50,15 +49,11 @@ def torch_seed() -> int:
 
 
 class Seeded:
-    """Run operators as if the default generators had just been seeded, and leave them untouched.
-
-    Attributes:
-        drew: whether any operator has run that may draw, or somebody has asked for the state.
-    """
+    """Run operators as if the default generators had just been seeded, and leave them untouched."""
 
     def __init__(self, seed: Seed, device: torch.device) -> None:
         self._device = device
-        self.drew = False
+        self.drew = False  # whether an operator has run that may draw, or the state was asked for
         self.seed(seed)
 
     def __enter__(self) -> Self:
@@ -77,11 +72,9 @@ class Seeded:
     manual_seed = seed
 
     def get_state(self) -> Tensor:
-        """Return the state of the host's generator."""
         return self._drawing()[0].get_state()
 
     def set_state(self, state: Tensor) -> None:
-        """Go on from a state of the host's generator."""
         self._drawing()[0].set_state(state)
 
     @cached_property
@@ -98,7 +91,6 @@ class Seeded:
         return self._generators
 
     def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call an operator that may draw."""
         generators = self._drawing()
         if operator.takes_generator(args, kwargs):
             return operator.call(*args, **kwargs | {"generator": generators[0]})
@@ -126,7 +118,6 @@ class _DrawnAgain:
         self._seeded, self._is_set = Seeded(0, device), False
 
     def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call an operator that may draw."""
         return (self._seeded.run if self._is_set else refuse_draws)(operator, args, kwargs)
 
     def get_state(self) -> Tensor:
@@ -134,13 +125,11 @@ class _DrawnAgain:
         return self._seeded.get_state() if self._is_set else torch.empty(0, dtype=torch.uint8)
 
     def set_state(self, state: Tensor) -> None:
-        """Go on from a state that was got here, or in a forward."""
         self._is_set = len(state) > 0
         if self._is_set:
             self._seeded.set_state(state)
 
     def manual_seed(self, seed: int) -> None:
-        """Go on as if the generators had just been seeded."""
         self._is_set = True
         self._seeded.seed(seed)
 
@@ -152,10 +141,7 @@ def drawing_again(device: torch.device) -> AbstractContextManager[None]:
 
 
 def drawing_undisturbed() -> AbstractContextManager[None]:
-    """Let operators draw from the default generators, while no other thread borrows them.
-
-    As data loaders do, which shuffle and augment beside layers that draw numbers of their own.
-    """
+    """Let data loaders draw from the default generators, while no other thread borrows them."""
     return catch_draws(_run_undisturbed)
 
 

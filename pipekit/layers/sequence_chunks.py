@@ -102,10 +102,7 @@ _ACROSS = nn.MultiheadAttention, nn.RNNBase, nn.Conv1d
 
 
 def require_chunkable(model: nn.Module) -> None:
-    """Raise ValueError for a layer that is known to read other tokens, and not by this module.
-
-    A layer says so by ``reads_all_tokens``.
-    """
+    """Raise ValueError for a layer that reads other tokens, or says ``reads_all_tokens``."""
     for name, module in model.named_modules():
         if isinstance(module, _ACROSS) or getattr(module, "reads_all_tokens", False):
             raise ValueError(

@@ -20,9 +20,9 @@ of a skip say so::
 
     nn.Sequential(Down().isolate("level 1"), ..., Up().isolate("level 1"))
 
-The whole model runs as any other, in one thread, a pass at a time.  A part of it runs in
-:class:`carrying`, by which a pipeline sends each skip straight from its source to its destination
-(torchgpipe, section 3.3).  :func:`inlined` has them ride along with the main tensor instead.
+The whole model runs as any other.  A part of it runs in :class:`carrying`, by which a pipeline
+sends each skip straight from its source to its destination (torchgpipe, section 3.3).
+:func:`inlined` has them ride along with the main tensor instead.
 """
 
 import threading
@@ -41,21 +41,12 @@ Name = str
 
 
 class Skippable(nn.Module):
-    """A layer at an end of a skip connection.
+    """A layer at an end of a skip connection; it adds nothing to ``state_dict()``."""
 
-    It adds nothing to ``state_dict()``.
-
-    Attributes:
-        stashes: names that each forward must :meth:`stash` once.
-        pops: names that each forward must :meth:`pop` once.
-        namespace: what sets the names apart from those of other layers of this class.
-        namespaces: likewise, of single names.
-    """
-
-    stashes: tuple[str, ...] = ()
-    pops: tuple[str, ...] = ()
-    namespace: str = ""
-    namespaces: Mapping[str, str] = MappingProxyType({})
+    stashes: tuple[str, ...] = ()  # names that each forward must :meth:`stash` once
+    pops: tuple[str, ...] = ()  # names that each forward must :meth:`pop` once
+    namespace: str = ""  # sets the names apart from those of other layers of this class
+    namespaces: Mapping[str, str] = MappingProxyType({})  # likewise, of single names
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -68,8 +59,8 @@ class Skippable(nn.Module):
 
         Args:
             namespace: anything but "".
-            only: the names; by default all of them.  A layer between two others, that pops what the
-                one stashes and stashes what the other pops, isolates each name for itself.
+            only: the names, as a layer has them that pops one skip and stashes another; by default
+                all.
 
         Raises:
             ValueError: the layer does not declare one of the names.
@@ -101,9 +92,7 @@ class Skippable(nn.Module):
         _thread.carrier.put(self.full(name), tensor)
 
     def pop(self, name: str) -> Tensor:
-        """Take the tensor that a layer before stashed; nobody can pop it again.
-
-        It is None if that layer has said so: who writes such a layer knows.
+        """Take the tensor, or the None, that a layer before stashed; nobody can pop it again.
 
         Raises:
             ValueError: the layer does not declare it.
@@ -134,22 +123,18 @@ class Skippable(nn.Module):
 
 
 class carrying:
-    """A context for the forward of some consecutive layers, and what they carry in and out.
+    """A context, in this thread, for the forward of some consecutive layers and their skips.
 
-    Any layer may fail: nothing that it left behind is seen outside the context.  Contexts belong to
-    the thread that entered them, and inner ones see nothing of outer ones.
+    Nothing that a failed layer left behind is seen outside; inner contexts see nothing of outer
+    ones.
 
     Args:
-        incoming: what layers before these stashed and these pop.  A pop gives up the context's
-            reference; the caller's mapping keeps its own.
-
-    Attributes:
-        outgoing: what these layers stashed and did not pop, for layers behind them: tensors, or
-            None.
+        incoming: what layers before these stashed and these pop.
     """
 
     def __init__(self, incoming: Mapping[Name, Tree] = MappingProxyType({})) -> None:
         self._incoming = dict(incoming)
+        # What these layers stashed and did not pop: tensors, or None.
         self.outgoing: dict[Name, Tree] = {}
 
     def __enter__(self) -> Self:
@@ -205,8 +190,7 @@ def call(layer: nn.Module, x: Tree, incoming: Mapping[Name, Tree]) -> tuple[Tree
     In place of None, which cannot be passed on, stands the empty tuple.
 
     Args:
-        layer: called with ``x``.
-        x: its input.
+        layer, x: the layer and its input.
         incoming: the skips that are under way before it; what it does not pop is handed on.
     """
     given = {name: None if isinstance(skip, tuple) else skip for name, skip in incoming.items()}
@@ -216,12 +200,10 @@ def call(layer: nn.Module, x: Tree, incoming: Mapping[Name, Tree]) -> tuple[Tree
 
 
 def inlined(model: nn.Sequential) -> nn.Sequential:
-    """Return the same model without skips: they ride along with the main tensor.
+    """Return the same layers, wrapped where skips are under way, to pass on (x, {name: skip}).
 
-    Between its source and its destination each skip is part of what all layers pass on, a pair (x,
-    {name: tensor}): the plain sequence that a pipeline without skip connections needs, which copies
-    every skip from stage to stage (torchgpipe, section 3.3).  The layers are the model's own,
-    wrapped where skips are under way; outputs and gradients are the same.
+    It is the plain sequence that a pipeline without skip connections needs, which copies every skip
+    from stage to stage (torchgpipe, section 3.3).
 
     Raises:
         ValueError: the skips do not match; see :func:`require_matched`.
@@ -255,8 +237,7 @@ class Skip(NamedTuple):
 
     Attributes:
         name: in the whole model.
-        source: the layer, or the stage, that stashes it.
-        destination: the one that pops it.
+        source, destination: the layers, or the stages, that stash it and pop it.
     """
 
     name: Name
@@ -267,8 +248,7 @@ class Skip(NamedTuple):
 def links(layers: Iterable[nn.Module]) -> list[Skip]:
     """Return the skips between layers, in the order of their destinations.
 
-    An end may be a module anywhere within its layer.  Names with one end only are left out;
-    :func:`require_matched` refuses them.
+    An end may be a module anywhere within its layer.  Names with one end only are left out.
     """
     layers = list(layers)
     sources = {name: number for number, name in _declared(layers, "stashes")}

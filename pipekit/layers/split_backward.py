@@ -13,7 +13,7 @@ several times, the second part runs the whole graph once more.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -23,21 +23,16 @@ Gradients = tuple[Tensor | None, ...]
 
 
 class _Branch(NamedTuple):
-    """A node from which weights branch off: what came to it, and those weights."""
+    """A node from which weights branch off."""
 
-    node: Node
-    gradients: Gradients
+    edges: list[GradientEdge]  # the node's outputs that gradients came to
+    arrived: list[Tensor]  # these gradients
     weights: list[Tensor]
 
-    @property
-    def edges(self) -> list[GradientEdge]:
-        """The node's outputs that gradients came to."""
-        return [GradientEdge(self.node, n) for n, g in enumerate(self.gradients) if g is not None]
-
-    @property
-    def arrived(self) -> list[Tensor]:
-        """These gradients."""
-        return [gradient for gradient in self.gradients if gradient is not None]
+    @classmethod
+    def of(cls, path: "_Path", node: Node, gradients: Gradients) -> Self:
+        found = [(GradientEdge(node, n), g) for n, g in enumerate(gradients) if g is not None]
+        return cls([e for e, _ in found], [g for _, g in found], path.weights_off(node))
 
 
 class WeightBackward:
@@ -72,7 +67,6 @@ class WeightBackward:
         )
 
     def run(self, by_branches: bool) -> None:
-        """Add to the gradients of the weights."""
         if by_branches and self._branches is not None:
             for branch in self._branches:
                 torch.autograd.backward(branch.edges, branch.arrived, inputs=branch.weights)
@@ -96,13 +90,13 @@ def backward_input(
     torch.autograd.backward(roots, seeds, retain_graph=True, inputs=inputs)
     for hook in hooks:
         hook.remove()
-    branches = [_Branch(n, gradients, path.weights_off(n)) for n, gradients in seen.items()]
+    branches = [_Branch.of(path, node, gradients) for node, gradients in seen.items()]
     for place, root in enumerate(roots):  # what the inputs have no part in
         edge = get_gradient_edge(root)
         if not path.leads[edge.node]:
             seed = torch.ones_like(root) if seeds is None else seeds[place]
             gradients = (*[None] * edge.output_nr, seed)
-            branches.append(_Branch(edge.node, gradients, path.weights_off(edge.node)))
+            branches.append(_Branch.of(path, edge.node, gradients))
     reached = [weight for branch in branches for weight in branch.weights]
     if len(set(reached)) < len(reached):
         # By branches, the gradients of a weight that is used twice would be added up in parts.
@@ -111,18 +105,14 @@ def backward_input(
 
 
 class _Path:
-    """The part of a graph that leads from its roots to the inputs.
-
-    Attributes:
-        leads: for each node, whether it leads to an input.
-        branching: nodes on the path from which weights branch off.
-    """
+    """The part of a graph that leads from its roots to the inputs."""
 
     def __init__(self, roots: Iterable[Node], inputs: Iterable[Node]) -> None:
+        # Whether each node leads to an input.
         self.leads: dict[Node, bool] = dict.fromkeys(inputs, True)
         # Nodes are told apart by their Python objects, which live as long as somebody holds them.
         self._next: dict[Node, list[Node]] = {}
-        self.branching: list[Node] = []
+        self.branching: list[Node] = []  # on the path, with weights that branch off
         stack = list(roots)
         while stack:
             node = stack[-1]

@@ -55,8 +55,7 @@ def functions_of(function: Any) -> Iterator[FunctionType]:
 class FunctionState:
     """What a function reads, as it was last looked at: plain values, tensors and containers.
 
-    Of the objects in its closure, its attributes and its global variables, these are the attributes
-    that its code or theirs names.
+    Of objects in closures, attributes and global variables, what its code or theirs names.
     """
 
     def __init__(self, function: object) -> None:
@@ -122,17 +121,13 @@ class FunctionCopies:
     """Copies of a function as it is now: its closure, its attributes, what it calls in a script.
 
     Modules and tensors of the models stay themselves.  Of an imported file, global variables are
-    put back.  One that cannot be copied, or has more than 256 MB of tensors, is refused by an
-    Exception of whatever kind.
-
-    Attributes:
-        drew: whether any call has drawn random numbers.
-        shared: libraries from whose generators, which all threads share, it has drawn.
+    put back.  An Exception of whatever kind refuses one that cannot be copied, or is too large.
     """
 
     def __init__(self, function: Any, models: Sequence[nn.Module], device: torch.device) -> None:
-        self._function, self._device, self.drew = function, device, False
-        self.shared: set[str] = set()
+        self._function, self._device = function, device
+        self.drew = False  # whether any call has drawn random numbers
+        self.shared: set[str] = set()  # libraries from whose generators for all threads it has
         self._objects: list[Any] = []
         file = io.BytesIO()
         _FunctionPickler(file, self._objects, models).dump(function)

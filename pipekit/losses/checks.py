@@ -27,11 +27,7 @@ def require_loss(loss: object) -> None:
 
 
 def require_no_weights(loss: Tensor, outputs: Iterable[Tensor]) -> None:
-    """Raise ValueError if a loss reads weights besides those behind the model's outputs.
-
-    Nobody would train them: the stages have copies of the model's weights, and the optimizers have
-    these only.
-    """
+    """Raise ValueError if a loss reads weights, not behind the outputs, that nobody would train."""
     ends = list(outputs)
     beside = list(weights_in_graph([loss], ends))
     # Few losses have any: only then is the stage's own graph walked through.

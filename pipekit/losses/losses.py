@@ -75,9 +75,7 @@ def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 class MeanOver:
     """A loss that is one mean over a whole batch, however the batch is split.
 
-    If each microbatch has a mean of its own, a token in one with few of them counts more than in
-    the unsplit batch.  This one adds up each microbatch's loss, and divides by what counts in the
-    batch::
+    It adds up each microbatch's loss, and divides by what counts in the batch::
 
         loss = MeanOver(
             lambda logits, labels: F.cross_entropy(
@@ -97,10 +95,7 @@ class MeanOver:
         self._summed, self._count = summed, count
 
     def __call__(self, output: Any, target: Any) -> Tensor:
-        """Return the sum over a microbatch; whoever knows the batch divides it.
-
-        A microbatch in which nothing counts, whose mean is undefined, adds 0.
-        """
+        """Return the sum over a microbatch, 0 if nothing counts in it, to be divided later."""
         loss = self._summed(output, target)
         if not isinstance(loss, Tensor) or bool(loss.isfinite().all()) or self.count(target):
             return loss
@@ -148,10 +143,7 @@ class LossScale:
 
     @classmethod
     def of(cls, value: "float | str | LossScale | None") -> Self | None:
-        """Return what a user's ``loss_scale`` means.
-
-        Args:
-            value: a number that stays as it is, "dynamic" for the defaults, a rule, or None.
+        """Return the rule of a number that stays, of "dynamic" (the defaults), a rule, or None.
 
         Raises:
             ValueError: it is none of these.

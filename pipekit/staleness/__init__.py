@@ -16,27 +16,13 @@ for whole minibatches alone: see :class:`SpecTrain`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight, named
+
 if TYPE_CHECKING:
     from pipekit.staleness.basis_rotation import BasisRotation
-    from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight, named
     from pipekit.staleness.pipemare import PipeMare
-    from pipekit.staleness.prediction import (
-        Ahead,
-        PipeOptim,
-        Prediction,
-        SpecTrain,
-        expected_step,
-    )
+    from pipekit.staleness.prediction import Ahead, PipeOptim, Prediction, SpecTrain, expected_step
     from pipekit.staleness.stale_gradients import ErrorFeedback, GapAware, nesterov
-
-_NAMES = {
-    "basis_rotation": ("BasisRotation",),
-    "mitigation": ("Mitigation", "Pass", "Update", "Weight", "named"),
-    "pipemare": ("PipeMare",),
-    "prediction": ("Ahead", "PipeOptim", "Prediction", "SpecTrain", "expected_step"),
-    "stale_gradients": ("ErrorFeedback", "GapAware", "nesterov"),
-}
-"""By the file that has them."""
 
 __all__ = [
     "Ahead",
@@ -58,8 +44,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: simulations know the rules, and need no torch."""
-    for file, names in _NAMES.items():
-        if name in names:
-            return getattr(import_module(f"pipekit.staleness.{file}"), name)
+    """Import a rule when it is first used: simulations know their names, and need no torch."""
+    for file in ("prediction", "stale_gradients", "pipemare", "basis_rotation"):
+        if name in __all__ and hasattr(module := import_module(f"{__name__}.{file}"), name):
+            return getattr(module, name)
     raise AttributeError(f"module 'pipekit.staleness' has no attribute {name!r}")

@@ -13,66 +13,36 @@ if TYPE_CHECKING:  # simulations know mitigations, too, and need no torch
 
 
 class Pass(NamedTuple):
-    """A forward or a backward that is about to run.
+    """A forward or a backward that is about to run."""
 
-    Attributes:
-        op: ``Op.FORWARD`` or ``Op.BACKWARD``; with weight stashing always the first, since a
-            backward then reads what its forward has read.
-        stage: its number, from 0.
-        stages: how many there are.
-        delay: the most updates that a forward of this stage is behind its own update, in a long
-            run; 0 where nothing is stale.
-        version: the weights that the schedule has it read, in updates of this run.
-        newest: the newest weights of the stage, likewise.
-    """
-
-    op: Op
-    stage: int
-    stages: int
-    delay: int
-    version: int
-    newest: int
+    op: Op  # FORWARD or BACKWARD; with weight stashing FORWARD, whose weights its backward reads
+    stage: int  # from 0
+    stages: int  # how many there are
+    delay: int  # the most updates that a forward of the stage is behind its own, in a long run
+    version: int  # the weights that the schedule has it read, in updates of this run
+    newest: int  # the newest weights of the stage, likewise
 
 
 class Update(NamedTuple):
-    """An update that is about to be made, or has just been made.
+    """An update that is about to be made, or has just been made."""
 
-    Attributes:
-        stage: its number, from 0.
-        stages: how many there are.
-        delay: as in :class:`Pass`.
-        version: the weights at which its gradients were taken, in updates of this run; without
-            stashing those that the backwards were to read.
-        newest: the weights that it is made from, likewise.
-        number: updates of the stage before it, in all runs.
-    """
-
-    stage: int
-    stages: int
-    delay: int
-    version: int
-    newest: int
-    number: int
+    stage: int  # from 0
+    stages: int  # how many there are
+    delay: int  # as in :class:`Pass`
+    version: int  # the weights that its backwards were to read, in updates of this run
+    newest: int  # the weights that it is made from, likewise
+    number: int  # updates of the stage before it, in all runs
 
 
 class Weight(NamedTuple):
-    """One parameter of a stage, and what is known of it.
+    """One parameter of a stage, and what is known of it."""
 
-    Attributes:
-        read: the version that the schedule names (of an update: at which gradients were taken).
-        newest: the newest version.
-        optimizer: that of the stage.
-        state: what the optimizer keeps of this parameter, {} before its first step.
-        options: those of the parameter's group, the learning rate among them.
-        memory: tensors of the mitigation's own, by any name; they go into checkpoints.
-    """
-
-    read: "Tensor"
+    read: "Tensor"  # the version that the schedule names, of an update that of its gradients
     newest: "Tensor"
-    optimizer: "Optimizer"
-    state: Mapping[str, Any]
-    options: Mapping[str, Any]
-    memory: dict[str, "Tensor"]
+    optimizer: "Optimizer"  # of the stage
+    state: Mapping[str, Any]  # what it keeps of this parameter, {} before its first step
+    options: Mapping[str, Any]  # of the parameter's group, the learning rate among them
+    memory: dict[str, "Tensor"]  # the mitigation's own, by any name; they go into checkpoints
 
 
 class Mitigation:
@@ -82,15 +52,10 @@ class Mitigation:
     None may change what it is given, but for ``weight.memory``; one that is not overridden costs
     nothing.  An object has no state beside ``weight.memory``: all stages share it, and it is sent
     to other processes.  Its equations in :mod:`pipekit.oracle.mitigation_equations` judge it.
-
-    Attributes:
-        stashing: whether it goes with schedules with weight stashing (True), without (False), or
-            with both (None).
-        tensors: how many tensors of a parameter's size it keeps of each, for simulations.
     """
 
-    stashing: bool | None = None
-    tensors: int = 0
+    stashing: bool | None = None  # whether schedules must have it, or must not, or may (None)
+    tensors: int = 0  # of a parameter's size that it keeps of each, for simulations
 
     def require(self, optimizer: "Optimizer") -> None:
         """Raise ValueError if the rule is not defined for an optimizer."""
@@ -126,10 +91,7 @@ class Mitigation:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
 
     def slots(self, count: int, stashing: bool) -> int:
-        """Return how many weight slots a stage has whose schedule needs ``count``.
-
-        Where passes read what the rule gives them: one more, or with stashing twice as many.
-        """
+        """Return how many weight slots a stage has whose schedule needs ``count``."""
         if not self.overrides("weights"):
             return count
         return 2 * count if stashing else count + 1

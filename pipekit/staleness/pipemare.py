@@ -46,12 +46,10 @@ class PipeMare(Mitigation):
         return weight.read - at.delay * weight.memory["delta"]
 
     def rate(self, at: Update) -> float:
-        """Return tau^(-p)."""
         p = 1 - min(at.number / self.anneal, 1.0) if self.anneal else 0.0
         return float(max(at.delay, 1) ** -p)
 
     def updated(self, at: Update, weight: Weight, before: Tensor) -> Tensor:
-        """Follow how the weights move."""
         if at.delay and self.corrects:
             gamma = self.decay ** (1 / at.delay)
             delta = weight.memory.get("delta", torch.zeros_like(before))

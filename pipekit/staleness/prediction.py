@@ -25,7 +25,6 @@ class Prediction(Mitigation, ABC):
         """Return by how many updates a pass looks ahead, from the version that it reads."""
 
     def require(self, optimizer: Optimizer) -> None:
-        """Raise ValueError unless the optimizer's state gives its next step."""
         if not isinstance(optimizer, SGD | Adam):
             raise ValueError(
                 f"the weights that {type(optimizer).__name__} will make cannot be predicted from "
@@ -42,7 +41,6 @@ class Prediction(Mitigation, ABC):
                 )
 
     def weights(self, at: Pass, weight: Weight) -> Tensor:
-        """Return W - s lr d."""
         steps, step = self.ahead(at), expected_step(weight)
         if not steps or step is None:
             return weight.read
@@ -59,17 +57,13 @@ class SpecTrain(Prediction):
 
     The paper's v is a running mean of gradients, which ``torch.optim.SGD(momentum=g,
     dampening=g)`` keeps; without ``dampening`` the learning rate is another by a factor.  With Adam
-    and AdamW it takes their step, which is XPipe (Guan et al. 2019) for whole minibatches.  Of a
-    minibatch cut in T microbatches XPipe predicts for the first one, s = round((N + T - k/2 - 2)/T)
-    in forwards and round((T + floor(k/2) - 1)/T) in backwards, and lets all read that; it is known
-    from a reader's notes alone, and is not here.  On ``schedules.pipedream(stages, n,
-    stashing=False)``.
+    and AdamW it takes their step, which is XPipe (Guan et al. 2019) for whole minibatches; XPipe's
+    rule for microbatches is not here.  On ``schedules.pipedream(stages, n, stashing=False)``.
     """
 
     stashing = False
 
     def ahead(self, at: Pass) -> int:
-        """Return s."""
         behind = at.stages - at.stage - 1 if at.op is Op.FORWARD else 0
         return at.stage // 2 + behind
 
@@ -92,7 +86,6 @@ class PipeOptim(Prediction):
     stashing = False
 
     def ahead(self, at: Pass) -> int:
-        """Return s."""
         return at.stages - at.stage - 1 + self.extra if at.op is Op.FORWARD else 0
 
 
@@ -101,8 +94,8 @@ class Ahead(Prediction):
     """Has both passes of a microbatch read weights that are predicted a number of updates ahead.
 
     With weight stashing: the prediction is made when the version is, from the optimizer's state of
-    that moment, so that it depends on the version alone.  With 2BW, whose gradients are one update
-    late, ``Ahead(1)`` is the natural choice.  No paper is known to us that does just this.
+    that moment.  With 2BW, whose gradients are one update late, ``Ahead(1)`` is the natural choice.
+    No paper is known to us that does just this.
 
     Attributes:
         steps: how many updates.
@@ -112,7 +105,6 @@ class Ahead(Prediction):
     stashing = True
 
     def ahead(self, at: Pass) -> int:
-        """Return the same for each pass."""
         return self.steps
 
 

@@ -17,8 +17,7 @@ class ErrorFeedback(Mitigation):
     """W(t+1) = W(t) - u(t) - c (u(t) - u(t-1)), u(t) being the step that the optimizer makes.
 
     Update t should have had the gradient that comes with update t+1, which so makes up for the
-    difference.  u is what the optimizer changes, learning rate and weight decay included, so that
-    any will do; the first update is an ordinary one.  Meant for 2BW.
+    difference.  Any optimizer will do; the first update is an ordinary one.  Meant for 2BW.
 
     Attributes:
         coefficient: c.
@@ -28,7 +27,6 @@ class ErrorFeedback(Mitigation):
     tensors = 1
 
     def updated(self, at: Update, weight: Weight, before: Tensor) -> Tensor:
-        """Return the weights after the step and its correction."""
         last = weight.memory.get("step")
         step = weight.memory["step"] = before - weight.newest
         return weight.newest if last is None else weight.newest - self.coefficient * (step - last)
@@ -39,11 +37,10 @@ class GapAware(Mitigation):
     """gradient / (1 + abs(W(t) - W(v)) / C), number by number; the gradient was taken at W(v).
 
     C is the size of the stage's usual step: the root of the running mean of squared changes,
-    decay a + (1 - decay)(W(t+1) - W(t))^2, divided by 1 - decay^t.  As the steps that were really
-    made are measured, any optimizer will do.  FTPipe's code, from which the elementwise form and
-    the decay of 0.999 are known to us, has the largest learning rate times SGD's momentum buffer in
-    their place, and divides SGD's weight decay as well.  With weight stashing, and one version for
-    all gradients of an update: PipeDream, 2BW.
+    decay a + (1 - decay)(W(t+1) - W(t))^2, divided by 1 - decay^t, with any optimizer.  FTPipe's
+    code, from which the elementwise form and the decay of 0.999 are known to us, has the largest
+    learning rate times SGD's momentum buffer in their place, and divides SGD's weight decay as
+    well.  With weight stashing, and one version for all gradients of an update: PipeDream, 2BW.
 
     Attributes:
         decay: of the running mean.
@@ -56,7 +53,6 @@ class GapAware(Mitigation):
     tensors = 1
 
     def gradient(self, at: Update, weight: Weight, gradient: Tensor) -> Tensor:
-        """Return it, divided by its penalty."""
         if "square" not in weight.memory:
             return gradient
         mean = weight.memory["square"] / (1 - self.decay**at.number)
@@ -64,7 +60,6 @@ class GapAware(Mitigation):
         return gradient / (1 + gap)
 
     def updated(self, at: Update, weight: Weight, before: Tensor) -> Tensor:
-        """Follow how large steps are."""
         moved = weight.newest - before
         square = weight.memory.get("square", torch.zeros_like(before))
         weight.memory["square"] = self.decay * square + (1 - self.decay) * (moved * moved)

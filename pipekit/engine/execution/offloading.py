@@ -8,7 +8,6 @@ al., arXiv 2503.01328, section 3; BPipe, Kim et al., ICML 2023, section 3).
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -24,8 +23,7 @@ from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.layers.saved_tensors import saving
 from pipekit.schedules import Step
 
-_ALIGNED = 16
-"""Bytes at which a tensor of any type may begin."""
+_ALIGNED = 16  # bytes at which a tensor of any type may begin
 
 
 class Held:
@@ -38,47 +36,31 @@ class Held:
         self.tensor = tensor.detach() if saved else tensor
         self._version = tensor._version if saved else None
 
-    def take(self) -> None:
-        """Hold nothing.
-
-        Raises:
-            RuntimeError: it has been edited since it was saved.
-        """
-        if self._version not in (None, self.tensor._version):
-            raise RuntimeError(
-                f"a tensor of size {[*self.tensor.shape]} that the backward needs was edited in "
-                f"place after it had been saved: let the layer that edits it return a new one"
-            )
-        self.put(self.tensor.data.new_empty(0))
-
-    def put(self, tensor: Tensor) -> None:
-        """Hold it again."""
-        self.tensor.data = tensor
-
-
-class _View(NamedTuple):
-    """A held tensor as a view of its storage; ``begin`` and ``end`` are in bytes."""
-
-    holder: Held
-    dtype: torch.dtype
-    begin: int
-    end: int
-    size: torch.Size
-    stride: tuple[int, ...]
-
-    @classmethod
-    def of(cls, holder: Held) -> "_View":
-        t = holder.tensor
+    @property
+    def bytes(self) -> range:
+        """Its place in its storage."""
+        t = self.tensor
         begin = int(t.storage_offset()) * t.itemsize
         last = sum((n - 1) * step for n, step in zip(t.size(), t.stride(), strict=True))
-        end = begin + (1 + last) * t.itemsize
-        return cls(holder, t.dtype, begin, end, t.size(), t.stride())
+        return range(begin, begin + (1 + last) * t.itemsize)
 
-    def put(self, memory: Tensor, begin: int) -> None:
-        """Give it a copy of the storage's bytes from ``begin`` on."""
-        offset = (memory.storage_offset() + self.begin - begin) // self.dtype.itemsize
-        empty = torch.empty(0, dtype=self.dtype, device=memory.device)
-        self.holder.put(empty.set_(memory.untyped_storage(), offset, self.size, self.stride))
+    def take(self, begin: int) -> None:
+        """Hold nothing; the bytes of the storage from ``begin`` on are kept elsewhere."""
+        t = self.tensor
+        if self._version not in (None, t._version):
+            raise RuntimeError(
+                f"a tensor of size {[*t.shape]} that the backward needs was edited in place after "
+                f"it had been saved: let the layer that edits it return a new one"
+            )
+        self._offset, self._size, self._stride = self.bytes.start - begin, t.size(), t.stride()
+        t.data = t.data.new_empty(0)
+
+    def put(self, memory: Tensor) -> None:
+        """Hold it again, as a view of a copy of these bytes."""
+        dtype = self.tensor.dtype
+        offset = (memory.storage_offset() + self._offset) // dtype.itemsize
+        empty = torch.empty(0, dtype=dtype, device=memory.device)
+        self.tensor.data = empty.set_(memory.untyped_storage(), offset, self._size, self._stride)
 
 
 class MovedTensors:
@@ -86,38 +68,38 @@ class MovedTensors:
 
     def __init__(self, holders: Iterable[Held], stay: set[StorageWeakRef], mover: Mover) -> None:
         self._mover = mover
-        shared: dict[StorageWeakRef, list[_View]] = defaultdict(list)
+        shared: dict[StorageWeakRef, list[Held]] = defaultdict(list)
         for holder in holders:
             storage = StorageWeakRef(holder.tensor.untyped_storage())
             if storage not in stay and _is_plain(holder.tensor, mover.device):
-                shared[storage].append(_View.of(holder))
+                shared[storage].append(holder)
         self._groups = [*shared.values()]
         self._memory: list[tuple[Tensor, Event]] = []
 
     @property
     def moves(self) -> list[Event]:
-        """The events that the last moves end."""
         return [event for _, event in self._memory]
 
     def leave(self, target: torch.device) -> list[Tensor]:
         """Start the move to a device; return the memory that is left, uint8 [bytes] each."""
         left = []
-        for views in self._groups:
-            storage = views[0].holder.tensor.untyped_storage()
-            begin, end = _begin(views), max(view.end for view in views)
+        for holders in self._groups:
+            storage, places = holders[0].tensor.untyped_storage(), [each.bytes for each in holders]
+            begin = min(place.start for place in places) // _ALIGNED * _ALIGNED
+            end = max(place.stop for place in places)
             row = torch.empty(0, dtype=torch.uint8, device=self._mover.device)
             left.append(row.set_(storage, begin, (end - begin,), (1,)))
-            for view in views:
-                view.holder.take()
+            for holder in holders:
+                holder.take(begin)
         self._memory = [self._mover.away(row, target) for row in left]
         return left
 
     def come_back(self) -> list[Tensor]:
         """Start the move back; return the memory that it takes, uint8 [bytes] each."""
         self._memory = [self._mover.back(row) for row, _ in self._memory]
-        for (row, _), views in zip(self._memory, self._groups, strict=True):
-            for view in views:
-                view.put(row, _begin(views))
+        for (row, _), holders in zip(self._memory, self._groups, strict=True):
+            for holder in holders:
+                holder.put(row)
         return [row for row, _ in self._memory]
 
     def arrive(self) -> None:
@@ -130,10 +112,6 @@ class MovedTensors:
 def storages(tensors: Iterable[Tensor]) -> set[StorageWeakRef]:
     """Return the storages on which tensors lie."""
     return {StorageWeakRef(tensor.untyped_storage()) for tensor in tensors}
-
-
-def _begin(views: Sequence[_View]) -> int:
-    return min(view.begin for view in views) // _ALIGNED * _ALIGNED
 
 
 def _is_plain(tensor: Tensor, device: torch.device) -> bool:
@@ -176,7 +154,7 @@ class OffloadingStage:
     def offload(self, microbatch: int, target: torch.device) -> list[Tensor]:
         """Move what a microbatch keeps to a device; return the memory that is left, a row each."""
         weights = self._stage.weights.modules
-        waiting, of_batch = self._stage.waiting(microbatch)
+        waiting, of_batch = self._stage.passes.waiting(microbatch)
         stay = storages(t for m in weights for t in (*m.parameters(), *m.buffers()))
         stay |= storages(of_batch)
         holders = [*self._saved.pop(microbatch, ())]

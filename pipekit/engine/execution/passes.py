@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.layers.pass_state import autocast, during
-from pipekit.layers.read_state import ReadNow, ReadState
+from pipekit.layers.read_state import ReadAgain, ReadState
 from pipekit.layers.seeded import Seed, Seeded, drawing_again, layer_seed, seed_number
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
@@ -20,28 +20,17 @@ from pipekit.partition.partition import PartitionStage
 from pipekit.schedules import Op, Step
 from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
-_SPLIT = Op.BACKWARD_INPUT
-
 
 @dataclass(frozen=True, kw_only=True)
 class PassConfig:
-    """How the passes of a stage are run.
-
-    Attributes:
-        part: the stage in the model.
-        differentiates_input: whether a backward gives the gradients of the input.
-        seed: of the layers' random numbers, or a function that returns it when it is needed; None:
-            they draw from torch's default generators, in the order in which they run.
-        autocast: the type of operators where that is safe (:class:`torch.autocast`), or None.
-    """
+    """How the passes of a stage are run."""
 
     part: PartitionStage
-    differentiates_input: bool
-    seed: Seed | None = 0
-    autocast: torch.dtype | None = None
+    differentiates_batch: bool = False  # whether the first stage gives gradients of its input, too
+    seed: Seed | None = 0  # None: layers draw from torch's default generators, in their order
+    autocast: torch.dtype | None = None  # of operators where that is safe
 
     def build(self, device: torch.device) -> "Passes":
-        """Return the stage for inference, on its device."""
         return InferencePasses(self, [self.part.module.to(device).eval()], device)
 
 
@@ -56,16 +45,14 @@ class _Pending(NamedTuple):
     output: StageIO | None  # None: to be recomputed
     target: Target | None
     gradients: StageGradients
-    read: ReadNow | None
+    read: ReadAgain | None
 
 
 class Passes:
     """Runs the passes of one stage, and keeps each microbatch's tensors between its passes.
 
-    It is a :class:`pipekit.engine.execution.pipeline_io.StageRuntime`.
-
-    ``modules`` are the stage's layers, once for each weight slot; ``parameters`` the trained ones
-    of each slot, none in inference.  The owner of the lists may change them.
+    It is a :class:`StageRuntime`.  ``modules`` are the stage's layers, once for each weight slot;
+    ``parameters`` the trained ones of each slot, none in inference.  Their owner may change them.
     """
 
     def __init__(
@@ -76,6 +63,7 @@ class Passes:
         parameters: Sequence[Sequence[Tensor]] = (),
     ) -> None:
         self._config, self._part = config, config.part
+        self._differentiates_input = config.part.index > 0 or config.differentiates_batch
         self._modules, self._device, self._parameters = modules, device, parameters
         self._first_microbatch = 0  # of the run: the key of random numbers counts all runs
         self._pending: dict[int, _Pending] = {}
@@ -94,7 +82,7 @@ class Passes:
         self._loss_checked = False
 
     def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
-        differentiated = differentiable(tuple(x)) if self._config.differentiates_input else ()
+        differentiated = differentiable(tuple(x)) if self._differentiates_input else ()
         for tensor in differentiated:
             tensor.requires_grad_()
         read = self._read_now(step.slot) if recompute else None
@@ -114,7 +102,7 @@ class Passes:
         microbatch = step.task.microbatch
         pending = self._pending[microbatch]
         assert pending.read is not None
-        with pending.read.again(), during(recomputing=True):
+        with pending.read(), during(recomputing=True):
             output = self._compute(step, pending.input, pending.target)
         self._watch_input(pending.input, pending.gradients)
         self._pending[microbatch] = pending._replace(output=output, read=None)
@@ -130,8 +118,7 @@ class Passes:
     def waiting(self, microbatch: int) -> tuple[list[Tensor], list[Tensor]]:
         """Return a pending microbatch's tensors, and those that are parts of its batch.
 
-        They are its input, and its output if its graph is kept; the first stage's input and the
-        target are the batch's.
+        They are its input, its output if its graph is kept, and the target.
         """
         pending = self._pending.get(microbatch)
         if pending is None:
@@ -141,7 +128,8 @@ class Passes:
         return leaves((received, pending.output)), tensors_in((read, target))
 
     def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
-        microbatch, slot, split = step.task.microbatch, step.slot, step.task.op is _SPLIT
+        microbatch, slot = step.task.microbatch, step.slot
+        split = step.task.op is Op.BACKWARD_INPUT
         pending = self._pending.pop(microbatch)
         begin, arrived = self._begin_backward(pending, slot, gradients), pending.gradients
         ends = self._split_ends(pending.input, slot) if split else []
@@ -184,12 +172,9 @@ class Passes:
         return ([t for t, _ in reached], [g for _, g in reached]) if reached else None
 
     def _split_ends(self, x: StageIO, slot: int) -> list[Tensor]:
-        """Return where the first part of a split backward ends.
-
-        An earlier stage waits for the gradients of copies as it does for those of the input.
-        """
+        """Return where the first part of a split backward ends: an earlier stage waits for it."""
         ends: list[Tensor] = []
-        if self._config.differentiates_input:
+        if self._differentiates_input:
             ends += dict.fromkeys(tensor for tensor in leaves(tuple(x)) if tensor.requires_grad)
         return ends + [self._parameters[slot][place] for place in self._part.copies.values()]
 
@@ -233,7 +218,7 @@ class Passes:
         self._drew = self._drew or seeded.drew
         return x
 
-    def _read_now(self, slot: int) -> ReadNow:
+    def _read_now(self, slot: int) -> ReadAgain:
         """Keep what a forward reads that is run again, beside its input and its weights."""
         module = self._modules[slot]
         if module not in self._read_states:
@@ -242,7 +227,7 @@ class Passes:
 
     def _watch_input(self, x: StageIO, gradients: StageGradients) -> None:
         """Take the gradients of an input, as the hooks leave them that layers have given it."""
-        if self._config.differentiates_input:
+        if self._differentiates_input:
             for number, tensor in enumerate(differentiable(x.main)):
                 tensor.register_hook(partial(_take, gradients.main, number))
             for skip, tensor in x.skips.items():
@@ -259,7 +244,6 @@ class InferencePasses(Passes):
 
 
 def _seed(seed: Seed, layer: int, microbatch: int) -> int:
-    """Return the seed of a layer's forward."""
     return layer_seed(seed_number(seed), layer, microbatch)
 
 

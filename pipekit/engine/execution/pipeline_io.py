@@ -17,27 +17,17 @@ from pipekit.trees import Tree, tree_map
 
 
 class StageIO(NamedTuple):
-    """Activations into or out of a stage.
+    """Activations into or out of a stage."""
 
-    Attributes:
-        main: from the stage before, or to the next one; () for a microbatch without rows.
-        skips: by number of the skip connection, without those that are None.
-    """
-
-    main: Tree
-    skips: dict[int, Tensor]
+    main: Tree  # from the stage before, or to the next one; () for a microbatch without rows
+    skips: dict[int, Tensor]  # by number of the skip connection, without those that are None
 
 
 class StageGradients(NamedTuple):
-    """The existing gradients of a :class:`StageIO`.
+    """The existing gradients of a :class:`StageIO`."""
 
-    Attributes:
-        main: of the differentiable tensors of the main input or output, by number.
-        skips: by number of the skip connection, or of a shared weight.
-    """
-
-    main: dict[int, Tensor]
-    skips: dict[int, Tensor]
+    main: dict[int, Tensor]  # by number among the differentiable tensors
+    skips: dict[int, Tensor]  # by number of the skip connection, or of a shared weight
 
 
 class Target(NamedTuple):
@@ -93,7 +83,6 @@ class LossLog:
             self._losses.append(float(loss))
 
     def wait(self) -> None:
-        """Wait for the losses that accelerators are still computing."""
         issued, self._issued = self._issued, []
         for microbatch, loss in issued:
             self.add(microbatch, loss.item())
@@ -127,16 +116,11 @@ class GradientsIO(Protocol):
 
 
 class TrainingIO:
-    """The ends of a pipeline that trains: batches come in, and losses go out.
-
-    Attributes:
-        losses: in the order of their arrival.
-        outputs: of the last stage by microbatch, on the host, if they are kept.
-    """
+    """The ends of a pipeline that trains: batches come in, and losses go out."""
 
     def __init__(self, config: RunConfig, feed: Feed) -> None:
         self._config, self._feed, self.input = config, feed, feed.input
-        self.outputs: dict[int, Tree] = {}
+        self.outputs: dict[int, Tree] = {}  # by microbatch, on the host, if they are kept
         self.losses = LossLog()
         self.output = self.losses.add
 
@@ -150,21 +134,17 @@ class TrainingIO:
         return Target(loss, target, weight)
 
     def _kept(self, loss: Loss, microbatch: int, output: Tree, target: Tree) -> Tensor:
-        self.outputs[microbatch] = tree_map(_host_copy, output)
+        self.outputs[microbatch] = tree_map(lambda t: t.detach().to("cpu", copy=True), output)
         return loss(output, target)
 
 
 class EvaluationIO:
-    """The ends of a pipeline that evaluates; the configured loss is any function.
-
-    Attributes:
-        results: (microbatch, value of the function) in the order of their arrival.
-    """
+    """The ends of a pipeline that evaluates; the configured loss is any function."""
 
     def __init__(self, config: RunConfig, feed: Feed, device: torch.device) -> None:
         self._config, self._feed, self._device = config, feed, device
         self.input = feed.input
-        self.results: list[tuple[int, Any]] = []
+        self.results: list[tuple[int, Any]] = []  # (microbatch, value of the function)
 
     def target(self, microbatch: int) -> None:
         """Return None, for the plain output."""
@@ -177,14 +157,9 @@ class EvaluationIO:
 
 
 def _finite(loss: Loss, output: Tree, target: Tree) -> Tensor:
-    """Return a loss that is finite, or raise FloatingPointError."""
     value = loss(output, target)
     if not bool(value.isfinite().all()):
         raise FloatingPointError(
             f"the loss is {value.tolist()}: its batch has changed no weights (finite=True)"
         )
     return value
-
-
-def _host_copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)

@@ -1,8 +1,4 @@
-"""Microbatches that run otherwise: chunks of a sequence, and those without rows.
-
-Chunks hand on keys and values on the same stage; a batch with fewer rows than microbatches has some
-without rows.
-"""
+"""Microbatches that run otherwise: chunks of a sequence, and those without rows."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -67,12 +63,9 @@ class PassingEmpty:
 
 
 def read_in_chunks(read: Read, chunks: int) -> Read:
-    """Return what reads batches whose microbatch n is chunk n % chunks of number n // chunks.
+    """Return what reads pairs of tensors [rows, tokens, ...] in chunks.
 
-    A batch is a pair of tensors [rows, tokens, ...].
-
-    Raises:
-        ValueError: it is another one, or cannot be cut evenly.
+    Microbatch n is then chunk n % chunks of number n // chunks.
     """
 
     def cut(tensor: Tensor, microbatches: int) -> Tensor:

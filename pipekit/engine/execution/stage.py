@@ -1,25 +1,25 @@
 """A stage in training: its passes, and the weight versions that they read."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
-from pipekit.engine.options import Execution, Updates
+from pipekit.engine.options import Updates
 from pipekit.engine.updates.global_update import LossScaler
 from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMitigation
 from pipekit.engine.updates.optimizer_state import NamedOptimizer, OrderedGroups
 from pipekit.engine.updates.weight_versions import OptimizerFactory, WeightVersions
 from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
-from pipekit.schedules import Step
+from pipekit.schedules import Op, Step
 from pipekit.schedules.lowering.recurring import Recurring
 
 Edit = Callable[[Optimizer, LRScheduler | None], object]
@@ -40,52 +40,15 @@ class StageSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StageConfig:
-    """The config of a stage in training; it can be sent to another process.
+    """The config of a stage in training; it can be sent to another process."""
 
-    Attributes:
-        passes: how its passes are run; its layers have the newest weights.
-        groups: of the whole model's parameters.
-        recompute: which microbatches of a batch are recomputed.
-        state: of its optimizer, scheduler and loss scaler, from an earlier run, or None.
-        mitigation: the remedy for stale weights, or None.
-    """
-
-    passes: PassConfig
+    passes: PassConfig  # whose layers have the newest weights
     optimizer: OptimizerFactory
-    updates: Updates = field(default_factory=Updates)
-    groups: OrderedGroups | None = None
+    updates: Updates = Updates()
+    groups: OrderedGroups | None = None  # of the whole model's parameters
     recompute: Recompute = "never"
-    state: dict[str, Any] | None = None
+    state: dict[str, Any] | None = None  # of optimizer, scheduler, loss scaler, of an earlier run
     mitigation: StageMitigation | None = None
-
-    @classmethod
-    def of(
-        cls,
-        part: PartitionStage,
-        *,
-        optimizer: OptimizerFactory,
-        updates: Updates,
-        groups: OrderedGroups | None,
-        execution: Execution,
-        seed: int | None,
-        mitigations: Sequence[StageMitigation],
-    ) -> Self:
-        """Return the config of a part of a model in a pipeline."""
-        passes = PassConfig(
-            part=part,
-            differentiates_input=part.index > 0,
-            seed=seed,
-            autocast=execution.autocast,
-        )
-        assert execution.recompute is not None
-        return cls(
-            passes=passes,
-            optimizer=optimizer,
-            updates=updates,
-            groups=groups,
-            recompute=cast(Recompute, execution.recompute[part.index]),
-            mitigation=mitigations[part.index] if mitigations else None,
-        )
 
     @property
     def module(self) -> nn.Sequential:
@@ -94,16 +57,13 @@ class StageConfig:
 
     @property
     def config(self) -> Self:
-        """Itself: it is here."""
         return self
 
     @property
     def known(self) -> Self:
-        """Itself, likewise."""
         return self
 
     def build(self, device: torch.device) -> "Stage":
-        """Return the stage, on its device."""
         kind: Callable[..., WeightVersions] = WeightVersions
         if self.mitigation:
             kind = partial(MitigatedWeights, self.mitigation)
@@ -119,7 +79,6 @@ class StageConfig:
         return Stage(self, weights, passes)
 
     def with_part(self, part: PartitionStage) -> Self:
-        """Return the config of another part of the model."""
         return replace(self, passes=replace(self.passes, part=part))
 
     def trained(self, module: nn.Sequential, state: dict[str, Any] | None) -> "StageConfig":
@@ -139,19 +98,13 @@ class StageConfig:
 class Stage:
     """Runs the passes of one stage on the weight version that each names.
 
-    It is a :class:`pipekit.engine.execution.pipeline_io.StageRuntime`, and between two runs of one
-    process a :class:`StageSource`.
-
-    Attributes:
-        weights: its weight versions.
-        scaler: the scale of the losses, or None.
-        numbers: of its trained parameters in the unsplit model.
-        mode: which microbatches of a batch are recomputed.
+    It is a :class:`StageRuntime`, and between two runs of one process a :class:`StageSource`.
     """
 
     def __init__(self, config: StageConfig, weights: WeightVersions, passes: Passes) -> None:
-        self._config, self.weights, self._passes = config, weights, passes
+        self._config, self.weights, self.passes = config, weights, passes
         self.scaler = LossScaler(config.updates.scale) if config.updates.scale else None
+        # Of its trained parameters in the unsplit model; which microbatches are recomputed.
         self.numbers, self.mode = config.passes.part.numbers, config.recompute
         if config.state is not None:
             self._load(config.state)
@@ -159,40 +112,33 @@ class Stage:
     def prepare(
         self, slots: int, loss_versions: Recurring[int] | None = None, first_microbatch: int = 0
     ) -> None:
-        """Get ready for a run that needs ``slots`` weight slots, behind so many microbatches.
-
-        ``loss_versions`` are those of :meth:`LossScaler.begin`.
-        """
-        self._passes.begin(first_microbatch)
+        """Get ready for a run that needs ``slots`` weight slots, behind so many microbatches."""
+        self.passes.begin(first_microbatch)
         self.weights.prepare(slots)
         if self.scaler and loss_versions is not None:
             self.scaler.begin(loss_versions)
 
     def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
-        return self._passes.forward(self.weights.begin_forward(step), x, target, recompute)
+        return self.passes.forward(self.weights.read(step, Op.FORWARD), x, target, recompute)
 
     def recompute(self, step: Step) -> StageIO:
-        return self._passes.recompute(self.weights.begin_forward(step))
+        return self.passes.recompute(self.weights.read(step, Op.FORWARD))
 
     def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
-        step = self.weights.begin_backward(step)
+        step = self.weights.read(step, Op.BACKWARD)
         if step.task.op.adds_gradient:
             self.weights.accumulate(step.slot, step.update)
         if self.scaler and gradients is None:
-            loss = self._passes.loss(step.task.microbatch)
+            loss = self.passes.loss(step.task.microbatch)
             # By way of float64: a scale beyond what the loss's dtype can hold becomes infinite.
             scale = torch.full_like(loss, self.scaler.scale(step.update), dtype=torch.float64)
             gradients = StageGradients({0: scale.to(loss.dtype)}, {})
-        return self._passes.backward(step, gradients)
+        return self.passes.backward(step, gradients)
 
     def backward_weight(self, step: Step) -> None:
-        step = self.weights.begin_backward_weight(step)
+        step = self.weights.read(step, Op.BACKWARD_WEIGHT)
         self.weights.accumulate(step.slot, step.update)
-        self._passes.backward_weight(step)
-
-    def waiting(self, microbatch: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Return a pending microbatch's tensors; see :meth:`Passes.waiting`."""
-        return self._passes.waiting(microbatch)
+        self.passes.backward_weight(step)
 
     def state(self) -> dict[str, Any]:
         """Return the state of the optimizer (by parameter), the scheduler and the loss scaler."""
@@ -230,11 +176,11 @@ class Stage:
 
     def _stateful(self) -> dict[str, Any]:
         weights = self.weights
-        optimizer = weights.optimizer and NamedOptimizer(weights.optimizer, weights.names)
-        parts = {
-            "optimizer": optimizer,
+        parts: dict[str, Any] = {
+            "optimizer": weights.optimizer and NamedOptimizer(weights.optimizer, weights.names),
             "lr_scheduler": weights.lr_scheduler,
             "loss_scaler": self.scaler,
         }
-        mitigated = isinstance(weights, MitigatedWeights)
-        return parts | ({"mitigation": weights} if mitigated else {})
+        if isinstance(weights, MitigatedWeights):
+            parts["mitigation"] = weights
+        return parts

@@ -23,13 +23,7 @@ class UpdateSynchronizer:
     """Makes the updates of one worker's stages, with what they need of other workers.
 
     If stages on different workers have to agree, the first update of a version settles it for all
-    stages of the worker, which wait for one another (see :func:`pipekit.schedules.check.check`,
-    ``joint_updates``).
-
-    Attributes:
-        reducers: what sums the gradients of a stage with its other workers, by its index; a stage
-            of one worker, or without trained parameters, has none.
-        shares: whether other workers have any of the stages, too.
+    stages of the worker, which wait for one another.
     """
 
     def __init__(
@@ -44,6 +38,7 @@ class UpdateSynchronizer:
         self._worker, self._stages, self._config = worker, stages, config
         self._transport, self._device, self._observers = transport, device, observers
         self._stage_workers = config.table.stage_workers
+        # Of stages that other workers have, too.
         self.reducers: dict[int, Reducer] = {}
         self._all_reduces: list[AllReduce] = []
         self.shares = bool(config.table.stops) and any(
@@ -98,7 +93,6 @@ class UpdateSynchronizer:
             self._settled[index] = gradients, made
 
     def _average(self, sums: Mapping[int, Gradients], update: int) -> None:
-        """Make of sums over several batches their means."""
         for index, gradients in sums.items():
             batches = self._config.table.sums[index][update - 1].batches
             for gradient in gradients if batches > 1 else ():
@@ -123,10 +117,7 @@ class UpdateSynchronizer:
         return found
 
     def average_statistics(self) -> None:
-        """Give norms of stages on several workers the same running statistics on all of them.
-
-        It is the last thing that a run does; in the traffic it does not count.
-        """
+        """Give norms of replicas the same running statistics, at the end, beside the traffic."""
         for index, stage in sorted(self._stages.items()):
             members = self._stage_workers[index]
             if len(members) == 1:
@@ -138,14 +129,12 @@ class UpdateSynchronizer:
             self._comm_thread.submit(partial(synchronize, self._device)).result()
 
     def close(self) -> None:
-        """Sum no more with other workers."""
         self._turns.end()
         for reducer in self.reducers.values():
             reducer.close()
         self._comm_thread.close()
 
     def _begin_sums(self) -> None:
-        """Begin to sum gradients with the other workers of the stages."""
         table, worker = self._config.table, self._worker
         name = f"pipekit sums of worker {worker}"
         self._comm_thread = CommThread(name, self._device, table.workers)
@@ -176,10 +165,7 @@ class UpdateSynchronizer:
         return self._all_reduces[-1]
 
     def _make_ties(self) -> list[TiedGradients]:
-        """Return what shares the gradients of weights that stages share, of which some are here.
-
-        In one order on all workers, so that they never wait for one another in a circle.
-        """
+        """Return what shares tied weights' gradients, in one order on all workers."""
         weights = {index: stage.weights for index, stage in self._stages.items()}
         found = []
         for number, tie in enumerate(self._config.ties):

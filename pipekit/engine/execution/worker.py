@@ -35,8 +35,8 @@ _FORWARD, _WEIGHT, _UPDATE = Op.FORWARD.name, Op.BACKWARD_WEIGHT.name, Op.UPDATE
 class Worker:
     """Goes through a list of steps, with observers around each; it knows no methods and no ops.
 
-    ``view`` is the observers' view of it.  ``conclude`` is called after the last step, before they
-    hear of the end; ``survives`` returns whether the other steps can go on after a step's error.
+    ``conclude`` is called after the last step, before observers hear of the end; ``survives``
+    returns whether the other steps can go on after a step's error.
     """
 
     def __init__(
@@ -59,9 +59,7 @@ class Worker:
     def run(self, steps: Iterable[Step]) -> None:
         """Execute every step between the observers' ``begin`` and ``end``.
 
-        Raises:
-            Exception: of a layer or the loss, with a note that names the task.
-            Aborted: another worker failed.
+        An error gets a note that names the task; Aborted is raised if another worker failed.
         """
         try:
             _tell(self._begin)
@@ -95,12 +93,7 @@ class Worker:
 class Executor:
     """Executes the steps of one worker; one table says which method executes which op.
 
-    ``recompute`` is each stage's mode, ``gradients`` the ends of backwards where the output is no
-    loss.
-
-    Attributes:
-        most_pending: the most microbatches, of all stages, that waited for their backward at once.
-        sent_bytes: of messages to other workers, by receiver and purpose.
+    ``recompute`` is each stage's mode; ``gradients`` are the ends if the output is not a loss.
     """
 
     def __init__(
@@ -120,24 +113,20 @@ class Executor:
         self._reducers = updates.reducers if updates else {}
         self._transport, self._ends, self._device = transport, ends, device
         self._gradient_ends = gradients
-        self._worker, self._pending, self.most_pending = worker, 0, 0
-        self.sent_bytes: Counter[tuple[int, str]] = Counter()
+        self._worker = worker
+        self._pending = self.most_pending = 0  # microbatches that wait for their backward
+        self.sent_bytes: Counter[tuple[int, str]] = Counter()  # by receiver and purpose
         self._received = listeners(observers, Observer.received, worker)
         self._before = listeners(observers, Observer.before_compute, worker)
         self._after = listeners(observers, Observer.after_compute, worker)
         self._sent = listeners(observers, Observer.sent, worker)
 
     def execute(self, step: Step) -> None:
-        """Execute one step; an error of a layer or the loss is raised, or Aborted if another worker
-        fails.
-        """
+        """Execute one step; raises as :meth:`Worker.run`."""
         self._METHODS[step.task.op](self, step)
 
     def _run_again(self, step: Step) -> None:
-        """Run a forward again that kept only its input (GPipe, 2.3); it waits for no gradient.
-
-        It runs right before the backward, or where the table has it.
-        """
+        """Run a forward again (GPipe, 2.3), right before its backward or where the table has it."""
         _tell(self._before, step, RECOMPUTE, ())
         output = self._stages[step.task.stage].recompute(step)
         _tell(self._after, step, RECOMPUTE, output)
@@ -219,7 +208,6 @@ class Executor:
         return StageGradients(*self._receive(step))
 
     def _receive(self, step: Step) -> tuple[Any, dict[int, Tensor]]:
-        """Return the content of a step's main message, and those of skip connections, if any."""
         main, skips = None, {}
         for message, source in step.receives:
             content = self._transport.receive(message, source)

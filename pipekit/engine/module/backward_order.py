@@ -59,9 +59,8 @@ def link(
 def _in_present_streams(inputs: Sequence[Tensor]) -> list[Tensor]:
     """Return the inputs as results of nodes in the streams that are current now.
 
-    The nodes of the order are the host's, of which autograd knows no stream.  These know one: they
-    get the gradients of the inputs there, and whoever made the inputs, in whatever stream, has
-    autograd wait for it.
+    The nodes of the order are the host's, of which autograd knows no stream.  For these autograd
+    has whoever made the inputs wait.
     """
     found = list(inputs)
     places: dict[torch.device, list[int]] = {}

@@ -30,9 +30,6 @@ class Minibatch:
     Each stage reads aliases of its parameters, so that gradients come together here, and reach the
     parameters once, however many microbatches there are.  What stages share is an alias of each,
     whose gradients the backwards add up from the last stage to the first.
-
-    Attributes:
-        order: of the passes, as autograd comes to them.
     """
 
     def __init__(
@@ -59,14 +56,13 @@ class Minibatch:
         devices = [clock.device for clock in runtime.clocks]
         self._caller = ThreadStreams([*devices, *(tensor.device for tensor in leaves(inputs[0]))])
         self._ready: Sequence[torch.Event] = ()
-        self.order: list[Place] = []
+        self.order: list[Place] = []  # of the passes, as autograd comes to them
         self._rows: list[int] = []
         self._output_gradients: Gradients = ()
         self._input_gradients: dict[int, StageGradients] = {}
 
     @property
     def records(self) -> list[WorkerRecord]:
-        """What the stages' workers have recorded so far."""
         return [recorded(stage.trace, stage.memory) for stage in self._stages]
 
     def forward(self, passes: Iterable[Place]) -> Tree:
@@ -84,11 +80,7 @@ class Minibatch:
         return refill(outputs[0], [torch.cat(each) for each in zip(*pieces, strict=True)])
 
     def begin(self, gradients: Gradients) -> None:
-        """Take the gradients of the outputs: autograd has begun.
-
-        They are ready in the streams that are current now, and not in those of the thread that gets
-        to :meth:`differentiate`.
-        """
+        """Take the gradients of the outputs, ready in the streams of now: autograd has begun."""
         self._output_gradients = gradients
         self._ready = record_events(g for g in gradients if g is not None)
         self.order.clear()
@@ -113,20 +105,17 @@ class Minibatch:
     # --- the ends of the pipeline; see execution/pipeline_io.py
 
     def input(self, microbatch: int) -> Tree:
-        """Return what the first stage gets, once."""
         tree = self._inputs.pop(microbatch)
         wait_events(leaves(tree), self._ready)
         return tree
 
     def target(self, microbatch: int) -> None:
-        """The output is wanted as it is."""
+        return None
 
     def output(self, microbatch: int, output: Tree) -> None:
-        """Take an output."""
         self._outputs[microbatch] = output
 
     def output_gradients(self, microbatch: int) -> StageGradients:
-        """Return the gradients of a microbatch's output."""
         start = sum(self._rows[:microbatch])
         rows = slice(start, start + self._rows[microbatch])
         given = enumerate(self._output_gradients)
@@ -135,7 +124,6 @@ class Minibatch:
         )
 
     def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
-        """Take the gradients of a microbatch's input."""
         self._input_gradients[microbatch] = gradients
 
     # ----------------------------------------------------------------------------------------------
@@ -196,13 +184,11 @@ class Minibatch:
                 self._tell(Observer.close)
 
     def _tell(self, method: Callable[[Observer, int], None]) -> None:
-        """Tell the stages' observers of the end of their workers."""
         for number, stage in enumerate(self._stages):
             for tell in listeners(stage.observers, method, number):
                 tell()
 
     def _gradients_of_inputs(self) -> list[Tensor | None]:
-        """Return the gradients of the whole minibatch's input tensors."""
         pieces = [self._input_gradients.pop(k).main for k in sorted(self._input_gradients)]
         found: list[Tensor | None] = []
         for n, device in enumerate(self._input_devices):
@@ -214,7 +200,6 @@ class Minibatch:
 
 @contextmanager
 def _noted(stage: int, at_work: set[int]) -> Iterator[None]:
-    """Note that a stage has a worker in it."""
     at_work.add(stage)
     try:
         yield

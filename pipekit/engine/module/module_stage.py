@@ -19,24 +19,15 @@ from pipekit.plans import Recompute
 
 @dataclass(frozen=True)
 class ModuleRuntime:
-    """Where minibatches go, and how they are watched.
+    """Where minibatches go, and how they are watched."""
 
-    Attributes:
-        clocks: of each stage's device.
-        workers: where each stage computes, and by what its tensors travel.
-        watch: what is recorded, and who watches the stages' workers.
-        timeout: seconds without progress after which a forward or backward fails, or None.
-        at_work: stages with a worker in them.  One that a failed pass has left behind, because a
-            layer does not return, still has the weights of its minibatch in the stage.
-        threads: in which the stages compute.
-    """
-
-    clocks: Sequence[Clock]
-    workers: Sequence[ThreadWorker]
+    clocks: Sequence[Clock]  # of each stage's device
+    workers: Sequence[ThreadWorker]  # where each stage computes, and by what its tensors travel
     watch: Watch
-    timeout: float | None
+    timeout: float | None  # seconds without progress after which a forward or backward fails
+    # Stages with a worker in them, maybe one that a failed pass has left in a layer.
     at_work: set[int] = field(default_factory=set)
-    threads: WorkerThreads = field(default_factory=WorkerThreads)
+    threads: WorkerThreads = field(default_factory=WorkerThreads)  # in which the stages compute
 
 
 class ModuleStage:
@@ -98,8 +89,6 @@ class _Weights:
 
 
 class _Around(nn.Module):
-    """A module whose forward calls a function."""
-
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module

@@ -55,11 +55,9 @@ class PipelinedModule(nn.Module):
         optimizer.step()
 
     Every stage has a worker of its own, also on a CPU, and runs the engine's passes in GPipe's
-    order.  Autograd's graph enforces that of the backwards
-    (``backward_order.py``).  To autograd it is one operation: hooks, gradients and
-    ``torch.autograd.grad`` come to each parameter once a backward, so that
-    ``DistributedDataParallel`` may wrap it.  Its gradients
-    cannot be differentiated again, which is refused when it is tried.
+    order; autograd's graph enforces that of the backwards (``backward_order.py``).  Hooks and
+    gradients come to each parameter once a backward, so that ``DistributedDataParallel`` may wrap
+    the module.  Gradients cannot be differentiated again, which is refused.
 
     Args:
         sequential: the layers, an ``nn.Sequential`` or a list; they are shared and not copied, and
@@ -75,10 +73,9 @@ class PipelinedModule(nn.Module):
         without: any of "order" (of backwards), "streams" (copies beside the computing on GPUs) and
             "portals" (skip connections straight to their stage), to see what they are good for.
         watch: what is recorded of each minibatch, for :attr:`trace` and
-            :func:`pipekit.measure_memory`, and who watches the stages' workers; here nothing by
-            default, and neither a bar nor outputs.
+            :func:`pipekit.measure_memory`, and who watches the stages' workers; by default nothing.
         timeout: seconds after which a forward or backward fails in which no worker gets further;
-            None: never.  After 30 s it is said anyway who is at what and waits for what.
+            None: never.  After 30 s a message says which worker waits for what.
 
     Attributes:
         balance: layers of each stage.
@@ -228,10 +225,7 @@ class PipelinedModule(nn.Module):
 
     @property
     def trace(self) -> Trace:
-        """What was done for the last minibatch, measured.
-
-        Of its memory the gradients are those of the minibatch until its backward ends; what they
-        are added to then, and the optimizer, are the caller's.
+        """What was done for the last minibatch, measured; its gradients until the backward ends.
 
         Raises:
             RuntimeError: nothing was recorded.
@@ -274,11 +268,7 @@ class PipelinedModule(nn.Module):
         return super().to(*args, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PipelinedModule":
-        """Convert all tensors, as every method does that does so, a parent module's too.
-
-        Raises:
-            TypeError: it would move them to another device.
-        """
+        """Convert all tensors, as each method and a parent's does; TypeError for another device."""
         for device in self.devices:
             if fn(torch.empty(0, device=device)).device != device:
                 self.cuda()
@@ -306,12 +296,10 @@ class PipelinedModule(nn.Module):
             evaluate = partial(probe, layers, devices=devices, training=False)
             warn_of_mixed_rows(inputs[0], inputs[1], evaluate)
         parts = partition(layers, self.balance, tried, self._skips).stages
-        return [
-            PassConfig(part=replace(part, module=stage), differentiates_input=part.index > 0)
-            for part, stage in zip(parts, self._stages, strict=True)
-        ]
+        own = zip(parts, self._stages, strict=True)
+        return [PassConfig(part=replace(part, module=stage)) for part, stage in own]
 
-    def _configs_now(self, differentiates_input: bool, ties: Sequence[Tie]) -> list[PassConfig]:
+    def _configs_now(self, differentiates_batch: bool, ties: Sequence[Tie]) -> list[PassConfig]:
         """Return the same for one minibatch: with this thread's autocast, a seed, and ties."""
         seed = cache(lambda: int(torch.randint(2**31, ())))  # drawn if it is needed
         return [
@@ -319,7 +307,7 @@ class PipelinedModule(nn.Module):
                 config,
                 part=config.part.tied(ties),
                 seed=seed,
-                differentiates_input=config.part.index > 0 or differentiates_input,
+                differentiates_batch=differentiates_batch,
                 autocast=torch.get_autocast_dtype(device.type)
                 if torch.is_autocast_enabled(device.type)
                 else None,
@@ -339,10 +327,7 @@ def _rows(x: Tree) -> int:
 
 
 def _separated(stages: Sequence[nn.Sequential]) -> Iterator[nn.Sequential]:
-    """Yield stages of which none runs a module of another one, in a thread beside it.
-
-    Where they share a module, the later stage gets a copy with the same tensors.
-    """
+    """Yield stages; where they share a module, the later one gets a copy with the same tensors."""
     known: set[nn.Module] = set()
     for stage in stages:
         own = {each for layer in stage for each in layer.modules()}

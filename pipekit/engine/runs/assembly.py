@@ -1,11 +1,9 @@
 """The parts of a pipeline, put together from what a user passes, which is checked here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from itertools import chain
 
-import torch
 from torch import nn
 
 from pipekit.choices import require_choice
@@ -13,6 +11,7 @@ from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import Runner
 from pipekit.engine.config import Loss
+from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.options import Execution, Updates, require_callable, require_loss
 from pipekit.engine.runs.batch_reader import BatchReader
@@ -25,125 +24,91 @@ from pipekit.layers.module_state import as_trained, copied
 from pipekit.layers.sequence_chunks import require_chunkable
 from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
+from pipekit.partition.partition import PartitionStage
 from pipekit.partition.stages import in_plan_order
 from pipekit.plans import Plan
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
 
-@dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a pipeline is made of, and no run changes.
+    """What a pipeline is made of, checked, and changed by no run but for its model.
 
-    Attributes:
-        model: its stages, whose weights runs change.
-        execution: as given; ``recompute`` names each stage's mode.
-        devices: of each worker.
-        used: its features, of :mod:`pipekit.engine.combinations`.
-        joint: those for which all stages update together.
-        can_end: whether a run may end before its table.
-        stops: where a run without end may do so, of a schedule that has none.
-        stops_anywhere: whether that is before each batch.
+    Arguments and errors are those of :class:`pipekit.Pipeline`.
     """
 
-    model: ModelStages
-    schedule: Schedule
-    optimizer: OptimizerFactory
-    loss: Loss
-    updates: Updates
-    execution: Execution
-    transport: str
-    seed: int | str | None
-    devices: Sequence[torch.device]
-    runner: Runner
-    reader: BatchReader
-    used: set[str]
-    joint: set[str]
-    can_end: bool
-    stops: PossibleStops
-    stops_anywhere: bool
-
-
-def assembled(
-    layers: nn.Sequential,
-    schedule: Schedule,
-    optimizer: OptimizerFactory,
-    loss: Loss,
-    balance: Sequence[int] | Plan | str,
-    transport: str,
-    seed: int | str | None,
-    updates: Updates,
-    execution: Execution,
-) -> Parts:
-    """Return a pipeline's parts; arguments and errors are those of :class:`pipekit.Pipeline`."""
-    require_data(layers)
-    skips.require_matched(list(layers))
-    require_no_tensor_hooks(layers)
-    TRANSPORTS.require(transport)
-    if isinstance(seed, str):
-        require_choice("seed", seed, ["torch"])
-    require_callable(optimizer=optimizer)
-    require_loss(loss=loss)
-    arguments.checked(schedule)
-    if schedule.chunks > 1:
-        require_chunkable(layers)
-    recompute = execution.recompute
-    if isinstance(balance, Plan):
-        layers, balance = in_plan_order(layers, balance)
-        arguments.require_replicas(balance, schedule)
-        recompute = recompute or [stage.recompute for stage in balance.stages]
-        balance = balance.balance
-    require_balance(balance, layers, schedule.stages)
-    modes = arguments.resolve_recompute(recompute or "never", schedule.stages)
-    fewer = execution.short_batches == "fewer"
-    reader = BatchReader(layers, execution.inputs, fewer, execution.rows)
-    # Workers need no inputs=, which may be a function that no other process can have.
-    execution = replace(execution, recompute=modes, inputs=None)
-    if execution.cluster is not None:
-        execution.cluster.require_room(schedule.worker_count)
-    devices = resolve_for_workers(execution.devices, schedule.worker_count)
-    used = combinations.of_pipeline(schedule, updates, execution, seed=seed, transport=transport)
-    combinations.require_compatible(used)
-    joint = used & {combinations.CLIP, combinations.SCALE}
-    for feature in joint:
-        combinations.require_joint_updates(schedule, feature)
-    late = _delays(schedule) if updates.rule else []
-    groups = updates.groups and OrderedGroups(updates.groups, layers)
-    configure = partial(
-        StageConfig.of,
-        groups=groups,
-        optimizer=optimizer,
-        updates=updates,
-        execution=execution,
-        mitigations=[
-            StageMitigation(updates.rule, stage, schedule.stages, delay, schedule.stashing)
-            for stage, delay in enumerate(late)
-            if updates.rule
-        ],
-    )
-    trained = as_trained(copied(layers))
-    runner: Runner = TRANSPORTS.load(transport)(devices)
-    can_end = runner.can_end(devices)
-    stops = possible_stops(schedule) if schedule.period and can_end else PossibleStops()
-    return Parts(
-        model=ModelStages(layers, trained, schedule.stages, balance, configure),
-        schedule=schedule,
-        optimizer=optimizer,
-        loss=loss,
-        updates=updates,
-        execution=execution,
-        transport=transport,
-        seed=seed,
-        devices=devices,
-        runner=runner,
-        reader=reader,
-        used=used,
-        joint=joint,
-        can_end=can_end,
-        stops=stops,
-        # Updates of stages on several workers may average several batches.
-        stops_anywhere=bool(stops.batches) and len(stops.batches) == len(schedule.batch_stops),
-    )
+    def __init__(
+        self,
+        layers: nn.Sequential,
+        schedule: Schedule,
+        optimizer: OptimizerFactory,
+        loss: Loss,
+        balance: Sequence[int] | Plan | str,
+        transport: str,
+        seed: int | str | None,
+        updates: Updates,
+        execution: Execution,
+    ) -> None:
+        require_data(layers)
+        skips.require_matched(list(layers))
+        require_no_tensor_hooks(layers)
+        TRANSPORTS.require(transport)
+        if isinstance(seed, str):
+            require_choice("seed", seed, ["torch"])
+        require_callable(optimizer=optimizer)
+        require_loss(loss=loss)
+        arguments.checked(schedule)
+        if schedule.chunks > 1:
+            require_chunkable(layers)
+        recompute = execution.recompute
+        if isinstance(balance, Plan):
+            layers, balance = in_plan_order(layers, balance)
+            arguments.require_replicas(balance, schedule)
+            recompute = recompute or [stage.recompute for stage in balance.stages]
+            balance = balance.balance
+        require_balance(balance, layers, schedule.stages)
+        modes = arguments.resolve_recompute(recompute or "never", schedule.stages)
+        fewer = execution.short_batches == "fewer"
+        reader = BatchReader(layers, execution.inputs, fewer, execution.rows)
+        # Workers need no inputs=, which may be a function that no other process can have.
+        execution = replace(execution, recompute=modes, inputs=None)
+        if execution.cluster is not None:
+            execution.cluster.require_room(schedule.worker_count)
+        devices = resolve_for_workers(execution.devices, schedule.worker_count)
+        # Features, and those for which all stages update together.
+        used = combinations.of_pipeline(schedule, updates, execution, seed, transport)
+        combinations.require_compatible(used)
+        joint = used & {combinations.CLIP, combinations.SCALE}
+        for feature in joint:
+            combinations.require_joint_updates(schedule, feature)
+        late = _delays(schedule) if updates.rule else [0] * schedule.stages
+        groups = updates.groups and OrderedGroups(updates.groups, layers)
+        configs = []
+        for index, mode in enumerate(modes):
+            part = PartitionStage(index=index, module=nn.Sequential())  # before the model is cut
+            about = index, schedule.stages, late[index], schedule.stashing
+            configs.append(
+                StageConfig(
+                    passes=PassConfig(part=part, autocast=execution.autocast),
+                    optimizer=optimizer,
+                    updates=updates,
+                    groups=groups,
+                    recompute=mode,
+                    mitigation=StageMitigation(updates.rule, *about) if updates.rule else None,
+                )
+            )
+        self.schedule, self.optimizer, self.loss, self.seed = schedule, optimizer, loss, seed
+        self.updates, self.execution, self.transport = updates, execution, transport
+        self.reader, self.devices, self.used, self.joint = reader, devices, used, joint
+        trained = as_trained(copied(layers))
+        self.runner: Runner = TRANSPORTS.load(transport)(devices)
+        self.model = ModelStages(layers, trained, balance, configs)
+        self.can_end, self.stops = self.runner.can_end(devices), PossibleStops()
+        if schedule.period and self.can_end:  # where a run without end may end
+            self.stops = possible_stops(schedule)
+        # Whether that is before each batch: updates of replicas may average several.
+        stops = self.stops.batches
+        self.stops_anywhere = bool(stops) and len(stops) == len(schedule.batch_stops)
 
 
 def _delays(schedule: Schedule) -> list[int]:

@@ -24,17 +24,11 @@ _LOOKED_AT = 100
 
 
 class Form(NamedTuple):
-    """The form of a batch.
+    """The form of a batch."""
 
-    Attributes:
-        number: of the batch.
-        outline: its containers, and the types of its tensors; no sizes.
-        sized: of a batch that the loss gets whole, which entries have one element a row.
-    """
-
-    number: int
-    outline: str
-    sized: Mapping[Any, bool]
+    number: int  # of the batch
+    outline: str  # its containers, and the types of its tensors; no sizes
+    sized: Mapping[Any, bool]  # of one that the loss gets whole: which entries are one a row
 
 
 def _sized(named: Mapping[Any, Any], rows: int) -> dict[Any, bool]:
@@ -58,20 +52,11 @@ def _outline(tree: Any) -> str:
 
 
 class BatchReader:
-    """Reads batches for one model.
-
-    - A pair ``(input, target)``: the loss gets the target.
-    - A dict, or a tuple of another length: the model gets the entries that it takes, the loss the
-      whole batch.  Tensors, arrays and lists with one element for each row of the model's input are
-      cut into microbatches; all else stays whole.
+    """Reads batches for one model, as :meth:`pipekit.Pipeline.train` says.
 
     ``inputs`` are the entries for the model; None: those with which :func:`pipekit.stages` recorded
     it, else the whole dict, or the first of a tuple.  With ``fewer`` a batch may have fewer rows
     than microbatches; ``rows`` says which entries are cut, as far as the user has said it.
-
-    Attributes:
-        changed: the first batch of a run that has another form than the one before, in words.
-        paired: whether an input for a prediction was a pair, perhaps with its target.
     """
 
     def __init__(
@@ -84,19 +69,14 @@ class BatchReader:
         self._fewer, self._said = fewer, dict(rows or {})
         self._before: Form | None = None
         self._told: set[Any] = {*self._said}
-        self.changed: str | None = None
-        self.paired = False
+        self.changed: str | None = None  # the first batch of a run that has another form, in words
+        self.paired = False  # whether an input for a prediction was a pair, perhaps with its target
         self._select = inputs if callable(inputs) else None
         self._names = None if callable(inputs) else inputs
         self._model_input = model[0].model_input if isinstance(model[0], RecordedStage) else None
 
     def read(self, batch: Any, parts: int, number: int) -> Batch:
-        """Check a user's batch.
-
-        Raises:
-            ValueError: it has another form, or fewer rows than parts.
-            TypeError: the model's input, or a target, holds something that is not a tensor.
-        """
+        """Check a user's batch."""
         if isinstance(batch, Mapping):
             batch = dict(batch)
         elif not isinstance(batch, (tuple, list)) or not batch:
@@ -122,10 +102,7 @@ class BatchReader:
         return read._replace(said=self._said, kept=kept)
 
     def _compare(self, form: Form) -> None:
-        """Look at what has changed since the batch before, if it is of the same run.
-
-        Warn, once an entry, if it has one element a row in one batch and not in the other.
-        """
+        """Look at what has changed since the batch before; warn of entries that are rows once."""
         before, self._before = self._before, form
         if before is None or before.number != form.number - 1:
             self.changed = None
@@ -177,11 +154,7 @@ class BatchReader:
         return self._model_input.tensors_of(taken) if self._model_input else taken
 
     def require_long(self, batches: Any, start: Start, steps: int | None) -> None:
-        """Raise ValueError if a batch is already known to have too few rows.
-
-        The first and last batches of a list are read, at most so many ``steps``; a data loader's
-        are counted.
-        """
+        """Raise ValueError if a batch of a list or a data loader is known to have too few rows."""
         if self._fewer:
             return
         schedule, offset = start.schedule, start.offset
@@ -236,7 +209,6 @@ def _counted(
 
 
 def _same_rows(tensors: Sequence[Tensor], number: int) -> int:
-    """Return the first dimension of all tensors."""
     counts = {len(tensor) if tensor.dim() else None for tensor in tensors}
     rows = next(iter(counts), None)
     if len(counts) != 1 or rows is None:

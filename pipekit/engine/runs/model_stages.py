@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from itertools import chain
 from typing import Any
 
@@ -45,35 +45,26 @@ from pipekit.trees import Tree
 class ModelStages:
     """A model, and from the first batch on its stages.
 
-    ``configure`` returns the config of a stage, given its part of the model and the seed.
-
-    Attributes:
-        original, users: the user's layers, which never run; the stages take over a copy of them.
-        balance: layers of each stage; None until it is known.
-        partition: its stages, and what passes between them; None before the first batch.
-        names: of the model's ``state_dict()``, in order.
-        metadata: of its ``state_dict()``, for the layers that load one.
-        was_evaluating: whether it was given in evaluation mode.
-        edits_batch: whether its forward edits its input in place, each time anew.
+    ``original`` are the user's layers, which never run; the stages take over the ``model``, a copy.
+    ``configs`` are those of the stages, still without layers.
     """
 
     def __init__(
         self,
         original: nn.Sequential,
         model: nn.Sequential,
-        count: int,
         balance: Sequence[int] | str,
-        configure: Callable[..., StageConfig],
+        configs: Sequence[StageConfig],
     ) -> None:
         self.original, self._model = original, model
         self.users, self.was_evaluating = UsersModel(original), is_evaluating(original)
-        self._count, self._configure, self._links = count, configure, links(model)
-        self.balance = None if isinstance(balance, str) else list(balance)
+        self._configs, self._links = configs, links(model)
+        self.balance = None if isinstance(balance, str) else list(balance)  # layers of each stage
         state = model.state_dict()
         self.names, self.metadata = list(state), getattr(state, "_metadata", None)
-        self.partition: Partition | None = None
+        self.partition: Partition | None = None  # its stages, from the first batch on
         self._tried_in_training = False
-        self.edits_batch = False
+        self.edits_batch = False  # whether its forward edits its input in place, each time anew
         self._seed: int | None = 0
         self._stages: dict[int, StageSource] = {}  # by index
         self._edits: list[Edit] = []  # of optimizers that there are not yet
@@ -101,10 +92,7 @@ class ModelStages:
         point: ResumePoint | None,
         training: bool,
     ) -> Probe | None:
-        """Cut the model into stages once, and try it in the mode of a run.
-
-        Returns what the sample has told, if the model was tried.
-        """
+        """Cut the model into stages once; return what its trial in the mode of a run has told."""
         if changed := self.users.taken():
             self._set_attributes(changed)
         tried = None
@@ -121,11 +109,7 @@ class ModelStages:
         return tried
 
     def require_gradients(self, names: Iterable[str], flag: bool) -> None:
-        """Let weights be trained, or not; optimizers begin anew.
-
-        Raises:
-            ValueError: the model has no such name; nothing is changed then.
-        """
+        """Let weights be trained, or not; see :meth:`pipekit.Pipeline.requires_grad_`."""
         users = self.users
         users.choose(names, flag)
         if self.partition is None:
@@ -147,21 +131,25 @@ class ModelStages:
 
     def _set_attributes(self, changed: Sequence[Attribute]) -> None:
         """Let the stages' modules have attributes that the user has changed in the model."""
-        if self.partition is None:
-            set_attributes(self._model, changed)
-        else:
-            self._replace(partial(_with_attributes, changed=changed))
+
+        def taken(config: StageConfig) -> StageConfig:
+            set_attributes(config.module, changed)
+            return replace(config)
+
+        set_attributes(self._model, changed)  # until the stages own the layers
+        self._replace(taken)
 
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         balance = self.balance
         if balance is None:
-            balance = balance_by_cost(layer_costs(self._model, tried.flops), self._count)
+            balance = balance_by_cost(layer_costs(self._model, tried.flops), len(self._configs))
         require_unshared(self.original, balance, tried.edited_weights)
         self.balance = balance
         skips = between(self._links, balance) if self._links else ()
         self.partition = partition(self._model, balance, tried, skips).separated()
-        stages = self.partition.stages
-        self._stages = {each.index: self._configure(each, seed=self._seed) for each in stages}
+        for part, config in zip(self.partition.stages, self._configs, strict=True):
+            passes = replace(config.passes, part=part, seed=self._seed)
+            self._stages[part.index] = replace(config, passes=passes)
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
             self._take_state(point)
@@ -193,10 +181,7 @@ class ModelStages:
         return tried
 
     def reseed(self, given: int | str | None) -> int | None:
-        """Let layers draw their random numbers from this seed from now on, and return it.
-
-        A word stands for the seed last given to ``torch.manual_seed``.
-        """
+        """Let layers draw from this seed from now on, a word meaning torch's own, and return it."""
         seed = torch_seed() if isinstance(given, str) else given
         if seed != self._seed:
             self._seed = seed
@@ -205,14 +190,10 @@ class ModelStages:
         return seed
 
     def resume(self, point: ResumePoint) -> None:
-        """Go back to a checkpoint.
-
-        Raises:
-            ValueError: it is of another model or another kind of optimizer.
-        """
+        """Go back to a checkpoint; ValueError says that it is of another model or optimizer."""
         point.load_into(self.modules)
         self._take_state(point)
-        if self.balance is None and len(point.stages) == self._count:
+        if self.balance is None and len(point.stages) == len(self._configs):
             self.balance = point.about["balance"]
 
     def of_worker(
@@ -234,11 +215,7 @@ class ModelStages:
                 yield index, replica
 
     def take(self, reports: Sequence[WorkerReport]) -> None:
-        """Take over the stages from the workers' reports.
-
-        The workers of a stage have the same weights and running statistics; of other buffers the
-        first worker's are kept.
-        """
+        """Take over the stages from the reports, of each the first worker's for its buffers."""
         kept: dict[int, StageSource] = {}
         self._replicas = {}
         for worker, report in enumerate(reports):
@@ -263,12 +240,7 @@ class ModelStages:
         return {name: entry for each in known for name, entry in extra_states(each).items()}
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
-        """Load weights, buffers and extra states by name.
-
-        Raises:
-            ValueError: a name is missing, unknown, or of another shape, or a module cannot take its
-                extra state; nothing is changed then.
-        """
+        """Load weights, buffers and extra states; see :meth:`pipekit.Pipeline.load_state_dict`."""
         wrong = sorted({*self.names} ^ {*state})
         if strict and wrong:
             where = "is not in the model" if wrong[0] in state else "is missing"
@@ -340,9 +312,3 @@ class ModelStages:
         configs = zip(self._stages, self.configs, strict=True)
         self._stages = {n: replace(each, state=point.state_for(each)) for n, each in configs}
         self._replicas = {}
-
-
-def _with_attributes(config: StageConfig, changed: Sequence[Attribute]) -> StageConfig:
-    """Return the config of a stage whose modules have other attributes."""
-    set_attributes(config.module, changed)
-    return replace(config)

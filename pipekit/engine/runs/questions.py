@@ -108,15 +108,10 @@ def warn_of_mode(first: FirstBatch) -> None:
 
 
 def ask_loss(loss: Loss, first: FirstBatch) -> None:
-    """Refuse a loss that reads what stays as it is, and warn of one that microbatches change.
+    """Warn of a loss that is not, of a whole batch, what it is of its microbatches together.
 
-    A loss that cannot be copied, or that fails, is not asked: training will say what is wrong.
-
-    Raises:
-        ValueError: it reads trained weights of the user's model, or what a forward sets in it.
-
-    Warns:
-        UserWarning: of a whole batch it is not what it is of the microbatches together.
+    One that reads weights of the user's model, or what a forward sets there, raises ValueError.
+    One that cannot be copied, or that fails, is not asked: training will say what is wrong.
     """
     if not first.batch.sizes[0]:
         return
@@ -177,10 +172,7 @@ class _LossQuestion:
 def _require_nothing_set(
     question: _LossQuestion, first: FirstBatch, microbatch: tuple[Any, Any], value: float | None
 ) -> None:
-    """Raise ValueError if the loss depends on attributes of the user's modules that forwards set.
-
-    As the user's modules never run, it would read what they were before.
-    """
+    """Raise ValueError if the loss reads what forwards set in modules: the user's never run."""
     if not first.tried.set_attributes:
         return
     named = [(vars(module), name) for module, name in module_names(first.original).items()]
@@ -279,7 +271,6 @@ def _repeated(tensor: Tensor, rows: int, wanted: int) -> Tensor:
 
 
 def _cut_entries(batch: Batch) -> list[str]:
-    """Return the names of what is cut by rows for the loss."""
     whole, part = batch.target, batch.cut_target()[0]
     if batch.said is None:
         return ["the target"]
@@ -288,10 +279,9 @@ def _cut_entries(batch: Batch) -> list[str]:
 
 
 def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
-    """Warn of an optimizer whose step of a parameter depends on other parameters.
+    """Warn of an optimizer whose step of a parameter depends on those of other stages.
 
-    Each stage has an optimizer of its own.  PyTorch's step each parameter alone; one that cannot
-    be copied, fails or draws random numbers is not asked.
+    PyTorch's step each alone; one that cannot be copied, fails or draws numbers is not asked.
     """
     made_by = getattr(optimizer, "func", optimizer)  # of a partial
     if made_by in vars(torch.optim).values():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import accumulate, chain
 from operator import add, attrgetter, mul
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pandas as pd
 import torch
@@ -67,63 +67,6 @@ class Run:
     provenance: dict[str, Any] = field(repr=False)
     other_trace: Trace | None = field(default=None, repr=False)
 
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        schedule: Schedule | Callable[[], Schedule],
-        batches: Iterable[range],
-        reports: Sequence[WorkerReport],
-        wall_s: float,
-        seed: int | None,
-        losses: Iterable[tuple[int, float]] = (),
-        label: str = "measured",
-        **origin: Any,
-    ) -> Self:
-        """Return the result of all workers' reports.
-
-        Args:
-            name: of the schedule.
-            schedule: the one that they ran, or a function that makes it.
-            batches: the microbatches of each batch.
-            reports: of each worker.
-            wall_s: the run's seconds.
-            seed: of the layers' random numbers.
-            losses: of microbatches before the reports.
-            label: of the numbers.
-            origin: more of their provenance.
-        """
-        known, first = _in_order([losses, *(report.losses for report in reports)])
-        results = dict(chain(*(report.results for report in reports)))
-        totals: list[float] = []
-        outputs: list[list[Any]] = []
-        sizes, stop = array("q"), first
-        for batch in batches:
-            if known:
-                addends = known[batch.start - first : batch.stop - first]
-                # From Python 3.12 on the built-in sum() rounds in another way.
-                totals.append(reduce(add, addends, 0.0))
-                sizes.append(len(batch))
-                stop = batch.stop
-            if results:
-                outputs.append([results[k] for k in batch])
-        return cls(
-            losses=totals,
-            parts=known[: stop - first],
-            sizes=sizes,
-            outputs=outputs,
-            wall_s=wall_s,
-            name=name,
-            table=schedule,
-            loss_scales=tuple(next(filter(None, map(attrgetter("loss_scales"), reports)), ())),
-            skipped_updates=tuple(next(filter(None, map(attrgetter("skipped"), reports)), ())),
-            weight_slots=tuple(report.weight_slots for report in reports),
-            peak_in_flight=tuple(report.most_pending for report in reports),
-            records=[*map(attrgetter("record"), reports)],
-            sent_bytes=[*map(attrgetter("sent_bytes"), reports)],
-            provenance=provenance(label, seed=seed, **origin),
-        )
-
     @property
     def microbatch_losses(self) -> list[list[float]]:
         """For each batch, each microbatch's addend of its loss."""
@@ -161,6 +104,50 @@ class Run:
         return table(rows, ["source", "destination", "purpose", "bytes"])
 
 
+def result_of(
+    name: str,
+    schedule: Schedule | Callable[[], Schedule],
+    batches: Iterable[range],
+    reports: Sequence[WorkerReport],
+    wall_s: float,
+    seed: int | None,
+    losses: Iterable[tuple[int, float]] = (),
+    label: str = "measured",
+    **origin: Any,
+) -> Run:
+    """Return the result of all workers' reports; ``losses`` are of microbatches before them."""
+    known, first = _in_order([losses, *(report.losses for report in reports)])
+    results = dict(chain(*(report.results for report in reports)))
+    totals: list[float] = []
+    outputs: list[list[Any]] = []
+    sizes, stop = array("q"), first
+    for batch in batches:
+        if known:
+            addends = known[batch.start - first : batch.stop - first]
+            # From Python 3.12 on the built-in sum() rounds in another way.
+            totals.append(reduce(add, addends, 0.0))
+            sizes.append(len(batch))
+            stop = batch.stop
+        if results:
+            outputs.append([results[k] for k in batch])
+    return Run(
+        losses=totals,
+        parts=known[: stop - first],
+        sizes=sizes,
+        outputs=outputs,
+        wall_s=wall_s,
+        name=name,
+        table=schedule,
+        loss_scales=tuple(next(filter(None, map(attrgetter("loss_scales"), reports)), ())),
+        skipped_updates=tuple(next(filter(None, map(attrgetter("skipped"), reports)), ())),
+        weight_slots=tuple(report.weight_slots for report in reports),
+        peak_in_flight=tuple(report.most_pending for report in reports),
+        records=[*map(attrgetter("record"), reports)],
+        sent_bytes=[*map(attrgetter("sent_bytes"), reports)],
+        provenance=provenance(label, seed=seed, **origin),
+    )
+
+
 class Traced(Protocol):
     """A :class:`Run`, or a :class:`pipekit.PipelinedModule` after a minibatch."""
 
@@ -174,8 +161,7 @@ def measure_memory(run: Traced) -> Memory:
 
     A tensor counts from the moment when the engine or autograd takes hold of it until its storage
     is freed.  On GPUs times are those at which the host issued the work, and the result also has
-    the peaks of PyTorch's allocator.  :func:`pipekit.simulate` predicts the same, as
-    ``Trace.memory``.
+    the peaks of PyTorch's allocator.  :func:`pipekit.simulate` predicts the same.
 
     Raises:
         ValueError: memory was not followed.

@@ -23,12 +23,11 @@ from pipekit.engine.checkpoints.resume_point import Position, ResumePoint
 from pipekit.engine.config import CheckpointConfig, Start
 from pipekit.engine.execution.special_microbatches import read_in_chunks
 from pipekit.engine.feed import BatchSource, Read, kept_apart, stacks
-from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.reporter import LossBar, OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.questions import FirstBatch, ask
-from pipekit.engine.runs.run import Run
+from pipekit.engine.runs.run import Run, result_of
 from pipekit.engine.runs.tables import batches_done, executed, joined, taken
 from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
@@ -59,7 +58,6 @@ class Runs:
     def train(
         self,
         batches: Iterable[Any],
-        *,
         steps: int | None,
         on_batch: OnBatch | None,
         checkpoints: str | os.PathLike[str] | Checkpoints | None,
@@ -113,7 +111,7 @@ class Runs:
                 raise error
             wall = time.perf_counter() - began
             done = partial(schedule.before, stop)
-            return Run.of(schedule.name, done, each_batch(), reports, wall, seed, start.losses)
+            return result_of(schedule.name, done, each_batch(), reports, wall, seed, start.losses)
 
     def _require_allowed(
         self,
@@ -138,10 +136,7 @@ class Runs:
     def _start(
         self, batches: Iterable[Any], steps: int | None, folder: Path | None
     ) -> tuple[Start, Iterator[Any], int | None]:
-        """Return where a run begins, the batches from its first one on, and their exact number.
-
-        The number is None if there are as many as there are.
-        """
+        """Return where a run begins, the batches from there on, and their number, if known."""
         schedule = self._parts.schedule
         if self._parts.stops_anywhere and not (folder or self._point):
             total = None if steps else arguments.length(batches)
@@ -187,12 +182,7 @@ class Runs:
         return BatchSource(first, rest, schedule.each_batch, total, stops, read)
 
     def _ask(self, schedule: Schedule, first: Batch, tried: Probe | None, drawn: set[str]) -> None:
-        """Refuse what cannot be trained by a schedule, of ties, mitigation, loss and optimizer.
-
-        Raises:
-            ScheduleError: stages have to update together, and the schedule does not let them.
-            ValueError: there are too few batches for a mitigation, or what :func:`ask` refuses.
-        """
+        """Refuse what cannot be trained by a schedule, of ties, mitigation, loss and optimizer."""
         parts, model, autocast = self._parts, self._model, self._parts.execution.autocast
         assert model.partition
         joined(parts, schedule, model.partition)
@@ -235,14 +225,9 @@ class Runs:
         return reports
 
     def infer(
-        self,
-        batches: Iterable[Any],
-        function: Callable[[Any, Any], Any],
-        observers: Watchers,
-        labelled: bool = True,
+        self, batches: Iterable[Any], function: Callable[[Any, Any], Any], labelled: bool = True
     ) -> list[WorkerReport]:
         """Run the layers forward; the last stage's worker calls a function of output and target."""
-        arguments.require_watchers(observers, self._parts.transport)
         arguments.require_batches(batches)
         counted, count, _ = arguments.counted(batches)
         schedule = self._inference if self._parts.can_end else self._inference.take(count)
@@ -253,7 +238,7 @@ class Runs:
         read = reader.read if labelled else reader.unlabelled
         try:
             source = self._source(batches, start, iter(counted), count, read)
-            return executed(self._parts, start, source, function, Watch(observers=tuple(observers)))
+            return executed(self._parts, start, source, function, Watch())
         except Exception as error:
             if labelled or not reader.paired or isinstance(error, WorkerDied):
                 raise
@@ -294,9 +279,7 @@ class Runs:
     def read(self) -> None:
         """Fetch all stages, to read or change them between runs.
 
-        Raises:
-            RuntimeError: they stand at different updates.
-            WorkerDied: the process of a worker with stages has ended.
+        RuntimeError says that they stand at different updates, WorkerDied that one is gone.
         """
         self.require_sound()
         try:

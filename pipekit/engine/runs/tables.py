@@ -27,25 +27,15 @@ from pipekit.schedules.lowering.sums import stops, sum_order, sums
 
 @dataclass(frozen=True)
 class LoweredTable:
-    """A schedule, lowered.
+    """A schedule, lowered."""
 
-    Attributes:
-        steps: of each worker.
-        slots: for each worker, the number of weight slots of each of its stages.
-        common: known to all workers.
-    """
-
-    steps: Sequence[Steps]
-    slots: Sequence[Mapping[int, int]]
-    common: RunTable
+    steps: Sequence[Steps]  # of each worker
+    slots: Sequence[Mapping[int, int]]  # of weights, for each worker and each of its stages
+    common: RunTable  # known to all workers
 
 
 def taken(schedule: Schedule, batches: int) -> Schedule:
-    """Return the finite schedule for a number of batches; the last one is kept.
-
-    Raises:
-        ScheduleError: the schedule is finite and has another number.
-    """
+    """Return the finite schedule for a number of batches; the last one is kept."""
     if not schedule.period:
         if len(schedule) != batches:
             raise ScheduleError(
@@ -58,22 +48,14 @@ def taken(schedule: Schedule, batches: int) -> Schedule:
         return schedule.remembered("taken", lambda: schedule.take(batches), batches)
 
 
-def lowered(
-    schedule: Schedule, skips: Skips = (), ties: Skips = (), joint_updates: bool = False
-) -> LoweredTable:
+def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) -> LoweredTable:
     """Return a schedule lowered, with skip connections between stages and weights they share."""
-    ends = tuple(skips), tuple(ties)
-    return schedule.remembered(
-        ("lowered", *ends, joint_updates), lambda: _lowered(schedule, *ends, joint_updates)
-    )
+    joined = tuple(skips), tuple(ties), joint_updates
+    return schedule.remembered(("lowered", *joined), lambda: _lowered(schedule, *joined))
 
 
 def joined(parts: Parts, schedule: Schedule, joints: Partition) -> LoweredTable:
-    """Return a schedule lowered for a pipeline's stages.
-
-    Raises:
-        ScheduleError: they have to update together, and the schedule does not let them.
-    """
+    """Return a schedule lowered for a pipeline's stages, which may have to update together."""
     features = parts.joint | ({combinations.TIES} if joints.ties else set())
     for feature in features if schedule.trains else ():
         combinations.require_joint_updates(schedule, feature)
@@ -154,9 +136,7 @@ def executed(
                 chunks=schedule.chunks,
                 stages=stages if schedule.trains else {},
                 slots=table.slots[worker],
-                inference=()
-                if schedule.trains
-                else [each.config.passes for each in stages.values()],
+                inference=() if schedule.trains else [s.config.passes for s in stages.values()],
             )
         )
     return parts.runner.run(assignments, config, source, on_news)

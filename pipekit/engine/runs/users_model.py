@@ -23,11 +23,7 @@ _BETWEEN = "change it between calls"
 
 
 class UsersModel:
-    """The user's layers, whose changes the copies that a pipeline trains do not see by themselves.
-
-    Attributes:
-        trained: the parameters of which the pipeline trains copies.
-    """
+    """The user's layers, whose changes a pipeline's copies of them do not see by themselves."""
 
     def __init__(self, layers: nn.Module) -> None:
         self._layers, self._modules = layers, [*layers.modules()]
@@ -35,17 +31,14 @@ class UsersModel:
         self._whole = self._recorded.model if self._recorded else layers
         self._before = _looks(layers, self._whole, {})
         self._own = dict(layers.named_parameters(remove_duplicate=False))
+        # The parameters of which the pipeline trains copies.
         self.trained = {weight for weight in layers.parameters() if weight.requires_grad}
         self._attributes = Attributes(layers.named_modules(remove_duplicate=False))
         self._set: set[tuple[nn.Module, str]] = set()  # by forwards
         self._left: list[Attribute] = []
 
     def choose(self, names: Iterable[str], trained: bool) -> None:
-        """Let the pipeline train, or not, what has these names, or is in modules with them.
-
-        Raises:
-            ValueError: the model has no such name; nothing is changed then.
-        """
+        """Let the pipeline train, or not, what has these names, or is in modules with them."""
         state, own = self._layers.state_dict(keep_vars=True), {*self._own.values()}
         known = {n: e for n, e in state.items() if isinstance(e, nn.Parameter) and e in own}
         chosen = set[nn.Parameter]()
@@ -76,10 +69,7 @@ class UsersModel:
         return [each for each in changed if isinstance(each.value, float)]
 
     def warn(self, tried: Probe | None, copies: Callable[[], Iterable[nn.Module]]) -> None:
-        """Warn, once for each, of other changes, which the pipeline's ``copies`` do not have.
-
-        ``tried`` says what forwards change themselves.
-        """
+        """Warn, once for each, of other changes, but for those that forwards make, as ``tried``."""
         if tried is not None and tried.set_attributes:
             self._set |= {(self._modules[number], key) for number, key, _ in tried.set_attributes}
         told = list[str]()
@@ -150,9 +140,8 @@ _HOOKS = attrgetter(
 def _looks(layers: nn.Module, whole: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return by name, of each tensor and module, what other contents, objects or hooks change.
 
-    ``whole`` is the model of which the layers were recorded, or these.
-
-    Modes are those of ``before`` while the model is in evaluation mode as a whole.
+    ``whole`` is the model of which the layers were recorded, or these.  While it is in evaluation
+    mode as a whole, modes are those of ``before``.
     """
     looks = dict[str, Any]()
     for name, tensor in _tensors([layers]).items():
@@ -173,7 +162,6 @@ def _looks(layers: nn.Module, whole: nn.Module, before: Mapping[str, Any]) -> di
 
 
 def _tensors(models: Iterable[nn.Module]) -> dict[str, Tensor]:
-    """Return parameters and buffers of models by all their names."""
     found = dict[str, Tensor]()
     for each in models:
         found |= {**dict(each.named_parameters(remove_duplicate=False)), **named_buffers(each)}
@@ -191,7 +179,6 @@ def _numbers(tensor: Tensor) -> Any:
 
 
 def _warn(attributes: Iterable[Attribute], of_them: str) -> None:
-    """Warn of attributes, if there are any."""
     names = dict.fromkeys(f"{each.owner}.{each.key}".lstrip(".") for each in attributes)
     if names:
         warnings.warn(f"{', '.join(names)} {of_them}", stacklevel=3)

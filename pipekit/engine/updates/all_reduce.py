@@ -22,19 +22,12 @@ from pipekit.partition.partition import Tie
 
 
 class ReduceKey(NamedTuple):
-    """Which sum is meant: the same for all workers.
+    """Which sum is meant: the same for all workers."""
 
-    Attributes:
-        stage: whose gradients, or the number of a tie.
-        number: of the bucket, counted over all updates.
-        contributors: the workers that have gradients for it, in the order of their sum.
-        microbatch: the last one whose gradients it adds up; -1: it is made wherever the run ends.
-    """
-
-    stage: int
-    number: int
-    contributors: Sequence[int]
-    microbatch: int = -1
+    stage: int  # whose gradients, or the number of a tie
+    number: int  # of the bucket, counted over all updates
+    contributors: Sequence[int]  # the workers that have gradients for it, in the order of their sum
+    microbatch: int = -1  # the last whose gradients it adds up; -1: made wherever the run ends
 
 
 PartListener = Callable[[int, PartKey, FlatBucket], object]
@@ -42,11 +35,7 @@ PartListener = Callable[[int, PartKey, FlatBucket], object]
 
 
 class AllReduce:
-    """Sums over the workers that have copies of the same weights: each sends each other one a part.
-
-    Attributes:
-        sent_bytes: bytes of gradients sent by this worker, by receiver.
-    """
+    """Sums over the workers that have copies of the same weights: each sends each other a part."""
 
     def __init__(
         self,
@@ -57,15 +46,12 @@ class AllReduce:
     ) -> None:
         self.members, self._worker, self._exchange = members, worker, exchange
         self._listeners = listeners
-        self.sent_bytes: Counter[int] = Counter()
+        self.sent_bytes: Counter[int] = Counter()  # by this worker, by receiver
         self._rooms: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
     @torch.no_grad()
     def sum(self, key: ReduceKey, content: FlatBucket) -> FlatBucket:
-        """Return the sum of all contributors' contents; every one of the workers calls this.
-
-        It is the caller's to edit, as is what he gave.
-        """
+        """Return the sum of all contributors' contents, to edit; each of the workers calls this."""
         count, place = len(self.members), self.members.index(self._worker)
         pieces = dict(zip(self.members, content.numbers.tensor_split(count), strict=True))
         # Everybody begins with another receiver, so that no link is wanted by two at once.
@@ -94,8 +80,6 @@ class AllReduce:
         sends: Mapping[int, FlatBucket],
         receives: Mapping[int, FlatBucket],
     ) -> list[FlatBucket]:
-        """Exchange parts with other workers."""
-
         def part(sender: int) -> PartKey:
             return PartKey(2 * key.stage + phase, sender, key.number)
 
@@ -160,10 +144,7 @@ class TiedGradients:
         self._lent: list[FlatBucket] = []  # what the last update's gradients lie in
 
     def share(self, gradients: Mapping[int, Gradients], update: int) -> None:
-        """Put the gradients of the first stage into those of the worker's stages, by index.
-
-        They last until the next call.
-        """
+        """Put the first stage's gradients into the worker's stages', until the next call."""
         contents = []
         for place, bucket in enumerate(self._buckets):
             own = None if self._stage is None else gradients[self._stage]
@@ -186,22 +167,20 @@ class TiedGradients:
 
 
 AVERAGED = ("running_mean", "running_var")
-COUNT = "num_batches_tracked"
-
-
 _FIRST = -(1 << 32)
 """The number of the first sum: those of gradients are above."""
 
 
 @torch.no_grad()
 def average(module: nn.Module, stage: int, members: Sequence[int], all_reduce: AllReduce) -> None:
-    """Give the norms of a stage the same statistics on all of its workers, at the end of a run.
+    """Give the norms of a stage the mean statistics of its workers, at the end of a run.
 
-    Each worker's running averages estimate the same mean and variance, and their mean does so
-    better.  The count of batches becomes the first worker's.  No bit changes of what is equal.
+    The count of batches becomes the first worker's.  No bit changes of what is equal.
     """
     norms = [each for each in module.modules() if isinstance(each, _NormBase)]
-    found = (norm._buffers.get(name) for norm in norms for name in (*AVERAGED, COUNT))
+    found = (
+        norm._buffers.get(name) for norm in norms for name in (*AVERAGED, "num_batches_tracked")
+    )
     buffers = [buffer for buffer in found if buffer is not None]
     buckets = parameter_buckets(dict(enumerate(buffers)), lambda _, ns: [buffers[n] for n in ns])
     for number, bucket in enumerate(buckets):

@@ -22,17 +22,13 @@ _FLOAT32 = torch.finfo(torch.float32)
 class LossScaler:
     """The loss scale after every update of a run.
 
-    All losses that an update sums have one scale: the one after the updates that are in the weights
-    which the last stage reads for them (the oldest of these versions).  That is a version number of
-    the table.  The last stage has made it when it computes the loss, and every stage before it
-    makes the update itself, so that nobody has to send the scale to anybody.
+    All losses that an update sums have one scale: the one after the oldest weight version which the
+    last stage reads for them.  Every stage has made that version by then, so that nobody has to
+    send the scale.
 
     It changes by the rule of ``torch.amp.GradScaler``, with one addition for weights that come
-    late: a bad update tells that the scale which it had is too large, so that the scale becomes at
-    most ``backoff`` times that one.  Several updates in flight with the same scale lower it once.
-
-    Attributes:
-        skipped: updates of this run whose gradient was not finite, from 1.
+    late: after a bad update it is at most ``backoff`` times the scale which that update had.
+    Several updates in flight with the same scale lower it once.
     """
 
     def __init__(self, rule: LossScale) -> None:
@@ -40,7 +36,7 @@ class LossScaler:
         self._good = 0  # good updates since the scale last changed
         self._after = {0: rule.initial}  # by the updates that have been noted, in order
         self._versions: Recurring[int] = Recurring(())
-        self.skipped: list[int] = []
+        self.skipped: list[int] = []  # updates of this run whose gradient was not finite, from 1
 
     def begin(self, versions: Recurring[int]) -> None:
         """Make ready for a run."""
@@ -92,8 +88,7 @@ class LossScaler:
 class GlobalUpdate:
     """A worker's part in what is settled together.
 
-    ``clip_norm`` is the largest ``norm`` of the whole model's gradient, or None; ``scalers`` are
-    those of the worker's stages, none if losses are not scaled; ``numbers`` of its trained
+    ``scalers`` are those of its stages, none if losses are not scaled; ``numbers`` of its trained
     parameters in the model, None for one of which another worker tells.
     """
 
@@ -117,8 +112,7 @@ class GlobalUpdate:
     def settle(self, gradients: Gradients, update: int) -> bool:
         """Undo the loss scale and clip, once all stages have told of their gradients.
 
-        Returns whether the update is made: not if losses are scaled and a gradient of any stage is
-        not finite.
+        Returns whether the update is made: not if any is not finite and losses are scaled.
         """
         values, present = self._found(gradients, update)
         for tell in self._tell_values:
@@ -165,7 +159,6 @@ class GlobalUpdate:
 
 
 def _held(gradient: Tensor) -> Tensor:
-    """Return the numbers that a gradient holds, a sparse one too."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 

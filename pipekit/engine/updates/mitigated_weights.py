@@ -24,21 +24,13 @@ _PREDICTED = "\0predicted"
 
 
 class StageMitigation(NamedTuple):
-    """A mitigation and where it is applied; it can be sent to another process.
-
-    Attributes:
-        rule: what is done.
-        stage: which stage it is.
-        stages: how many there are.
-        delay: updates, as of :class:`Pass`.
-        stashing: whether a backward reads the version of its forward.
-    """
+    """A mitigation and where it is applied; it can be sent to another process."""
 
     rule: Mitigation
     stage: int
     stages: int
-    delay: int
-    stashing: bool
+    delay: int  # in updates, as of :class:`Pass`
+    stashing: bool  # whether a backward reads the version of its forward
 
 
 class MitigatedWeights(WeightVersions):
@@ -73,20 +65,21 @@ class MitigatedWeights(WeightVersions):
         self._versions = {0: 0}
         self._predict_version(0)
 
-    def begin_forward(self, step: Step) -> Step:
-        return self._begin(step, Op.FORWARD)
-
-    def begin_backward(self, step: Step) -> Step:
-        read, update = (step.slot, self._versions[step.slot]), step.update
-        if self._read.setdefault(update, read) != read and self._corrects:
-            raise ValueError(
-                f"{type(self._rule).__name__} corrects gradients that were taken at one version, "
-                f"and update {update} of stage {self._at.stage} sums several: use PipeDream or 2BW"
-            )
-        return self._begin(step, Op.BACKWARD)
-
-    def begin_backward_weight(self, step: Step) -> Step:
-        return step._replace(slot=self._twin(step.slot)) if self._predicts else step
+    def read(self, step: Step, op: Op) -> Step:
+        if op is Op.BACKWARD:
+            read, update = (step.slot, self._versions[step.slot]), step.update
+            if self._read.setdefault(update, read) != read and self._corrects:
+                raise ValueError(
+                    f"{type(self._rule).__name__} corrects gradients that were taken at one "
+                    f"version, and update {update} of stage {self._at.stage} sums several: use "
+                    f"PipeDream or 2BW"
+                )
+        if not self._predicts:
+            return step
+        if not self._at.stashing and op is not Op.BACKWARD_WEIGHT:
+            again = self._restored if op is Op.FORWARD else None
+            self._write(self._real, again or self._predicted(step.slot, op))
+        return step._replace(slot=self._twin(step.slot))
 
     def weights(self, slot: int | None = None) -> dict[str, Tensor]:
         """Return the trained parameters by name, and what forwards read in their place."""
@@ -175,14 +168,6 @@ class MitigatedWeights(WeightVersions):
         for own, (name, *_) in zip(self._memory, self.names.values(), strict=True):
             device = self.newest.get_parameter(name).device
             own.update({key: t.to(device) for key, t in state["memory"][name].items()})
-
-    def _begin(self, step: Step, op: Op) -> Step:
-        if not self._predicts:
-            return step
-        if not self._at.stashing:
-            again = self._restored if op is Op.FORWARD else None
-            self._write(self._real, again or self._predicted(step.slot, op))
-        return step._replace(slot=self._twin(step.slot))
 
     def _twin(self, slot: int) -> int:
         return self._real + slot if self._at.stashing else self._real

@@ -21,11 +21,7 @@ def original_names(layers: nn.Module) -> dict[Tensor, str]:
 
 
 class OrderedGroups:
-    """A user's groups, all of them in every stage: a scheduler may have a rate for each, in order.
-
-    Raises:
-        TypeError: the function has returned something else than options.
-    """
+    """A user's groups, all of them in every stage: a scheduler may have a rate for each."""
 
     def __init__(self, groups: Groups, model: nn.Module) -> None:
         self._groups, self._options = groups, list[Mapping[str, Any]]()
@@ -36,7 +32,6 @@ class OrderedGroups:
                 self._options.append(given)
 
     def __call__(self, name: str, parameter: Tensor) -> Mapping[str, Any]:
-        """Return the options of a parameter."""
         given = self._groups(name, parameter)
         if not isinstance(given, Mapping):
             raise TypeError(
@@ -101,10 +96,7 @@ class NamedOptimizer:
                     )
 
     def load_state_dict(self, saved: NamedState) -> None:
-        """Take over the state of the parameters; there may be more in it.
-
-        A group takes the options of its first parameter.
-        """
+        """Take over the parameters' state, and of a group's first parameter the options."""
         packed = self._optimizer.state_dict()
         for group, numbered in zip(
             self._optimizer.param_groups, packed["param_groups"], strict=True

@@ -34,10 +34,7 @@ _Work = tuple[Callable[[], object], "Future[object]"]
 
 
 class CommThread:
-    """Runs functions one after another, in a thread of its own, for which no program's end waits.
-
-    A sum may wait for a worker that has failed; an executor of Python's would wait with it.
-    """
+    """Runs functions in turn, in a thread for which no program waits: its peer may be gone."""
 
     def __init__(self, name: str, device: torch.device, workers: int) -> None:
         self._device, self._workers = device, workers
@@ -51,7 +48,6 @@ class CommThread:
         return future
 
     def close(self) -> None:
-        """End once everything submitted is done."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -70,10 +66,9 @@ def _do(function: Callable[[], object], future: "Future[object]") -> None:
 
 
 class SumTurns:
-    """Has the sums of a worker's stages made in one order, in which all workers make theirs.
+    """Has the sums of a worker's stages made in one order, that of all workers.
 
-    Two workers that share two stages would wait for one another for ever if each made another sum
-    first.
+    Two that share two stages would wait for ever if each made another sum first.
     """
 
     def __init__(self, order: Iterable[tuple[int, int]]) -> None:
@@ -98,7 +93,6 @@ class SumTurns:
             self._next = next(self._due, None)
 
     def end(self) -> None:
-        """Start no more."""
         self._next, self._submit = None, {}
 
 
@@ -145,7 +139,6 @@ class Reducer:
         return self._bytes.total()
 
     def begin(self, update: int) -> None:
-        """Expect the last backward of an update here."""
         self._current = update
         self._left = [set(bucket.parameters) for bucket in self._buckets]
 
@@ -157,10 +150,7 @@ class Reducer:
             self._advance()
 
     def gradients(self, update: int) -> Gradients:
-        """Return the summed gradients of an update, one a trained parameter, once they are here.
-
-        They last until those of the next update are asked for.
-        """
+        """Return an update's sums of gradients, once they are here, to last until the next call."""
         result = self._weights.gradients(update)  # none; it may forget the update
         contents = [future.result() for future in self._futures.pop(update, [])]
         del self._bytes[update]
@@ -175,11 +165,9 @@ class Reducer:
         return result
 
     def close(self) -> None:
-        """Sum no more."""
         self._unwatch()
 
     def _computed_one(self, parameter: int) -> None:
-        """Note that the backward has computed a parameter's gradient."""
         if self._current is None:
             return
         left = self._left[self._bucket_of[parameter]]
@@ -193,10 +181,7 @@ class Reducer:
         self._advance()
 
     def submit(self, update: int) -> bool:
-        """Start the sums of an update as far as its gradients are there; return whether all have.
-
-        Updates come here in their order.
-        """
+        """Start the sums of the next update whose gradients are there; return whether all are."""
         contributes = self._worker in self._sums[update - 1].contributors
         for place in range(self._next[1], len(self._buckets)):
             computed = update in self._computed or (
@@ -211,7 +196,6 @@ class Reducer:
         return True
 
     def _submit(self, update: int, place: int, contributes: bool) -> None:
-        """Have the comm_thread sum a bucket."""
         bucket = self._buckets[place]
         # Taken here: only the worker knows which update a gradient belongs to.
         given = [bucket.take(update) if contributes else None]

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from pipekit.engine.updates.optimizer_state import OrderedGroups, original_names
 from pipekit.engine.updates.weights import Bucket, Gradients, parameter_buckets
 from pipekit.layers.module_state import to_training, trained, twin
-from pipekit.schedules import Step
+from pipekit.schedules import Op, Step
 
 OptimizerFactory = Callable[[Any], Optimizer]
 """From a list of parameters, or of groups of them, to their optimizer."""
@@ -29,13 +29,7 @@ LRSchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 
 class WeightVersions:
-    """The weights of one stage, in one or several slots.
-
-    Attributes:
-        modules: the layers of each slot.
-        parameters: the trained ones of each slot.
-        trained: how many parameters the optimizer updates.
-    """
+    """The weights of one stage, in one or several slots."""
 
     def __init__(
         self,
@@ -46,21 +40,20 @@ class WeightVersions:
         steps_lr: bool = True,
         copies: Collection[int] = (),
     ) -> None:
-        self.modules: list[nn.Sequential] = []
-        self.parameters: list[list[nn.Parameter]] = []
+        self.modules: list[nn.Sequential] = []  # the layers of each slot
+        self.parameters: list[list[nn.Parameter]] = []  # the trained ones of each slot
         self._newest = 0
         self._owner: dict[int, int] = {}
         self._set_aside: dict[int, Gradients] = {}
         self._add(layers)
         self._optimized = [nn.Parameter(p.data) for p in self.parameters[0]]
         self.optimizer = self._make(optimizer, groups) if self._optimized else None
-        self.trained = len(self._optimized)
+        self.trained = len(self._optimized)  # how many parameters the optimizer updates
         self._summed = [n for n in range(self.trained) if n not in copies]
         self._steps_lr = steps_lr
         self.lr_scheduler = (
             lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
         )
-
         if steps_lr and isinstance(self.lr_scheduler, ReduceLROnPlateau):
             raise ValueError(
                 "ReduceLROnPlateau waits for a metric: build the pipeline with lr_step='call', and "
@@ -92,7 +85,6 @@ class WeightVersions:
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call ``listener`` with a trained parameter's number when a backward added a gradient."""
-
         hooks = [
             parameters[number].register_post_accumulate_grad_hook(lambda _, n=number: listener(n))
             for parameters in self.parameters
@@ -130,16 +122,11 @@ class WeightVersions:
         self._owner.clear()
         self._set_aside.clear()
 
-    def begin_forward(self, step: Step) -> Step:
-        """Return a forward with the slot that it reads in place of the one that the table names."""
-        return step
+    def read(self, step: Step, op: Op) -> Step:
+        """Return a step with the slot that it reads in place of the one that the table names.
 
-    def begin_backward(self, step: Step) -> Step:
-        """Return likewise a backward."""
-        return step
-
-    def begin_backward_weight(self, step: Step) -> Step:
-        """Return likewise the second part of a backward."""
+        The ``op`` is FORWARD, also of a recomputation, BACKWARD or BACKWARD_WEIGHT.
+        """
         return step
 
     def accumulate(self, slot: int, update: int) -> None:
@@ -164,7 +151,6 @@ class WeightVersions:
         return self._taken(update, self._slots_of(update), parameters)
 
     def _slots_of(self, update: int) -> list[int]:
-        """Return the slots whose gradients ``update`` sums."""
         return [slot for slot, owner in self._owner.items() if owner == update]
 
     def all_gradients(self) -> Iterator[Tensor]:
@@ -251,9 +237,7 @@ class WeightVersions:
 def require_usable(optimizer: Optimizer) -> None:
     """Refuse an optimizer without a state that can be read, or whose step needs a closure.
 
-    Raises:
-        TypeError: it has none, as a wrapper may.
-        ValueError: its step evaluates the model again, as that of LBFGS.
+    The one is a TypeError, say for a wrapper, the other a ValueError, say for LBFGS.
     """
     try:
         optimizer.state_dict()

@@ -13,11 +13,7 @@ Gradients = list[Tensor | None]
 
 
 class Bucket:
-    """Gradients of a stage's trained parameters that have one dtype, summed together.
-
-    Attributes:
-        parameters: which, by number.
-    """
+    """Gradients of a stage's trained ``parameters``, by number, of one dtype, summed together."""
 
     def __init__(
         self,
@@ -77,10 +73,7 @@ def _dense(gradients: Gradients) -> Gradients:
 def parameter_buckets(
     parameters: Mapping[int, Tensor], take: Callable[[int, Iterable[int]], Gradients]
 ) -> list[Bucket]:
-    """Return the buckets of trained parameters, given by their numbers in the stage.
-
-    See :func:`pipekit.bucketing.buckets`.
-    """
+    """Return the :func:`buckets` of trained parameters, given by their numbers in the stage."""
     numbers = list(parameters)
     sizes = [max(1, p.nbytes) for p in parameters.values()]  # an empty one too has a gradient
     groups = [

@@ -34,7 +34,7 @@ def config(layers: nn.Sequential, index: int = 1, first_layer: int = 0) -> Stage
         first_layer=first_layer,
         edits_input=0 in tried.edited_inputs,
     )
-    passes = PassConfig(part=part, differentiates_input=index > 0)
+    passes = PassConfig(part=part)
     return StageConfig(passes=passes, optimizer=OPTIMIZERS["adam"])
 
 

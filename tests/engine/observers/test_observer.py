@@ -117,13 +117,6 @@ class FailsBackward(nn.Module):
         raise RuntimeError("in the backward")
 
 
-def test_evaluation_has_forwards_only() -> None:
-    diary = Diary()
-    pipeline(mlp(6, 6, 3), "flush", [1, 1]).evaluate(data(2), observers=[diary])
-    told = Counter(entry[1] for entry in diary.entries[1] if entry[0] == "computed")
-    assert told == {"FORWARD": 2}
-
-
 def test_weights_can_be_seen_after_each_update() -> None:
     seen: list[Tensor] = []
 
