@@ -67,12 +67,16 @@ CONTRADICTION = "the paper contradicts itself"
 
 @checked_dataclass(frozen=True)
 class Cause:
-    """What may make our value miss: our ``value``, of a ``label``, with that one thing changed."""
+    """What may make our value miss: our ``value``, of its ``label``, with that one thing changed.
 
-    name: str  # the same for all claims that share the cause, say "the fitted bandwidth"
+    Claims that share a cause give it the same ``name``, say "the fitted bandwidth"; ``changed`` is
+    what was done instead, say "the printed one".
+    """
+
+    name: str
     value: Any
     label: str
-    changed: str = ""  # what was done instead, say "the printed one"
+    changed: str = ""
 
 
 class Record(BaseModel, frozen=True):
