@@ -1,18 +1,24 @@
-"""Which task runs when where nobody shares a link: links cost nothing, or workers share one host.
+"""Which task runs when, where no two messages meet on a link: every task as soon as it can.
 
-Then the clock of all replays gives what :mod:`pipekit.simulation.events` gives, sooner.
+Then a message takes as long as its connection says, and the clock of all replays gives what
+:mod:`pipekit.simulation.events` gives, sooner: connections are workers with messages to carry.
+Whether messages have met is seen afterwards, from when each was under way.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+import pandas as pd
 
+from pipekit.clusters import Cluster
+from pipekit.clusters.traffic import Path, Paths
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Need, Walk
 from pipekit.schedules.ops import PLACES
 from pipekit.simulation.costs import StageCosts, sums_between_workers
-from pipekit.simulation.loads import Activities, Loads, Times
+from pipekit.simulation.loads import Activities, Loads, Numbers, Seconds, Times
 from pipekit.units import MOST
 
 
@@ -20,12 +26,12 @@ from pipekit.units import MOST
 class Host:
     """What workers of one host take beside their profiled passes, in seconds measured there.
 
-    A worker itself lays what it sends where the other one finds it, or copies it from there, and
-    computes nothing meanwhile.
+    Threads and processes have no links between them: a worker itself lays what it sends where the
+    other one finds it, or copies it from there, and computes nothing meanwhile.
 
     Attributes:
-        pass_s: of each pass more than in a loop of one thread: caches are colder, since the worker
-            has waited, run the engine's own code, and perhaps come to another core.
+        pass_s: of each pass more than in a loop of one thread: it finds caches colder, since the
+            worker has waited, run the engine's own code, and perhaps come to another core.
         task_s: of the engine, around each task.
         batch_s: to read a batch, on the first stage and on the last.
         send_s: to hand a message to another worker,
@@ -57,25 +63,43 @@ class Host:
                 )
 
 
-def run(schedule: Schedule, costs: Sequence[StageCosts], load: Loads) -> Times:
-    """Return when everything happens where links cost nothing."""
+def run(
+    schedule: Schedule, costs: Sequence[StageCosts], load: Loads, cluster: Cluster | None = None
+) -> Times | None:
+    """Return when everything happens, or None if messages meet on a link and share it."""
     activities = Activities(schedule, costs, load)
-    senders = activities.messages.sender
-    for sender, receiver in zip(
-        senders.tolist(), activities.messages.receiver.tolist(), strict=True
-    ):
-        activities.needs[receiver] += ((sender, 0.0),)
-    clock = Walk(activities.lists, activities.seconds, activities.needs).run()
-    left = np.array(clock.ends)[senders]
-    return activities.times(clock.starts, clock.ends, activities.transfers(left, left, left))
+    messages = activities.messages
+    senders, receivers = messages.sender.tolist(), messages.receiver.tolist()
+    if cluster is None:
+        for sender, receiver in zip(senders, receivers, strict=True):
+            activities.needs[receiver] += ((sender, 0.0),)
+        clock = Walk(activities.lists, activities.seconds, activities.needs).run()
+        left = came = np.array(clock.ends)[messages.sender]
+        return activities.times(clock.starts, clock.ends, activities.transfers(left, came, left))
+    # Messages from one worker to another are on one connection, and follow one another there.
+    paths, line = _connections(cluster, messages.source, messages.destination)
+    rates = [(path.flow, path.alone, path.latency_s) for path in paths]
+    flow, alone, latency = np.array(rates, dtype=float).reshape(-1, 3).T[:, line]
+    here = activities.add(flow * messages.size / alone, [((sender, 0.0),) for sender in senders])
+    for message, receiver, late in zip(here, receivers, latency.tolist(), strict=True):
+        activities.needs[receiver] += ((message, late),)
+    numbers = np.arange(here.start, here.stop)
+    lines = [numbers[line == each].tolist() for each in range(len(paths))]
+    clock = Walk([*activities.lists, *lines], activities.seconds, activities.needs).run()
+    left, came = (np.array(each)[numbers] for each in (clock.starts, clock.ends))
+    if _meet(paths, line, left, came):
+        return None
+    leaves = np.array(clock.ends)[messages.sender]
+    return activities.times(clock.starts, clock.ends, activities.transfers(left, came, leaves))
 
 
 def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, host: Host) -> Times:
     """Return when everything happens where all workers share one host and carry their messages."""
     if sums_between_workers(costs):
         raise ValueError(
-            "the cost of sums of gradients between workers on one host has not been measured: "
-            "leave host out, or simulate without replicas and ties"
+            "the cost of sums of gradients between workers on one host has not been "
+            "measured: leave "
+            "host out, or simulate without replicas and ties"
         )
     graph = schedule.dependencies
     task = graph.columns
@@ -106,3 +130,36 @@ def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, ho
     when = slice(handing.start, handing.stop)
     left, came = np.array(clock.starts[when]), np.array(clock.ends[when])
     return activities.times(clock.starts, clock.ends, activities.transfers(left, came, left))
+
+
+def share_links(transfers: pd.DataFrame, cluster: Cluster) -> bool:
+    """Return whether messages of a trace shared a link of the cluster."""
+    ends = (transfers[name].to_numpy(np.int64) for name in ("source", "destination"))
+    times = (transfers[name].to_numpy(np.float64) for name in ("start_s", "end_s"))
+    return _meet(*_connections(cluster, *ends), *times)
+
+
+def _connections(
+    cluster: Cluster, source: Numbers, destination: Numbers
+) -> tuple[list[Path], Numbers]:
+    """Return the path of each connection, and which connection each message is on."""
+    workers = 1 + int(destination.max(initial=0))
+    ends_of, line = np.unique(source * workers + destination, return_inverse=True)
+    known = Paths(cluster)
+    return [known.message(*divmod(int(ends), workers)) for ends in ends_of], line
+
+
+def _meet(paths: Sequence[Path], line: Numbers, left: Seconds, came: Seconds) -> bool:
+    """Return whether messages of two connections were on one port at once."""
+    users = defaultdict(list)
+    for number, path in enumerate(paths):
+        for port, _ in path.ports:
+            users[port].append(number)
+    for lines in users.values():
+        here = np.flatnonzero(np.isin(line, lines) & (came > left))
+        here = here[np.argsort(left[here])]
+        before, after = here[:-1], here[1:]
+        # One that sets out as another ends may be followed before that does, and counts as well.
+        if np.any((line[before] != line[after]) & (left[after] <= came[before])):
+            return True
+    return False

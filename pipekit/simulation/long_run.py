@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from pipekit.clusters import Cluster
-from pipekit.clusters.traffic import Paths
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.schedule import beginning, periods_under_way, starts
+from pipekit.simulation.alone import share_links
 from pipekit.simulation.costs import Costs, stage_costs, sums_between_workers
 from pipekit.simulation.loads import Seconds
 from pipekit.simulation.simulate import simulate
@@ -94,7 +94,8 @@ def long_run(
         if periods + 4 * reach > batches // each:
             break
         trace = run(beginning(schedule, periods + reach))
-        if cluster is not None and _share_links(trace, cluster):
+        assert trace.transfers is not None
+        if cluster is not None and share_links(trace.transfers, cluster):
             break
         length, seconds = _cycle(schedule, trace, periods, reach)
         step = length * each
@@ -123,18 +124,6 @@ def _of(
 
 def _busy(trace: Trace) -> float:
     return float((trace.frame["end_s"] - trace.frame["start_s"]).sum())
-
-
-def _share_links(trace: Trace, cluster: Cluster) -> bool:
-    """Return whether any message took longer than it would alone."""
-    assert trace.transfers is not None
-    paths, slack = Paths(cluster), _CLOSE * trace.makespan_s
-    for (source, destination), rows in trace.transfers.groupby(["source", "destination"]):
-        path = paths.message(int(source), int(destination))
-        alone = path.flow * rows["bytes"] / path.alone
-        if (rows["end_s"] - rows["start_s"] > alone + slack).any():
-            return True
-    return False
 
 
 def _cycle(schedule: Schedule, trace: Trace, periods: int, reach: int) -> tuple[int, float]:

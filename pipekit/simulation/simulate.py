@@ -84,15 +84,16 @@ def simulate(
     load = loads(schedule, costs, given, cluster)
     overlap = overlap if schedule.overlaps else None
     waits = validation_waits(schedule, validate == "later") if validate else {}
+    times = None
     if host is not None:
         if cluster is not None or overlap is not None or waits:
             raise ValueError(
                 "host holds the costs of one host: leave cluster, overlap and validate out"
             )
         times = alone.run_on_host(schedule, costs, load, host)
-    elif cluster is None and overlap is None and not waits and not sums_between_workers(costs):
-        times = alone.run(schedule, costs, load)
-    else:
+    elif overlap is None and not waits and not sums_between_workers(costs):
+        times = alone.run(schedule, costs, load, cluster)
+    if times is None:
         times = events.run(schedule, costs, load, cluster, overlap, waits)
     return Trace(
         _events(schedule, costs, load, times),

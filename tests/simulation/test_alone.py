@@ -1,14 +1,18 @@
-"""Where links cost nothing, the clock gives what the events give; and workers of one host."""
+"""Where no messages meet, the longest path gives what the events give; and workers of one host."""
 
+import math
+from itertools import combinations
 from typing import get_args
 
+import pandas as pd
 import pytest
-from hypothesis import given, reject
+from hypothesis import event, given, reject
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from pandas.testing import assert_frame_equal
 
 from pipekit import schedules, simulate
+from pipekit.clusters import Cluster, Device, Level
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.schedules import OPS, Schedule
@@ -61,13 +65,32 @@ def test_it_is_what_the_events_give_to_the_bit(schedule: Schedule, data: st.Data
     recompute = data.draw(st.sampled_from(get_args(Recompute)))
     plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
     costs = stage_costs(schedule, profile, plan)
+    links = data.draw(st.none() | st.sampled_from([0.5, 2.0, 50.0, math.inf]))
+    latency = data.draw(st.sampled_from([0.0, 0.25]))
+    level = Level("link", len(schedule.workers), links or 1.0, latency_s=latency)
+    device = Device("any", math.inf, {}, math.inf)
+    cluster = None if links is None else Cluster("c", device, (level,))
     load = loads(schedule, costs, data.draw(slowed(profile)))
-    followed = events.run(schedule, costs, load, None)
-    fast = alone.run(schedule, costs, load)
-    for ours, theirs in zip(fast[:3], followed[:3], strict=True):
-        assert_array_equal(ours, theirs)
-    in_order = [times.transfers.sort_values(TRANSFERS) for times in (fast, followed)]
-    assert_frame_equal(*(frame.reset_index(drop=True) for frame in in_order), check_dtype=False)
+    followed = events.run(schedule, costs, load, cluster)
+    fast = alone.run(schedule, costs, load, cluster)
+    event("messages meet" if fast is None else "none meet")
+    assert (fast is None) == (cluster is not None and meet(followed.transfers))
+    if fast is not None:
+        for ours, theirs in zip(fast[:3], followed[:3], strict=True):
+            assert_array_equal(ours, theirs)
+        in_order = [times.transfers.sort_values(TRANSFERS) for times in (fast, followed)]
+        assert_frame_equal(*(frame.reset_index(drop=True) for frame in in_order), check_dtype=False)
+
+
+def meet(transfers: pd.DataFrame) -> bool:
+    """Return whether messages of two connections are at once on a worker's way out, or in."""
+    sent = transfers[transfers["end_s"] > transfers["start_s"]].itertuples()
+    return any(
+        (one.source == other.source) != (one.destination == other.destination)
+        and one.start_s <= other.end_s
+        and other.start_s <= one.end_s
+        for one, other in combinations(sent, 2)
+    )
 
 
 some_seconds = st.floats(0.125, 9, allow_subnormal=False)
@@ -93,6 +116,7 @@ def test_a_host_that_takes_nothing_changes_nothing(
     load = loads(schedule, costs, Costs(Profile(layers)))
     found = alone.run_on_host(schedule, costs, load, Host())
     judge = alone.run(schedule, costs, load)
+    assert judge is not None
     for ours, theirs in zip(found[:3], judge[:3], strict=True):
         assert ours == pytest.approx(theirs, nan_ok=True)
     assert len(found.transfers) == len(judge.transfers)

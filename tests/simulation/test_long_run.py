@@ -99,7 +99,7 @@ def test_times_that_never_repeat_are_simulated_and_the_result_says_so() -> None:
     slow = Costs(Profile.uniform(2), microbatches={7: 3})
     assert long_run(schedules.flush(2, 2), slow, batches=BATCHES).periods is None
     links = Cluster("c", Device("any", math.inf, {}, math.inf), (Level("link", 4, 1.0),))
-    sent = Profile.uniform(4, output_bytes=2)
+    sent = Profile.uniform(4, output_bytes=1)
     assert long_run(schedules.pipedream(4), sent, None, links, batches=BATCHES).periods is None
 
 
