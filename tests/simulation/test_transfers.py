@@ -6,6 +6,7 @@ from itertools import groupby
 import pandas as pd
 import pytest
 from hypothesis import given, reject
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from pipekit.clusters import flat
@@ -40,17 +41,19 @@ def bytes_of(trace: Trace, worker: int, part: str) -> dict[float, float]:
 
 
 @pytest.mark.hypothesis
-@given(tables())
-def test_both_loops_give_the_same_times(schedule: Schedule) -> None:
+@given(tables(), st.sampled_from([None, 20.0, 200.0]))
+def test_both_loops_give_the_same_times(schedule: Schedule, links: float | None) -> None:
     if refusal(lambda: check(schedule)):
         reject()
     costs = stage_costs(schedule, PROFILE, None)
     given_ = Costs(PROFILE, host_bytes_per_s=30.0, shards=Shards(4, 10.0), ops={COPY: 1.5})
-    load = loads(schedule, costs, given_)
-    fast = alone.run(schedule, costs, load)
-    followed = events.run(schedule, costs, load, None)
-    assert_array_equal(fast.starts, followed.starts)
-    assert_array_equal(fast.ends, followed.ends)
+    cluster = flat(2, links) if links else None
+    load = loads(schedule, costs, given_, cluster)
+    fast = alone.run(schedule, costs, load, cluster)
+    followed = events.run(schedule, costs, load, cluster)
+    if fast is not None:
+        assert_array_equal(fast.starts, followed.starts)
+        assert_array_equal(fast.ends, followed.ends)
 
 
 def test_what_is_offloaded_to_the_host_is_not_on_the_worker() -> None:
