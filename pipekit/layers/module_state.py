@@ -31,7 +31,8 @@ def buffers_replaced(
 
 def buffers_untouched(module: nn.Module) -> AbstractContextManager[None]:
     """Let ``module`` write copies of its buffers: batch norm must not count a microbatch twice."""
-    places = [(each._buffers, name) for each in module.modules() for name in each._buffers]
+    # By items: a compiled script's buffers are not iterable by name.
+    places = [(each._buffers, n) for each in module.modules() for n, _ in each._buffers.items()]
     copies: dict[int, Tensor] = {}  # modules may share a buffer
     for owned, name in places:
         if (tensor := owned[name]) is not None and id(tensor) not in copies:

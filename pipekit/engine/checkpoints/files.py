@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -146,13 +146,17 @@ def parts_of(home: Path) -> list[PartFile]:
 
 def is_complete(home: Path) -> bool:
     """Return whether all parts of a checkpoint are there."""
-    parts = parts_of(home)
-    return bool(parts) and len(parts) == parts[0].parts
+    return _are_all(parts_of(home))
 
 
 def is_finite(home: Path) -> bool:
-    """Return whether all weights of a checkpoint, and its last loss, are finite."""
-    return all(part.finite for part in parts_of(home))
+    """Return whether a checkpoint is complete, and its weights and last loss are finite."""
+    parts = parts_of(home)  # once: another worker may be deleting them, the others first
+    return _are_all(parts) and all(part.finite for part in parts)
+
+
+def _are_all(parts: Sequence[PartFile]) -> bool:
+    return bool(parts) and len(parts) == parts[0].parts
 
 
 def load(part: PartFile) -> Content:

@@ -8,6 +8,7 @@ import torch
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.checkpoints.files import (
     is_complete,
+    is_finite,
     load,
     newest,
     parts_of,
@@ -97,6 +98,16 @@ def test_what_an_attempt_had_to_go_back_from_does_not_count_among_the_last_two(
         f"batch-00000030-{A}",
         f"batch-00000032-{B}",
     ]
+
+
+def test_what_another_worker_is_deleting_is_not_the_last_finite_checkpoint(tmp_path: Path) -> None:
+    home = save(tmp_path, 10, 0)
+    write(config(tmp_path, A, 2), 10, {"stage": 1, "worker": 1}, finite=False)
+    assert is_complete(home)
+    assert not is_finite(home)
+    for part in parts_of(home)[::-1]:
+        part.path.unlink()
+        assert not is_finite(home)
 
 
 class Odd:
