@@ -1,7 +1,7 @@
 """What each method of the sweep takes on the papers' machines (simulated), and the sweep's figures.
 
 All make an update of equally many samples, which only methods with microbatches cut.  Data
-parallelism is no pipeline and has no seconds here.
+parallelism is not a pipeline and has no seconds here.
 """
 
 from collections.abc import Mapping, Sequence

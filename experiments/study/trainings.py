@@ -67,7 +67,7 @@ class Trainings(Generic[S]):
     def run(self, settings: Sequence[S]) -> pd.DataFrame:
         """Return a row for each training and point: the settings' fields, and the point's numbers.
 
-        A field that is no number and no text is shown as its text.
+        A field that is neither number nor text is shown as its text.
         """
         frames = [
             pd.DataFrame(course.points).astype(float).assign(**_columns(each))

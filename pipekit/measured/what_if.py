@@ -84,7 +84,7 @@ class WhatIf:
 
     @cached_property
     def between_steps(self) -> Times:
-        """[operations], the recorded launch delays that are no part of the pipeline.
+        """[operations], the recorded launch delays that are not part of the pipeline.
 
         That is before a worker's first pass of a step, and before all that is no pass or message:
         of these the least of all workers, since the others wait for the slowest of them.

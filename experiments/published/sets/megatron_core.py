@@ -81,7 +81,7 @@ class MegatronRow(Row):
         return float(flops / self.gpus / machine(self.device).peak(self.dtype))
 
     def training(self, constants: Constants, **rest: Any) -> TrainingSetup:
-        """Return the training; a batch that is no whole number of microbatches is filled up.
+        """Return the training; a batch that is not a whole number of microbatches is filled up.
 
         ``rest`` are further fields of its layout.
         """

@@ -104,7 +104,7 @@ def with_masks(batch: Any, padded: bool) -> Any:
 def copied(batch: Any, tracked: list[Tensor] | None = None) -> Any:
     """Return a copy of the batch, as a data loader gives it.
 
-    With ``tracked``, floating-point tensors track gradients.  They are no leaves, so that a model
+    With ``tracked``, floating-point tensors track gradients.  They are not leaves, so that a model
     may edit them in place; the list gets the leaf of each.
     """
 
