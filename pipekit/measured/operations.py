@@ -124,7 +124,8 @@ def operations(trace: Trace) -> Operations:
     table = _table(trace)
     if not among(table["kind"], MESSAGES).any():
         table = with_messages(table)
-    table["kind"] = pd.Categorical(table["kind"], categories=list(table["kind"].unique()))
+    kind = table["kind"].astype("category").cat
+    table["kind"] = kind.set_categories(list(table["kind"].unique()))
     place, moves = Places(table), table["moves"].to_numpy(bool)
     start, end = table["start_s"].to_numpy(), table["end_s"].to_numpy()
     before = np.stack([before_in_stream(table), _data(place, len(table)), *_sums(table)], axis=1)

@@ -1,6 +1,7 @@
 """What is said of a trace: as text, as JSON, as a page, and beside another trace."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,11 @@ def test_the_record_has_what_was_found(tmp_path: Path) -> None:
     assert record["slowdown"] == pytest.approx(
         pk.explain(SLOW).slowdowns["t_ori_s"] / record["ideal_s"], rel=0.01
     )
+
+
+def test_kinds_whose_rows_were_all_left_out_change_nothing() -> None:
+    kinds = SLOW.frame["op"].astype("category").cat.add_categories("LEFT_OUT")
+    assert str(pk.explain(replace(SLOW, frame=SLOW.frame.assign(op=kinds)))) == str(pk.explain(SLOW))
 
 
 def test_chosen_steps_alone_are_used(tmp_path: Path) -> None:
