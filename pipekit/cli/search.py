@@ -1,16 +1,13 @@
 """``pipekit search``: the shortest schedule found for a profile's costs, links and memory."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pipekit.cli.common import options
 from pipekit.cli.common.options import File
 from pipekit.units import listed
-
-if TYPE_CHECKING:
-    pass
 
 
 def search(
@@ -64,7 +61,7 @@ def search(
         used,
         links,
         memory or (links.device.memory_bytes if links else None),
-        microbatches=microbatches or (used.microbatches if used.microbatches > 1 else 8),
+        microbatches=options.chosen_microbatches(microbatches, used),
         workers=workers,
         placement=homes,
         seconds=seconds,

@@ -63,7 +63,7 @@ def simulate(
     options.require_suffix(output, (".svg", ".html", ".perfetto.json"))
     costs = Profile.load(profile)
     used = options.chosen_plan(costs, plan, stages)
-    count = microbatches or (used.microbatches if used.microbatches > 1 else 8)
+    count = options.chosen_microbatches(microbatches, used)
     replicas = used.replicas
     schedule = chosen_schedule(method, replicas, count, batches, None)
     if plan is None:  # for as many stages as a file has

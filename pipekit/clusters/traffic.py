@@ -164,6 +164,10 @@ class Flow:
         return True
 
 
+def _ignore(flow: Flow) -> None:
+    pass
+
+
 class Traffic:
     """The links of a cluster in use, followed in the order of time.
 
@@ -186,7 +190,7 @@ class Traffic:
         destination: int,
         size: float,
         now: float,
-        then: Callable[[Flow], object] = lambda flow: None,
+        then: Callable[[Flow], object] = _ignore,
     ) -> Flow:
         """Begin a message of ``size`` bytes, once those before it between the two are through.
 
@@ -204,7 +208,7 @@ class Traffic:
         workers: Sequence[int],
         size: float,
         now: float,
-        then: Callable[[Flow], object] = lambda flow: None,
+        then: Callable[[Flow], object] = _ignore,
     ) -> Flow:
         """Begin a sum over two workers or more, as :meth:`send`; one of 0 bytes is over at once."""
         path = self._paths.all_reduce(workers)

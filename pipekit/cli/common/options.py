@@ -117,6 +117,11 @@ def chosen_plan(costs: "Profile", plan: Path | None, stages: int) -> "Plan":
     return pipekit.plan(costs, flat(stages, math.inf), "balance")
 
 
+def chosen_microbatches(asked: int | None, plan: "Plan") -> int:
+    """Return the number in a batch: as asked, the plan's if it cuts batches, or 8."""
+    return asked or (plan.microbatches if plan.microbatches > 1 else 8)
+
+
 def print_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[str]],

@@ -79,10 +79,14 @@ def figures(view: View) -> Iterator[tuple[str, Plot]]:
         events = [each.trace.frame.assign(shown=each.name) for each in view.timelines]
         yield "timelines", Plot(figure, pd.concat(events))
     if held := [timeline for timeline in view.timelines if timeline.memory]:
-        first, second = held[0], dict[str, Any]()
-        if len(held) > 1:
-            second = {"other": held[1].held, "other_name": held[1].name}
-        figure = plots.memory(first.held, title=first.name, capacity=first.capacity, **second)
+        first, other = held[0], held[1] if len(held) > 1 else None
+        figure = plots.memory(
+            first.held,
+            title=first.name,
+            capacity=first.capacity,
+            other=other.held if other else None,
+            other_name=other.name if other else None,
+        )
         numbers = [timeline.held.frame.assign(shown=timeline.name) for timeline in held]
         yield "memory", Plot(figure, pd.concat(numbers))
     yield from view.plots.items()

@@ -88,9 +88,9 @@ def is_it(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        begin = file.read(_BEGINNING).decode(errors="replace")
-    timers = "across ranks (ms):" in begin or "time (ms) |" in begin
-    return timers and _ELAPSED.search(begin) is not None
+        begin = file.read(_BEGINNING)
+    timers = b"across ranks (ms):" in begin or b"time (ms) |" in begin  # seldom: decoded only then
+    return timers and _ELAPSED.search(begin.decode(errors="replace")) is not None
 
 
 def read(path: Path) -> TimerLog:
