@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pipekit.devices import CPU
+
 Batch = tuple[Tensor, Tensor]  # (input, target), rows first in both
 
 
@@ -59,7 +61,7 @@ class Dataset:
         """
         rows = len(self.train_inputs)
         check_rows("batch_rows", batch_rows, rows, f"{self.name}'s training rows")
-        order = torch.randperm(rows, generator=_generator(f"{seed}/{epoch}"))
+        order = torch.randperm(rows, generator=_generator(f"{seed}/{epoch}"), device=CPU)
         order = order[: rows - rows % batch_rows]
         batches = [(self.train_inputs[o], self.train_targets[o]) for o in order.split(batch_rows)]
         if self.alteration is None:

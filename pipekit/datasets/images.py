@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pipekit.datasets.dataset import Alteration, Batch, Dataset, check_rows
+from pipekit.devices import CPU
 
 CIFAR = "cifar-10-batches-py"
 TEST_SHARE = 0.2  # of a folder that has no test images of its own
@@ -100,7 +101,7 @@ def image_folder(path: Path | str, pixels: int = 32, most: int = 50_000) -> Data
             f"(unpack cifar-10-python.tar.gz there), or train and val with a folder a class, or a "
             f"folder a class"
         ) from error
-    orders = [torch.randperm(len(part), generator=generator) for part in parts]
+    orders = [torch.randperm(len(part), generator=generator, device=CPU) for part in parts]
     if len(parts) == 1:
         tests = round(TEST_SHARE * len(orders[0]))
         orders, parts = [orders[0][tests:], orders[0][:tests]], parts * 2
@@ -125,9 +126,9 @@ def _shifted(most: int, batch: Batch, generator: torch.Generator) -> Batch:
     images, classes = batch
     rows, _, _, pixels = images.shape
     padded = F.pad(images, [most] * 4)
-    offsets = torch.randint(2 * most + 1, (2, rows, 1), generator=generator)
-    y, x = offsets + torch.arange(pixels)  # [B, p] each
-    row = torch.arange(rows)
+    offsets = torch.randint(2 * most + 1, (2, rows, 1), generator=generator, device=CPU)
+    y, x = offsets + torch.arange(pixels, device=CPU)  # [B, p] each
+    row = torch.arange(rows, device=CPU)
     moved = padded[row[:, None, None], :, y[:, :, None], x[:, None, :]]  # [B, p, p, c]
     return moved.movedim(3, 1).clone(memory_format=torch.contiguous_format), classes
 
@@ -145,7 +146,7 @@ def _split(
 ) -> Dataset:
     check_rows("rows", rows, len(inputs), f"images of {name}")
     check_rows("test_rows", test_rows, rows - 1, "rows, one kept for training")
-    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0), device=CPU)
     test, train = order[:test_rows], order[test_rows:rows]
     return Dataset(name, source, inputs[train], targets[train], inputs[test], targets[test])
 
@@ -158,8 +159,8 @@ def _scaled(images: Tensor, pixels: int) -> Tensor:
 def _loaded(images: Any, chosen: list[int], pixels: int) -> Batch:
     pairs = [images[index] for index in chosen]
     inputs = [_squared(image, pixels) for image, _ in pairs]
-    classes = torch.tensor([target for _, target in pairs], dtype=torch.long)
-    return torch.stack(inputs) if inputs else torch.empty(0, 3, pixels, pixels), classes
+    classes = torch.tensor([target for _, target in pairs], dtype=torch.long, device=CPU)
+    return torch.stack(inputs) if inputs else torch.empty(0, 3, pixels, pixels, device=CPU), classes
 
 
 def _squared(image: Any, pixels: int) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pipekit.datasets.dataset import Alteration, Batch, Dataset, check_rows
+from pipekit.devices import CPU
 from pipekit.units import bytes_text
 
 BYTES = 256  # the vocabulary of a text
@@ -129,12 +130,12 @@ def _text(package: Distribution) -> bytes:
 def _windows(text: bytes, length: int, step: int) -> Tensor:
     """Return uint8 ``[N, length]``: windows of a text, without copying it, ``step`` bytes apart."""
     if len(text) < length:
-        return torch.empty(0, length, dtype=torch.uint8)
+        return torch.empty(0, length, dtype=torch.uint8, device=CPU)
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).unfold(0, length, step)
 
 
 def _draw(rows: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    return rows[torch.randperm(len(rows), generator=generator)[:number]].long()
+    return rows[torch.randperm(len(rows), generator=generator, device=CPU)[:number]].long()
 
 
 def _language(
@@ -187,12 +188,12 @@ def masked(text: Dataset, share: float = 0.15) -> Dataset:
 def _masked(guessed: int, batch: Batch, generator: torch.Generator) -> Batch:
     """Return tokens ``[B, T]`` with some of them hidden, and what to guess there ``[B, T]``."""
     tokens, _ = batch
-    order = torch.rand(tokens.shape, generator=generator).argsort(dim=1)
+    order = torch.rand(tokens.shape, generator=generator, device=CPU).argsort(dim=1)
     places = order[:, :guessed]  # [B, guessed]
     truth = tokens.gather(1, places)
-    what = torch.rand(places.shape, generator=generator)
+    what = torch.rand(places.shape, generator=generator, device=CPU)
     shown = torch.where(what < _MASKED, MASK, truth)
-    wrong = torch.randint(BYTES, places.shape, generator=generator)
+    wrong = torch.randint(BYTES, places.shape, generator=generator, device=CPU)
     shown = torch.where(what >= 1 - _RANDOM, wrong, shown)
     targets = torch.full_like(tokens, IGNORED).scatter(1, places, truth)
     return tokens.scatter(1, places, shown), targets

@@ -33,6 +33,7 @@ from pipekit.devices.which import device_count as device_count
 from pipekit.devices.which import memory_bytes as memory_bytes
 from pipekit.devices.which import name_of as name_of
 from pipekit.devices.which import process_group as process_group
+from pipekit.devices.which import require_one_each as require_one_each
 from pipekit.devices.which import resolve as resolve
 from pipekit.devices.which import resolve_for_workers as resolve_for_workers
 from pipekit.devices.which import set_device as set_device

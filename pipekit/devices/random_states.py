@@ -1,6 +1,7 @@
 """The random numbers that operators on a device draw when they are given no generator."""
 
 from contextlib import AbstractContextManager
+from inspect import unwrap
 from typing import Protocol
 
 import torch
@@ -30,17 +31,21 @@ def new_generators(device: torch.device) -> list[torch.Generator]:
 
 
 class _AcceleratorRandomState:
-    """That of an accelerator's default generator, for which PyTorch has no name that all share."""
+    """That of an accelerator's default generator, for which PyTorch has no name that all share.
+
+    A thread may have states of its own in its place (layers/random_operators.py wraps the module's
+    functions): the generator's are meant.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._module = device, torch.get_device_module(device)
 
     def get_state(self) -> Tensor:
-        state: Tensor = self._module.get_rng_state(self._device)
+        state: Tensor = unwrap(self._module.get_rng_state)(self._device)
         return state
 
     def set_state(self, state: Tensor) -> None:
-        self._module.set_rng_state(state, self._device)
+        unwrap(self._module.set_rng_state)(state, self._device)
 
 
 def random_states_put_back(device: torch.device) -> AbstractContextManager[None]:

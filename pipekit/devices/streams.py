@@ -56,8 +56,8 @@ def record_events(tensors: Iterable[Tensor]) -> list[torch.Event]:
 
 
 def wait_event(device: torch.device, event: Event) -> None:
-    """Let this thread's later work on a device wait for an event; this thread goes on."""
-    if event is not None:
+    """Let this thread's later work on an accelerator wait for an event; this thread goes on."""
+    if event is not None and is_accelerator(device):
         current_stream(device).wait_event(event)
 
 

@@ -97,6 +97,18 @@ def set_device(device: torch.device) -> None:
         torch.accelerator.set_device_index(device)
 
 
+def require_one_each(devices: Sequence[torch.device]) -> None:
+    """Raise ValueError if two processes of this machine are to share a GPU, as NCCL refuses to."""
+    for number, device in enumerate(devices):
+        first = devices.index(device)
+        if device.type == "cuda" and first < number:
+            raise ValueError(
+                f"workers {first} and {number} would share {device}, and NCCL gives no two "
+                f"processes the same GPU: use transport='threads', whose workers may share one, or "
+                f"devices=['cpu'] * {len(devices)}"
+            )
+
+
 def process_group(device: torch.device) -> dict[str, Any]:
     """Return what ``torch.distributed.init_process_group`` is to be given by a process on a device.
 

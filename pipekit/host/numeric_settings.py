@@ -27,6 +27,7 @@ def _deterministic() -> tuple[bool, bool]:
 
 _SETTINGS: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_default_device, torch.set_default_device),
     (_deterministic, lambda v: torch.use_deterministic_algorithms(v[0], warn_only=v[1])),
     # First as a whole, then what somebody has set of it: torch refuses to read a mixture as one.
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
@@ -65,8 +66,8 @@ _SETTINGS: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
 
 
 def numeric_settings() -> tuple[Any, ...]:
-    """Return the switches of this process: default type, precisions, determinism, kernels of
-    attention; its environment; and the states of its random generators that all threads share.
+    """Return the switches of this process: default type and device, precisions, determinism,
+    kernels of attention; its environment; and the states of random generators that threads share.
 
     None stands for one that is unknown.
     """

@@ -4,7 +4,7 @@ PyTorch's CPU operators draw from one generator a process, which the threads of 
 take turns at in no fixed order.  :func:`catch_draws` hands each of these operators to a function
 before it runs.  It is a dispatch key that does so, switched on in this thread alone, as PyTorch's
 ``vmap`` catches them by another key.  All other operators pass it by.  Layers that ask PyTorch for
-its generator's state, or set it, as ``torch.utils.checkpoint`` does, mean that of their thread.
+its generators' states, or set them, as ``torch.utils.checkpoint`` does, mean those of their thread.
 
 The key is private, ``TESTING_ONLY_GenericMode``: the one that a thread can switch on and for which
 PyTorch has no kernels.  It costs a stage of two small linear layers and two ReLUs 2 to 3 us on one
@@ -23,14 +23,14 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, Protocol
+from functools import cache, partial, wraps
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.library import Library, fallthrough_kernel
 
-from pipekit.devices import CPU, random_states
+from pipekit.devices import CPU, RandomState, accelerators, random_states
 
 RNG_LOCK = threading.RLock()
 """Held by a thread that draws from the default generators, or borrows them."""
@@ -88,14 +88,11 @@ Run = Callable[[RandomOperator, Sequence[Any], dict[str, Any]], Any]
 """Calls an operator that may draw, given its arguments, or refuses to."""
 
 
-class HostState(Protocol):
-    """What a thread has in place of PyTorch's default generator of the host."""
+class OwnStates(Protocol):
+    """What a thread has in place of PyTorch's default generators."""
 
-    def get_state(self) -> Tensor:
-        """Return the state, to be set again."""
-
-    def set_state(self, state: Tensor) -> object:
-        """Draw from here on as from a state that was got."""
+    def states(self) -> Sequence[RandomState]:
+        """Return the host's, and that of the accelerator that the thread computes on, if any."""
 
     def manual_seed(self, seed: int) -> object:
         """Draw from here on as if just seeded."""
@@ -104,25 +101,26 @@ class HostState(Protocol):
 class catch_draws:  # read as a function: ``with catch_draws(run):``
     """Hand this thread's operators that may draw to ``run``; an inner context replaces an outer.
 
-    ``torch.get_rng_state``, ``set_rng_state`` and ``manual_seed`` are those of ``host`` meanwhile.
+    ``get_rng_state``, ``set_rng_state`` and ``manual_seed`` of torch and of the accelerator are
+    those of ``own`` meanwhile, if it is given.
     PyTorch's own threads that work for this one, those of a backward on an accelerator say, are
     held to :func:`refuse_draws`.
     """
 
     __slots__ = ("_guard", "_inner", "_outer")
 
-    def __init__(self, run: Run, host: HostState = torch.default_generator) -> None:
-        self._inner = run, host
+    def __init__(self, run: Run, own: OwnStates | None = None) -> None:
+        self._inner = run, own
 
     def __enter__(self) -> None:
-        self._outer = _thread.run, _thread.host
+        self._outer = _thread.run, _thread.own
         self._guard = torch._C._IncludeDispatchKeyGuard(_key())
-        _thread.run, _thread.host = self._inner
+        _thread.run, _thread.own = self._inner
         self._guard.__enter__()
 
     def __exit__(self, *error: object) -> None:
         self._guard.__exit__(*error)
-        _thread.run, _thread.host = self._outer
+        _thread.run, _thread.own = self._outer
 
 
 def refuse_draws(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -137,15 +135,15 @@ def refuse_draws(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str
     if any(one.tolist() != other.tolist() for one, other in zip(before, after, strict=True)):
         raise ValueError(
             "a layer draws random numbers in its backward, which cannot be the same as in its "
-            "forward: instead of torch.utils.checkpoint within a layer, use recompute='always'; on "
-            "a CPU its preserve_rng_state=True, the default, also helps"
+            "forward: give torch.utils.checkpoint within a layer preserve_rng_state=True, the "
+            "default, or use recompute='always' instead"
         )
     return result
 
 
 class _DrawingThread(threading.local):
     run: Run = staticmethod(refuse_draws)
-    host: HostState = torch.default_generator
+    own: OwnStates | None = None
 
 
 _thread = _DrawingThread()
@@ -183,7 +181,9 @@ def prepare() -> Any:
     if not _libraries:
         _libraries.append(Library("_", "IMPL"))
         _libraries[0].fallback(fallthrough_kernel, _KEY_NAME)
-        torch.get_rng_state, torch.set_rng_state = _get_rng_state, _set_rng_state
+        _make_states_the_threads(torch, 0)
+        for kind in {device.type for device in accelerators()}:
+            _make_states_the_threads(torch.get_device_module(kind), 1)
         torch.manual_seed = partial(_manual_seed, of_all=torch.manual_seed)
     libraries: dict[str, Library] = {}
     for operator in operators:
@@ -196,18 +196,33 @@ def prepare() -> Any:
     return key
 
 
-def _get_rng_state() -> Tensor:
-    return _thread.host.get_state()
+def _make_states_the_threads(module: Any, place: int) -> None:
+    """Have functions of torch, or of its module for a device, ask the states of their thread."""
+    get, put = module.get_rng_state, module.set_rng_state
 
+    def own() -> Sequence[RandomState]:
+        return () if _thread.own is None else _thread.own.states()[place : place + 1]
 
-def _set_rng_state(new_state: Tensor) -> None:
-    _thread.host.set_state(new_state)
+    @wraps(get)
+    def get_rng_state(*device: Any, **named: Any) -> Tensor:
+        for state in own():
+            return state.get_state()
+        return cast(Tensor, get(*device, **named))
+
+    @wraps(put)
+    def set_rng_state(new_state: Tensor, *device: Any, **named: Any) -> None:
+        for state in own():
+            state.set_state(new_state)
+            return
+        put(new_state, *device, **named)
+
+    module.get_rng_state, module.set_rng_state = get_rng_state, set_rng_state
 
 
 def _manual_seed(seed: Any, of_all: Callable[[Any], torch.Generator]) -> torch.Generator:
-    if _thread.host is torch.default_generator:
+    if _thread.own is None:
         return of_all(seed)
-    _thread.host.manual_seed(int(seed))
+    _thread.own.manual_seed(int(seed))
     return torch.default_generator
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipekit.devices import new_generators, random_states
+from pipekit.devices import CPU, is_accelerator, new_generators, random_states
 from pipekit.layers.random_operators import RNG_LOCK, RandomOperator, catch_draws, refuse_draws
 
 Seed = int | Callable[[], int]
@@ -71,17 +71,12 @@ class Seeded:
 
     manual_seed = seed
 
-    def get_state(self) -> Tensor:
-        return self._drawing()[0].get_state()
-
-    def set_state(self, state: Tensor) -> None:
-        self._drawing()[0].set_state(state)
-
     @cached_property
     def _generators(self) -> Sequence[torch.Generator]:
         return new_generators(self._device)
 
-    def _drawing(self) -> Sequence[torch.Generator]:
+    def states(self) -> Sequence[torch.Generator]:
+        """Return the generators that operators draw from: the host's, and the device's own."""
         self.drew = True
         if self._seed is not None:
             seed = self._seed if isinstance(self._seed, int) else self._seed()
@@ -91,7 +86,7 @@ class Seeded:
         return self._generators
 
     def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        generators = self._drawing()
+        generators = self.states()
         if operator.takes_generator(args, kwargs):
             return operator.call(*args, **kwargs | {"generator": generators[0]})
         with RNG_LOCK:
@@ -110,28 +105,43 @@ class Seeded:
 class _DrawnAgain:
     """A backward's random numbers: those that ``torch.utils.checkpoint`` draws a second time.
 
-    It sets the state that it has found in the forward, and puts back the one before.  All other
+    It sets the states that it has found in the forward, and puts back those before.  All other
     draws are refused.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._seeded, self._is_set = Seeded(0, device), False
+        self._seeded = Seeded(0, device)
+        self._states = [_SetState(self._seeded, n) for n in range(1 + is_accelerator(device))]
 
     def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return (self._seeded.run if self._is_set else refuse_draws)(operator, args, kwargs)
+        needed = self._states[: 1 if operator.takes_generator(args, kwargs) else None]
+        draw = self._seeded.run if all(state.is_set for state in needed) else refuse_draws
+        return draw(operator, args, kwargs)
 
-    def get_state(self) -> Tensor:
-        """Return the state of the host's generator; an empty one if none is set."""
-        return self._seeded.get_state() if self._is_set else torch.empty(0, dtype=torch.uint8)
-
-    def set_state(self, state: Tensor) -> None:
-        self._is_set = len(state) > 0
-        if self._is_set:
-            self._seeded.set_state(state)
+    def states(self) -> Sequence["_SetState"]:
+        return self._states
 
     def manual_seed(self, seed: int) -> None:
-        self._is_set = True
         self._seeded.seed(seed)
+        for state in self._states:
+            state.is_set = True
+
+
+class _SetState:
+    """The state of one of the generators of :class:`Seeded`; empty before any is set."""
+
+    def __init__(self, seeded: Seeded, place: int) -> None:
+        self._seeded, self._place, self.is_set = seeded, place, False
+
+    def get_state(self) -> Tensor:
+        if not self.is_set:
+            return torch.empty(0, dtype=torch.uint8, device=CPU)
+        return self._seeded.states()[self._place].get_state()
+
+    def set_state(self, state: Tensor) -> None:
+        self.is_set = len(state) > 0
+        if self.is_set:
+            self._seeded.states()[self._place].set_state(state)
 
 
 def drawing_again(device: torch.device) -> AbstractContextManager[None]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pipekit.devices import CPU
 from pipekit.layers.edited_tensors import weights_untouched
 from pipekit.layers.module_state import named_buffers, set_mode, state_untouched
 from pipekit.layers.pass_state import rounding
@@ -250,7 +251,8 @@ def _require_names(model: nn.Module, stages: list[RecordedStage]) -> None:
 
 def _cotangents(roots: list[Tensor]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(SEED)
-    return [torch.randn(t.shape, generator=generator, dtype=t.dtype).to(t.device) for t in roots]
+    drawn = partial(torch.randn, generator=generator, device=CPU)
+    return [drawn(t.shape, dtype=t.dtype).to(t.device) for t in roots]
 
 
 def _put_forward(outcome: _Outcome, output: Any, model: nn.Module, parts: _Parts) -> None:

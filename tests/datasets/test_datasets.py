@@ -30,6 +30,16 @@ def test_an_epoch_has_every_row_once_with_its_own_target() -> None:
     assert all(torch.equal(targets, -inputs) for inputs, targets in batches)
 
 
+@pytest.mark.parametrize("made", [digits, mnist])
+def test_rows_are_on_the_cpu_wherever_new_tensors_begin(made: Callable[[], Dataset]) -> None:
+    torch.set_default_device("meta")
+    try:
+        x, y = made().batches(8)[0]
+    finally:
+        torch.set_default_device("cpu")
+    assert x.device == y.device == torch.device("cpu")
+
+
 def test_an_epoch_has_full_batches_only() -> None:
     assert [len(inputs) for inputs, _ in numbered(10).batches(4)] == [4, 4]
     assert [len(inputs) for inputs, _ in numbered(8).batches(4)] == [4, 4]

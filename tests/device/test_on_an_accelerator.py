@@ -3,16 +3,23 @@
 import threading
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import pipekit as pk
-from pipekit import devices
+from pipekit import devices, schedules
 from pipekit.clusters.papers import V100
 from pipekit.devices import Clock, Copier
-from tests.device.kind import SIMULATED
-from tests.engine.examples import data, mixed
+from pipekit.schedules import Schedule
+from tests.device.kind import SIMULATED, on
+from tests.device.test_pipeline import build
+from tests.engine.examples import data, different, mixed, mlp
 from tests.test_devices import require_states_of
 
 
@@ -101,3 +108,62 @@ def test_layers_are_profiled_there() -> None:
     assert [layer.parameter_bytes for layer in found.layers] == [
         layer.parameter_bytes for layer in here.layers
     ]
+
+
+class Dropped(nn.Linear):
+    """Draws within a checkpoint of its own, or without one."""
+
+    def __init__(self, checkpointed: bool) -> None:
+        super().__init__(6, 6)
+        self.checkpointed = checkpointed
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.checkpointed:
+            return self.dropped(x)
+        y: Tensor = checkpoint(self.dropped, x, use_reentrant=False)
+        return y
+
+    def dropped(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(x)).tanh() + 0.1 * torch.randn_like(x)
+
+
+@pytest.mark.parametrize("method", [schedules.gpipe, schedules.zb_h1])
+def test_a_layers_own_checkpoint_draws_again_as_in_its_forward(
+    method: Callable[[int, int], Schedule],
+) -> None:
+    trained = []
+    for checkpointed in True, False:
+        torch.manual_seed(0)
+        model = nn.Sequential(Dropped(checkpointed), Dropped(checkpointed), nn.Linear(6, 3))
+        pipeline = build(model, method(2, 3), on(1, 2), balance=[1, 2])
+        pipeline.train(data(2))
+        trained.append(pipeline.state_dict())
+    assert different(*trained) == []
+
+
+@contextmanager
+def default_device(device: str) -> Iterator[None]:
+    before = torch.get_default_device()
+    torch.set_default_device(device)
+    try:
+        yield
+    finally:
+        torch.set_default_device(before)
+
+
+def test_new_tensors_may_begin_on_the_accelerator(tmp_path: Path) -> None:
+    """Those of the user's program, by torch.set_default_device, and not those of the engine."""
+    found = []
+    for default in "cpu", on(1, 1)[0]:
+        pipeline = build(mlp(6, 6, 3), schedules.two_bw(2, 3), on(1, 2), balance=[1, 1])
+        module = pk.PipelinedModule(mlp(6, 6, 3), [1, 1], chunks=3, devices=on(1, 2))
+        batches = data(3)
+        with default_device(default):
+            pipeline.train(batches, checkpoints=pk.Checkpoints(tmp_path / default, every=1))
+            pipeline.evaluate(batches)
+            output = module(batches[0][0].to(on(1, 1)[0]))
+            nn.functional.mse_loss(output, batches[0][1].to(output.device)).backward()
+        gradients = {name: each.grad.cpu() for name, each in module.named_parameters()}
+        found.append((pipeline.state_dict(), gradients))
+    assert different(found[0][0], found[1][0]) == []
+    assert different(found[0][1], found[1][1]) == []

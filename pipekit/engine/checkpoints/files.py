@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from pipekit.devices import CPU
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.config import CheckpointConfig
 from pipekit.writing import sync
@@ -84,7 +85,7 @@ def try_folder(folder: Path) -> None:
         _named(folder),
         tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file,
     ):
-        _Hashing(file).save({"tried": torch.zeros(1)})
+        _Hashing(file).save({"tried": torch.zeros(1, device=CPU)})
 
 
 def clear(folder: Path) -> None:

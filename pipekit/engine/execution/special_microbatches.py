@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipekit.devices import CPU
 from pipekit.engine.batches import Batch
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, StageRuntime, Target
 from pipekit.engine.feed import Read
@@ -44,7 +45,7 @@ class PassingEmpty:
     def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
         if isinstance(x.main, tuple) and not x.main:
             self._empty.add(step.task.microbatch)
-            return StageIO(torch.zeros(()) if target else (), {})
+            return StageIO(torch.zeros((), device=CPU) if target else (), {})
         return self._stage.forward(step, x, target, recompute)
 
     def recompute(self, step: Step) -> StageIO:

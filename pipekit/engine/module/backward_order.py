@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pipekit.devices import is_accelerator
+from pipekit.devices import CPU, is_accelerator
 from pipekit.trees import differentiable
 
 Place = tuple[int, int]
@@ -80,7 +80,6 @@ class _Arrive(torch.autograd.Function):
         return tuple(tensor.detach() for tensor in inputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         return gradients
 
@@ -90,7 +89,7 @@ class _Enter(torch.autograd.Function):
     def forward(ctx: Any, differentiate: Any, microbatches: int, *inputs: Tensor) -> Any:
         ctx.differentiate = differentiate
         ctx.save_for_backward(*inputs)
-        return tuple(torch.empty(0) for _ in range(microbatches))
+        return tuple(torch.empty(0, device=CPU) for _ in range(microbatches))
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
@@ -122,7 +121,7 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, reached: Any, place: Place, *tokens: Tensor) -> Tensor:
         ctx.reached, ctx.place, ctx.tokens = reached, place, len(tokens)
-        return torch.empty(0)
+        return torch.empty(0, device=CPU)
 
     @staticmethod
     @once_differentiable
@@ -144,4 +143,4 @@ class _Leave(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         ctx.begin(gradients)
-        return None, None, *[torch.empty(0)] * ctx.tokens
+        return None, None, *[torch.empty(0, device=CPU)] * ctx.tokens

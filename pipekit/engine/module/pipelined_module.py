@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.choices import require_choice
-from pipekit.devices import Clock, resolve_for_workers
+from pipekit.devices import CPU, Clock, resolve_for_workers
 from pipekit.engine import arguments
 from pipekit.engine.batches import part_sizes, split
 from pipekit.engine.calls import refusing_fields
@@ -301,7 +301,7 @@ class PipelinedModule(nn.Module):
 
     def _configs_now(self, differentiates_batch: bool, ties: Sequence[Tie]) -> list[PassConfig]:
         """Return the same for one minibatch: with this thread's autocast, a seed, and ties."""
-        seed = cache(lambda: int(torch.randint(2**31, ())))  # drawn if it is needed
+        seed = cache(lambda: int(torch.randint(2**31, (), device=CPU)))  # drawn if it is needed
         return [
             replace(
                 config,

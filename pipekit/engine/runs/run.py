@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from pipekit.devices import CPU
 from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.record import WorkerRecord, as_trace, table
@@ -200,7 +201,10 @@ class Metrics:
     def __call__(self, output: Any, target: Any) -> list[tuple[Tensor, Tensor]]:
         """Return each metric's number, and its count if it is a mean over counted entries."""
         return [
-            (torch.as_tensor(metric(output, target)), torch.tensor(_counted(metric, target)))
+            (
+                torch.as_tensor(metric(output, target)),
+                torch.tensor(_counted(metric, target), device=CPU),
+            )
             for metric in self.metrics.values()
         ]
 

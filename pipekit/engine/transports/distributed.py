@@ -117,7 +117,7 @@ class DistributedTransport:
         if known is form:
             data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)
             # Not waiting: the receiver may be sending a form to us.
-            self._start_sends([torch.tensor([len(data)]), data], destination)
+            self._start_sends([torch.tensor([len(data)], device=CPU), data], destination)
         elif known != form:
             raise ValueError(
                 f"what microbatch {message.microbatch} sends to stage {message.stage} has another "
@@ -194,10 +194,10 @@ class DistributedTransport:
 
 
 def _receive_form(source: int) -> Form:
-    size = torch.zeros(1, dtype=torch.int64)
+    size = torch.zeros(1, dtype=torch.int64, device=CPU)
     with abort_if_broken():
         dist.recv(size, source)
-        data = torch.empty(int(size), dtype=torch.uint8)
+        data = torch.empty(int(size), dtype=torch.uint8, device=CPU)
         dist.recv(data, source)
     return pickle.loads(bytes(data.tolist()))
 

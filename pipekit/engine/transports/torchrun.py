@@ -62,6 +62,12 @@ def rank() -> int:
     return int(os.environ["RANK"])
 
 
+def of_this_machine(devices: Sequence[torch.device]) -> Sequence[torch.device]:
+    """Return the devices of the processes that torchrun started beside this one."""
+    first = rank() - int(os.environ.get("LOCAL_RANK", rank()))
+    return devices[first : first + int(os.environ.get("LOCAL_WORLD_SIZE", len(devices)))]
+
+
 class TorchrunRunner(Runner):
     """Runs the worker that this process is; the others' processes do so with theirs."""
 

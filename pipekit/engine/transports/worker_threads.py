@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from pipekit.devices import CPU
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.watchdog import LOOK_S
 from pipekit.host.operator_threads import SWITCH_INTERVAL_S, release_threads, share_of_cores
@@ -51,7 +53,7 @@ class WorkerThreads:
 
         It gets the thread's number, from 0, and what hands an event to ``on_event`` in this thread;
         between events ``on_wait`` is called, and may raise.  It sees this thread's context
-        variables; what it sets stays its own.  ``stop`` makes all return soon.
+        variables and default device; what it sets stays its own.  ``stop`` makes all return soon.
 
         Raises:
             BaseException: the first that any of them raised, once all have ended; those that do not
@@ -60,13 +62,14 @@ class WorkerThreads:
         news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         results: dict[int, T] = {}
         begun = threading.Event()
-        share = share_of_cores(count)
+        share, device = share_of_cores(count), torch.get_default_device()
 
         def run(index: int) -> None:
             try:
                 begun.wait()  # else the first ones keep the cores from those that follow
                 torch.set_num_threads(share)
-                result = function(index, lambda event: news.put(("event", event)))
+                with nullcontext() if device == CPU else device:  # which slows each call of torch
+                    result = function(index, lambda event: news.put(("event", event)))
                 news.put(("done", (index, result)))
             except BaseException as error:
                 news.put(("failed", error))

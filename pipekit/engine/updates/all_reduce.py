@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from pipekit.devices import synchronize
+from pipekit.devices import CPU, synchronize
 from pipekit.engine.transport import GATHER, SCATTER, Exchange, FlatBucket, PartKey, SumPart
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients, parameter_buckets
@@ -191,7 +191,7 @@ def average(module: nn.Module, stage: int, members: Sequence[int], all_reduce: A
             ).numbers
             for place, worker in enumerate(members)
         ]
-        present = torch.ones(len(own), dtype=torch.uint8)
+        present = torch.ones(len(own), dtype=torch.uint8, device=CPU)
         for n, value in bucket.gradients(FlatBucket(_mean(each), present)):
             assert value is not None
             buffers[n].copy_(value)

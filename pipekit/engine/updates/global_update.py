@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipekit.devices import CPU
 from pipekit.engine.config import Norm
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.weights import Gradients
@@ -107,7 +108,7 @@ class GlobalUpdate:
         self._transport, self._tell_values, self._tell_norm = transport, tell_values, tell_norm
         count = 0 if clip_norm is None else norm.parameters
         self._zeros = torch.zeros(count + 1, dtype=norm.dtype, device=device)
-        self._none = torch.zeros(count, dtype=torch.uint8)
+        self._none = torch.zeros(count, dtype=torch.uint8, device=CPU)
 
     def settle(self, gradients: Gradients, update: int) -> bool:
         """Undo the loss scale and clip, once all stages have told of their gradients.

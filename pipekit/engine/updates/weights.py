@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pipekit.bucketing import buckets
-from pipekit.devices import Event, record_event, wait_event
+from pipekit.devices import CPU, Event, record_event, wait_event
 from pipekit.engine.transport import FlatBucket
 
 Gradients = list[Tensor | None]
@@ -44,9 +44,8 @@ class Bucket:
                 piece.zero_()
             else:
                 piece.view(gradient.shape).copy_(gradient)
-        return FlatBucket(
-            numbers, torch.tensor([gradient is not None for gradient in found], dtype=torch.uint8)
-        )
+        present = [gradient is not None for gradient in found]
+        return FlatBucket(numbers, torch.tensor(present, dtype=torch.uint8, device=CPU))
 
     def release(self, content: FlatBucket) -> None:
         """Use a content's memory again: nobody will read it."""

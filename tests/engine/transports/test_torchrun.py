@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pipekit.engine.transports import torchrun
+from pipekit.engine.transports.processes.runner import over_processes
 from tests.engine.examples import data, different, mixed, pipeline
 from tests.engine.test_failures import LIMIT_S, wait_until
 from tests.engine.under_torchrun import under_torchrun
@@ -50,6 +51,19 @@ def test_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch)
     pipe = pipeline(mixed(), "flush", [2, 3, 3], transport="distributed")
     with pytest.raises(ValueError, match="started 2 processes and the schedule has 3 workers"):
         pipe.train(data(1))
+
+
+def test_two_processes_of_a_machine_share_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda:0")
+    with pytest.raises(ValueError, match=r"workers 0 and 2 would share cuda:0, .*'threads'"):
+        over_processes([gpu, torch.device("cuda:1"), gpu])
+    for name in torchrun.VARIABLES:
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    over_processes([gpu, torch.device("cuda:1")] * 2)  # of two machines
+    with pytest.raises(ValueError, match="workers 0 and 1 would share cuda:0"):
+        over_processes([gpu] * 4)
 
 
 def test_launched(monkeypatch: pytest.MonkeyPatch) -> None:

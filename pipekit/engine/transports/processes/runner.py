@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pipekit.devices import is_accelerator
+from pipekit.devices import is_accelerator, require_one_each
 from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.calls import deferred_interrupts
@@ -175,11 +175,13 @@ def through_memory(devices: Sequence[torch.device]) -> bool:
 def over_processes(devices: Sequence[torch.device]) -> Runner:
     """Return what runs each worker in a process: torchrun's, if it started this one, or its own."""
     if torchrun.launched():
+        require_one_each(torchrun.of_this_machine(devices))
         return torchrun.TorchrunRunner(devices)
     if multiprocessing.current_process().daemon:
         raise ValueError(
             "this process is daemonic, as those of a multiprocessing.Pool are, and may start no "
             "others: use transport='threads', or train in a multiprocessing.Process of your own"
         )
+    require_one_each(devices)
     forkserver()  # it imports torch while the user's program goes on
     return ProcessRunner()

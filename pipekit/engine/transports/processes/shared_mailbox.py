@@ -22,6 +22,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 
+from pipekit.devices import CPU
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import Key
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
@@ -259,7 +260,7 @@ def _views(form: Form, memory: mmap, start: int) -> list[Tensor]:
             count = layout.extent // layout.dtype.itemsize
             flat = torch.frombuffer(memory, dtype=layout.dtype, count=count, offset=start)
         else:
-            flat = torch.empty(0, dtype=layout.dtype)
+            flat = torch.empty(0, dtype=layout.dtype, device=CPU)
         views.append(flat.as_strided(layout.shape, layout.strides))
         start += layout.extent
     return views
