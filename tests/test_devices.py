@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from pipekit import devices
-from pipekit.devices import CPU, Clock
+from pipekit.devices import CPU, Clock, streams
 
 
 @pytest.mark.parametrize("named", ["cpu", "cpu:0", CPU])
@@ -124,3 +125,19 @@ def test_gpus_are_hidden_unless_their_kind_is_named(
         monkeypatch.setenv("PIPEKIT_DEVICE", named)
     devices.stay_on_cpu()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc"])
+def test_a_sparse_tensor_is_kept_for_a_stream_in_its_parts(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch records no stream for the whole of it."""
+    monkeypatch.setattr(streams, "is_accelerator", lambda _: True)
+    monkeypatch.setattr(streams, "current_stream", str)
+    kept = list[Tensor]()
+    monkeypatch.setattr(Tensor, "record_stream", lambda part, _: kept.append(part))
+    tensor = getattr(torch.eye(4), f"to_sparse_{layout}")(*[(2, 2)] * layout.startswith("b"))
+    assert streams.keep_for_current_stream(tensor) is tensor
+    assert len(kept) == (2 if layout == "coo" else 3)
+    assert kept[-1].sum() == 4  # values

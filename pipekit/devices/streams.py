@@ -70,8 +70,20 @@ def synchronize(device: torch.device) -> None:
 def keep_for_current_stream(tensor: Tensor) -> Tensor:
     """Return a tensor from another stream, whose memory now also waits for this thread's stream."""
     if is_accelerator(tensor.device):
-        tensor.record_stream(current_stream(tensor.device))
+        stream = current_stream(tensor.device)
+        for part in _parts(tensor):
+            part.record_stream(stream)
     return tensor
+
+
+def _parts(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors whose memory one is: itself, or those of a sparse one."""
+    if tensor.layout is torch.strided:
+        return [tensor]
+    coo, rows = ("_indices", "_values"), ("crow_indices", "col_indices", "values")
+    columns = "ccol_indices", "row_indices", "values"
+    by_layout = {torch.sparse_coo: coo, torch.sparse_csr: rows, torch.sparse_bsr: rows}
+    return [getattr(tensor, name)() for name in by_layout.get(tensor.layout, columns)]
 
 
 def wait_events(tensors: Iterable[Tensor], events: Sequence[torch.Event]) -> None:
