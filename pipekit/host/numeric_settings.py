@@ -27,7 +27,8 @@ def _deterministic() -> tuple[bool, bool]:
 
 _SETTINGS: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_default_device, torch.set_default_device),
+    # Its kind: which one of that kind is the worker's own.
+    (lambda: torch.get_default_device().type, torch.set_default_device),
     (_deterministic, lambda v: torch.use_deterministic_algorithms(v[0], warn_only=v[1])),
     # First as a whole, then what somebody has set of it: torch refuses to read a mixture as one.
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.module_tracker import ModuleTracker
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pipekit.devices import moved
+from pipekit.devices import as_current, moved
 from pipekit.layers.edited_tensors import OperatorMode, memory_of, weights_untouched
 from pipekit.layers.module_state import (
     modes_put_back,
@@ -75,7 +75,12 @@ def _run_pure(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) ->
     flops: list[int] = []
     drew = False
     for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
-        with Seeded(0, device) as drawing, FlopCounter() as counter, _explained(number, layer):
+        with (
+            as_current(device),
+            Seeded(0, device) as drawing,
+            FlopCounter() as counter,
+            _explained(number, layer),
+        ):
             x = layer(moved(x, device))
         _require_tensors(number, layer, x)
         flops.append(counter.get_total_flops())
@@ -101,7 +106,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             handed_on.begin(number, leaves((x, under_way)))
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
             taken, drawing, numbers = (x, under_way), Seeded(0, device), numbers_so_far()
-            with weights_untouched(layer) as weights:
+            with as_current(device), weights_untouched(layer) as weights:
                 # Each mode sees each operator: none is there while weights are compared.
                 with handed_on, drawing, FlopCounter() as counter, _explained(number, layer):
                     x, under_way = call(layer, x, under_way)

@@ -1,5 +1,6 @@
 """What the engine asks of a device, on an accelerator: order, time, memory (tests/test_devices.py)."""
 
+import copy
 import threading
 import time
 import warnings
@@ -17,7 +18,7 @@ from pipekit import devices, schedules
 from pipekit.clusters.papers import V100
 from pipekit.devices import Clock, Copier
 from pipekit.schedules import Schedule
-from tests.device.kind import SIMULATED, on
+from tests.device.kind import SIMULATED, on, to_compare
 from tests.device.test_pipeline import build
 from tests.engine.examples import data, different, mixed, mlp
 from tests.test_devices import require_states_of
@@ -151,17 +152,24 @@ def default_device(device: str) -> Iterator[None]:
         torch.set_default_device(before)
 
 
+class Shifted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.ones(6)
+
+
 def test_new_tensors_may_begin_on_the_accelerator(tmp_path: Path) -> None:
-    """Those of the user's program, by torch.set_default_device, and not those of the engine."""
+    """Those of the user's layers, by torch.set_default_device, and not those of the engine."""
     found = []
-    for default in "cpu", on(1, 1)[0]:
-        pipeline = build(mlp(6, 6, 3), schedules.two_bw(2, 3), on(1, 2), balance=[1, 1])
-        module = pk.PipelinedModule(mlp(6, 6, 3), [1, 1], chunks=3, devices=on(1, 2))
-        batches = data(3)
-        with default_device(default):
-            pipeline.train(batches, checkpoints=pk.Checkpoints(tmp_path / default, every=1))
+    for places in to_compare(2), on(min(2, len(devices.accelerators())), 2):
+        first, second = mlp(6, 6, 3)
+        model = nn.Sequential(Shifted(), first, Shifted(), second).to(places[0])
+        batches = [(x.to(places[0]), y.to(places[0])) for x, y in data(3)]
+        pipeline = build(model, schedules.two_bw(2, 3), places, balance=[2, 2])
+        module = pk.PipelinedModule(copy.deepcopy(model), [2, 2], chunks=3, devices=places)
+        with default_device(torch.device(places[0]).type):
+            pipeline.train(batches, checkpoints=pk.Checkpoints(tmp_path / places[1], every=1))
             pipeline.evaluate(batches)
-            output = module(batches[0][0].to(on(1, 1)[0]))
+            output = module(batches[0][0])
             nn.functional.mse_loss(output, batches[0][1].to(output.device)).backward()
         gradients = {name: each.grad.cpu() for name, each in module.named_parameters()}
         found.append((pipeline.state_dict(), gradients))

@@ -9,7 +9,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pipekit.devices import ThreadStreams, keep_for_current_stream, record_events, wait_events
+from pipekit.devices import (
+    ThreadStreams,
+    default_device,
+    keep_for_current_stream,
+    record_events,
+    wait_events,
+)
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.pipeline_io import StageGradients
 from pipekit.engine.execution.worker import Executor, Worker
@@ -41,7 +47,8 @@ class Minibatch:
         inputs: Sequence[Tree],
         keeps: bool,
     ) -> None:
-        self._context = copy_context()  # autograd may have another thread run the backward
+        # Autograd may have another thread run the backward.
+        self._context, self._default_device = copy_context(), default_device()
         self._runtime, self._keeps = runtime, keeps
         self._inputs: dict[int, Tree] = dict(enumerate(inputs))
         self._outputs: dict[int, Tree] = {}
@@ -148,7 +155,11 @@ class Minibatch:
 
         def work(number: int) -> None:
             stage = self._stages[number]
-            with runtime.workers[number].entered(self._ready), _noted(number, runtime.at_work):
+            with (
+                self._default_device(),
+                runtime.workers[number].entered(self._ready),
+                _noted(number, runtime.at_work),
+            ):
                 transport, observers = network.transport(number), [*stage.observers, states]
                 executor = Executor(
                     number,

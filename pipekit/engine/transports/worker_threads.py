@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from pipekit.devices import CPU
+from pipekit.devices import default_device
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.watchdog import LOOK_S
 from pipekit.host.operator_threads import SWITCH_INTERVAL_S, release_threads, share_of_cores
@@ -53,7 +52,8 @@ class WorkerThreads:
 
         It gets the thread's number, from 0, and what hands an event to ``on_event`` in this thread;
         between events ``on_wait`` is called, and may raise.  It sees this thread's context
-        variables and default device; what it sets stays its own.  ``stop`` makes all return soon.
+        variables and kind of default device; what it sets stays its own.  ``stop`` makes all
+        return soon.
 
         Raises:
             BaseException: the first that any of them raised, once all have ended; those that do not
@@ -62,13 +62,13 @@ class WorkerThreads:
         news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         results: dict[int, T] = {}
         begun = threading.Event()
-        share, device = share_of_cores(count), torch.get_default_device()
+        share, as_here = share_of_cores(count), default_device()
 
         def run(index: int) -> None:
             try:
                 begun.wait()  # else the first ones keep the cores from those that follow
                 torch.set_num_threads(share)
-                with nullcontext() if device == CPU else device:  # which slows each call of torch
+                with as_here():
                     result = function(index, lambda event: news.put(("event", event)))
                 news.put(("done", (index, result)))
             except BaseException as error:
