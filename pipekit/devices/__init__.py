@@ -30,7 +30,6 @@ from pipekit.devices.streams import wait_events as wait_events
 from pipekit.devices.which import CPU as CPU
 from pipekit.devices.which import accelerators as accelerators
 from pipekit.devices.which import as_current as as_current
-from pipekit.devices.which import default_device as default_device
 from pipekit.devices.which import device_count as device_count
 from pipekit.devices.which import memory_bytes as memory_bytes
 from pipekit.devices.which import name_of as name_of

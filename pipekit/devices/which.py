@@ -1,9 +1,8 @@
 """Which devices there are, what they are called, and how much memory they have."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
@@ -104,15 +103,6 @@ def as_current(device: torch.device) -> AbstractContextManager[None]:
     if not is_accelerator(device):
         return nullcontext()
     return torch.accelerator.device_index(device.index)
-
-
-def default_device() -> Callable[[], AbstractContextManager[object]]:
-    """Return what gives another thread this thread's kind of default device, for a while.
-
-    It is a kind, of which each worker has its own device.  Any slows all calls of torch.
-    """
-    kind = torch.get_default_device().type
-    return nullcontext if kind == "cpu" else partial(torch.device, kind)
 
 
 def require_one_each(devices: Sequence[torch.device]) -> None:

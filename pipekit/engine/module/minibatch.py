@@ -9,13 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pipekit.devices import (
-    ThreadStreams,
-    default_device,
-    keep_for_current_stream,
-    record_events,
-    wait_events,
-)
+from pipekit.devices import ThreadStreams, keep_for_current_stream, record_events, wait_events
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.pipeline_io import StageGradients
 from pipekit.engine.execution.worker import Executor, Worker
@@ -25,6 +19,7 @@ from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.observers.record import WorkerRecord, recorded
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
+from pipekit.engine.transports.worker_threads import default_device
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, differentiable, leaves, refill

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -16,7 +17,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from pipekit.devices import default_device
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.watchdog import LOOK_S
 from pipekit.host.operator_threads import SWITCH_INTERVAL_S, release_threads, share_of_cores
@@ -29,6 +29,15 @@ T = TypeVar("T")
 
 GRACE_S = 1.0  # for threads to end after an error or an interrupt
 IDLE = "pipekit, idle"  # the name of a thread between two calls
+
+
+def default_device() -> Callable[[], AbstractContextManager[object]]:
+    """Return what gives another thread this thread's kind of default device, for a while.
+
+    It is a kind, of which each worker has its own device.  Any slows all calls of torch.
+    """
+    kind = torch.get_default_device().type
+    return nullcontext if kind == "cpu" else partial(torch.device, kind)
 
 
 class WorkerThreads:
