@@ -14,6 +14,7 @@ from pipekit.devices.streams import Event as Event
 from pipekit.devices.streams import HostNumber as HostNumber
 from pipekit.devices.streams import Mover as Mover
 from pipekit.devices.streams import ThreadStreams as ThreadStreams
+from pipekit.devices.streams import as_current as as_current
 from pipekit.devices.streams import current_stream as current_stream
 from pipekit.devices.streams import is_accelerator as is_accelerator
 from pipekit.devices.streams import keep_for_current_stream as keep_for_current_stream
@@ -29,7 +30,6 @@ from pipekit.devices.streams import wait_event as wait_event
 from pipekit.devices.streams import wait_events as wait_events
 from pipekit.devices.which import CPU as CPU
 from pipekit.devices.which import accelerators as accelerators
-from pipekit.devices.which import as_current as as_current
 from pipekit.devices.which import device_count as device_count
 from pipekit.devices.which import memory_bytes as memory_bytes
 from pipekit.devices.which import name_of as name_of

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -37,6 +37,13 @@ def on_stream(stream: torch.Stream | None) -> Iterator[None]:
         return
     with stream, torch.autograd.set_multithreading_enabled(False):
         yield
+
+
+def as_current(device: torch.device) -> AbstractContextManager[None]:
+    """Have an accelerator be this thread's current one, for a while."""
+    if not is_accelerator(device):
+        return nullcontext()
+    return torch.accelerator.device_index(device.index)
 
 
 def current_stream(device: torch.device) -> torch.Stream:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import cycle, islice
 from typing import Any
 
@@ -96,13 +95,6 @@ def set_device(device: torch.device) -> None:
     """Make an accelerator this thread's current one: what names none by number means this one."""
     if is_accelerator(device):
         torch.accelerator.set_device_index(device)
-
-
-def as_current(device: torch.device) -> AbstractContextManager[None]:
-    """Have an accelerator be this thread's current one, for a while."""
-    if not is_accelerator(device):
-        return nullcontext()
-    return torch.accelerator.device_index(device.index)
 
 
 def require_one_each(devices: Sequence[torch.device]) -> None:
