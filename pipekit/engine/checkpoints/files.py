@@ -261,7 +261,9 @@ def _require_loadable(path: Path) -> None:
 
 def _all(folder: Path) -> list[Path]:
     """Return the folders of all checkpoints, complete or not, the oldest first."""
-    if not folder.is_dir():
+    if _FOLDER.fullmatch(folder.name):
+        raise ValueError(f"{folder} is one checkpoint: name the folder of all, {folder.parent}")
+    if not folder.exists():
         return []
     found = []
     for home in folder.iterdir():

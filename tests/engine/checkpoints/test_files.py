@@ -156,3 +156,10 @@ def test_a_folder_with_checkpoints_of_others(tmp_path: Path) -> None:
         match=r"call resume\('.*'\) first \(in the shell: --resume\), or name another folder",
     ):
         require_empty(tmp_path)
+
+
+def test_a_file_is_not_a_folder_without_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file"):
+        newest(tmp_path / "file")
+    assert newest(tmp_path / "none") is None
