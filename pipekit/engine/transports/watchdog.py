@@ -159,12 +159,9 @@ class Watchdog:
             thread.join()
 
     def _said(self, idle: float) -> str:
-        lines = "".join(f"\n  {line}" for line in self._describe())
-        return f"no worker has got any further for {idle:.0f} s:{lines}"
-
-    def _describe(self) -> list[str]:
         known = [self.line(worker) for worker, steps in self._steps.items() if steps.distinct]
-        return [*known, *self._beside()]
+        lines = "".join(f"\n  {line}" for line in [*known, *self._beside()])
+        return f"no worker has got any further for {idle:.0f} s:{lines}"
 
     def line(self, worker: int) -> str:
         steps = self._steps[worker]
