@@ -58,7 +58,8 @@ class EmulatedStageConfig(StageConfig):
     def emulating(cls, index: int, cost: StageCosts, copies: Mapping[int, float]) -> Self:
         """Return the config of a stage of these costs, without layers."""
         numbers = [None] * len(cost.ties)  # what stages share counts for no norm
-        passes = PassConfig(part=PartitionStage(index, nn.Sequential(), numbers=numbers))
+        part = PartitionStage(index=index, module=nn.Sequential(), numbers=numbers)
+        passes = PassConfig(part=part)
         recompute = cost.recompute
         return cls(passes=passes, optimizer=SGD, recompute=recompute, cost=cost, copies=copies)
 

@@ -7,8 +7,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import Op
-from pipekit.traces.event_graph import Times, event_graph
-from pipekit.traces.record import RECOMPUTE
+from pipekit.traces.event_graph import event_graph
+from pipekit.traces.record import RECOMPUTE, Times
 
 CATEGORIES = [
     "computation",
