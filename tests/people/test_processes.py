@@ -400,8 +400,7 @@ def test_a_folder_for_temporary_files_whose_name_is_too_long_is_told(
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
     monkeypatch.setattr("multiprocessing.util.get_temp_dir", lambda: str(folder))
-    server = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
-    monkeypatch.setattr(server, "_forkserver_pid", None)
+    monkeypatch.setattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     with pytest.raises(OSError, match=r"has no socket in .*too long\): let TMPDIR"):
         piped(model())
 
