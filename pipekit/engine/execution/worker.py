@@ -91,10 +91,7 @@ class Worker:
 
 
 class Executor:
-    """Executes the steps of one worker; one table says which method executes which op.
-
-    ``recompute`` is each stage's mode; ``gradients`` are the ends if the output is not a loss.
-    """
+    """Executes the steps of one worker; one table says which method executes which op."""
 
     def __init__(
         self,
@@ -105,7 +102,7 @@ class Executor:
         ends: PipelineIO,
         device: torch.device,
         *,
-        gradients: GradientsIO | None = None,
+        gradients: GradientsIO | None = None,  # the ends, if the output is not a loss
         updates: UpdateSynchronizer | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
