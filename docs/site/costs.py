@@ -16,7 +16,7 @@ from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, TABLES, batches_of, stages_a_worker
 from pipekit.simulation import Costs, simulate
-from pipekit.traces.rows import tasks_of
+from pipekit.traces.record import tasks_of
 
 WORKERS, MICROBATCHES, BATCHES = 4, 8, 4
 MESSAGE_SLOTS = 0.25  # what an activation or a gradient takes on a link where links are slow

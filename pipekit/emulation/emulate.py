@@ -115,7 +115,8 @@ def emulate(
         )
         for worker, own in enumerate(table.steps)
     ]
-    data = (_batch(len(batch)) for batch in some.batches)
+    rows = (torch.zeros(len(batch), 1) for batch in some.batches)  # a number a microbatch
+    data = (Batch(each, each, len(each), ((1,),), [1] * len(each)) for each in rows)
     if any(cost.buckets for cost in costs):  # the first sum of tensors without data imports a lot
         torch.add(*[torch.empty(1, device="meta")] * 2)
     begin = time.perf_counter()
@@ -144,12 +145,6 @@ def _times(
             number = task.version if task.op is Op.UPDATE else task.microbatch
             found.setdefault((worker, task.stage), {})[task.op, number] = factor
     return found
-
-
-def _batch(microbatches: int) -> Batch:
-    """Return a batch of one number a microbatch, to be fed like any other."""
-    rows = torch.zeros(microbatches, 1)
-    return Batch(rows, rows, microbatches, ((1,),), [1] * microbatches)
 
 
 def _ties(costs: Sequence[StageCosts]) -> tuple[Tie, ...]:

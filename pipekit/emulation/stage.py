@@ -46,17 +46,12 @@ class Waiter:
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedStageConfig(StageConfig):
-    """The config of a stage whose passes are waits, and whose tensors are never written.
-
-    Attributes:
-        cost: the seconds and bytes of its passes.
-        copies: bytes of the gradients of weights that go back to an earlier stage with a copy, by
-            the number on which they go.
-        times: how many times as long some tasks take, by op and microbatch, or update.
-    """
+    """The config of a stage whose passes are waits, and whose tensors are never written."""
 
     cost: StageCosts
+    # Bytes of the gradients of weights that go back to an earlier stage, by the number of the copy.
     copies: Mapping[int, float]
+    # How many times as long some tasks take, by op and microbatch, or update.
     times: Mapping[tuple[Op, int], float] = field(default_factory=dict)
 
     @classmethod

@@ -62,19 +62,13 @@ class Transport(Protocol):
         """Raise Aborted if it is known that another worker has failed."""
 
     def receive(self, message: Message, source: int) -> Tree:
-        """Wait for the content of a message from a worker, on this worker's device.
-
-        BeyondStop is raised if the run ends before its microbatch.
-        """
+        """Wait for a message's content, on this device; BeyondStop: the run ends before it."""
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
         """Send the content of a message to a worker, without waiting for it."""
 
     def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
-        """Return the sums of all busy workers' ``values`` for an update, added in their order.
-
-        Each lies where this worker's own value lies: on the host or on its device.
-        """
+        """Return sums of all busy workers' ``values``, in their order, each where its own lies."""
 
     def exchange_among(self, members: Sequence[int], tied: bool = False) -> Exchange:
         """Return how the workers of a stage exchange parts of sums, in a thread beside their own.

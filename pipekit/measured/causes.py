@@ -15,7 +15,7 @@ from pipekit.names import METHODS
 from pipekit.schedules import Op, Payload, Schedule
 from pipekit.schedules.clock import Walk, graph_needs
 from pipekit.traces import RECOMPUTE, Trace
-from pipekit.traces.rows import events_of
+from pipekit.traces.record import events_of
 
 _SLOW_LINK = 1.5  # a link is slow if its messages take over so many times the median link's
 

@@ -17,7 +17,7 @@ from pipekit.names import TABLES
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import TABLES as BY_NAME
 from pipekit.traces import Trace
-from pipekit.traces.rows import moved, tasks_of
+from pipekit.traces.record import moved, tasks_of
 from pipekit.units import plural
 
 UNKNOWN = "unknown"

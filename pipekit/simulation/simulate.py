@@ -19,7 +19,7 @@ from pipekit.simulation.loads import Loads, Times, loads
 from pipekit.simulation.sums import validation_waits
 from pipekit.staleness.mitigation import Mitigation, named
 from pipekit.traces import RECOMPUTE, Trace
-from pipekit.traces.rows import events_of, moved
+from pipekit.traces.record import events_of, moved
 
 
 @not_collected()

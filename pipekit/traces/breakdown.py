@@ -7,8 +7,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import Op
-from pipekit.traces.event_graph import Times, event_graph
-from pipekit.traces.record import RECOMPUTE
+from pipekit.traces.event_graph import event_graph
+from pipekit.traces.record import RECOMPUTE, Times
 
 CATEGORIES = [
     "computation",
@@ -65,9 +65,8 @@ def breakdown(events: pd.DataFrame, workers: int, span_s: tuple[float, float]) -
 
 def _mean(frame: pd.DataFrame) -> Times:
     """Return each event's duration as the mean of its worker's events of that stage and op."""
-    groups = frame.groupby(["worker", "stage", "op"])["duration"]
-    means: Times = groups.transform("mean").to_numpy()
-    return means
+    means = frame.groupby(["worker", "stage", "op"])["duration"].transform("mean")
+    return np.asarray(means)
 
 
 def _balanced(frame: pd.DataFrame) -> Times:
@@ -75,8 +74,7 @@ def _balanced(frame: pd.DataFrame) -> Times:
     total = frame.groupby("op")["duration"].transform("sum")
     workers = frame.groupby("op")["worker"].transform("nunique")
     count = frame.groupby(["op", "worker"])["duration"].transform("count")
-    each: Times = (total / workers / count).to_numpy()
-    return each
+    return np.asarray(total / workers / count)
 
 
 def bubbles(events: pd.DataFrame, workers: int, makespan_s: float) -> pd.DataFrame:

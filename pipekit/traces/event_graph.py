@@ -13,9 +13,8 @@ from pipekit.schedules import Op, Schedule, Task
 from pipekit.schedules.clock import Walk
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.replay import Replay
-from pipekit.traces.record import COLUMNS
+from pipekit.traces.record import COLUMNS, Times
 
-Times = NDArray[np.float64]
 REMEMBERED = 4
 """Runs of which it need not be found again who waits for whom, when only their times change."""
 

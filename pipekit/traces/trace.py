@@ -19,8 +19,7 @@ from pipekit.traces import perfetto
 from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph
 from pipekit.traces.gaps import GAPS, ROWS, gaps
-from pipekit.traces.record import TraceRecord
-from pipekit.traces.rows import events_of, moved, tasks_of
+from pipekit.traces.record import TraceRecord, events_of, moved, tasks_of
 
 
 @dataclass(frozen=True)

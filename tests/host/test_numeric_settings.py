@@ -10,6 +10,7 @@ from pipekit.host.numeric_settings import apply_settings, numeric_settings
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
+    torch.use_deterministic_algorithms(False)  # the first call adds to the environment
     before = numeric_settings()
     yield
     apply_settings(before)

@@ -394,6 +394,17 @@ def test_a_fork_of_a_program_with_processes_may_start_its_own() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_folder_for_temporary_files_whose_name_is_too_long_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setattr("multiprocessing.util.get_temp_dir", lambda: str(folder))
+    monkeypatch.setattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
+    with pytest.raises(OSError, match=r"has no socket in .*too long\): let TMPDIR"):
+        piped(model())
+
+
 def test_a_daemonic_process_that_cannot_start_others_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -110,7 +110,7 @@ def newest(folder: Path) -> Path | None:
             continue
         damaged = [part.path for part in parts_of(home) if not part.sound]
         if not damaged:
-            if not is_finite(home):
+            if not is_complete(home, finite=True):
                 warnings.warn(
                     f"the weights or the last loss in {home} are not finite: delete it to go back "
                     f"to the checkpoint before it",
@@ -145,19 +145,11 @@ def parts_of(home: Path) -> list[PartFile]:
     return sorted(found)
 
 
-def is_complete(home: Path) -> bool:
-    """Return whether all parts of a checkpoint are there."""
-    return _are_all(parts_of(home))
-
-
-def is_finite(home: Path) -> bool:
-    """Return whether a checkpoint is complete, and its weights and last loss are finite."""
+def is_complete(home: Path, finite: bool = False) -> bool:
+    """Return whether all parts of a checkpoint are there, and if asked, hold finite numbers."""
     parts = parts_of(home)  # once: another worker may be deleting them, the others first
-    return _are_all(parts) and all(part.finite for part in parts)
-
-
-def _are_all(parts: Sequence[PartFile]) -> bool:
-    return bool(parts) and len(parts) == parts[0].parts
+    complete = bool(parts) and len(parts) == parts[0].parts
+    return complete and (not finite or all(part.finite for part in parts))
 
 
 def load(part: PartFile) -> Content:
@@ -262,7 +254,9 @@ def _require_loadable(path: Path) -> None:
 
 def _all(folder: Path) -> list[Path]:
     """Return the folders of all checkpoints, complete or not, the oldest first."""
-    if not folder.is_dir():
+    if _FOLDER.fullmatch(folder.name):
+        raise ValueError(f"{folder} is one checkpoint: name the folder of all, {folder.parent}")
+    if not folder.exists():
         return []
     found = []
     for home in folder.iterdir():
@@ -283,7 +277,7 @@ def _prune(folder: Path, attempt: str, keep: int) -> None:
     homes = _all(folder)
     complete = [home for home in homes if is_complete(home)]
     ours = [homes.index(home) for home in complete if home.name.endswith(attempt)]
-    finite = [home for home in complete if is_finite(home)]
+    finite = [home for home in complete if is_complete(home, finite=True)]
     for home in homes[: ours[-keep]] if len(ours) >= keep else ():
         if home not in finite[-1:]:
             shutil.rmtree(home, ignore_errors=True)  # another worker may be at it, too

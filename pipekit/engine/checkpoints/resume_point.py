@@ -111,21 +111,14 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """What a checkpoint says.
-
-    Attributes:
-        about: what is common to its parts.
-        boundary: after which it was written.
-        stages: for each stage the part of its first worker, less the older weights, with the
-            running statistics of all of its workers.
-        losses: of the microbatches of the run before the boundary.
-    """
+    """What a checkpoint says."""
 
     checkpoint: Path
-    about: dict[str, Any]
-    boundary: Boundary
+    about: dict[str, Any]  # what is common to its parts
+    boundary: Boundary  # after which it was written
+    # Each one's first worker's part, less older weights, with all its workers' running statistics.
     stages: list[Content]
-    losses: list[tuple[int, float]]
+    losses: list[tuple[int, float]]  # of the microbatches of the run before the boundary
 
     @classmethod
     def read(cls, home: Path) -> Self:

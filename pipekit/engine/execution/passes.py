@@ -1,7 +1,7 @@
 """The passes of a stage, and the tensors that wait between them."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -85,17 +85,18 @@ class Passes:
         differentiated = differentiable(tuple(x)) if self._differentiates_input else ()
         for tensor in differentiated:
             tensor.requires_grad_()
-        read = self._read_now(step.slot) if recompute else None
-        with _checkpointing() if recompute else nullcontext():
-            output = self._compute(step, x, target)
-        gradients = StageGradients({}, {})
+        pending = _Pending(x, None, target, StageGradients({}, {}), None)
         if recompute:
+            pending = pending._replace(read=self._read_now(step.slot))
+            with torch.no_grad(), during(checkpointing=True):
+                output = self._compute(step, x, target)
             for tensor in differentiated:  # of hooks that layers have given it, of no graph
                 tensor._backward_hooks = None
         else:
-            self._watch_input(x, gradients)
-        kept = None if recompute else output
-        self._pending[step.task.microbatch] = _Pending(x, kept, target, gradients, read)
+            output = self._compute(step, x, target)
+            self._watch_input(x, pending.gradients)
+            pending = pending._replace(output=output)
+        self._pending[step.task.microbatch] = pending
         return StageIO(tree_map(Tensor.detach, output.main), tree_map(Tensor.detach, output.skips))
 
     def recompute(self, step: Step) -> StageIO:
@@ -245,12 +246,6 @@ class InferencePasses(Passes):
 
 def _seed(seed: Seed, layer: int, microbatch: int) -> int:
     return layer_seed(seed_number(seed), layer, microbatch)
-
-
-@contextmanager
-def _checkpointing() -> Iterator[None]:
-    with torch.no_grad(), during(checkpointing=True):
-        yield
 
 
 def _take(gradients: dict[int, Tensor], number: int, gradient: Tensor | None) -> None:

@@ -157,15 +157,6 @@ class Stage:
         return self._config.trained(self.weights.newest, None)
 
     def _load(self, state: dict[str, Any]) -> None:
-        self._require_rule(state)
-        for name, part in self._stateful().items():
-            if part and state[name]:
-                if isinstance(part, NamedOptimizer) and "resumed" in state:
-                    part.warn_of_changes(state[name])
-                part.load_state_dict(state[name])
-
-    def _require_rule(self, state: dict[str, Any]) -> None:
-        """Raise ValueError if the state is of a training with another mitigation."""
         there = (state.get("mitigation") or {}).get("rule")
         here = repr(self._config.mitigation.rule) if self._config.mitigation else None
         if there != here:
@@ -173,6 +164,11 @@ class Stage:
                 f"the saved training had mitigation {there}, and this one has {here}: build the "
                 f"pipeline as the one that wrote the checkpoint"
             )
+        for name, part in self._stateful().items():
+            if part and state[name]:
+                if isinstance(part, NamedOptimizer) and "resumed" in state:
+                    part.warn_of_changes(state[name])
+                part.load_state_dict(state[name])
 
     def _stateful(self) -> dict[str, Any]:
         weights = self.weights

@@ -84,20 +84,16 @@ class UpdateSynchronizer:
             sums[index] = source.gradients(update)
         for tie in self._ties:
             tie.share(sums, update)
-        if self._averages:
-            self._average(sums, update)
+        for index, gradients in sums.items() if self._averages else ():
+            batches = self._config.table.sums[index][update - 1].batches
+            for gradient in gradients if batches > 1 else ():
+                if gradient is not None:
+                    gradient.div_(batches)
         made = True
         if self._global_update:
             made = self._global_update.settle([*chain(*sums.values())], update)
         for index, gradients in sums.items():
             self._settled[index] = gradients, made
-
-    def _average(self, sums: Mapping[int, Gradients], update: int) -> None:
-        for index, gradients in sums.items():
-            batches = self._config.table.sums[index][update - 1].batches
-            for gradient in gradients if batches > 1 else ():
-                if gradient is not None:
-                    gradient.div_(batches)
 
     def update(self, stage: int, slot: int) -> None:
         """Make a settled update: write the stage's next version into a weight slot."""

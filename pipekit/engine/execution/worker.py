@@ -91,10 +91,7 @@ class Worker:
 
 
 class Executor:
-    """Executes the steps of one worker; one table says which method executes which op.
-
-    ``recompute`` is each stage's mode; ``gradients`` are the ends if the output is not a loss.
-    """
+    """Executes the steps of one worker; one table says which method executes which op."""
 
     def __init__(
         self,
@@ -105,7 +102,7 @@ class Executor:
         ends: PipelineIO,
         device: torch.device,
         *,
-        gradients: GradientsIO | None = None,
+        gradients: GradientsIO | None = None,  # the ends, if the output is not a loss
         updates: UpdateSynchronizer | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -133,7 +130,10 @@ class Executor:
 
     def _forward(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
-        x = self._input(step)
+        if step.receives:
+            x = StageIO(*self._receive(step))
+        else:
+            x = StageIO(to_device(self._ends.input(microbatch), self._device), {})
         target = None if step.sends else self._ends.target(microbatch)
         if target:
             target = target._replace(target=to_device(target.target, self._device))
@@ -151,7 +151,11 @@ class Executor:
         op, stage, microbatch, _ = step.task
         if step.recomputed(self._recompute[stage]) and not step.again_at_a_place:
             self._run_again(step)
-        gradients = self._gradients(step)
+        gradients = None
+        if step.receives:
+            gradients = StageGradients(*self._receive(step))
+        elif self._gradient_ends:
+            gradients = self._gradient_ends.output_gradients(microbatch)
         _tell(self._before, step, op.name, gradients or ())
         last = self._reducers.get(stage) if step.ends_update else None
         if last:
@@ -195,17 +199,6 @@ class Executor:
         Op.UPDATE: _update,
         Op.RECOMPUTE: _run_again,
     }
-
-    def _input(self, step: Step) -> StageIO:
-        if not step.receives:
-            return StageIO(to_device(self._ends.input(step.task.microbatch), self._device), {})
-        return StageIO(*self._receive(step))
-
-    def _gradients(self, step: Step) -> StageGradients | None:
-        if not step.receives:
-            ends = self._gradient_ends
-            return ends.output_gradients(step.task.microbatch) if ends else None
-        return StageGradients(*self._receive(step))
 
     def _receive(self, step: Step) -> tuple[Any, dict[int, Tensor]]:
         main, skips = None, {}

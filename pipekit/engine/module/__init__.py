@@ -1,5 +1,4 @@
 """A pipelined module for training loops of the user's own, and the order of its backwards."""
 
-from pipekit.engine.module.backward_order import Place, link
-
-__all__ = ["Place", "link"]
+from pipekit.engine.module.backward_order import Place as Place
+from pipekit.engine.module.backward_order import link as link

@@ -1,28 +1,116 @@
 """One minibatch of a :class:`pipekit.PipelinedModule`: its forward, and its backward if ever."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
-from pipekit.devices import ThreadStreams, keep_for_current_stream, record_events, wait_events
-from pipekit.engine.execution.passes import PassConfig
+from pipekit.devices import (
+    Clock,
+    ThreadStreams,
+    keep_for_current_stream,
+    record_events,
+    wait_events,
+)
+from pipekit.engine.execution.passes import InferencePasses, PassConfig, Passes
 from pipekit.engine.execution.pipeline_io import StageGradients
 from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.module.backward_order import Gradients, Place
-from pipekit.engine.module.module_stage import ModuleRuntime, ModuleStage
-from pipekit.engine.observers.observer import Observer, listeners
-from pipekit.engine.observers.record import WorkerRecord, recorded
-from pipekit.engine.transports.threads import ThreadNetwork
+from pipekit.engine.observers.memory_tracker import MemoryTracker
+from pipekit.engine.observers.observer import Observer, WorkerView, listeners, observers_of
+from pipekit.engine.observers.record import TraceRecorder, WorkerRecord, recorded
+from pipekit.engine.options import Watch
+from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
-from pipekit.engine.transports.worker_threads import default_device
+from pipekit.engine.transports.worker_threads import WorkerThreads, default_device
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, differentiable, leaves, refill
+
+
+@dataclass(frozen=True)
+class ModuleRuntime:
+    """Where minibatches go, and how they are watched."""
+
+    clocks: Sequence[Clock]  # of each stage's device
+    workers: Sequence[ThreadWorker]  # where each stage computes, and by what its tensors travel
+    watch: Watch
+    timeout: float | None  # seconds without progress after which a forward or backward fails
+    # Stages with a worker in them, maybe one that a failed pass has left in a layer.
+    at_work: set[int] = field(default_factory=set)
+    threads: WorkerThreads = field(default_factory=WorkerThreads)  # in which the stages compute
+
+
+class ModuleStage:
+    """A stage in a minibatch, and those that watch its worker from the beginning to the end."""
+
+    def __init__(
+        self,
+        runtime: ModuleRuntime,
+        config: PassConfig,
+        number: int,
+        recompute: Recompute,
+        keeps: bool,
+    ) -> None:
+        self.recompute, self._module = recompute, config.part.module
+        self.aliases = {
+            name: p.detach().requires_grad_(p.requires_grad)
+            for name, p in self._module.named_parameters()
+        }
+        weights, clock = _Weights(self._module, self.aliases), runtime.clocks[number]
+        kind = Passes if keeps else InferencePasses
+        self.passes = kind(config, weights.modules, clock.device, weights.parameters)
+        self.view = WorkerView(number, clock.device, clock, {number: weights}, int)
+        watch = runtime.watch
+        self.trace = TraceRecorder(clock) if watch.trace else None
+        self.memory = MemoryTracker({number: recompute}) if watch.memory else None
+        recording = filter(None, (self.trace, self.memory))
+        self.observers = [*recording, *observers_of(watch.observers, number)]
+        for observer in self.observers:
+            observer.begin(self.view)
+        if self.memory and not keeps:  # weights are all that stays of a forward alone
+            self.memory.close(number)
+            self.observers.remove(self.memory)
+
+    def with_aliases(self, function: Callable[[], None]) -> None:
+        """Call a function while the module has the aliases for parameters."""
+        named = {f"module.{name}": tensor for name, tensor in self.aliases.items()}
+        functional_call(_Around(self._module), named, (function,))
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """A stage's weights in a minibatch, as observers see them."""
+
+    module: nn.Sequential
+    aliases: Mapping[str, Tensor]
+    optimizer: None = None
+    kept_bytes: int = 0
+
+    @property
+    def modules(self) -> list[nn.Sequential]:
+        return [self.module]
+
+    @property
+    def parameters(self) -> list[list[Tensor]]:
+        return [[alias for alias in self.aliases.values() if alias.requires_grad]]
+
+    def all_gradients(self) -> Iterator[Tensor]:
+        return (alias.grad for alias in self.aliases.values() if alias.grad is not None)
+
+
+class _Around(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, function: Callable[[], None]) -> None:
+        function()
 
 
 class Minibatch:
@@ -150,25 +238,25 @@ class Minibatch:
 
         def work(number: int) -> None:
             stage = self._stages[number]
-            with (
-                self._default_device(),
-                runtime.workers[number].entered(self._ready),
-                _noted(number, runtime.at_work),
-            ):
-                transport, observers = network.transport(number), [*stage.observers, states]
-                executor = Executor(
-                    number,
-                    {number: stage.passes},
-                    {number: stage.recompute},
-                    transport,
-                    self,
-                    stage.view.device,
-                    gradients=self,
-                    observers=observers,
-                )
-                worker = Worker(stage.view, executor.execute, transport, observers)
-                stage.with_aliases(partial(worker.execute, steps[number]))
-                states.end(number)
+            runtime.at_work.add(number)
+            try:
+                with self._default_device(), runtime.workers[number].entered(self._ready):
+                    transport, observers = network.transport(number), [*stage.observers, states]
+                    executor = Executor(
+                        number,
+                        {number: stage.passes},
+                        {number: stage.recompute},
+                        transport,
+                        self,
+                        stage.view.device,
+                        gradients=self,
+                        observers=observers,
+                    )
+                    worker = Worker(stage.view, executor.execute, transport, observers)
+                    stage.with_aliases(partial(worker.execute, steps[number]))
+                    states.end(number)
+            finally:
+                runtime.at_work.discard(number)
 
         last = op is Op.BACKWARD or not self._keeps
         try:
@@ -202,12 +290,3 @@ class Minibatch:
             whole = len(each) == len(pieces)
             found.append(torch.cat(each).to(device) if whole else None)
         return found
-
-
-@contextmanager
-def _noted(stage: int, at_work: set[int]) -> Iterator[None]:
-    at_work.add(stage)
-    try:
-        yield
-    finally:
-        at_work.discard(stage)

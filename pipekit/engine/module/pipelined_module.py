@@ -17,8 +17,7 @@ from pipekit.engine.batches import part_sizes, split
 from pipekit.engine.calls import refusing_fields
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.module.backward_order import link
-from pipekit.engine.module.minibatch import Minibatch
-from pipekit.engine.module.module_stage import ModuleRuntime
+from pipekit.engine.module.minibatch import Minibatch, ModuleRuntime
 from pipekit.engine.observers.record import as_trace
 from pipekit.engine.options import Watch, require_timeout
 from pipekit.engine.transports.threads import ThreadWorker

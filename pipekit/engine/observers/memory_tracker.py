@@ -115,19 +115,16 @@ class StageMemory:
 
 
 class MemoryTracker(Observer):
-    """Follows what one worker holds, of all its stages.
-
-    Attributes:
-        samples: after every change when (``time.perf_counter()``) and what was held.
-        lent: when a partner began to hold more of its activations, or less; which; the bytes.
-    """
+    """Follows what one worker holds, of all its stages."""
 
     def __init__(self, recompute: Mapping[int, Recompute]) -> None:
         self._recompute = recompute
         self._stages: dict[int, StageMemory] = {}
         self._following: AbstractContextManager[None] | None = None
         self._waiting_bytes: Callable[[], int] = int
+        # After every change when (``time.perf_counter()``) and what was held.
         self.samples: list[tuple[float, HeldBytes]] = []
+        # When a partner began to hold more of its activations, or less; which; the bytes.
         self.lent: list[tuple[float, int, int]] = []
 
     def begin(self, worker: WorkerView) -> None:

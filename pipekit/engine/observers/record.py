@@ -14,7 +14,7 @@ from pipekit.engine.observers.observer import Observer
 from pipekit.schedules import OPS, Message, Op, Step, Task
 from pipekit.traces import COLUMNS, Trace
 from pipekit.traces.memory import PARTS, Memory
-from pipekit.traces.rows import moved
+from pipekit.traces.record import moved
 from pipekit.trees import Tree
 
 _HELD = ["worker", "time_s", *PARTS]

@@ -13,7 +13,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -227,11 +226,8 @@ def _shortened(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         every.append(trace)
         trace = trace.tb_next
-    kept = [
-        each
-        for each in every
-        if each is every[-1] or not each.tb_frame.f_code.co_filename.startswith(_LIBRARIES)
-    ]
-    for one, next_one in pairwise(kept):
-        one.tb_next = next_one
-    return kept[0] if kept else None
+    kept = None
+    for each in reversed(every):
+        if kept is None or not each.tb_frame.f_code.co_filename.startswith(_LIBRARIES):
+            each.tb_next, kept = kept, each
+    return kept

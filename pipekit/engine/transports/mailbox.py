@@ -75,19 +75,15 @@ class KeyedMailbox:
 
 
 class MailboxTransport:
-    """A worker's connections to the busy ``workers``, through mailboxes.
-
-    ``sums_mailbox`` is that of the thread which sums gradients with the other workers of a stage;
-    ``end`` tells all that the run ends early.
-    """
+    """A worker's connections to the busy ``workers``, through mailboxes."""
 
     def __init__(
         self,
         worker: int,
         workers: Sequence[int],
         mailbox: KeyedMailbox,
-        sums_mailbox: KeyedMailbox | None,
-        end: Callable[[int], None] | None = None,
+        sums_mailbox: KeyedMailbox | None,  # of the thread that sums gradients with other workers
+        end: Callable[[int], None] | None = None,  # tells all that the run ends early
     ) -> None:
         self._worker, self._workers = worker, workers
         self._mailbox, self._sums_mailbox, self._end = mailbox, sums_mailbox, end

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of torchrun's processes
 PATIENCE_S = 5.0  # after which it is said who is waited for
-_RUNS = count()  # of this process, which are the others' as well
+_RUNS, _JOINS = count(), count()  # of this process, which are the others' as well
 
 
 def launched() -> bool:
@@ -180,14 +180,14 @@ def _join_group(devices: Sequence[torch.device]) -> int:
     if not dist.is_initialized():
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
             stay_on_loopback()
-        # A restarted process must not find where those of the last attempt were to be reached.
+        # Nobody must find where those of an earlier attempt, or group, were to be reached.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         sys.excepthook = telling(sys.excepthook)
         with _said_if_it_takes_long(started):
             store, number, size = next(rendezvous("env://"))
             dist.init_process_group(
                 **process_group(device),
-                store=PrefixStore(f"attempt {attempt}", store),
+                store=PrefixStore(f"attempt {attempt}, group {next(_JOINS)}", store),
                 rank=number,
                 world_size=size,
             )

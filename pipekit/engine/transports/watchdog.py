@@ -88,18 +88,17 @@ class WorkerStates(Observer):
 class Watchdog:
     """Looks at workers now and then.
 
-    ``steps`` are those of the workers of this process, ``timeout`` the seconds without progress
-    that are too many.  ``beside`` gives sentences about other workers.  ``noted`` is called at each
-    look, with the line of each worker if none gets any further, else with None; it may raise.
+    ``noted`` is called at each look, with the line of each worker if none gets any further, else
+    with None; it may raise.
     """
 
     def __init__(
         self,
         states: WorkerStates,
-        steps: Mapping[int, Steps],
+        steps: Mapping[int, Steps],  # of the workers of this process
         stage_workers: Sequence[Sequence[int]],
-        timeout: float | None,
-        beside: Callable[[], Sequence[str]] = list,
+        timeout: float | None,  # seconds without progress that are too many
+        beside: Callable[[], Sequence[str]] = list,  # gives sentences about other workers
         noted: Callable[[Sequence[str] | None], object] = lambda lines: None,
     ) -> None:
         self._noted = noted
@@ -159,12 +158,9 @@ class Watchdog:
             thread.join()
 
     def _said(self, idle: float) -> str:
-        lines = "".join(f"\n  {line}" for line in self._describe())
-        return f"no worker has got any further for {idle:.0f} s:{lines}"
-
-    def _describe(self) -> list[str]:
         known = [self.line(worker) for worker, steps in self._steps.items() if steps.distinct]
-        return [*known, *self._beside()]
+        lines = "".join(f"\n  {line}" for line in [*known, *self._beside()])
+        return f"no worker has got any further for {idle:.0f} s:{lines}"
 
     def line(self, worker: int) -> str:
         steps = self._steps[worker]

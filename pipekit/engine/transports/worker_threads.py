@@ -89,7 +89,7 @@ class WorkerThreads:
         if share > 1:
             release_threads()
         cores, interval = torch.get_num_threads(), sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        sys.setswitchinterval(min(interval, SWITCH_INTERVAL_S))
         threads: list[_Thread] = []
         try:
             with deferred_interrupts():  # one in its start may end a thread before it has begun
@@ -119,7 +119,8 @@ class WorkerThreads:
             raise
         finally:
             torch.set_num_threads(cores)
-            sys.setswitchinterval(interval)
+            if interval > SWITCH_INTERVAL_S:  # and not another call's, which puts it back itself
+                sys.setswitchinterval(interval)
         self._waiting = [*threads, *self._waiting]
         return [results[index] for index in range(len(threads))]
 

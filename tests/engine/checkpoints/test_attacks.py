@@ -100,15 +100,13 @@ def test_two_trainings_do_not_write_to_one_folder(tmp_path: Path) -> None:
     first.train(While(data(4), second), checkpoints=tmp_path)
     assert f"process {os.getpid()} on" in told[0]
     assert first.train(data(2), checkpoints=tmp_path).losses
-    assert not list(tmp_path.glob(".*")), "the lock is gone"
     with pytest.raises(ValueError, match="of another training"):
         pipe().train(data(3), checkpoints=tmp_path)
 
 
 @pytest.mark.parametrize(
     ("owner", "call"),
-    [(tempfile, "NamedTemporaryFile"), (fcntl, "flock"), (Path, "unlink")],
-    ids=["file", "lock", "end of the lock"],
+    [(tempfile, "NamedTemporaryFile"), (os, "open"), (fcntl, "flock")],
 )
 def test_an_interrupt_while_a_file_is_opened_or_closed_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, call: str
@@ -126,7 +124,7 @@ def test_an_interrupt_while_a_file_is_opened_or_closed_leaves_nothing_open(
     monkeypatch.undo()
     links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     assert not [link for link in links if link.startswith(str(tmp_path))]
-    assert not list(tmp_path.glob(".*")), "the lock is gone"
+    assert FolderLock().take(tmp_path) is None, "it is free"
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
@@ -149,7 +147,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
         process.wait()
     assert mine.take(tmp_path) is None
     mine.give_back()
-    assert list(tmp_path.iterdir()) == []
+    assert [each.name for each in tmp_path.iterdir()] == [".lock"]
 
 
 def test_who_goes_on_with_a_training_takes_it_over(tmp_path: Path) -> None:
@@ -396,7 +394,11 @@ def spoilt(batches: int, at: int) -> list[Any]:
 def test_a_batch_that_is_not_a_number_does_not_fill_all_checkpoints(tmp_path: Path) -> None:
     pipe().train(spoilt(8, at=3), checkpoints=pk.Checkpoints(tmp_path, every=1))
     assert [int(home.name[6:14]) for home in homes(tmp_path)] == [3, 7, 8]
-    assert [files.is_finite(home) for home in homes(tmp_path)] == [True, False, False]
+    assert [files.is_complete(home, finite=True) for home in homes(tmp_path)] == [
+        True,
+        False,
+        False,
+    ]
     with pytest.warns(UserWarning, match="not finite: delete it"):
         pipe().resume(tmp_path)
     for home in homes(tmp_path)[1:]:

@@ -8,7 +8,6 @@ import torch
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.checkpoints.files import (
     is_complete,
-    is_finite,
     load,
     newest,
     parts_of,
@@ -104,10 +103,10 @@ def test_what_another_worker_is_deleting_is_not_the_last_finite_checkpoint(tmp_p
     home = save(tmp_path, 10, 0)
     write(config(tmp_path, A, 2), 10, {"stage": 1, "worker": 1}, finite=False)
     assert is_complete(home)
-    assert not is_finite(home)
+    assert not is_complete(home, finite=True)
     for part in parts_of(home)[::-1]:
         part.path.unlink()
-        assert not is_finite(home)
+        assert not is_complete(home, finite=True)
 
 
 class Odd:
@@ -156,3 +155,10 @@ def test_a_folder_with_checkpoints_of_others(tmp_path: Path) -> None:
         match=r"call resume\('.*'\) first \(in the shell: --resume\), or name another folder",
     ):
         require_empty(tmp_path)
+
+
+def test_a_file_is_not_a_folder_without_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file"):
+        newest(tmp_path / "file")
+    assert newest(tmp_path / "none") is None

@@ -398,6 +398,10 @@ def wrong_folder(pipe: pk.Pipeline, folder: Path) -> None:
     pipe.train(data(2), checkpoints=folder)
 
 
+def one_checkpoint(pipe: pk.Pipeline, folder: Path) -> None:
+    pipe.resume(next(folder.glob("batch-*")))
+
+
 def another_model(pipe: pk.Pipeline, folder: Path) -> None:
     layers = list(mixed())
     layers[4] = nn.Linear(8, 8, bias=False)
@@ -424,6 +428,7 @@ def every_zero(pipe: pk.Pipeline, folder: Path) -> None:
     ("mistake", "message"),
     [
         (wrong_folder, r"holds checkpoints of another training: call resume"),
+        (one_checkpoint, "is one checkpoint: name the folder of all"),
         (another_model, r"another model: .*'4.bias'.*build the model of the saved run"),
         (another_optimizer, "resume with the optimizer and the lr_scheduler of the saved run"),
         (too_few_batches, "after 4 batches of a run, and this one has 1: pass all batches"),

@@ -91,7 +91,7 @@ class WatchdogsClock:
         look = Watchdog.look
 
         def looks(dog: Watchdog) -> None:
-            said = "\n".join(dog._describe())
+            said = dog._said(0.0)
             if states and all(re.search(each, said) for each in states):
                 self.now += 0.5
             look(dog)

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -163,3 +164,22 @@ def test_a_fork_has_threads_of_its_own() -> None:
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_calls_beside_one_another_leave_the_interpreter_as_it_was() -> None:
+    before, callers = sys.getswitchinterval(), []
+    for _ in range(2):
+        begun, over = threading.Event(), threading.Event()
+
+        def waits(number: int, notify: Notify, begun: Any = begun, over: Any = over) -> None:
+            begun.set()
+            over.wait(LONG_S)
+
+        caller = threading.Thread(target=WorkerThreads().run, args=(waits, 1, stop))
+        caller.start()
+        begun.wait(LONG_S)
+        callers.append((caller, over))
+    for caller, over in callers:  # the first one ends while the second runs
+        over.set()
+        caller.join()
+    assert sys.getswitchinterval() == before

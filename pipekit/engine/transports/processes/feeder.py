@@ -88,14 +88,10 @@ def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
 
 
 class Feeder:
-    """Sends the workers what a run needs, in a thread of its own.
-
-    Attributes:
-        error: that of the data, as soon as there is one.
-    """
+    """Sends the workers what a run needs, in a thread of its own."""
 
     def __init__(self, send: Callable[[], None], workers: int) -> None:
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # of the data, as soon as there is one
         self._thread = threading.Thread(
             target=self._run, args=(send, workers), name="pipekit feeder", daemon=True
         )

@@ -9,6 +9,7 @@ import multiprocessing.resource_tracker
 import os
 import signal
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,12 @@ def forkserver() -> ForkServerContext:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             multiprocessing.forkserver.ensure_running()
+        except OSError as error:  # a long name of the folder of its socket, for one
+            raise OSError(
+                f"the fork server, which starts worker processes, has no socket in "
+                f"{tempfile.gettempdir()} ({error}): let TMPDIR name a short path on a local disk, "
+                f"say /tmp, or use transport='threads'"
+            ) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context

@@ -6,7 +6,9 @@ takes 0.3 ms there and back.
 """
 
 import io
+import multiprocessing  # noqa: F401  # which gives the script's module its second name
 import pickle
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +23,9 @@ from torch.nn.utils.parametrize import is_parametrized
 from pipekit.engine.assignment import NotBuilt
 from pipekit.engine.transports.processes.shared_mailbox import SharedBuffer
 from pipekit.trees import is_plain
+
+# A process that multiprocessing has started has its script under this name, and workers have not.
+cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
 
 _NO_MEMORY = (
     "a worker's process has no memory left: give it more, or less to hold (batches of fewer rows, "

@@ -88,15 +88,11 @@ class SharedBuffer:
 
 
 class Endpoint(NamedTuple):
-    """A process's end of the connections; made by the process that starts the others.
+    """A process's end of the connections; made by the process that starts the others."""
 
-    It reads from ``reader``, which only itself has, what others write to ``writer``, and lays what
-    it sends into ``buffer``.
-    """
-
-    reader: Connection | None
-    writer: Connection
-    buffer: SharedBuffer
+    reader: Connection | None  # which only itself has
+    writer: Connection  # for the others
+    buffer: SharedBuffer  # into which it lays what it sends
 
     @classmethod
     def new(cls) -> Self:

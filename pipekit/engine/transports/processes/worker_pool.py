@@ -41,10 +41,6 @@ class WorkerPool:
 
     They also end with this process, whatever ends it.  A ValueError says that there are more
     ``workers`` than can reach one another; ``with_sums``, a stage may be on several of them.
-
-    Attributes:
-        ready: nothing has failed, and nothing runs.
-        states: what the workers are at.
     """
 
     def __init__(self, workers: int, with_sums: bool) -> None:
@@ -60,11 +56,11 @@ class WorkerPool:
         # Of the workers, of the feeder in this process, and for sums of the workers again.
         self._endpoints: list[Endpoint] = []
         self._mailboxes = SharedMailboxes(workers, self._endpoints)
-        self.states = WorkerStates(workers)
+        self.states = WorkerStates(workers)  # what they are at
         self._handles: list[WorkerHandle] = []
         self._runs = 0
         self._feeder: Feeder | None = None
-        self.ready = False
+        self.ready = False  # whether nothing has failed, and nothing runs
         try:
             with deferred_interrupts():  # whatever is open is known when one comes
                 self._open(mailboxes)

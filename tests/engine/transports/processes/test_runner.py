@@ -162,13 +162,18 @@ SCRIPT = """
 """
 
 
+# As multiprocessing runs the script in a process that it has started.
+SPAWNED = "import multiprocessing.spawn, sys; multiprocessing.spawn.import_main_path(sys.argv[1])"
+
+
 @pytest.mark.long
-def test_a_script_needs_no_guard(tmp_path: Path, repository: Path) -> None:
+@pytest.mark.parametrize("begun", [[], ["-c", SPAWNED]], ids=["alone", "spawned"])
+def test_a_script_needs_no_guard(begun: list[str], tmp_path: Path, repository: Path) -> None:
     """Its classes, lambdas, globals and exceptions are known to the workers."""
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(SCRIPT))
     done = subprocess.run(
-        [sys.executable, str(path)],
+        [sys.executable, *begun, str(path)],
         env={**os.environ, "PYTHONPATH": str(repository)},
         cwd=tmp_path,
         capture_output=True,
