@@ -127,6 +127,7 @@ class FunctionCopies:
     def __init__(self, function: Any, models: Sequence[nn.Module], device: torch.device) -> None:
         self._function, self._device = function, device
         self.drew = False  # whether any call has drawn random numbers
+        self.drew_shared = False  # and has done so from a generator that others have, too
         self.shared: set[str] = set()  # libraries from whose generators for all threads it has
         self._objects: list[Any] = []
         file = io.BytesIO()
@@ -140,6 +141,7 @@ class FunctionCopies:
             value = _Unpickler(io.BytesIO(self._bytes), self._objects).load()(*args)
             self.shared |= drawn_since(before)
             self.drew |= seeded.drew or bool(self.shared)
+            self.drew_shared |= seeded.drew_shared or bool(self.shared)
         return value
 
 

@@ -169,6 +169,9 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     ),
     "a method of tensors": lambda patch: patch.setattr(Tensor, "pow", lambda x, n: x.exp()),
     "a function of torch": lambda patch: patch.setattr(F, "linear", lambda x, w, b: x @ w.mT),
+    "a hook of all modules": lambda patch: patch.setitem(
+        nn.modules.module._global_forward_hooks, 0, lambda layer, given, output: 2.0 * output
+    ),
     "a context variable": lambda patch: SCALE.set(3.0) and None,
     "the environment": lambda patch: patch.setenv("PIPEKIT_POWER", "2"),
 }

@@ -95,6 +95,7 @@ def matrices_as_a_group(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD([{"params": [p for p in parameters if p.dim() > 1]}], lr=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:the optimizer keeps numbers")
 @pytest.mark.parametrize("method", ["2bw", "pipedream"])
 @pytest.mark.parametrize("optimizer", [partial(ById, lr=0.1), clamped, matrices])
 def test_one_that_holds_on_to_parameters_does_so_in_all_weight_versions(
@@ -215,17 +216,63 @@ def test_sparse_gradients_are_clipped_and_scaled(settings: dict[str, Any]) -> No
     equal(pipeline, losses, dense, plain_loop(dense, make, CE, words))
 
 
-def test_a_random_one_is_not_asked_and_the_factory_only_for_stages() -> None:
+class Apart(torch.optim.Optimizer):
+    """Two optimizers in one, with a state_dict() of its own or without."""
+
+    def __init__(self, parameters: Any, whole: bool = True) -> None:
+        parameters, self.whole = [*parameters], whole
+        super().__init__(parameters, {})
+        some = ([p for p in parameters if (p.dim() > 1) == wanted] for wanted in (True, False))
+        self.inner = [torch.optim.SGD(each, lr=0.1, momentum=0.9) for each in some]
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for each in self.inner:
+            each.step()
+
+    def state_dict(self) -> Any:
+        return super().state_dict() if self.whole else {"inner": self.inner[0].state_dict()}
+
+
+def test_one_with_a_state_of_its_own_is_warned_of_and_needs_no_rate() -> None:
+    model, rates = net(), list[Any]()
+    pipeline = piped(Apart)
+    with pytest.warns(UserWarning, match=r"keeps numbers that its state_dict\(\) lacks.*resume"):
+        losses = pipeline.train(data(), on_batch=lambda done: rates.append(done.learning_rates))
+    assert {*rates} == {()}
+    equal(pipeline, losses.losses, model, plain_loop(model, Apart, CE, data()))
+    with pytest.raises(
+        TypeError, match=r"not whole \(its state_dict\(\) lacks param_groups, state"
+    ):
+        piped(partial(Apart, whole=False)).train(data())
+
+
+def noisy(parameters: Any, own: bool) -> torch.optim.Optimizer:
+    optimizer, generator = torch.optim.SGD(parameters, lr=0.1), torch.Generator().manual_seed(0)
+
+    def noise(*_: Any) -> None:
+        for p in parameters:
+            p.grad += 0.01 * torch.randn(p.shape, generator=generator if own else None)
+
+    optimizer.register_step_pre_hook(noise)
+    return optimizer
+
+
+def test_a_random_one_is_warned_of_unless_it_has_a_generator() -> None:
     made: list[torch.optim.Optimizer] = []
 
     def optimizer(parameters: Any) -> torch.optim.Optimizer:
         made.append(Noisy(parameters, lr=0.1))
         return made[-1]
 
-    torch.manual_seed(3)
+    for random in optimizer, partial(noisy, own=False):
+        with pytest.warns(
+            UserWarning, match=r"optimizer draws random.*torch.Generator\(\)"
+        ) as said:
+            piped(random).train(data(1))
+        assert len(said) == 1
+    assert len(made) == 2  # for stages only, not for the question
     with no_word():
-        piped(optimizer).train(data(1))
-    assert len(made) == 2
+        piped(partial(noisy, own=True)).train(data(1))
 
 
 class Momentum(nn.Module):

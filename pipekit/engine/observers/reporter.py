@@ -58,7 +58,8 @@ class Reporter(Observer):
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
         if step.task.op is Op.UPDATE and step.task.stage == self._last:
             groups = self._optimizer.param_groups if self._optimizer else []
-            self._rates[step.update] = tuple(float(group["lr"]) for group in groups)
+            rates = (float(group["lr"]) for group in groups if "lr" in group)
+            self._rates[step.update] = tuple(rates)
 
     def update_decided(self, worker: int, update: int, norm: Tensor | None) -> None:
         self._norms[update] = None if norm is None else HostNumber(norm)
@@ -99,7 +100,7 @@ class BatchDone(NamedTuple):
         loss: averaged over its rows.
         seconds: since the call began to run.
         rows: that it has.
-        learning_rates: those of the update, one for each group of the last stage's optimizer.
+        learning_rates: those of the update, of each group of the last stage's optimizer with one.
         gradient_norm: 2-norm of the update's gradient over all stages, before it is clipped; None
             without ``clip_norm`` (``math.inf`` clips nothing), or if the update is skipped.
         rows_per_s: rows of this batch and of those told of before it, a second of ``seconds``.

@@ -1,11 +1,12 @@
 """Questions to the user's loss and optimizer before training, asked of copies of them."""
 
+import copy
 import warnings
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -127,9 +128,11 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
         value = question.value(*microbatch)
         _require_nothing_set(question, first, microbatch, value)
         _warn_of_turns(first, question.copies.shared)
-        if value is None or question.copies.drew:
+        if question.copies.drew:
             return
         _warn_of_tables(question, first, value)
+        if value is None:
+            return
         values = []
         cases = _whole_and_parts(first)
         for output, target, rows in cases:
@@ -203,7 +206,7 @@ def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
             )
 
 
-def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float) -> None:
+def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float | None) -> None:
     """Warn of entries that are cut as rows, which the loss would take whole as well."""
     batch, whole = first.batch, first.batch.target
     if batch.said is None or len(batch.sizes) < 2:
@@ -217,10 +220,11 @@ def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float) ->
         one: Any = entries | {name: entry}
         one = one if isinstance(part, dict) else tuple(one.values())
         other = question.value(first.tried.output, one)
-        if other is not None and abs(other - value) > 1e-3 * abs(value) + 1e-6:
+        if other is not None and (value is None or abs(other - value) > 1e-3 * abs(value) + 1e-6):
+            instead = "where it fails" if value is None else f"for {value:.4g}"
             warnings.warn(
                 f"the batch[{name!r}] has as many elements as the batch has rows, and is cut with "
-                f"them; the loss also takes it whole, and is then {other:.4g} for {value:.4g}: say "
+                f"them; the loss also takes it whole, and is then {other:.4g} {instead}: say "
                 f"Execution(rows={{{name!r}: True}}) if these are rows, False if they are not",
                 stacklevel=2,
             )
@@ -279,40 +283,66 @@ def _cut_entries(batch: Batch) -> list[str]:
 
 
 def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
-    """Warn of an optimizer whose step of a parameter depends on those of other stages.
+    """Warn of an optimizer that is another one for each stage, or made again from its state.
 
-    PyTorch's step each alone; one that cannot be copied, fails or draws numbers is not asked.
+    PyTorch's own are neither; one that cannot be copied or that fails is not asked.
     """
     made_by = getattr(optimizer, "func", optimizer)  # of a partial
     if made_by in vars(torch.optim).values():
         return
     stages = [each for each in model.configs if trained(each.module)]
-    if len(stages) < 2:
-        return
-    stepped = partial(_stepped, optimizer, stages[0].updates.groups is not None)
+    stepped = partial(_stepped, optimizer, any(each.updates.groups for each in stages))
     try:
         question = FunctionCopies(stepped, [], torch.device("cpu"))
-        together, apart = question(True), question(False)
+        alone, together, again = question(), question(True), question(False, True)
     except Exception:  # of whatever kind
         return
-    if question.drew or torch.allclose(together, apart, rtol=1e-3, atol=1e-6, equal_nan=True):
-        return
-    warnings.warn(
-        "the optimizer's step of a parameter depends on all of its parameters, as by a norm over "
-        "their gradients, and each stage has an optimizer with its own parameters alone: training "
-        "differs from that by one optimizer for the whole model. Clip by "
-        "updates=Updates(clip_norm=...), which takes the norm over all stages, or use one stage",
-        stacklevel=2,
-    )
+    told = ""
+    if question.drew_shared:
+        told = (
+            "draws random numbers from a generator that all threads share, in which stages take "
+            "turns in no fixed order, so that equal runs differ: let it make one of its own, "
+            "torch.Generator().manual_seed(seed)"
+        )
+    elif not question.drew and not _close(alone, together):
+        told = (
+            "has a step of a parameter that depends on all of its parameters, as by a norm over "
+            "their gradients, and each stage has an optimizer with its own parameters alone: "
+            "training differs from that by one optimizer for the whole model. Clip by "
+            "updates=Updates(clip_norm=...), which takes the norm over all stages, or use one stage"
+        )
+    if told and len(stages) > 1:
+        warnings.warn(f"the optimizer {told}", stacklevel=2)
+    if not question.drew and not _close(alone, again):
+        warnings.warn(
+            "the optimizer keeps numbers that its state_dict() lacks: they begin anew where it is "
+            "made again from that, after resume(), load_state_dict(), torch.manual_seed() or a "
+            "change of rates between calls. Keep them in its state[parameter] or param_groups",
+            stacklevel=2,
+        )
 
 
-def _stepped(optimizer: OptimizerFactory, has_groups: bool, together: bool) -> Tensor:
-    """Return two parameters after two steps of one optimizer, or of one optimizer each."""
-    parameters = [nn.Parameter(torch.linspace(-1, n, 16).reshape(4, 4)) for n in (1, 2)]
-    for some in [parameters] if together else [parameters[:1], parameters[1:]]:
+def _close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True)
+
+
+def _stepped(
+    optimizer: OptimizerFactory, has_groups: bool, together: bool = False, again: bool = False
+) -> Tensor:
+    """Return weights and biases of two layers after two steps, of an optimizer each by default.
+
+    Or of one ``together``, or of others that are made ``again`` after the first step.
+    """
+    layers = [[torch.linspace(-1, n, 16).reshape(4, 4), torch.linspace(n, -1, 4)] for n in (1, 2)]
+    parameters = [[nn.Parameter(each) for each in layer] for layer in layers]
+    for some in [[*chain(*parameters)]] if together else parameters:
         stepper = optimizer([{"params": some}] if has_groups else some)
         for _ in range(2):
             for parameter in some:
                 parameter.grad = parameter.detach().cos() * parameter.detach().max()
             stepper.step()
-    return torch.stack([parameter.detach() for parameter in parameters])
+            if again:
+                state = copy.deepcopy(stepper.state_dict())
+                stepper = optimizer([{"params": some}] if has_groups else some)
+                stepper.load_state_dict(state)
+    return torch.cat([parameter.detach().flatten() for parameter in chain(*parameters)])

@@ -240,7 +240,8 @@ def require_usable(optimizer: Optimizer) -> None:
     The one is a TypeError, say for a wrapper, the other a ValueError, say for LBFGS.
     """
     try:
-        optimizer.state_dict()
+        if missing := {"state", "param_groups"} - optimizer.state_dict().keys():
+            raise AttributeError(f"its state_dict() lacks {', '.join(sorted(missing))}")
     except AttributeError as error:
         raise TypeError(
             f"the optimizer is not whole ({error}): let its class inherit from "
