@@ -65,6 +65,38 @@ def test_a_scheduler_made_outside_is_refused_with_the_line_to_write() -> None:
         pk.Updates(lr_scheduler=made)  # type: ignore[arg-type]
 
 
+class Noam:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+    def step(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        (
+            {"updates": {"clip_norm": 1.0}},
+            TypeError,
+            r"updates must be a pipekit.Updates, not dict",
+        ),
+        ({"updates": lambda: pk.Updates(clip_norm=-1.0)}, ValueError, "clip_norm must be at least"),
+        ({"updates": lambda: pk.Updates(lr_scheduler=Noam)}, TypeError, "Noam has no state_dict"),
+    ],
+)
+def test_options_of_another_kind_are_refused(
+    options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        pipeline(network(), **{n: v() if callable(v) else v for n, v in options.items()}).train(
+            [(X, Y)]
+        )
+
+
+def test_a_model_that_is_frozen_as_a_whole_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="no parameter of the model is trained"):
+        pipeline(network().requires_grad_(False)).train([(X, Y)])
+
+
 class OwnLoss:
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(output, target)

@@ -246,6 +246,47 @@ def test_one_with_a_state_of_its_own_is_warned_of_and_needs_no_rate() -> None:
         piped(partial(Apart, whole=False)).train(data())
 
 
+def by_name(model: nn.Module) -> Callable[[Any], bool]:
+    names = {id(p): name for name, p in model.named_parameters()}
+    return lambda p: "0" in names[id(p)]
+
+
+HEAD: dict[str, Callable[[Any], Callable[[Any], bool]]] = {
+    "by object": lambda model: {*model[-1].parameters()}.__contains__,
+    "by id": lambda model: lambda p: id(p) in {*map(id, model[-1].parameters())},
+    "by name": by_name,
+}
+
+
+@pytest.mark.parametrize("how", HEAD.values(), ids=HEAD)
+def test_one_that_chooses_the_users_own_parameters_is_refused(how: Any) -> None:
+    """All of them would be in the other group: stages train copies."""
+    model = net()
+    is_head = how(model)
+
+    def grouped(parameters: Any) -> torch.optim.Optimizer:
+        head = [p for p in parameters if is_head(p)]
+        body = [p for p in parameters if not is_head(p)]
+        return torch.optim.SGD([{"params": head, "lr": 1.0}, {"params": body}], lr=0.1)
+
+    pipeline = pk.Pipeline(model, schedules.flush(2, 1), optimizer=grouped, loss=CE)
+    with pytest.raises(ValueError, match=r"chooses among the parameters of the model.*groups="):
+        pipeline.train(data(1))
+
+
+def test_one_that_steps_its_own_scheduler_is_right() -> None:
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        made = torch.optim.SGD(parameters, lr=0.1)
+        rates = LambdaLR(made, lambda t: 0.5**t)  # which replaces made.step
+        made.register_step_post_hook(lambda *_: rates.step())
+        return made
+
+    model, pipeline = net(), piped(optimizer)
+    with pytest.warns(UserWarning, match="keeps numbers"):
+        losses = pipeline.train(data()).losses
+    equal(pipeline, losses, model, plain_loop(model, optimizer, CE, data()))
+
+
 def noisy(parameters: Any, own: bool) -> torch.optim.Optimizer:
     optimizer, generator = torch.optim.SGD(parameters, lr=0.1), torch.Generator().manual_seed(0)
 

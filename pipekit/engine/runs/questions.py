@@ -1,12 +1,10 @@
-"""Questions to the user's loss and optimizer before training, asked of copies of them."""
+"""Questions to the user's model and loss before training, asked of copies of them."""
 
-import copy
 import warnings
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,6 +17,8 @@ from pipekit.engine.batches import Batch, copied, part_sizes, split
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
 from pipekit.engine.runs.model_stages import ModelStages
+from pipekit.engine.runs.optimizer_questions import ask_optimizer
+from pipekit.engine.runs.users_model import users_models
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.module_state import state_untouched, trained
 from pipekit.layers.pass_state import autocast, rounding
@@ -53,6 +53,12 @@ def ask(
 ) -> None:
     """Ask before a model's first training by a schedule; errors are those of the functions here."""
     require_no_graph(first.batch)
+    if not any(trained(each.module) for each in model.configs):
+        warnings.warn(
+            "no parameter of the model is trained: call model.requires_grad_(True) before "
+            "Pipeline(model), or the pipeline's own requires_grad_(names)",
+            stacklevel=2,
+        )
     if needed := first.tried.needed_weights:
         require_weights_as_read(needed, model.configs, schedule)
     if schedule.chunks > 1:
@@ -150,9 +156,7 @@ class _LossQuestion:
 
     def __init__(self, loss: Loss, first: FirstBatch) -> None:
         self._first, self._device = first, leaves(first.tried.output)[0].device
-        recorded = getattr(first.original, "origin", None)
-        models = [first.original, *([recorded.model] if recorded else [])]
-        self.copies = FunctionCopies(loss, models, self._device)
+        self.copies = FunctionCopies(loss, users_models(first.original), self._device)
         self.dtype = first.dtype or torch.float32
 
     def value(self, output: Tree, target: Any) -> float | None:
@@ -280,69 +284,3 @@ def _cut_entries(batch: Batch) -> list[str]:
         return ["the target"]
     names = [*whole] if isinstance(whole, Mapping) else [*range(len(whole))]
     return [repr(name) for name in names if part[name] is not whole[name]]
-
-
-def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
-    """Warn of an optimizer that is another one for each stage, or made again from its state.
-
-    PyTorch's own are neither; one that cannot be copied or that fails is not asked.
-    """
-    made_by = getattr(optimizer, "func", optimizer)  # of a partial
-    if made_by in vars(torch.optim).values():
-        return
-    stages = [each for each in model.configs if trained(each.module)]
-    stepped = partial(_stepped, optimizer, any(each.updates.groups for each in stages))
-    try:
-        question = FunctionCopies(stepped, [], torch.device("cpu"))
-        alone, together, again = question(), question(True), question(False, True)
-    except Exception:  # of whatever kind
-        return
-    told = ""
-    if question.drew_shared:
-        told = (
-            "draws random numbers from a generator that all threads share, in which stages take "
-            "turns in no fixed order, so that equal runs differ: let it make one of its own, "
-            "torch.Generator().manual_seed(seed)"
-        )
-    elif not question.drew and not _close(alone, together):
-        told = (
-            "has a step of a parameter that depends on all of its parameters, as by a norm over "
-            "their gradients, and each stage has an optimizer with its own parameters alone: "
-            "training differs from that by one optimizer for the whole model. Clip by "
-            "updates=Updates(clip_norm=...), which takes the norm over all stages, or use one stage"
-        )
-    if told and len(stages) > 1:
-        warnings.warn(f"the optimizer {told}", stacklevel=2)
-    if not question.drew and not _close(alone, again):
-        warnings.warn(
-            "the optimizer keeps numbers that its state_dict() lacks: they begin anew where it is "
-            "made again from that, after resume(), load_state_dict(), torch.manual_seed() or a "
-            "change of rates between calls. Keep them in its state[parameter] or param_groups",
-            stacklevel=2,
-        )
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True)
-
-
-def _stepped(
-    optimizer: OptimizerFactory, has_groups: bool, together: bool = False, again: bool = False
-) -> Tensor:
-    """Return weights and biases of two layers after two steps, of an optimizer each by default.
-
-    Or of one ``together``, or of others that are made ``again`` after the first step.
-    """
-    layers = [[torch.linspace(-1, n, 16).reshape(4, 4), torch.linspace(n, -1, 4)] for n in (1, 2)]
-    parameters = [[nn.Parameter(each) for each in layer] for layer in layers]
-    for some in [[*chain(*parameters)]] if together else parameters:
-        stepper = optimizer([{"params": some}] if has_groups else some)
-        for _ in range(2):
-            for parameter in some:
-                parameter.grad = parameter.detach().cos() * parameter.detach().max()
-            stepper.step()
-            if again:
-                state = copy.deepcopy(stepper.state_dict())
-                stepper = optimizer([{"params": some}] if has_groups else some)
-                stepper.load_state_dict(state)
-    return torch.cat([parameter.detach().flatten() for parameter in chain(*parameters)])
