@@ -262,6 +262,16 @@ def test_what_a_loss_counts_in_worker_processes_comes_back() -> None:
     assert found[0] == found[1]
 
 
+def test_what_metrics_count_in_worker_processes_comes_back() -> None:
+    seen, counts = list[int](), Counts()
+    metrics = {"counts": counts, "seen": lambda output, _: seen.append(len(output)) or 1.0}
+    with closing(piped(layers(), transport="distributed")) as pipeline:
+        pipeline.evaluate(data(2), metrics)  # type: ignore[arg-type]
+    assert (seen, counts.calls) == ([8, 8], 2)
+    with pytest.raises(TypeError, match=r"metric 'rows' must give one number.*shape \[8\]"):
+        piped(layers()).evaluate(data(1), {"rows": lambda output, _: output.sum(1)})
+
+
 class Loss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -301,6 +311,11 @@ def test_what_a_loss_reads_is_known() -> None:
     assert state.changed() == {}
     loss.beta, loss.inner.label_smoothing = 2.0, 0.1
     assert state.changed() == {"loss.beta": 2.0, "loss.inner.label_smoothing": 0.1}
+    parts = [loss]
+    state = FunctionState(lambda output, target: sum(each(output, target) for each in parts))
+    loss.beta = 3.0
+    assert state.changed() == {"parts.0.beta": 3.0}
+    state = FunctionState(closure)
     options["beta"], scale = 2.0, 3.0
     assert state.changed() == {"options": {"beta": 2.0}, "scale": 3.0}
     assert state.changed() == {}

@@ -255,8 +255,8 @@ def test_one_that_chooses_the_users_own_parameters_is_refused(kept: Callable[[An
     chosen = {*map(kept, model[-1].parameters())}
 
     def grouped(parameters: Any) -> torch.optim.Optimizer:
-        head, body = ([p for p in parameters if (kept(p) in chosen) == own] for own in (1, 0))
-        return torch.optim.SGD([{"params": head, "lr": 1.0}, {"params": body}], lr=0.1)
+        some = ([p for p in parameters if (kept(p) in chosen) == own] for own in (True, False))
+        return torch.optim.SGD([{"params": each} for each in some], lr=0.1)
 
     pipeline = pk.Pipeline(model, schedules.flush(2, 1), optimizer=grouped, loss=CE)
     with pytest.raises(ValueError, match=r"chooses among the parameters of the model.*groups="):

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from pipekit.devices import HostNumber
@@ -183,7 +185,7 @@ class LossBar:
             so_far = self._rows_told / seconds, update.held_bytes
             done = BatchDone(batch, self._totals[batch], seconds, rows, *of_update, *so_far)
             try:
-                if self._on_batch(done) is True:
+                if _is_true(self._on_batch(done)):
                     self._stop(None)
             except Exception as error:  # the weights are to stay whole
                 self._on_batch = None
@@ -198,3 +200,10 @@ def _refuse_to_stop(error: Exception | None) -> None:
     if error:
         raise error
     raise RuntimeError(str(combinations.conflict({combinations.STOP, combinations.TORCHRUN})))
+
+
+def _is_true(answer: object) -> bool:
+    """Return whether an answer is True, NumPy's or torch's too; numbers and texts are not."""
+    if isinstance(answer, Tensor):
+        return answer.dtype is torch.bool and bool(answer.all())
+    return isinstance(answer, (bool, np.bool_)) and bool(answer)

@@ -199,10 +199,16 @@ class Metrics:
 
     def __call__(self, output: Any, target: Any) -> list[tuple[Tensor, Tensor]]:
         """Return each metric's number, and its count if it is a mean over counted entries."""
-        return [
-            (torch.as_tensor(metric(output, target)), torch.tensor(_counted(metric, target)))
-            for metric in self.metrics.values()
-        ]
+        found = []
+        for name, metric in self.metrics.items():
+            value = torch.as_tensor(metric(output, target))
+            if value.numel() != 1:
+                raise TypeError(
+                    f"{f'metric {name!r}' if name else 'the metric'} must give one number for the "
+                    f"rows of a batch, their mean say, not a tensor of shape {list(value.shape)}"
+                )
+            found.append((value, torch.tensor(_counted(metric, target))))
+        return found
 
     def means(self, reports: Sequence[WorkerReport]) -> dict[str, float]:
         """Return each metric's mean over all rows, or over its counted entries."""
