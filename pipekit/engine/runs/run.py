@@ -207,7 +207,8 @@ class Metrics:
                     f"{f'metric {name!r}' if name else 'the metric'} must give one number for the "
                     f"rows of a batch, their mean say, not a tensor of shape {list(value.shape)}"
                 )
-            found.append((value, torch.tensor(_counted(metric, target))))
+            counted = metric.count(target) if isinstance(metric, MeanOver) else 1.0
+            found.append((value, torch.tensor(counted)))
         return found
 
     def means(self, reports: Sequence[WorkerReport]) -> dict[str, float]:
@@ -224,10 +225,6 @@ class Metrics:
             weights = rows if is_mean(metric) else [1] * len(rows)
             means[name] = sum(map(mul, numbers, weights)) / sum(rows)
         return means
-
-
-def _counted(metric: Metric, target: Any) -> float:
-    return metric.count(target) if isinstance(metric, MeanOver) else 1.0
 
 
 def output_alone(output: Tree, target: Tree) -> Tree:
