@@ -264,12 +264,18 @@ def test_what_a_loss_counts_in_worker_processes_comes_back() -> None:
 
 def test_what_metrics_count_in_worker_processes_comes_back() -> None:
     seen, counts = list[int](), Counts()
-    metrics = {"counts": counts, "seen": lambda output, _: seen.append(len(output)) or 1.0}
-    with closing(piped(layers(), transport="distributed")) as pipeline:
-        pipeline.evaluate(data(2), metrics)  # type: ignore[arg-type]
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
+
+    def rows(output: Tensor, target: Tensor) -> float:
+        seen.append(len(output))
+        return 1.0
+
+    metrics = {"counts": counts, "rows": rows}
+    with closing(piped(model, transport="distributed")) as pipeline:
+        pipeline.evaluate(data(2), metrics)
     assert (seen, counts.calls) == ([8, 8], 2)
     with pytest.raises(TypeError, match=r"metric 'rows' must give one number.*shape \[8\]"):
-        piped(layers()).evaluate(data(1), {"rows": lambda output, _: output.sum(1)})
+        piped(model).evaluate(data(1), {"rows": lambda output, _: output.sum(1)})
 
 
 class Loss(nn.Module):
