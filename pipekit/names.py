@@ -164,7 +164,7 @@ MITIGATIONS = Names(
     {
         "spectrain": NamedPlace("pipekit.staleness.prediction:SpecTrain"),
         "pipeoptim": NamedPlace("pipekit.staleness.prediction:PipeOptim"),
-        "pipemare": NamedPlace("pipekit.staleness.pipemare:PipeMare"),
+        "pipemare": NamedPlace("pipekit.staleness.prediction:PipeMare"),
         "gap-aware": NamedPlace("pipekit.staleness.stale_gradients:GapAware"),
         "error-feedback": NamedPlace("pipekit.staleness.stale_gradients:ErrorFeedback"),
         "ahead": NamedPlace("pipekit.staleness.prediction:Ahead"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from numbers import Integral
 from operator import le
 from typing import Any, get_args
 
@@ -145,7 +146,7 @@ def require_no_autocast(autocast: torch.dtype | None, kind: str) -> None:
 
 def require_batches(batches: object, steps: int | None = None) -> None:
     """Raise TypeError unless these are iterable as batches, ValueError for wrong ``steps``."""
-    if steps is not None and (not isinstance(steps, int) or steps < 1):
+    if steps is not None and (not isinstance(steps, Integral) or steps < 1):
         raise ValueError(f"steps must be at least 1 batch, or None for all, not {steps!r}")
     if isinstance(batches, Mapping):
         raise TypeError("batches are a single batch: put it into a list")

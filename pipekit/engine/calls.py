@@ -18,6 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 M = TypeVar("M", bound=Callable[..., Any])
 
+VALUES = {"updates": Updates, "execution": Execution, "watch": Watch}
 MOVED: dict[str, str] = {
     field.name: (
         f"{field.name} is a field of {value.__name__}: pass "
@@ -36,13 +37,22 @@ MOVED: dict[str, str] = {
 
 
 def refusing_fields(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function so that a field of a value among its arguments raises the new call."""
+    """Wrap a function so that a field of a value among its arguments raises the new call.
+
+    So does something else in place of a value.
+    """
     fields_alone = MOVED.keys() - signature(function).parameters.keys()
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         if moved := fields_alone & kwargs.keys():
             raise TypeError(MOVED[min(moved)])
+        for name in VALUES.keys() & kwargs.keys():
+            if not isinstance(given := kwargs[name], kind := VALUES[name]):
+                raise TypeError(
+                    f"{name} must be a pipekit.{kind.__name__}, not {type(given).__name__}: pass "
+                    f"{name}={kind.__name__}(...)"
+                )
         return function(*args, **kwargs)
 
     return called

@@ -67,6 +67,8 @@ class Updates:
             require_callable(groups=self.groups)
         if self.lr_scheduler is not None:
             require_callable(lr_scheduler=self.lr_scheduler)
+        if self.clip_norm is not None and not self.clip_norm >= 0:
+            raise ValueError(f"clip_norm must be at least 0, or None, not {self.clip_norm}")
         require_choice("lr_step", self.lr_step, ("update", "call"))
         LossScale.of(self.loss_scale)
         if self.rule is not None and not isinstance(self.rule, Mitigation):

@@ -18,6 +18,7 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from pipekit.layers.python_state import PLAIN, names_in
@@ -36,6 +37,8 @@ _PATCHED = {
     (nn.Module.__module__, "Module"): nn.Module,
 }
 """Where people put functions of theirs in place of torch's own, which all layers then call."""
+_HOOKED = {kind.__module__: vars(sys.modules[kind.__module__]) for kind in (nn.Module, Optimizer)}
+"""Where torch keeps the hooks that people register for all modules, or for all optimizers."""
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
 
@@ -72,6 +75,8 @@ class NamedValues:
             put |= {place.name for place in known if place[:2] == (module, holder)}
             self._add(module, holder, owner, put)
             self._owners |= {Place(module, holder, name): [owner] for name in put}  # gone ones, too
+        for module, variables in _HOOKED.items():
+            self._add(module, "", variables, {n for n in variables if n.startswith("_global_")})
 
     def changed(self) -> dict[Place, Any]:
         """Return the values that are not known, which then are; OWN for a file's own function."""
@@ -83,7 +88,8 @@ class NamedValues:
             value = _sent(value, place)
             if not _is_same(value, self._known.get(place, OWN)):
                 found[place] = value
-                self._known[place] = copy.deepcopy(value)  # its contents may change
+                # Its contents may change, but for those of hooks.
+                self._known[place] = (copy.copy if _are_hooks(place) else copy.deepcopy)(value)
         return found
 
     def apply(self, values: Mapping[Place, Any]) -> None:
@@ -159,7 +165,9 @@ def _is_users(value: Any) -> bool:
 
 
 def _sent(value: Any, place: Place) -> Any:
-    """Return a user's setting, or a function that somebody has put there; of all else OWN."""
+    """Return a user's setting, or functions that somebody has put there; of all else OWN."""
+    if _are_hooks(place):
+        return value
     if isinstance(value, FunctionType):
         return value if _was_put(value, place) else OWN
     file = getattr(sys.modules.get(place.module), "__file__", None) or ""
@@ -169,6 +177,10 @@ def _sent(value: Any, place: Place) -> Any:
     leaves = tree_leaves(value) if isinstance(value, (dict, list, tuple)) else [value]
     is_plain = len(leaves) <= _LONG and all(isinstance(leaf, PLAIN) for leaf in leaves)
     return value if is_plain and not file.startswith(_INSTALLED) else OWN
+
+
+def _are_hooks(place: Place) -> bool:
+    return place.module in _HOOKED and not place.holder and place.name.startswith("_global_")
 
 
 def _was_put(function: FunctionType, place: Place) -> bool:

@@ -70,6 +70,12 @@ class RandomOperator:
                 return False
         return True
 
+    def has_generator(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether a call is given a generator of somebody's own."""
+        place = self.generator_place
+        given = args[place] if place is not None and place < len(args) else None
+        return given is not None or kwargs.get("generator") is not None
+
     def takes_generator(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call is on the CPU, and can be given a generator that it lacks.
 

@@ -54,6 +54,7 @@ class Seeded:
     def __init__(self, seed: Seed, device: torch.device) -> None:
         self._device = device
         self.drew = False  # whether an operator has run that may draw, or the state was asked for
+        self.drew_shared = False  # whether one has that was given no generator of its own
         self.seed(seed)
 
     def __enter__(self) -> Self:
@@ -87,6 +88,7 @@ class Seeded:
 
     def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         generators = self.states()
+        self.drew_shared |= not operator.has_generator(args, kwargs)
         if operator.takes_generator(args, kwargs):
             return operator.call(*args, **kwargs | {"generator": generators[0]})
         with RNG_LOCK:

@@ -6,9 +6,10 @@ import io
 import pickle
 import random
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -30,7 +31,7 @@ from pipekit.layers.python_state import (
 )
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 
-_WITHIN = 2  # objects within objects
+_WITHIN, _MOST = 2, 100  # objects within objects, and of a container
 MOST_BYTES = 256_000_000
 """Of tensors that are copied or joined for a question."""
 
@@ -106,8 +107,20 @@ class FunctionState:
         value, path = _held(holder, name), f"{path}.{name}".lstrip(".")
         if isinstance(value, HELD):
             self._kept.setdefault(path, (holder, name, Kept(value)))
-        elif depth and not isinstance(value, (type, ModuleType, tuple)):
-            self._look(value, names, path, depth - 1)
+        for key, each in _functions_in(value) if depth else ():
+            self._look(each, names, path + key, depth - 1)
+
+
+def _functions_in(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield an object that may read something or, by key, those in a container: losses, say."""
+    several: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, (list, tuple, dict)):
+        several = value.items() if isinstance(value, dict) else enumerate(value)
+    elif not isinstance(value, (*HELD, type, ModuleType)):
+        yield "", value
+    for key, each in islice(several, _MOST):
+        if callable(each) and not isinstance(each, type):
+            yield f".{key}", each
 
 
 def _held(holder: Any, name: str) -> Any:
@@ -127,6 +140,7 @@ class FunctionCopies:
     def __init__(self, function: Any, models: Sequence[nn.Module], device: torch.device) -> None:
         self._function, self._device = function, device
         self.drew = False  # whether any call has drawn random numbers
+        self.drew_shared = False  # and has done so from a generator that others have, too
         self.shared: set[str] = set()  # libraries from whose generators for all threads it has
         self._objects: list[Any] = []
         file = io.BytesIO()
@@ -140,6 +154,7 @@ class FunctionCopies:
             value = _Unpickler(io.BytesIO(self._bytes), self._objects).load()(*args)
             self.shared |= drawn_since(before)
             self.drew |= seeded.drew or bool(self.shared)
+            self.drew_shared |= seeded.drew_shared or bool(self.shared)
         return value
 
 

@@ -20,8 +20,14 @@ from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight, named
 
 if TYPE_CHECKING:
     from pipekit.staleness.basis_rotation import BasisRotation
-    from pipekit.staleness.pipemare import PipeMare
-    from pipekit.staleness.prediction import Ahead, PipeOptim, Prediction, SpecTrain, expected_step
+    from pipekit.staleness.prediction import (
+        Ahead,
+        PipeMare,
+        PipeOptim,
+        Prediction,
+        SpecTrain,
+        expected_step,
+    )
     from pipekit.staleness.stale_gradients import ErrorFeedback, GapAware, nesterov
 
 __all__ = [
@@ -45,7 +51,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a rule when it is first used: simulations know their names, and need no torch."""
-    for file in ("prediction", "stale_gradients", "pipemare", "basis_rotation"):
+    for file in ("prediction", "stale_gradients", "basis_rotation"):
         if name in __all__ and hasattr(module := import_module(f"{__name__}.{file}"), name):
             return getattr(module, name)
     raise AttributeError(f"module 'pipekit.staleness' has no attribute {name!r}")

@@ -1,20 +1,22 @@
-"""Weights that are predicted some updates ahead, from the step that the optimizer's state suggests.
+"""Weights that are predicted some updates ahead, or guessed of the past.
 
-W^ = W - s lr d.  SpecTrain has d of SGD: Chen, Yang and Cheng, "Efficient and Robust Parallel DNN
-Training through Model Parallelism on Multi-GPU Platform" (arXiv 1809.02839), section 3.2, equations
-4 to 6.  PipeOptim has that of any optimizer whose step its state gives without a new gradient: Guan
-et al., "PipeOptim: Ensuring Effective 1F1B Schedule with Optimizer-Dependent Weight Prediction"
-(arXiv 2312.00839), section III.
+W^ = W - s lr d, d being the step that the optimizer's state suggests.  SpecTrain has d of SGD:
+Chen, Yang and Cheng, "Efficient and Robust Parallel DNN Training through Model Parallelism on
+Multi-GPU Platform" (arXiv 1809.02839), section 3.2, equations 4 to 6.  PipeOptim has that of any
+optimizer whose step its state gives without a new gradient: Guan et al., "PipeOptim: Ensuring
+Effective 1F1B Schedule with Optimizer-Dependent Weight Prediction" (arXiv 2312.00839), section III.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
 from pipekit.schedules import Op
-from pipekit.staleness.mitigation import Mitigation, Pass, Weight
+from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight
 
 
 class Prediction(Mitigation, ABC):
@@ -106,6 +108,53 @@ class Ahead(Prediction):
 
     def ahead(self, at: Pass) -> int:
         return self.steps
+
+
+@dataclass(frozen=True)
+class PipeMare(Mitigation):
+    """Learning-rate rescheduling (T1, section 3.1) and discrepancy correction (T2, section 3.2).
+
+    Later stages learn faster at first, and backwards guess their forwards' weights: Yang et al.,
+    "PipeMare: Asynchronous Pipeline Parallel DNN Training" (MLSys 2021, arXiv 1910.05124).
+
+    T1: update t of a stage with delay tau has the learning rate lr tau^(-p), p = 1 - min(t/K, 1).
+    T2: a backward reads u = W - tau delta, delta being the running mean of the weights' changes,
+    delta <- gamma delta + (1 - gamma)(W(t+1) - W(t)), with gamma = D^(1/tau).  T3, synchronous
+    training first, is the schedule's business.
+
+    In the paper's pipeline a stage's forwards and backwards run at the same time, so that its stage
+    i of P (from 1) is tau = (2(P - i) + 1)/N minibatches behind.  1F1B takes turns, and tau is what
+    the schedule really has, P - i.  Where that is 0, nothing is corrected, and T1 takes it as 1.
+    On ``schedules.pipedream(stages, n, stashing=False)`` or ``schedules.paci``, with any optimizer.
+
+    Attributes:
+        anneal: K, the updates after which all stages have the same rate; 0: from the start (no T1).
+        decay: D; exp(-2) is the paper's choice by theory, about 0.135.
+        corrects: whether T2 is done.
+    """
+
+    anneal: int
+    decay: float = math.exp(-2)
+    corrects: bool = True
+    stashing = False
+    tensors = 1
+
+    def weights(self, at: Pass, weight: Weight) -> Tensor:
+        """Return what a forward has read, as far as it can be guessed, for its backward."""
+        if at.op is Op.FORWARD or "delta" not in weight.memory:
+            return weight.read
+        return weight.read - at.delay * weight.memory["delta"]
+
+    def rate(self, at: Update) -> float:
+        p = 1 - min(at.number / self.anneal, 1.0) if self.anneal else 0.0
+        return float(max(at.delay, 1) ** -p)
+
+    def updated(self, at: Update, weight: Weight, before: Tensor) -> Tensor:
+        if at.delay and self.corrects:
+            gamma = self.decay ** (1 / at.delay)
+            delta = weight.memory.get("delta", torch.zeros_like(before))
+            weight.memory["delta"] = gamma * delta + (1 - gamma) * (weight.newest - before)
+        return weight.newest
 
 
 def expected_step(weight: Weight) -> Tensor | None:

@@ -65,6 +65,25 @@ def test_a_scheduler_made_outside_is_refused_with_the_line_to_write() -> None:
         pk.Updates(lr_scheduler=made)  # type: ignore[arg-type]
 
 
+class Noam:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+
+def test_options_of_another_kind_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"updates must be a pipekit.Updates, not dict"):
+        pipeline(network(), updates={"clip_norm": 1.0})
+    with pytest.raises(ValueError, match="clip_norm must be at least 0"):
+        pk.Updates(clip_norm=-1.0)
+    updates = pk.Updates(lr_scheduler=Noam)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Noam has no state_dict\(\)"):
+        pipeline(network(), updates=updates).train([(X, Y)])
+
+
+def test_a_model_that_is_frozen_as_a_whole_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="no parameter of the model is trained"):
+        pipeline(network().requires_grad_(False)).train([(X, Y)])
+
+
 class OwnLoss:
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(output, target)

@@ -169,6 +169,9 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     ),
     "a method of tensors": lambda patch: patch.setattr(Tensor, "pow", lambda x, n: x.exp()),
     "a function of torch": lambda patch: patch.setattr(F, "linear", lambda x, w, b: x @ w.mT),
+    "a hook of all modules": lambda patch: patch.setitem(
+        nn.modules.module._global_forward_hooks, 0, lambda layer, given, output: 2.0 * output
+    ),
     "a context variable": lambda patch: SCALE.set(3.0) and None,
     "the environment": lambda patch: patch.setenv("PIPEKIT_POWER", "2"),
 }
@@ -259,6 +262,22 @@ def test_what_a_loss_counts_in_worker_processes_comes_back() -> None:
     assert found[0] == found[1]
 
 
+def test_what_metrics_count_in_worker_processes_comes_back() -> None:
+    seen, counts = list[int](), Counts()
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
+
+    def rows(output: Tensor, target: Tensor) -> float:
+        seen.append(len(output))
+        return 1.0
+
+    metrics = {"counts": counts, "rows": rows}
+    with closing(piped(model, transport="distributed")) as pipeline:
+        pipeline.evaluate(data(2), metrics)
+    assert (seen, counts.calls) == ([8, 8], 2)
+    with pytest.raises(TypeError, match=r"metric 'rows' must give one number.*shape \[8\]"):
+        piped(model).evaluate(data(1), {"rows": lambda output, _: output.sum(1)})
+
+
 class Loss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -298,6 +317,11 @@ def test_what_a_loss_reads_is_known() -> None:
     assert state.changed() == {}
     loss.beta, loss.inner.label_smoothing = 2.0, 0.1
     assert state.changed() == {"loss.beta": 2.0, "loss.inner.label_smoothing": 0.1}
+    parts = [loss]
+    state = FunctionState(lambda output, target: sum(each(output, target) for each in parts))
+    loss.beta = 3.0
+    assert state.changed() == {"parts.0.beta": 3.0}
+    state = FunctionState(closure)
     options["beta"], scale = 2.0, 3.0
     assert state.changed() == {"options": {"beta": 2.0}, "scale": 3.0}
     assert state.changed() == {}

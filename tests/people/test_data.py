@@ -304,6 +304,18 @@ def test_a_target_may_be_none(batch: Any, transport: str) -> None:
     assert made.train([batch] * 3).losses == pytest.approx(want, rel=1e-6)
 
 
+@pytest.mark.parametrize("target", [(Y, 0.3), {0: Y, 1: torch.tensor(0.3)}], ids=["tuple", "dict"])
+def test_a_target_may_hold_a_number_as_mixups_does(target: Any) -> None:
+    def mixed(output: Tensor, y: Any) -> Any:
+        return y[1] * F.cross_entropy(output, y[0])
+
+    made, plain = pipeline(network(), loss=mixed), [(X, Y)] * 3
+    want = plain_loop(network(), SGD, lambda output, y: mixed(output, (y, 0.3)), plain)
+    assert made.train([(X, target)] * 3).losses == pytest.approx(want, rel=1e-5)
+    with pytest.raises(ValueError, match="must have the same first dimension"):
+        made.train([(X, (Y[:7], 0.3))])
+
+
 # --- tables and rows, random numbers -------------------------------------------------------------
 
 
@@ -335,6 +347,17 @@ def test_a_table_as_long_as_the_rows_is_warned_of(loss: Any, said: Any, warns: i
 class Adds(nn.Module):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return batch["x"] + batch["places"]
+
+
+def test_class_weights_as_long_as_the_rows_are_named_before_the_loss_fails() -> None:
+    batch, execution = {"x": X[:3], "y": Y[:3], "table": torch.ones(3)}, Execution(inputs="x")
+
+    def loss(output: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(output, batch["y"], batch["table"])
+
+    words = pytest.warns(UserWarning, match=r"'table'.*takes it whole.*where it fails.*False")
+    with words, pytest.raises(RuntimeError, match="weight tensor"):
+        pipeline(network(), loss=loss, execution=execution).train([batch])
 
 
 def test_an_entry_of_the_model_stays_whole_where_the_user_says_so() -> None:

@@ -42,9 +42,11 @@ class TrustRatio(torch.optim.SGD):
 
 
 class Noisy(torch.optim.SGD):
+    generator: torch.Generator | None = None
+
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for parameter in (p for group in self.param_groups for p in group["params"]):
-            parameter.grad += 0 * torch.randn_like(parameter)
+            parameter.grad += 0 * torch.randn(parameter.shape, generator=self.generator)
         super().step()
 
 
@@ -95,6 +97,7 @@ def matrices_as_a_group(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD([{"params": [p for p in parameters if p.dim() > 1]}], lr=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:the optimizer keeps numbers")
 @pytest.mark.parametrize("method", ["2bw", "pipedream"])
 @pytest.mark.parametrize("optimizer", [partial(ById, lr=0.1), clamped, matrices])
 def test_one_that_holds_on_to_parameters_does_so_in_all_weight_versions(
@@ -215,17 +218,81 @@ def test_sparse_gradients_are_clipped_and_scaled(settings: dict[str, Any]) -> No
     equal(pipeline, losses, dense, plain_loop(dense, make, CE, words))
 
 
-def test_a_random_one_is_not_asked_and_the_factory_only_for_stages() -> None:
+class Apart(torch.optim.Optimizer):
+    """Two optimizers in one, with a state_dict() of its own or without."""
+
+    def __init__(self, parameters: Any, whole: bool = True) -> None:
+        parameters, self.whole = [*parameters], whole
+        super().__init__(parameters, {})
+        some = ([p for p in parameters if (p.dim() > 1) == wanted] for wanted in (True, False))
+        self.inner = [torch.optim.SGD(each, lr=0.1, momentum=0.9) for each in some]
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for each in self.inner:
+            each.step()
+
+    def state_dict(self) -> Any:
+        return super().state_dict() if self.whole else {"inner": self.inner[0].state_dict()}
+
+
+def test_one_with_a_state_of_its_own_is_warned_of_and_needs_no_rate() -> None:
+    model, rates = net(), list[Any]()
+    pipeline = piped(Apart)
+    with pytest.warns(UserWarning, match=r"keeps numbers that its state_dict\(\) lacks.*resume"):
+        losses = pipeline.train(data(), on_batch=lambda done: rates.append(done.learning_rates))
+    assert {*rates} == {()}
+    equal(pipeline, losses.losses, model, plain_loop(model, Apart, CE, data()))
+    with pytest.raises(
+        TypeError, match=r"not whole \(its state_dict\(\) lacks param_groups, state"
+    ):
+        piped(partial(Apart, whole=False)).train(data())
+
+
+@pytest.mark.parametrize("kept", [lambda p: p, id], ids=["by object", "by id"])
+def test_one_that_chooses_the_users_own_parameters_is_refused(kept: Callable[[Any], Any]) -> None:
+    """All of them would be in the other group: stages train copies."""
+    model = net()
+    chosen = {*map(kept, model[-1].parameters())}
+
+    def grouped(parameters: Any) -> torch.optim.Optimizer:
+        some = ([p for p in parameters if (kept(p) in chosen) == own] for own in (True, False))
+        return torch.optim.SGD([{"params": each} for each in some], lr=0.1)
+
+    pipeline = pk.Pipeline(model, schedules.flush(2, 1), optimizer=grouped, loss=CE)
+    with pytest.raises(ValueError, match=r"chooses among the parameters of the model.*groups="):
+        pipeline.train(data(1))
+
+
+def test_one_that_steps_its_own_scheduler_is_right() -> None:
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        made = torch.optim.SGD(parameters, lr=0.1)
+        rates = LambdaLR(made, lambda t: 0.5**t)  # which replaces made.step
+        made.register_step_post_hook(lambda *_: rates.step())
+        return made
+
+    model, pipeline = net(), piped(optimizer)
+    with pytest.warns(UserWarning, match="keeps numbers"):
+        losses = pipeline.train(data()).losses
+    equal(pipeline, losses, model, plain_loop(model, optimizer, CE, data()))
+
+
+def test_a_random_one_is_warned_of_unless_it_has_a_generator() -> None:
     made: list[torch.optim.Optimizer] = []
 
     def optimizer(parameters: Any) -> torch.optim.Optimizer:
         made.append(Noisy(parameters, lr=0.1))
         return made[-1]
 
-    torch.manual_seed(3)
-    with no_word():
+    def with_its_own(parameters: Any) -> torch.optim.Optimizer:
+        alone = Noisy(parameters, lr=0.1)
+        alone.generator = torch.Generator()
+        return alone
+
+    with pytest.warns(UserWarning, match=r"optimizer draws random.*torch.Generator\(\)"):
         piped(optimizer).train(data(1))
-    assert len(made) == 2
+    assert len(made) == 2  # for stages only, not for the question
+    with no_word():
+        piped(with_its_own).train(data(1))
 
 
 class Momentum(nn.Module):

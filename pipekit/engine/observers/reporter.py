@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from pipekit.devices import HostNumber
@@ -58,7 +60,8 @@ class Reporter(Observer):
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
         if step.task.op is Op.UPDATE and step.task.stage == self._last:
             groups = self._optimizer.param_groups if self._optimizer else []
-            self._rates[step.update] = tuple(float(group["lr"]) for group in groups)
+            rates = (float(group["lr"]) for group in groups if "lr" in group)
+            self._rates[step.update] = tuple(rates)
 
     def update_decided(self, worker: int, update: int, norm: Tensor | None) -> None:
         self._norms[update] = None if norm is None else HostNumber(norm)
@@ -99,7 +102,7 @@ class BatchDone(NamedTuple):
         loss: averaged over its rows.
         seconds: since the call began to run.
         rows: that it has.
-        learning_rates: those of the update, one for each group of the last stage's optimizer.
+        learning_rates: those of the update, of each group of the last stage's optimizer with one.
         gradient_norm: 2-norm of the update's gradient over all stages, before it is clipped; None
             without ``clip_norm`` (``math.inf`` clips nothing), or if the update is skipped.
         rows_per_s: rows of this batch and of those told of before it, a second of ``seconds``.
@@ -182,7 +185,7 @@ class LossBar:
             so_far = self._rows_told / seconds, update.held_bytes
             done = BatchDone(batch, self._totals[batch], seconds, rows, *of_update, *so_far)
             try:
-                if self._on_batch(done) is True:
+                if _is_true(self._on_batch(done)):
                     self._stop(None)
             except Exception as error:  # the weights are to stay whole
                 self._on_batch = None
@@ -197,3 +200,10 @@ def _refuse_to_stop(error: Exception | None) -> None:
     if error:
         raise error
     raise RuntimeError(str(combinations.conflict({combinations.STOP, combinations.TORCHRUN})))
+
+
+def _is_true(answer: object) -> bool:
+    """Return whether an answer is True, NumPy's or torch's too; numbers and texts are not."""
+    if isinstance(answer, Tensor):
+        return answer.dtype is torch.bool and bool(answer.all())
+    return isinstance(answer, (bool, np.bool_)) and bool(answer)

@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from pipekit.engine.batches import Batch, has_one_a_row, part_sizes
 from pipekit.engine.config import Start
 from pipekit.engine.options import Inputs
+from pipekit.layers.python_state import PLAIN
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
 
@@ -92,7 +93,7 @@ class BatchReader:
         target = batch[1] if is_pair else batch
         is_list = isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
         if is_pair and target is not None and not is_list:
-            _same_rows([*leaves(taken), *leaves(target)], number)
+            _same_rows([*leaves(taken), *_with_rows(target)], number)
         self._compare(Form(number, _outline(batch), {} if is_pair else _sized(named, rows)))
         read = _batch(taken, target, rows, parts, number, self._fewer)
         if is_pair:
@@ -218,6 +219,19 @@ def _same_rows(tensors: Sequence[Tensor], number: int) -> int:
             f"stand in a dict, or in a tuple of more than two)"
         )
     return rows
+
+
+def _with_rows(target: Any) -> list[Tensor]:
+    """Return the tensors of a target; numbers and texts beside them have no rows, and stay whole.
+
+    Mixup's target is two tensors of labels and a number.
+    """
+    if not isinstance(target, (tuple, dict)):
+        return leaves(target)
+    entries = [*target.values()] if isinstance(target, dict) else [*target]
+    several = [each for each in entries if not isinstance(each, PLAIN)]
+    several = [each for each in several if not isinstance(each, Tensor) or each.dim()]
+    return [tensor for each in several for tensor in _with_rows(each)] or leaves(target)
 
 
 def _rows(tensors: Sequence[Tensor], number: int) -> int:

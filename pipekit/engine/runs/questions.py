@@ -1,10 +1,9 @@
-"""Questions to the user's loss and optimizer before training, asked of copies of them."""
+"""Questions to the user's model and loss before training, asked of copies of them."""
 
 import warnings
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -18,6 +17,8 @@ from pipekit.engine.batches import Batch, copied, part_sizes, split
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
 from pipekit.engine.runs.model_stages import ModelStages
+from pipekit.engine.runs.optimizer_questions import ask_optimizer
+from pipekit.engine.runs.users_model import users_models
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.module_state import state_untouched, trained
 from pipekit.layers.pass_state import autocast, rounding
@@ -52,6 +53,12 @@ def ask(
 ) -> None:
     """Ask before a model's first training by a schedule; errors are those of the functions here."""
     require_no_graph(first.batch)
+    if not any(trained(each.module) for each in model.configs):
+        warnings.warn(
+            "no parameter of the model is trained: call model.requires_grad_(True) before "
+            "Pipeline(model), or the pipeline's own requires_grad_(names)",
+            stacklevel=2,
+        )
     if needed := first.tried.needed_weights:
         require_weights_as_read(needed, model.configs, schedule)
     if schedule.chunks > 1:
@@ -127,9 +134,11 @@ def ask_loss(loss: Loss, first: FirstBatch) -> None:
         value = question.value(*microbatch)
         _require_nothing_set(question, first, microbatch, value)
         _warn_of_turns(first, question.copies.shared)
-        if value is None or question.copies.drew:
+        if question.copies.drew:
             return
         _warn_of_tables(question, first, value)
+        if value is None:
+            return
         values = []
         cases = _whole_and_parts(first)
         for output, target, rows in cases:
@@ -147,9 +156,7 @@ class _LossQuestion:
 
     def __init__(self, loss: Loss, first: FirstBatch) -> None:
         self._first, self._device = first, leaves(first.tried.output)[0].device
-        recorded = getattr(first.original, "origin", None)
-        models = [first.original, *([recorded.model] if recorded else [])]
-        self.copies = FunctionCopies(loss, models, self._device)
+        self.copies = FunctionCopies(loss, users_models(first.original), self._device)
         self.dtype = first.dtype or torch.float32
 
     def value(self, output: Tree, target: Any) -> float | None:
@@ -203,7 +210,7 @@ def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
             )
 
 
-def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float) -> None:
+def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float | None) -> None:
     """Warn of entries that are cut as rows, which the loss would take whole as well."""
     batch, whole = first.batch, first.batch.target
     if batch.said is None or len(batch.sizes) < 2:
@@ -217,10 +224,11 @@ def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float) ->
         one: Any = entries | {name: entry}
         one = one if isinstance(part, dict) else tuple(one.values())
         other = question.value(first.tried.output, one)
-        if other is not None and abs(other - value) > 1e-3 * abs(value) + 1e-6:
+        if other is not None and (value is None or abs(other - value) > 1e-3 * abs(value) + 1e-6):
+            instead = "where it fails" if value is None else f"for {value:.4g}"
             warnings.warn(
                 f"the batch[{name!r}] has as many elements as the batch has rows, and is cut with "
-                f"them; the loss also takes it whole, and is then {other:.4g} for {value:.4g}: say "
+                f"them; the loss also takes it whole, and is then {other:.4g} {instead}: say "
                 f"Execution(rows={{{name!r}: True}}) if these are rows, False if they are not",
                 stacklevel=2,
             )
@@ -276,43 +284,3 @@ def _cut_entries(batch: Batch) -> list[str]:
         return ["the target"]
     names = [*whole] if isinstance(whole, Mapping) else [*range(len(whole))]
     return [repr(name) for name in names if part[name] is not whole[name]]
-
-
-def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
-    """Warn of an optimizer whose step of a parameter depends on those of other stages.
-
-    PyTorch's step each alone; one that cannot be copied, fails or draws numbers is not asked.
-    """
-    made_by = getattr(optimizer, "func", optimizer)  # of a partial
-    if made_by in vars(torch.optim).values():
-        return
-    stages = [each for each in model.configs if trained(each.module)]
-    if len(stages) < 2:
-        return
-    stepped = partial(_stepped, optimizer, stages[0].updates.groups is not None)
-    try:
-        question = FunctionCopies(stepped, [], torch.device("cpu"))
-        together, apart = question(True), question(False)
-    except Exception:  # of whatever kind
-        return
-    if question.drew or torch.allclose(together, apart, rtol=1e-3, atol=1e-6, equal_nan=True):
-        return
-    warnings.warn(
-        "the optimizer's step of a parameter depends on all of its parameters, as by a norm over "
-        "their gradients, and each stage has an optimizer with its own parameters alone: training "
-        "differs from that by one optimizer for the whole model. Clip by "
-        "updates=Updates(clip_norm=...), which takes the norm over all stages, or use one stage",
-        stacklevel=2,
-    )
-
-
-def _stepped(optimizer: OptimizerFactory, has_groups: bool, together: bool) -> Tensor:
-    """Return two parameters after two steps of one optimizer, or of one optimizer each."""
-    parameters = [nn.Parameter(torch.linspace(-1, n, 16).reshape(4, 4)) for n in (1, 2)]
-    for some in [parameters] if together else [parameters[:1], parameters[1:]]:
-        stepper = optimizer([{"params": some}] if has_groups else some)
-        for _ in range(2):
-            for parameter in some:
-                parameter.grad = parameter.detach().cos() * parameter.detach().max()
-            stepper.step()
-    return torch.stack([parameter.detach() for parameter in parameters])

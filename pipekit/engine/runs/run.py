@@ -200,13 +200,17 @@ class Metrics:
 
     def __call__(self, output: Any, target: Any) -> list[tuple[Tensor, Tensor]]:
         """Return each metric's number, and its count if it is a mean over counted entries."""
-        return [
-            (
-                torch.as_tensor(metric(output, target)),
-                torch.tensor(_counted(metric, target), device=CPU),
-            )
-            for metric in self.metrics.values()
-        ]
+        found = []
+        for name, metric in self.metrics.items():
+            value = torch.as_tensor(metric(output, target))
+            if value.numel() != 1:
+                raise TypeError(
+                    f"{f'metric {name!r}' if name else 'the metric'} must give one number for the "
+                    f"rows of a batch, their mean say, not a tensor of shape {list(value.shape)}"
+                )
+            counted = metric.count(target) if isinstance(metric, MeanOver) else 1.0
+            found.append((value, torch.tensor(counted, device=CPU)))
+        return found
 
     def means(self, reports: Sequence[WorkerReport]) -> dict[str, float]:
         """Return each metric's mean over all rows, or over its counted entries."""
@@ -222,10 +226,6 @@ class Metrics:
             weights = rows if is_mean(metric) else [1] * len(rows)
             means[name] = sum(map(mul, numbers, weights)) / sum(rows)
         return means
-
-
-def _counted(metric: Metric, target: Any) -> float:
-    return metric.count(target) if isinstance(metric, MeanOver) else 1.0
 
 
 def output_alone(output: Tree, target: Tree) -> Tree:

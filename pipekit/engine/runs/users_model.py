@@ -131,6 +131,12 @@ class UsersModel:
         return filter(is_unlike, changed)
 
 
+def users_models(original: nn.Module) -> list[nn.Module]:
+    """Return the user's layers, and the model of which they were recorded."""
+    recorded = getattr(original, "origin", None)
+    return [original, *([recorded.model] if recorded else [])]
+
+
 _MODE = ".training"
 _HOOKS = attrgetter(
     "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"

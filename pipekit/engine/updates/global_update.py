@@ -124,7 +124,10 @@ class GlobalUpdate:
         made = self._is_finite(values, update)
         norm = None
         if made and self._clip_norm is not None:
-            norm = torch.linalg.vector_norm(_chosen(values[:-1], *told))
+            norms, (present,) = values[:-1], told
+            if not present.all():  # the unsplit model sums no others
+                norms = norms[present.nonzero().flatten().to(norms.device)]
+            norm = torch.linalg.vector_norm(norms)
             factor = torch.clamp(self._clip_norm / (norm + 1e-6), max=1.0)
             for gradient in gradients:
                 if gradient is not None:
@@ -161,10 +164,3 @@ class GlobalUpdate:
 
 def _held(gradient: Tensor) -> Tensor:
     return gradient.coalesce().values() if gradient.is_sparse else gradient
-
-
-def _chosen(norms: Tensor, present: Tensor) -> Tensor:
-    """Return the norms of the gradients that there are: the unsplit model sums no others."""
-    if present.all():
-        return norms
-    return norms[present.nonzero().flatten().to(norms.device)]

@@ -54,6 +54,11 @@ class WeightVersions:
         self.lr_scheduler = (
             lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
         )
+        if self.lr_scheduler is not None and not hasattr(self.lr_scheduler, "state_dict"):
+            raise TypeError(
+                f"{type(self.lr_scheduler).__name__} has no state_dict(), from which the scheduler "
+                f"of a stage is made again: let it inherit from torch's LRScheduler"
+            )
         if steps_lr and isinstance(self.lr_scheduler, ReduceLROnPlateau):
             raise ValueError(
                 "ReduceLROnPlateau waits for a metric: build the pipeline with lr_step='call', and "
@@ -240,13 +245,15 @@ def require_usable(optimizer: Optimizer) -> None:
     The one is a TypeError, say for a wrapper, the other a ValueError, say for LBFGS.
     """
     try:
-        optimizer.state_dict()
+        if missing := {"state", "param_groups"} - optimizer.state_dict().keys():
+            raise AttributeError(f"its state_dict() lacks {', '.join(sorted(missing))}")
     except AttributeError as error:
         raise TypeError(
             f"the optimizer is not whole ({error}): let its class inherit from "
             f"torch.optim.Optimizer, and call super().__init__(parameters, {{...}})"
         ) from error
-    parameters = inspect.signature(optimizer.step).parameters.values()
+    # Of the class: a scheduler replaces the method of the object.
+    _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
     varied = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if any(each.default is each.empty and each.kind not in varied for each in parameters):
         raise ValueError(

@@ -90,10 +90,10 @@ class ProcessRunner(Runner):
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read
             reports = pool.run(tasks, batches, heard, on_news, watchdog)
-            if not config.training:
-                return reports
             for report in reports:
                 FunctionState(config.loss).take(report.loss_values)
+            if not config.training:
+                return reports
             self._loss = dumps(config.loss), loss
             self._left = [_left(worker, pool) for worker in workers]
             pairs = zip(reports, self._left, strict=True)

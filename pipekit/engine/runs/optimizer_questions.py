@@ -1,0 +1,121 @@
+"""Questions to the user's optimizer before training, asked of copies of it."""
+
+import copy
+import warnings
+from functools import partial
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from pipekit.devices import CPU
+from pipekit.engine.runs.model_stages import ModelStages
+from pipekit.engine.runs.users_model import users_models
+from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.layers.module_state import trained
+from pipekit.layers.user_functions import FunctionCopies
+
+
+def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
+    """Warn of an optimizer that is another one for each stage, or made again from its state.
+
+    PyTorch's own are neither; one that cannot be copied or that fails is not asked.
+    """
+    made_by = getattr(optimizer, "func", optimizer)  # of a partial
+    if made_by in vars(torch.optim).values():
+        return
+    has_groups = any(each.updates.groups for each in model.configs)
+    _require_no_own_parameters(optimizer, model, has_groups)
+    stages = [each for each in model.configs if trained(each.module)]
+    stepped = partial(_stepped, optimizer, has_groups)
+    try:
+        question = FunctionCopies(stepped, [], CPU)
+        alone, together, again = question(), question(True), question(False, True)
+    except Exception:  # of whatever kind
+        return
+    told = ""
+    if question.drew_shared:
+        told = (
+            "draws random numbers from a generator that all threads share, in which stages take "
+            "turns in no fixed order, so that equal runs differ: let it make one of its own, "
+            "torch.Generator().manual_seed(seed)"
+        )
+    elif not question.drew and not _close(alone, together):
+        told = (
+            "has a step of a parameter that depends on all of its parameters, as by a norm over "
+            "their gradients, and each stage has an optimizer with its own parameters alone: "
+            "training differs from that by one optimizer for the whole model. Clip by "
+            "updates=Updates(clip_norm=...), which takes the norm over all stages, or use one stage"
+        )
+    if told and len(stages) > 1:
+        warnings.warn(f"the optimizer {told}", stacklevel=2)
+    if not question.drew and not _close(alone, again):
+        warnings.warn(
+            "the optimizer keeps numbers that its state_dict() lacks: they begin anew where it is "
+            "made again from that, after resume(), load_state_dict(), torch.manual_seed() or a "
+            "change of rates between calls. Keep them in its state[parameter] or param_groups",
+            stacklevel=2,
+        )
+
+
+def _require_no_own_parameters(
+    optimizer: OptimizerFactory, model: ModelStages, has_groups: bool
+) -> None:
+    """Raise ValueError if an optimizer's function chooses parameters by what the user's model has.
+
+    Stages train copies, of which it would take none, or all into one group.
+    """
+    own = [each for each in model.original.parameters() if each.requires_grad]
+    try:
+        grouped = FunctionCopies(
+            partial(_grouped, optimizer, has_groups), users_models(model.original), CPU
+        )
+        known = grouped(own)
+    except Exception:  # of whatever kind
+        return
+    try:
+        of_copies = grouped([nn.Parameter(each.detach()) for each in own])
+    except Exception:  # it has no name for a copy, say, or no group
+        of_copies = None
+    if known != of_copies:
+        raise ValueError(
+            "the optimizer's function chooses among the parameters of the model that the pipeline "
+            "was given, and stages train copies of these: choose by name or shape, "
+            "updates=Updates(groups=lambda name, parameter: {...}), and freeze what is not to be "
+            "trained, requires_grad_(False)"
+        )
+
+
+def _grouped(
+    optimizer: OptimizerFactory, has_groups: bool, parameters: list[nn.Parameter]
+) -> list[list[int]]:
+    """Return the places of the parameters in each group of their optimizer."""
+    places = {id(each): place for place, each in enumerate(parameters)}
+    groups = optimizer([{"params": parameters}] if has_groups else parameters).param_groups
+    return [[places[id(each)] for each in group["params"]] for group in groups]
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True)
+
+
+def _stepped(
+    optimizer: OptimizerFactory, has_groups: bool, together: bool = False, again: bool = False
+) -> Tensor:
+    """Return weights and biases of two layers after three steps, of an optimizer each by default.
+
+    Or of one ``together``, or of others that are made ``again`` after each step.
+    """
+    layers = [[torch.linspace(-1, n, 16).reshape(4, 4), torch.linspace(n, -1, 4)] for n in (1, 2)]
+    parameters = [[nn.Parameter(each) for each in layer] for layer in layers]
+    for some in [[*chain(*parameters)]] if together else parameters:
+        stepper = optimizer([{"params": some}] if has_groups else some)
+        for _ in range(3):
+            for parameter in some:
+                parameter.grad = parameter.detach().cos() * parameter.detach().max()
+            stepper.step()
+            if again:
+                state = copy.deepcopy(stepper.state_dict())
+                stepper = optimizer([{"params": some}] if has_groups else some)
+                stepper.load_state_dict(state)
+    return torch.cat([parameter.detach().flatten() for parameter in chain(*parameters)])
