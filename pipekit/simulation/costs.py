@@ -11,7 +11,7 @@ from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.profiling.layer_profile import renumbered
 from pipekit.schedules import Item, Op, Schedule
 from pipekit.schedules.ops import PASSES
-from pipekit.traces import RECOMPUTE, Trace
+from pipekit.traces import Trace
 from pipekit.units import MOST
 
 _LINKS = {
@@ -100,7 +100,7 @@ class Costs:
         """
         if trace.unit != "s":
             raise ValueError(f"{trace.name} is in {trace.unit}: give a trace in seconds")
-        frame = trace.frame[trace.frame["op"] != RECOMPUTE]
+        frame = trace.frame
         keys = zip(*(frame[name] for name in ("worker", "op", "stage", "microbatch")), strict=True)
         took = (frame["end_s"] - frame["start_s"]).tolist()
         return cls(
