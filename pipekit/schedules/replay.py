@@ -13,6 +13,7 @@ from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.ops import Op, senders
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
+from pipekit.units import require_amount
 
 
 class Replay(Walk):
@@ -167,7 +168,11 @@ def slots(
 
     Raises:
         ScheduleError: the workers would wait for one another for ever.
+        ValueError: a number is negative or not finite.
     """
+    for op, each in durations.items():
+        require_amount(f"durations[{op.name}]", each)
+    require_amount("overlap", overlap or 0)
     graph = schedule.dependencies
     seconds = [op.slots_in(durations) for op, *_ in graph.tasks]
     needs = graph_needs(graph)

@@ -19,7 +19,7 @@ from pipekit.schedules.clock import Need, Walk
 from pipekit.schedules.ops import PLACES
 from pipekit.simulation.costs import StageCosts, sums_between_workers
 from pipekit.simulation.loads import Activities, Loads, Numbers, Seconds, Times
-from pipekit.units import MOST
+from pipekit.units import require_amount
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,7 @@ class Host:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = getattr(self, item.name)
-            if not 0 <= value <= MOST:
-                raise ValueError(
-                    f"a host's {item.name} must be 0 or a positive number of seconds up to "
-                    f"{MOST:g}, not {value}"
-                )
+            require_amount(f"a host's {item.name}", getattr(self, item.name))
 
 
 def run(

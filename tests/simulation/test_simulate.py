@@ -1,5 +1,7 @@
 """Simulated seconds against closed forms, the schedule's own slots, and the longest path."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,10 @@ from pipekit.clusters import flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import (
+    Op,
     Schedule,
     ScheduleError,
+    draw,
     flush,
     gpipe,
     parse,
@@ -19,7 +23,8 @@ from pipekit.schedules import (
     slots,
     two_bw,
 )
-from pipekit.simulation import simulate
+from pipekit.schedules.messages import MessageChannel, check_messages, repair, with_messages
+from pipekit.simulation import Costs, simulate
 from pipekit.traces import RECOMPUTE, Trace
 from tests.schedules.strategies import training_methods
 
@@ -138,6 +143,28 @@ def test_a_plan_says_which_layers_a_stage_has_and_how_many_rows() -> None:
 def test_what_does_not_fit_is_refused(schedule: Schedule, plan: Plan | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         simulate(schedule, Profile.uniform(3), plan)
+
+
+@pytest.mark.parametrize("number", [-1, math.nan, math.inf])
+def test_numbers_that_cannot_be_are_refused(number: float) -> None:
+    made, costs = flush(2, 2), Profile.uniform(2)
+    program, channel = with_messages(made), MessageChannel()
+    for take in (
+        lambda: simulate(made, costs, optimizer_states=number),
+        lambda: simulate(made, costs, overlap=number),
+        lambda: Costs(costs, host_bytes_per_s=number),
+        lambda: slots(made.take(1), {Op.FORWARD: number}),
+        lambda: slots(made.take(1), overlap=number),
+        lambda: check_messages(program, channel, link=number),
+        lambda: repair(program, channel, link=number),
+    ):
+        with pytest.raises(ValueError, match="must be 0 or a positive number up to"):
+            take()
+    for duration in (number, 0, 1.5):
+        with pytest.raises(ValueError, match=r"durations\[FORWARD\] must be a whole number from 1"):
+            draw(made, {Op.FORWARD: duration})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="buffers must be a whole number of at least 0"):
+        MessageChannel(buffers=min(1.5, number))
 
 
 def test_a_cluster_that_is_too_small_is_refused() -> None:

@@ -83,7 +83,11 @@ def draw(
 
     Raises:
         ScheduleError: the workers would wait for one another for ever, or nobody could read it.
+        ValueError: a duration is not whole, or below 1.
     """
+    for op, slots_of in durations.items():
+        if op.slots and slots_of not in range(1, _MOST_CELLS):
+            raise ValueError(f"durations[{op.name}] must be a whole number from 1, not {slots_of}")
     schedule, rows = schedule.excerpt(batches), []
     firsts = {one for one, _ in schedule.overlaps}
     placed = slots(schedule, {**durations, Op.UPDATE: 0})

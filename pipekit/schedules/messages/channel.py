@@ -53,8 +53,11 @@ class MessageChannel:
 
     def __post_init__(self) -> None:
         require_choice("communicators", self.communicators, COMMUNICATORS)
-        if not self.buffers >= 0:
-            raise ValueError(f"buffers must be at least 0, not {self.buffers}: 0 is a rendezvous")
+        if not self.buffers >= 0 or self.buffers not in (math.inf, self.buffers // 1):
+            raise ValueError(
+                f"buffers must be a whole number of at least 0, not {self.buffers}: 0 is a "
+                f"rendezvous"
+            )
 
     @classmethod
     def parse(cls, written: str, **how: Any) -> "MessageChannel":
