@@ -80,7 +80,7 @@ def recomputed(
     :func:`filled`.
 
     Raises:
-        ScheduleError: the batches do not end with a flush.
+        ScheduleError: the batches do not end with a flush, or there is no such stage.
     """
     idle = iter(_idle(schedule, durations))
 
@@ -98,7 +98,7 @@ def recomputed(
                 left[place] -= length
                 yield place, work
 
-    return inserted(schedule, more, f"{schedule.name}, recomputing early")
+    return inserted(schedule, more, f"{schedule.name}, recomputing early", stages)
 
 
 def pipefisher(stages: int, microbatches: int) -> Schedule:

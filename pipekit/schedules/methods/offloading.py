@@ -76,13 +76,13 @@ def offloaded(schedule: Schedule, stages: Collection[int]) -> Schedule:
     over; what would hardly be away stays.  A worker's first stages save most: they wait longest.
 
     Raises:
-        ScheduleError: the batches do not end with a flush.
+        ScheduleError: the batches do not end with a flush, or there is no such stage.
     """
 
     def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
         return _moved(tasks, second, _away(tasks, stages))
 
-    return inserted(schedule, more, f"{schedule.name}, offloading")
+    return inserted(schedule, more, f"{schedule.name}, offloading", stages)
 
 
 def _away(tasks: Tasks, stages: Collection[int]) -> dict[Place, int]:
