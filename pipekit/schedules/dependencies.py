@@ -262,17 +262,14 @@ class Dependencies:
         rows = np.full((len(self.ops), self.stages, self.microbatches), NOBODY)
         rows[at] = passes
         once = self.columns.whose(lambda op: op.is_once)[passes]
-        double = passes[(rows[at] != passes) & once]
-        if len(double):
-            known: dict[tuple[Op, int, int], int] = {}
-            for number in passes.tolist():
-                before = known.setdefault(self.tasks[number][:3], number)
-                if before != number:
-                    raise ScheduleError(
-                        f"{self.tasks[number]} stands in the table twice: on worker "
-                        f"{self.worker_of[before]} and on worker {self.worker_of[number]}",
-                        self.placed(before, number),
-                    )
+        for before in passes[(rows[at] != passes) & once].tolist():
+            task = self.tasks[before]
+            number = int(rows[self.ops[task.op], task.stage, task.microbatch])
+            raise ScheduleError(
+                f"{task} stands in the table twice: on worker {self.worker_of[before]} and on "
+                f"worker {self.worker_of[number]}",
+                self.placed(before, number),
+            )
         return rows
 
     def _one_of(self, rows: Numbers, ops: tuple[Op, ...]) -> Numbers:
