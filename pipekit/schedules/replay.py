@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pipekit.schedules.clock import PAPER_SLOTS, Need, Walk, graph_needs
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
-from pipekit.schedules.ops import Op, senders
+from pipekit.schedules.ops import Op
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 from pipekit.units import require_amount
@@ -132,7 +132,8 @@ class Replay(Walk):
             if own := task.op.own:
                 yield self._named(graph.own[each], task._replace(op=own))
             if payload := task.op.receives:
-                sent = task._replace(op=senders(payload)[0], stage=task.stage - payload.step)
+                sender = next(op for op in graph.ops if op.sends is payload)
+                sent = task._replace(op=sender, stage=task.stage - payload.step)
                 yield self._named(graph.source[each], sent)
             yield from (self._named(other, task) for other in graph.others.get(each, ()))
 
