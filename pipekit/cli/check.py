@@ -54,17 +54,12 @@ def check(
         repair: Write an order that is proved into this .csv (torch's).
     """
     require_suffix(repair, (".csv",))
-    of_messages = {
-        "--order": order != "torch",
-        "--asynchronous": asynchronous,
-        "--communicators": communicators != "direction",
-        "--shapes-first": shapes_first,
-        "--link": link,
-        "--repair": repair,
-    }
-    for option, is_given in of_messages.items():
-        if is_given and messages is None:
-            raise ValueError(f"{option} is of messages: name a channel, e.g. --messages rendezvous")
+    others = order != "torch" or communicators != "direction" or asynchronous or shapes_first
+    if messages is None and (others or link or repair):
+        raise ValueError(
+            "--order, --asynchronous, --communicators, --shapes-first, --link and --repair are of "
+            "messages: name a channel, e.g. --messages rendezvous"
+        )
     from pipekit.schedules import check as prove
     from pipekit.schedules import messages as proofs
     from pipekit.schedules.methods.by_name import parse_replicas
