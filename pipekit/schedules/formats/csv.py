@@ -39,7 +39,9 @@ def write(schedule: Table) -> str:
 def read(text: str) -> Table:
     """Read what :func:`write` wrote; see :func:`pipekit.schedules.read_csv`."""
     try:
-        frame = pd.read_csv(io.StringIO(text), comment="#", dtype=str, keep_default_na=False)
+        frame = pd.read_csv(
+            io.StringIO(text), comment="#", dtype=str, keep_default_na=False, skipinitialspace=True
+        )
     except ValueError as error:  # pandas' own errors
         raise ScheduleError(f"the CSV cannot be read: {error}") from None
     missing = [column for column in _COLUMNS if column not in frame.columns]

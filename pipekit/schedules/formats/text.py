@@ -119,7 +119,10 @@ def draw(
     rows = [["time", *map(str, range(1, columns))], *rows]
     width = max((len(cell) for row in rows for cell in row[1:]), default=0)
     margin = max(len(row[0]) for row in rows)
-    title = f"# {schedule.title}" + ("" if schedule.stashing else _NO_STASHING)
+    title = f"# {schedule.title}"
+    if title.endswith(_NO_STASHING) or _BATCHES.search(title) or _CHUNKS.search(title):
+        title = title.replace(";", ",")  # else it would be read back as more than a name
+    title += "" if schedule.stashing else _NO_STASHING
     title += f"; {schedule.chunks} chunks a microbatch" if schedule.chunks > 1 else ""
     title += f"; batches of {schedule.batch_size}" if schedule.batch_size else ""
     lines = (
