@@ -103,7 +103,6 @@ class Replay(Walk):
         ]
 
     def _deadlock(self) -> ScheduleError:
-        """Return the error that says which workers wait, in which task, for what."""
         graph, waits = self.graph, []
         at_fault: list[tuple[Task, int | None]] = []
         for numbers, following in zip(graph.lists, self.following, strict=False):
@@ -122,7 +121,6 @@ class Replay(Walk):
         return ScheduleError("the schedule can never finish: " + "; ".join(waits), at_fault)
 
     def _awaited(self, number: int) -> Iterator[tuple[int, Task]]:
-        """Yield all that a task waits for, each with its name."""
         graph, partner = self.graph, self.graph.partner[number]
         yield from self._met.get(number, ())
         if due := self._due(number):
@@ -142,7 +140,6 @@ class Replay(Walk):
         return number, otherwise if number == NOBODY else self.graph.tasks[number]
 
     def _owner(self, wanted: Task) -> int | None:
-        """Return the worker that has a task, whichever version it reads."""
         key = 2 if wanted.op.is_pass else 3
         for number, task in enumerate(self.graph.tasks):
             if task[:2] == wanted[:2] and task[key] == wanted[key]:

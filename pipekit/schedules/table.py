@@ -84,7 +84,6 @@ class Table:
         return tuple(frozenset(stage for op, stage in done if op.borrows) for done in each)
 
     def _done_by(self, worker: int) -> set[tuple[Op, int]]:
-        """Return the ops and stages of a worker's tasks."""
         return set().union(*self._counts[worker :: self.worker_count])
 
     @property
@@ -379,7 +378,6 @@ class Table:
         return chain(self.head[worker], period if periods else (), again)
 
     def _overlaps_before(self, microbatch: int) -> Iterator[tuple[Task, Task]]:
-        """Yield the pairs that run together before a microbatch."""
         repeated = {*chain(*self.period)} if self.overlaps else set()
         for one, other in self.overlaps:
             for times in count() if one in repeated else (0,):

@@ -137,7 +137,6 @@ def share_links(transfers: pd.DataFrame, cluster: Cluster) -> bool:
 def _connections(
     cluster: Cluster, source: Numbers, destination: Numbers
 ) -> tuple[list[Path], Numbers]:
-    """Return the path of each connection, and which connection each message is on."""
     workers = 1 + int(destination.max(initial=0))
     ends_of, line = np.unique(source * workers + destination, return_inverse=True)
     known = Paths(cluster)
@@ -145,7 +144,6 @@ def _connections(
 
 
 def _meet(paths: Sequence[Path], line: Numbers, left: Seconds, came: Seconds) -> bool:
-    """Return whether messages of two connections were on one port at once."""
     users = defaultdict(list)
     for number, path in enumerate(paths):
         for port, _ in path.ports:

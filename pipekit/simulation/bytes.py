@@ -86,7 +86,6 @@ class _Changes:
         self._rows: list[tuple[Numbers, Numbers, Numbers, Seconds, _Bytes]] = []
 
     def _sized(self, size: Callable[[Op, StageCosts], float]) -> _Bytes:
-        """Return for each task a size by its op and its stage's costs."""
         sizes = np.zeros((len(OPS), len(self._costs)))
         for op in self._schedule.dependencies.ops:
             sizes[PLACES[op]] = [size(op, cost) for cost in self._costs]

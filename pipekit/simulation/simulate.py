@@ -125,7 +125,6 @@ def _events(
 
 
 def _with_transfers(schedule: Schedule, costs: Sequence[StageCosts], times: Times) -> pd.DataFrame:
-    """Return the messages, and what other streams move."""
     graph = schedule.dependencies
     beside = graph.of(lambda op: op.stream)
     if not beside:

@@ -106,7 +106,6 @@ def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, .
 
 
 def _messages(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ends, _Ends]:
-    """Return what the microbatches receive and send of each payload on each stage."""
     graph, microbatches = schedule.dependencies, schedule.microbatches
     none: Endpoints = ()
     received, sent = (_Ends(lambda: [none] * microbatches) for _ in range(2))
