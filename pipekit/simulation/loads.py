@@ -92,9 +92,10 @@ def loads(
     for number in run_again.tolist():
         _, stage, microbatch, _ = graph.tasks[number]
         again[number] = seconds[graph.row(Op.FORWARD, stage)[microbatch]]
-    slots = [slot for each in slots_of(schedule) for slot in each.slots]
+    copies = any(cost.whole.copy_s for cost in costs)
+    slots = [slot for each in slots_of(schedule) for slot in each.slots] if copies else []
     newest: dict[tuple[int, int], int] = {}  # the slot, by worker and stage
-    for number in graph.of(lambda op: not op.is_pass):
+    for number in graph.of(lambda op: not op.is_pass) if copies else ():
         stage = graph.tasks[number].stage
         here = graph.worker_of[number], stage
         if slots[number] != newest.get(here, 0):
