@@ -34,7 +34,7 @@ def found(path: str | os.PathLike[str], what: str = "") -> Path:
 def read_text(path: str | os.PathLike[str]) -> str:
     """Return a file's text; raise ValueError if it is not UTF-8."""
     try:
-        return found(path).read_text("utf-8")
+        return found(path).read_text("utf-8-sig")  # as some editors write it
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text: {error}") from None
 

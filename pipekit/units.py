@@ -11,6 +11,12 @@ MOST = 1e100
 """Seconds, bytes or factors that anything costs: sums and products of such numbers are finite."""
 
 
+def require_amount(name: str, value: float) -> None:
+    """Raise ValueError unless seconds, bytes or a factor are 0 or positive, and finite."""
+    if not 0 <= value <= MOST:
+        raise ValueError(f"{name} must be 0 or a positive number up to {MOST:g}, not {value}")
+
+
 def readable(number: float, units: dict[str, float]) -> tuple[float, str]:
     """Return factor and name of the largest unit that makes a number at least 1, or the last."""
     *_, smallest = units

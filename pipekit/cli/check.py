@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from pipekit.choices import require_choice
 from pipekit.cli.common.options import TABLE, File, require_suffix, save_text
 from pipekit.cli.schedule import chosen_schedule
 
@@ -53,12 +54,20 @@ def check(
         repair: Write an order that is proved into this .csv (torch's).
     """
     require_suffix(repair, (".csv",))
-    if repair and messages is None:
-        raise ValueError("--repair is of messages: name a channel, e.g. --messages rendezvous")
+    others = order != "torch" or communicators != "direction" or asynchronous or shapes_first
+    if messages is None and (others or link or repair):
+        raise ValueError(
+            "--order, --asynchronous, --communicators, --shapes-first, --link and --repair are of "
+            "messages: name a channel, e.g. --messages rendezvous"
+        )
     from pipekit.schedules import check as prove
     from pipekit.schedules import messages as proofs
     from pipekit.schedules.methods.by_name import parse_replicas
 
+    channel = messages and proofs.MessageChannel.parse(
+        messages, waits=not asynchronous, communicators=communicators, shapes_first=shapes_first
+    )
+    require_choice("--order", order, proofs.POLICIES)
     program = _program_of(Path(method))
     split = stages if replicas is None else parse_replicas(replicas)
     table = (
@@ -66,11 +75,8 @@ def check(
     )
     prove(table)
     typer.echo(f"{table.title}: the tasks can never wait for one another (exact)")
-    if messages is None:
+    if not channel:
         return
-    channel = proofs.MessageChannel.parse(
-        messages, waits=not asynchronous, communicators=communicators, shapes_first=shapes_first
-    )
     program = program if program and program.has_messages else proofs.with_messages(table, order)
     verdict = proofs.check_messages(program, channel, link=link)
     typer.echo(f"{verdict} (exact)")
@@ -85,8 +91,12 @@ def check(
 def _program_of(file: Path) -> "MessageProgram | None":
     """Return the program in a file of torch's; None for any other file, and for a method."""
     from pipekit.reading import read_text
+    from pipekit.schedules import ScheduleError
     from pipekit.schedules.messages import read_torch_comms
 
-    if file.suffix != ".csv" or not file.is_file() or (text := read_text(file)).startswith("#"):
+    if file.suffix != ".csv" or not file.is_file() or read_text(file).startswith("#"):
         return None
-    return read_torch_comms(text)
+    try:
+        return read_torch_comms(file)
+    except ScheduleError as error:
+        raise ScheduleError(f"{file}: {error}") from None

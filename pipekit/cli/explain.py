@@ -63,7 +63,6 @@ def explain(
 
 
 def _slice(text: str | None) -> slice | None:
-    """Return the steps of "5:20", "5:" or ":20"."""
     if text is None:
         return None
     found = re.fullmatch(r"\s*(\d*)\s*:\s*(\d*)\s*", text)

@@ -62,7 +62,7 @@ def plan(
     used = chosen_cluster(cluster, workers, bandwidth, memory)
     best = best_plan(costs, used, method, progress=not quiet, **options)
     typer.echo(best)
-    if spare := used.workers - best.workers:
+    if (spare := used.workers - best.workers) > 0:
         verb = "stay" if spare > 1 else "stays"
         typer.echo(f"  {plural(spare, 'worker')} of {used.workers} {verb} idle in this plan")
     origin = printable(str(costs.provenance.get("label", "of unknown origin")))

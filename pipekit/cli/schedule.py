@@ -54,8 +54,13 @@ def schedule(
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
     if moving and (output is None or output.suffix != ".svg"):
         raise ValueError("--moving needs a picture to draw: --output NAME.svg")
-    from pipekit.schedules.methods.by_name import parse_replicas
+    from pipekit.schedules.methods.by_name import PER_MINIBATCH, parse_replicas
 
+    if minibatches is not None and PER_MINIBATCH.isdisjoint(methods):
+        raise ValueError(
+            f"--minibatches is for {', '.join(sorted(PER_MINIBATCH))}: use --microbatches and "
+            f"--batches"
+        )
     split = stages if replicas is None else parse_replicas(replicas)
     shown = [chosen_schedule(name, split, microbatches, batches, minibatches) for name in methods]
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written

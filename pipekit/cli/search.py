@@ -60,7 +60,7 @@ def search(
         costs,
         used,
         links,
-        memory or (links.device.memory_bytes if links else None),
+        links.device.memory_bytes if links and memory is None else memory,
         microbatches=options.chosen_microbatches(microbatches, used),
         workers=workers,
         placement=homes,

@@ -1,5 +1,6 @@
 """``pipekit simulate``: the predicted time and memory of a schedule, with nothing run."""
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ import typer
 from pipekit.cli.common import options
 from pipekit.cli.common.options import File
 from pipekit.cli.schedule import chosen_schedule
+from pipekit.units import bytes_text
 
 if TYPE_CHECKING:
     from pipekit.plans import Plan
@@ -72,6 +74,10 @@ def simulate(
         used = used.with_replicas([len(homes) for homes in schedule.stage_workers])
     asked = workers or (used.workers if bandwidth is not None else None)
     links = options.chosen_links(cluster, asked, bandwidth, memory)
+    if links is None and (workers or memory or shards):
+        raise ValueError(
+            "--workers, --memory and --shards are of links: name a --cluster, or say --bandwidth"
+        )
     shared = Shards(shards, links.levels[0].bandwidth) if shards and links else None
     simulated = partial(
         pipekit.simulate,
@@ -83,7 +89,7 @@ def simulate(
         mitigation=mitigation,
     )
     trace = simulated(schedule)
-    _print(trace, used, costs)
+    _print(trace, used, costs, links.device.memory_bytes if links else math.inf)
     if used.predicted_s and method in TABLES and plan is not None:
         longer = chosen_schedule(method, replicas, count, 2 * batches, None)
         typer.echo(_beside_the_plan(used, trace, simulated(longer)))
@@ -114,7 +120,7 @@ def _microbatches(trace: "Trace") -> int:
     return int(trace.frame["microbatch"].max()) + 1
 
 
-def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
+def _print(trace: "Trace", plan: "Plan", costs: "Profile", memory: float) -> None:
     from pipekit.reading import printable
     from pipekit.traces import describe_bubbles, describe_gaps
 
@@ -138,3 +144,9 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
         stage = str(events["stage"].iloc[0])
         rows.append([str(worker), stage, share, *(f"{each / 1e6:,.1f}" for each in bytes_)])
     options.print_table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows)
+    peak = max(trace.memory.peak_bytes)
+    if peak > memory:
+        typer.echo(
+            f"worker {trace.memory.peak_bytes.index(peak)} does not fit: it needs "
+            f"{bytes_text(peak)}, and its device has {bytes_text(memory)}"
+        )

@@ -165,7 +165,6 @@ def train(
 
 
 def _how_to_resume(checkpoints: Path | None) -> str:
-    """Return the line that continues this training, or the options that would allow one."""
     if checkpoints is None:
         return "nothing was saved: --checkpoints FOLDER --every 20 would have let it be resumed"
     line = shlex.join(["pipekit", *sys.argv[1:]])

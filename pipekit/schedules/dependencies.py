@@ -14,17 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipekit.schedules.items import Items, Missing
-from pipekit.schedules.ops import (
-    OPS,
-    PASSES,
-    PLACES,
-    WEIGHTS,
-    Op,
-    Payload,
-    adding,
-    receivers,
-    senders,
-)
+from pipekit.schedules.ops import OPS, PASSES, PLACES, WEIGHTS, Op, Payload
 from pipekit.schedules.task import ScheduleError, Task
 
 NOTHING = -1
@@ -110,14 +100,14 @@ class Dependencies:
         rows = self._placed()
         self._rows: list[list[Row]] = rows.tolist()
         sending, receiving = (
-            {payload: self._one_of(rows, ops(payload)) for payload in Payload}
-            for ops in (senders, receivers)
+            {payload: self._one_of(rows, way, payload) for payload in Payload}
+            for way in ("sends", "receives")
         )
         self.senders, self.receivers = (
             {payload: found.tolist() for payload, found in each.items()}
             for each in (sending, receiving)
         )
-        self.adders: list[Row] = self._one_of(rows, adding()).tolist()
+        self.adders: list[Row] = self._one_of(rows, "adds_gradient", True).tolist()
         own, source, target = (np.full(size, NOTHING) for _ in range(3))
         for each in self.ops:
             mine = np.flatnonzero(op == PLACES[each])
@@ -262,22 +252,19 @@ class Dependencies:
         rows = np.full((len(self.ops), self.stages, self.microbatches), NOBODY)
         rows[at] = passes
         once = self.columns.whose(lambda op: op.is_once)[passes]
-        double = passes[(rows[at] != passes) & once]
-        if len(double):
-            known: dict[tuple[Op, int, int], int] = {}
-            for number in passes.tolist():
-                before = known.setdefault(self.tasks[number][:3], number)
-                if before != number:
-                    raise ScheduleError(
-                        f"{self.tasks[number]} stands in the table twice: on worker "
-                        f"{self.worker_of[before]} and on worker {self.worker_of[number]}",
-                        self.placed(before, number),
-                    )
+        for before in passes[(rows[at] != passes) & once].tolist():
+            task = self.tasks[before]
+            number = int(rows[self.ops[task.op], task.stage, task.microbatch])
+            raise ScheduleError(
+                f"{task} stands in the table twice: on worker {self.worker_of[before]} and on "
+                f"worker {self.worker_of[number]}",
+                self.placed(before, number),
+            )
         return rows
 
-    def _one_of(self, rows: Numbers, ops: tuple[Op, ...]) -> Numbers:
-        """Return for each stage and microbatch the number of the pass that is of one of the ops."""
-        some = rows[[self.ops[op] for op in ops if op in self.ops]]
+    def _one_of(self, rows: Numbers, attribute: str, value: object) -> Numbers:
+        """Return for each stage and microbatch the number of the pass whose op has this value."""
+        some = rows[[place for op, place in self.ops.items() if getattr(op, attribute) is value]]
         both = np.argwhere((some != NOBODY).sum(axis=0) > 1)
         if len(both):
             stage, microbatch = both[0]

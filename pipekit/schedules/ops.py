@@ -282,20 +282,5 @@ PASSES = Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
 """The passes of every method; engines run these, and updates."""
 
 
-def adding() -> tuple[Op, ...]:
-    """Return the ops that add to the weights' gradient, one for each microbatch on a stage."""
-    return tuple(op for op in OPS if op.adds_gradient)
-
-
-def receivers(payload: Payload) -> tuple[Op, ...]:
-    """Return the ops that receive a payload, likewise."""
-    return tuple(op for op in OPS if op.receives is payload)
-
-
-def senders(payload: Payload) -> tuple[Op, ...]:
-    """Return the ops that send a payload, likewise."""
-    return tuple(op for op in OPS if op.sends is payload)
-
-
 def _unpickled(name: str, row: tuple[Any, ...]) -> Op:
     return _NAMED.get(name) or Op(*row)

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from pipekit.schedules.clock import PAPER_SLOTS, Need, Walk, graph_needs
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
-from pipekit.schedules.ops import Op, senders
+from pipekit.schedules.ops import Op
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
+from pipekit.units import require_amount
 
 
 class Replay(Walk):
@@ -102,7 +103,6 @@ class Replay(Walk):
         ]
 
     def _deadlock(self) -> ScheduleError:
-        """Return the error that says which workers wait, in which task, for what."""
         graph, waits = self.graph, []
         at_fault: list[tuple[Task, int | None]] = []
         for numbers, following in zip(graph.lists, self.following, strict=False):
@@ -121,7 +121,6 @@ class Replay(Walk):
         return ScheduleError("the schedule can never finish: " + "; ".join(waits), at_fault)
 
     def _awaited(self, number: int) -> Iterator[tuple[int, Task]]:
-        """Yield all that a task waits for, each with its name."""
         graph, partner = self.graph, self.graph.partner[number]
         yield from self._met.get(number, ())
         if due := self._due(number):
@@ -131,7 +130,8 @@ class Replay(Walk):
             if own := task.op.own:
                 yield self._named(graph.own[each], task._replace(op=own))
             if payload := task.op.receives:
-                sent = task._replace(op=senders(payload)[0], stage=task.stage - payload.step)
+                sender = next(op for op in graph.ops if op.sends is payload)
+                sent = task._replace(op=sender, stage=task.stage - payload.step)
                 yield self._named(graph.source[each], sent)
             yield from (self._named(other, task) for other in graph.others.get(each, ()))
 
@@ -140,7 +140,6 @@ class Replay(Walk):
         return number, otherwise if number == NOBODY else self.graph.tasks[number]
 
     def _owner(self, wanted: Task) -> int | None:
-        """Return the worker that has a task, whichever version it reads."""
         key = 2 if wanted.op.is_pass else 3
         for number, task in enumerate(self.graph.tasks):
             if task[:2] == wanted[:2] and task[key] == wanted[key]:
@@ -167,7 +166,11 @@ def slots(
 
     Raises:
         ScheduleError: the workers would wait for one another for ever.
+        ValueError: a number is negative or not finite.
     """
+    for op, each in durations.items():
+        require_amount(f"durations[{op.name}]", each)
+    require_amount("overlap", overlap or 0)
     graph = schedule.dependencies
     seconds = [op.slots_in(durations) for op, *_ in graph.tasks]
     needs = graph_needs(graph)

@@ -140,7 +140,7 @@ def text_of(source: str | os.PathLike[str]) -> str:
     if "\n" in written:
         return written
     try:
-        with open(source, encoding="utf-8", newline="") as file:
+        with open(source, encoding="utf-8-sig", newline="") as file:
             return file.read()
     except UnicodeDecodeError as error:
         raise ScheduleError(f"the CSV cannot be read: {source} is not text: {error}") from None

@@ -42,6 +42,14 @@ class Table:
         for name in ("head", "period"):  # lists do, too, and are then compared and hashed alike
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
         object.__setattr__(self, "overlaps", frozenset(self.overlaps))
+        for name, number in (("batch_size", self.batch_size), ("chunks", self.chunks)):
+            if number is not None and not (isinstance(number, Integral) and number > 0):
+                raise ScheduleError(f"{name} must be a whole number of at least 1, not {number!r}")
+        if self.period and len(self.period) != len(self.head):
+            raise ScheduleError(
+                f"the head has {len(self.head)} workers and the period {len(self.period)}: give "
+                f"each worker both, empty ones too"
+            )
 
     # Of every schedule, finite or not.
 
@@ -76,7 +84,6 @@ class Table:
         return tuple(frozenset(stage for op, stage in done if op.borrows) for done in each)
 
     def _done_by(self, worker: int) -> set[tuple[Op, int]]:
-        """Return the ops and stages of a worker's tasks."""
         return set().union(*self._counts[worker :: self.worker_count])
 
     @property
@@ -371,7 +378,6 @@ class Table:
         return chain(self.head[worker], period if periods else (), again)
 
     def _overlaps_before(self, microbatch: int) -> Iterator[tuple[Task, Task]]:
-        """Yield the pairs that run together before a microbatch."""
         repeated = {*chain(*self.period)} if self.overlaps else set()
         for one, other in self.overlaps:
             for times in count() if one in repeated else (0,):

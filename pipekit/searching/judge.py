@@ -138,6 +138,6 @@ def _caps(memory_cap: float | Sequence[float] | None, workers: int) -> list[floa
     if memory_cap is None:
         return [float("inf")] * workers
     caps = [memory_cap] * workers if isinstance(memory_cap, int | float) else list(memory_cap)
-    if len(caps) != workers or min(caps) <= 0:
+    if len(caps) != workers or not all(cap > 0 for cap in caps):
         raise ValueError(f"memory_cap is a number of bytes, or one for each of {workers} workers")
     return [float(cap) for cap in caps]

@@ -209,7 +209,6 @@ class TabuSearch:
                 last = None
 
     def _path(self) -> list[int]:
-        """Return a critical path, from its last pass to the first, any of several."""
         ends, starts, orders = self._timing.ends, self._timing.starts, self._current
         after = self.problem.after
         number = max(

@@ -124,7 +124,6 @@ class SearchRounds:
             self.step, self.seconds = self._budget.steps, self._budget.elapsed_s()
 
     def _all_starts(self) -> Iterator[Candidate | None]:
-        """Yield the named methods' orders, then orders for placements and policies."""
         judge, question = self._judge, self._question
         workers, stages = len(judge.caps), len(judge.plan.stages)
         placements = [question.placement or tuple(stage % workers for stage in range(stages))]

@@ -143,10 +143,10 @@ def _least(question: Question) -> float:
 def _require_counts(
     stages: int, workers: int, microbatches: int, placement: Sequence[int] | None
 ) -> None:
-    if stages < workers or microbatches < 1:
+    if not 1 <= workers <= stages or microbatches < 1:
         raise ValueError(
             f"{stages} stages and {microbatches} microbatches do not fit {workers} workers: use "
-            f"at most as many workers as stages, and at least 1 microbatch"
+            f"at most as many workers as stages, and at least 1 of each"
         )
     if placement is not None and (
         len(placement) != stages or set(placement) != set(range(workers))

@@ -19,7 +19,7 @@ from pipekit.schedules.clock import Need, Walk
 from pipekit.schedules.ops import PLACES
 from pipekit.simulation.costs import StageCosts, sums_between_workers
 from pipekit.simulation.loads import Activities, Loads, Numbers, Seconds, Times
-from pipekit.units import MOST
+from pipekit.units import require_amount
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,7 @@ class Host:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = getattr(self, item.name)
-            if not 0 <= value <= MOST:
-                raise ValueError(
-                    f"a host's {item.name} must be 0 or a positive number of seconds up to "
-                    f"{MOST:g}, not {value}"
-                )
+            require_amount(f"a host's {item.name}", getattr(self, item.name))
 
 
 def run(
@@ -142,7 +137,6 @@ def share_links(transfers: pd.DataFrame, cluster: Cluster) -> bool:
 def _connections(
     cluster: Cluster, source: Numbers, destination: Numbers
 ) -> tuple[list[Path], Numbers]:
-    """Return the path of each connection, and which connection each message is on."""
     workers = 1 + int(destination.max(initial=0))
     ends_of, line = np.unique(source * workers + destination, return_inverse=True)
     known = Paths(cluster)
@@ -150,7 +144,6 @@ def _connections(
 
 
 def _meet(paths: Sequence[Path], line: Numbers, left: Seconds, came: Seconds) -> bool:
-    """Return whether messages of two connections were on one port at once."""
     users = defaultdict(list)
     for number, path in enumerate(paths):
         for port, _ in path.ports:

@@ -86,7 +86,6 @@ class _Changes:
         self._rows: list[tuple[Numbers, Numbers, Numbers, Seconds, _Bytes]] = []
 
     def _sized(self, size: Callable[[Op, StageCosts], float]) -> _Bytes:
-        """Return for each task a size by its op and its stage's costs."""
         sizes = np.zeros((len(OPS), len(self._costs)))
         for op in self._schedule.dependencies.ops:
             sizes[PLACES[op]] = [size(op, cost) for cost in self._costs]
@@ -171,7 +170,10 @@ class _Changes:
             return self._sized(size)
 
         kept = self._sized(lambda op, cost: cost.kept_bytes)
-        when = np.where(task.whose(_frees), ends, starts)
+        frees = task.whose(
+            lambda op: any(i.each == "microbatch" and not i.is_away for i in op.takes)
+        )
+        when = np.where(frees, ends, starts)
         self._add(begins_again, 0, _RECOMPUTE, again, kept)
         self._add(recomputed & is_backward, 1, _RECOMPUTE, ends, more(False, True))
         self._add(recomputed, 2, _ACTIVATIONS, when, more(True, False))
@@ -227,8 +229,3 @@ class _Changes:
         for each in np.unique(place[sends]).tolist():
             found[place == each] = sends[place == each].cumsum()
         return found
-
-
-def _frees(op: Op) -> bool:
-    """Return whether an op frees what a microbatch keeps on its worker."""
-    return any(item.each == "microbatch" and not item.is_away for item in op.takes)

@@ -11,8 +11,8 @@ from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.profiling.layer_profile import renumbered
 from pipekit.schedules import Item, Op, Schedule
 from pipekit.schedules.ops import PASSES
-from pipekit.traces import RECOMPUTE, Trace
-from pipekit.units import MOST
+from pipekit.traces import Trace
+from pipekit.units import MOST, require_amount
 
 _LINKS = {
     "microbatch": ("host_bytes_per_s=..., or ", "; in a shell, --host-bandwidth"),
@@ -61,11 +61,9 @@ class Costs:
         }
         for name, values in given.items():
             for key, value in values.items():
-                if not 0 <= value <= MOST:
-                    raise ValueError(
-                        f"Costs.{name}[{key!r}] must be 0 or a positive number up to {MOST:g}, "
-                        f"not {value}"
-                    )
+                require_amount(f"Costs.{name}[{key!r}]", value)
+        if self.host_bytes_per_s is not None:
+            require_amount("host_bytes_per_s", self.host_bytes_per_s)
 
     def seconds(self, op: Op, stage: int, cost: "StageCosts") -> float:
         """Return the seconds of an op of a stage on a microbatch; 0 of a transfer to a worker.
@@ -100,7 +98,7 @@ class Costs:
         """
         if trace.unit != "s":
             raise ValueError(f"{trace.name} is in {trace.unit}: give a trace in seconds")
-        frame = trace.frame[trace.frame["op"] != RECOMPUTE]
+        frame = trace.frame
         keys = zip(*(frame[name] for name in ("worker", "op", "stage", "microbatch")), strict=True)
         took = (frame["end_s"] - frame["start_s"]).tolist()
         return cls(
@@ -117,7 +115,7 @@ class Shards:
     bytes_per_s: float  # at which each of them receives the parts of the others
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or not 0 < self.bytes_per_s <= MOST:
+        if not 1 <= self.workers <= MOST or not 0 < self.bytes_per_s <= MOST:
             raise ValueError(f"{self} needs at least one worker, and more than 0 bytes/s")
 
     @property

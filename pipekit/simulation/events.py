@@ -124,15 +124,13 @@ class _Followed:
             when = max(start, end + delay)
             self.ready[follower] = max(self.ready[follower], when)
             self._left[follower] -= 1
-            if not self._left[follower]:
-                self._let(follower)
-
-    def _let(self, number: int) -> None:
-        """Let an activity begin that waits for nothing more."""
-        if number in self._lane_of:
-            self._lanes.append(self._lane_of[number])
-        else:
-            heapq.heappush(self._able, (self.ready[number], number in self._sent, number))
+            if self._left[follower]:
+                continue
+            if follower in self._lane_of:
+                self._lanes.append(self._lane_of[follower])
+            else:
+                able = self.ready[follower], follower in self._sent, follower
+                heapq.heappush(self._able, able)
 
     def _begin(self, number: int, now: float) -> None:
         then = partial(self._arrived, number)

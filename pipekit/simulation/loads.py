@@ -92,18 +92,15 @@ def loads(
     for number in run_again.tolist():
         _, stage, microbatch, _ = graph.tasks[number]
         again[number] = seconds[graph.row(Op.FORWARD, stage)[microbatch]]
-    if any(cost.whole.copy_s for cost in costs):
-        for first, tasks, each in zip(
-            graph.first, schedule.workers, slots_of(schedule), strict=False
-        ):
-            newest: dict[int, int] = {}
-            for number, ((op, stage, *_), slot) in enumerate(
-                zip(tasks, each.slots, strict=True), first
-            ):
-                if not op.is_pass:
-                    if slot != newest.get(stage, 0):
-                        seconds[number] += costs[stage].whole.copy_s
-                    newest[stage] = slot
+    copies = any(cost.whole.copy_s for cost in costs)
+    slots = [slot for each in slots_of(schedule) for slot in each.slots] if copies else []
+    newest: dict[tuple[int, int], int] = {}  # the slot, by worker and stage
+    for number in graph.of(lambda op: not op.is_pass) if copies else ():
+        stage = graph.tasks[number].stage
+        here = graph.worker_of[number], stage
+        if slots[number] != newest.get(here, 0):
+            seconds[number] += costs[stage].whole.copy_s
+        newest[here] = slots[number]
     return Loads(seconds, again, times)
 
 

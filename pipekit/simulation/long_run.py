@@ -7,7 +7,7 @@ further period adds the same seconds to the makespan.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import pandas as pd
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Schedule, ScheduleError
+from pipekit.schedules import Op, Schedule, ScheduleError
 from pipekit.schedules.schedule import beginning, periods_under_way, starts
 from pipekit.simulation.alone import share_links
 from pipekit.simulation.costs import Costs, stage_costs, sums_between_workers
@@ -93,11 +93,13 @@ def long_run(
     for periods in () if varies else _LOOKED_AT:
         if periods + 4 * reach > batches // each:
             break
-        trace = run(beginning(schedule, periods + reach))
+        some = beginning(schedule, periods + reach)
+        trace = run(some)
         assert trace.transfers is not None
         if cluster is not None and share_links(trace.transfers, cluster):
             break
-        length, seconds = _cycle(schedule, trace, periods, reach)
+        tasks = _tasks(some, trace)
+        length, seconds = _cycle(schedule, trace, tasks, periods, reach)
         step = length * each
         # The first batches of two runs whose lengths differ by a cycle, and all those behind.
         more = (batches - (periods + 3 * reach) * each) // step if step else 0
@@ -126,13 +128,23 @@ def _busy(trace: Trace) -> float:
     return float((trace.frame["end_s"] - trace.frame["start_s"]).sum())
 
 
-def _cycle(schedule: Schedule, trace: Trace, periods: int, reach: int) -> tuple[int, float]:
+def _tasks(some: Schedule, trace: Trace) -> pd.DataFrame:
+    """Return the events of a schedule's tasks, without forwards that its plan has run again."""
+    at_a_place = {task[1:3] for task in chain(*some.workers) if task.op is Op.RECOMPUTE}
+    columns = (trace.frame[name] for name in ("op", "stage", "microbatch"))
+    is_task = [op != RECOMPUTE or (s, k) in at_a_place for op, s, k in zip(*columns, strict=True)]
+    return trace.frame[is_task]
+
+
+def _cycle(
+    schedule: Schedule, trace: Trace, tasks: pd.DataFrame, periods: int, reach: int
+) -> tuple[int, float]:
     """Return after how many of the first periods times come again, and how much later.
 
     They have to do so for as many periods as can be under way; 0 periods: they do not.
     """
     messages = _by_microbatch(trace, schedule.period_microbatches)
-    times = [*_by_period(schedule, trace, periods), *messages]
+    times = [*_by_period(schedule, tasks, periods), *messages]
     for length in range(1, (periods - reach - 1) // 2 + 1):
         last = range(periods - length - reach - 1, periods - length)
         pairs = ((each, n) for each in times for n in last if n + length < len(each))
@@ -143,9 +155,10 @@ def _cycle(schedule: Schedule, trace: Trace, periods: int, reach: int) -> tuple[
     return 0, 0.0
 
 
-def _by_period(schedule: Schedule, trace: Trace, periods: int) -> Iterator[Sequence[Seconds]]:
+def _by_period(
+    schedule: Schedule, tasks: pd.DataFrame, periods: int
+) -> Iterator[Sequence[Seconds]]:
     """Yield for each worker when its tasks of each period start, and when they are done."""
-    tasks = trace.frame[trace.frame["op"] != RECOMPUTE]
     for worker, rows in tasks.groupby("worker"):
         begins = starts(schedule, int(worker), periods)
         for name in ("start_s", "end_s"):

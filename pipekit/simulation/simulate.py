@@ -20,6 +20,7 @@ from pipekit.simulation.sums import validation_waits
 from pipekit.staleness.mitigation import Mitigation, named
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.traces.record import events_of, moved
+from pipekit.units import require_amount
 
 
 @not_collected()
@@ -75,6 +76,8 @@ def simulate(
     """
     schedule = schedule.excerpt(batches)
     require_choice("validate", validate, (None, "first", "later"))
+    require_amount("optimizer_states", optimizer_states)
+    require_amount("overlap", overlap or 0)
     check(schedule, joint_updates=validate is not None)
     rule = named(mitigation) if isinstance(mitigation, str) else mitigation
     given = profile if isinstance(profile, Costs) else Costs(profile)
@@ -122,7 +125,6 @@ def _events(
 
 
 def _with_transfers(schedule: Schedule, costs: Sequence[StageCosts], times: Times) -> pd.DataFrame:
-    """Return the messages, and what other streams move."""
     graph = schedule.dependencies
     beside = graph.of(lambda op: op.stream)
     if not beside:

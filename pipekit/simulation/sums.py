@@ -158,7 +158,6 @@ def validation_waits(schedule: Schedule, later: bool) -> dict[int, int]:
 
 
 def _first_updates(graph: Dependencies) -> dict[_Update, int]:
-    """Return the number of each worker's first update of each version."""
     firsts: dict[_Update, int] = {}
     for number in graph.of(lambda op: not op.is_pass):
         firsts.setdefault((graph.worker_of[number], graph.tasks[number].version), number)

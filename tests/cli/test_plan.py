@@ -46,6 +46,8 @@ def test_every_method(printed: Printed) -> None:
     balanced = plan(PROFILE, flat(4, 1e9), "balance", stages=2)
     line = "plan p.json --workers 4 --bandwidth 1e9 --method balance --stages 2"
     assert str(balanced) in printed(line)
+    line = "plan p.json --workers 2 --bandwidth 1e9 --method interleaved --chunks 2"
+    assert "idle" not in printed(line)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,7 @@ def test_the_timeline_is_drawn(printed: Printed) -> None:
         ("s.json --placement 0,1,1 --workers 2", "a worker for each of 4 stages"),
         ("s.json --workers 5", "use at most as many workers as stages"),
         ("s.json --memory 1000 --seconds 0", "the most frugal method needs"),
+        ("s.json --memory 0 --seconds 0", "memory_cap is a number of bytes"),
         ("s.json --output found.png", "--output must end in .csv, .json, .svg, .html"),
         ("missing.json", "missing.json"),
     ],

@@ -58,7 +58,10 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
         ("schedule gpipe flush --output a.csv", "name one method"),
         ("schedule gpipe --output /dev/null/a.svg", "/dev/null"),
         ("check flsh", "neither a file, nor a package.module:function, nor one of"),
-        ("check flush --repair out.csv", "--repair is of messages"),
+        ("check flush --repair out.csv", "--repair are of messages"),
+        ("check flush --order in_order", "--repair are of messages"),
+        ("schedule gpipe flush --minibatches 9", "use --microbatches and --batches"),
+        ("schedule gpipe --output .csv", "--output must end in .svg, .html, .csv, .txt"),
     ],
 )
 def test_wrong_input_gets_one_sentence(
@@ -154,3 +157,10 @@ def test_wrong_messages_get_a_sentence(
     done = pipekit(f"check flush --messages {options}")
     assert done.exit_code == 2
     assert says in done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.parametrize(("content", "says"), [("0F0,0B0", "never hangs"), ("", "e.csv: the CSV")])
+def test_one_line(content: str, says: str, pipekit: Callable[[str], Any], elsewhere: Path) -> None:
+    Path("e.csv").write_text(content)
+    assert says in pipekit("check e.csv --messages rendezvous").output

@@ -167,6 +167,7 @@ def test_an_offloaded_microbatch_is_not_in_flight() -> None:
         ("F0/L0 B0 -", "L0 of stage 0, which needs offloaded activations there, and no task"),
         ("F0/O0 B0 -", "B0 of stage 0, which needs activations there, and O0 of stage 0 has taken"),
         ("F0/O0/O0 B0 -", "stands in the table twice"),
+        ("./G0 F0/D0/G0/D0/G0 F0 B0 -", "F0 of stage 0 stands in the table twice"),
         ("F0/D0 B0 -", "F0 of stage 0, which needs weights there, and no task before it gives"),
         ("./G0 F0/D0 B0 -", "B0 of stage 0, which needs weights there, and D0 of stage 0 has"),
         ("./G0 F0 B0 -^ F1 B1 -", "F1 of stage 0, which needs weights there, and G0 of stage 0"),

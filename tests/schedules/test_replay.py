@@ -15,7 +15,6 @@ from pipekit.schedules import (
     check,
     dualpipe_v,
     gpipe,
-    inference,
     parse,
     read_csv,
     slots,
@@ -57,13 +56,6 @@ def test_an_unfinished_replay_says_where_every_worker_stands() -> None:
 def test_what_no_worker_has_is_said_so() -> None:
     with pytest.raises(ScheduleError, match="F0 of stage 1 for F0 of stage 0, which no worker has"):
         list(replay(parse("worker 0 stage 1 | F0 F1")))
-
-
-def test_replays_are_lazy_and_independent() -> None:
-    schedule = gpipe(2, 2).take(1)
-    one, other = replay(schedule), replay(schedule)
-    assert list(one) == list(other)
-    assert next(replay(inference(1).take(1))) == (0, 0, Task(F, 0, 0, 0))
 
 
 @pytest.mark.parametrize(

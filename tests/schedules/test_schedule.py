@@ -98,7 +98,18 @@ def test_csv_goes_to_a_file_and_back(tmp_path: Path) -> None:
     text = schedule.to_csv(tmp_path / "table.csv")
     assert (tmp_path / "table.csv").read_text(encoding="utf-8") == text
     assert read_csv(tmp_path / "table.csv") == schedule
+    (tmp_path / "by hand.csv").write_text(text.replace(",", ", "), encoding="utf-8-sig")
+    assert read_csv(tmp_path / "by hand.csv") == schedule
     assert read_csv(str(tmp_path / "table.csv")) == schedule
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5])
+def test_a_size_that_cannot_be_is_refused(number: int) -> None:
+    for name in ("chunks", "batch_size"):
+        with pytest.raises(ScheduleError, match=f"{name} must be a whole number of at least 1"):
+            replace(flush(2, 2), **{name: number})  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="the head has 2 workers and the period 1"):
+        Schedule(((), ()), period=flush(2, 2).period[:1])
 
 
 def test_csv_needs_no_header_line_and_no_order_of_columns() -> None:

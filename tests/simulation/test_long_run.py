@@ -111,6 +111,18 @@ def test_tasks_of_other_streams_are_simulated_one_by_one() -> None:
     assert found.makespan_s == simulate(schedule, costs, batches=10).makespan_s
 
 
+def test_forwards_that_run_again_at_a_place_repeat_like_all_tasks() -> None:
+    schedule = schedules.recomputed(schedules.flush(3, 4), {0, 1})
+    plan = Plan.by_hand([1] * 3, recompute="except_last")  # which runs those of stage 2 again
+    costs = Costs(Profile.uniform(3, 1, 3), workers={1: 2.5})
+    found = long_run(schedule, costs, plan, batches=BATCHES)
+    trace = simulate(schedule, costs, plan, batches=BATCHES)
+    assert found.periods == 8
+    assert found.makespan_s == trace.makespan_s
+    again = Costs.measured(Profile.uniform(3), trace)
+    assert simulate(schedule, again, plan, batches=BATCHES).frame.equals(trace.frame)
+
+
 def test_a_schedule_with_an_end_is_refused() -> None:
     with pytest.raises(ScheduleError, match="has an end: repeat"):
         long_run(schedules.flush(2, 2).take(1), Profile.uniform(2), batches=3)

@@ -1,5 +1,9 @@
 """Simulated seconds against closed forms, the schedule's own slots, and the longest path."""
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +13,10 @@ from pipekit.clusters import flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import (
+    Op,
     Schedule,
     ScheduleError,
+    draw,
     flush,
     gpipe,
     parse,
@@ -19,7 +25,8 @@ from pipekit.schedules import (
     slots,
     two_bw,
 )
-from pipekit.simulation import simulate
+from pipekit.schedules.messages import MessageChannel, check_messages, with_messages
+from pipekit.simulation import Costs, simulate
 from pipekit.traces import RECOMPUTE, Trace
 from tests.schedules.strategies import training_methods
 
@@ -138,6 +145,27 @@ def test_a_plan_says_which_layers_a_stage_has_and_how_many_rows() -> None:
 def test_what_does_not_fit_is_refused(schedule: Schedule, plan: Plan | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         simulate(schedule, Profile.uniform(3), plan)
+
+
+MADE, COSTS, MESSAGES = flush(2, 2), Profile.uniform(2), with_messages(flush(2, 2))
+
+
+@pytest.mark.parametrize("number", [-1, math.nan, math.inf])
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda number: simulate(MADE, COSTS, optimizer_states=number),
+        lambda number: simulate(MADE, COSTS, overlap=number),
+        lambda number: Costs(COSTS, host_bytes_per_s=number),
+        lambda number: slots(MADE.take(1), {Op.FORWARD: number}),
+        lambda number: check_messages(MESSAGES, MessageChannel(), link=number),
+        lambda number: draw(MADE, {Op.FORWARD: number}),
+        lambda number: MessageChannel(min(1.5, number)),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(take: Callable[[float], Any], number: float) -> None:
+    with pytest.raises(ValueError, match=r"must be (0 or a positive|a whole) number"):
+        take(number)
 
 
 def test_a_cluster_that_is_too_small_is_refused() -> None:

@@ -122,8 +122,8 @@ def test_a_forward_runs_again_at_its_place() -> None:
 
 
 def test_an_unknown_op_needs_seconds() -> None:
-    evaluation = Op("E", "EVALUATION")
-    schedule = table("F0 E0 F1 B0 - B1 -")
+    evaluation = Op("M", "EVALUATION")  # a letter that no page has
+    schedule = table("F0 M0 F1 B0 - B1 -")
     with pytest.raises(
         ValueError, match=r"has no seconds in the profile: give Costs\(profile, ops="
     ):

@@ -40,7 +40,7 @@ SHARED: dict[str, Any] = {
         dir_okay=False, help="A file of pipekit plan; by default stages of equal time."
     ),
     "cluster": typer.Option(metavar="NAME", help=f"{CLUSTERS}: this machine, measured."),
-    "workers": typer.Option(help="Number of workers; by default the paper's."),
+    "workers": typer.Option(min=1, help="Number of workers; by default the paper's."),
     "bandwidth": typer.Option(
         help="Bytes/s of each worker's link, say 1.25e9; with --workers, in place of --cluster."
     ),
@@ -149,7 +149,7 @@ def print_table(
 
 def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
     """Raise ValueError unless a file to write, if there is one, has one of the suffixes."""
-    if output is not None and not output.name.endswith(tuple(suffixes)):
+    if output is not None and not output.name.lstrip(".").endswith(tuple(suffixes)):
         raise ValueError(f"--output must end in {', '.join(suffixes)}, not {output.name!r}")
 
 

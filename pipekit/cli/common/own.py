@@ -135,7 +135,6 @@ class OwnModel:
 
     @cached_property
     def _made(self) -> tuple["nn.Module", Any]:
-        """The module, and the example or None."""
         from torch import nn
 
         found = load(self.model)

@@ -39,7 +39,9 @@ def write(schedule: Table) -> str:
 def read(text: str) -> Table:
     """Read what :func:`write` wrote; see :func:`pipekit.schedules.read_csv`."""
     try:
-        frame = pd.read_csv(io.StringIO(text), comment="#", dtype=str, keep_default_na=False)
+        frame = pd.read_csv(
+            io.StringIO(text), comment="#", dtype=str, keep_default_na=False, skipinitialspace=True
+        )
     except ValueError as error:  # pandas' own errors
         raise ScheduleError(f"the CSV cannot be read: {error}") from None
     missing = [column for column in _COLUMNS if column not in frame.columns]
@@ -52,16 +54,17 @@ def read(text: str) -> Table:
     # Without a header, every worker has a task.
     count = int(header[2]) if header else frame["worker"].nunique()
     lists: list[list[Task]] = [[] for _ in range(count)]
-    overlaps = list(frame[_OVERLAPS]) if _OVERLAPS in frame.columns else ["0"] * len(frame)
     firsts: list[tuple[int, int]] = []  # of tasks that run together: worker and position
-    for number, (worker, op, *rest) in enumerate(
-        frame[_COLUMNS].itertuples(index=False, name=None), start=1
-    ):
-        row = ",".join([worker, op, *rest])
+    if _OVERLAPS not in frame.columns:
+        frame[_OVERLAPS] = "0"
+    rows = frame[[*_COLUMNS, _OVERLAPS]].itertuples(index=False, name=None)
+    for number, (*cells, overlaps) in enumerate(rows, start=1):
+        worker, op, *rest = cells
+        row = ",".join(cells)
         try:
             stage, microbatch, version = map(int, rest)
             task, w = Task(Op.named(op), stage, microbatch, version), int(worker)
-            is_first = bool(int(overlaps[number - 1]))
+            is_first = bool(int(overlaps))
         except (KeyError, ValueError):
             raise ScheduleError(f"row {number} of the CSV is not a task: {row}") from None
         if w not in range(count):

@@ -83,7 +83,11 @@ def draw(
 
     Raises:
         ScheduleError: the workers would wait for one another for ever, or nobody could read it.
+        ValueError: a duration is not whole, or below 1.
     """
+    for op, slots_of in durations.items():
+        if op.slots and slots_of not in range(1, _MOST_CELLS):
+            raise ValueError(f"durations[{op.name}] must be a whole number from 1, not {slots_of}")
     schedule, rows = schedule.excerpt(batches), []
     firsts = {one for one, _ in schedule.overlaps}
     placed = slots(schedule, {**durations, Op.UPDATE: 0})
@@ -115,7 +119,10 @@ def draw(
     rows = [["time", *map(str, range(1, columns))], *rows]
     width = max((len(cell) for row in rows for cell in row[1:]), default=0)
     margin = max(len(row[0]) for row in rows)
-    title = f"# {schedule.title}" + ("" if schedule.stashing else _NO_STASHING)
+    title = f"# {schedule.title}"
+    if title.endswith(_NO_STASHING) or _BATCHES.search(title) or _CHUNKS.search(title):
+        title = title.replace(";", ",")  # else it would be read back as more than a name
+    title += "" if schedule.stashing else _NO_STASHING
     title += f"; {schedule.chunks} chunks a microbatch" if schedule.chunks > 1 else ""
     title += f"; batches of {schedule.batch_size}" if schedule.batch_size else ""
     lines = (

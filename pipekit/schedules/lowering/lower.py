@@ -79,7 +79,12 @@ def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, .
     update_of = schedule.update_of
     lowered: list[tuple[Step, ...]] = []
     for tasks, (slots, _) in zip(schedule.workers, slots_of(schedule), strict=True):
-        last_of_batches, last_of_updates = batch_ends(tasks, schedule), update_ends(tasks, schedule)
+        last_of_batches = batch_ends(tasks, schedule)
+        last_of_updates = {
+            (stage, update_of[stage][k]): position
+            for position, (op, stage, k, _) in enumerate(tasks)
+            if op.adds_gradient
+        }
         again = {(stage, k) for op, stage, k, _ in tasks if op is Op.RECOMPUTE}
         steps = []
         for position, (task, slot) in enumerate(zip(tasks, slots, strict=True)):
@@ -92,7 +97,7 @@ def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, .
                     slot,
                     update_of[stage][k],
                     (stage, k) in last_of_batches,
-                    position in last_of_updates,
+                    last_of_updates.get((stage, update_of[stage][k])) == position,
                     (stage, k) in again,
                 )
             )
@@ -101,7 +106,6 @@ def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, .
 
 
 def _messages(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ends, _Ends]:
-    """Return what the microbatches receive and send of each payload on each stage."""
     graph, microbatches = schedule.dependencies, schedule.microbatches
     none: Endpoints = ()
     received, sent = (_Ends(lambda: [none] * microbatches) for _ in range(2))
@@ -153,13 +157,3 @@ def batch_ends(tasks: Sequence[Task], schedule: Schedule) -> set[tuple[int, int]
             key = stage, schedule.batch_of[microbatch]
             last[key] = max(microbatch, last.get(key, 0))
     return {(stage, microbatch) for (stage, _), microbatch in last.items()}
-
-
-def update_ends(tasks: Sequence[Task], schedule: Schedule) -> set[int]:
-    """Return the positions of the last task in a worker's list that adds to each update's sum."""
-    last = {
-        (stage, schedule.update_of[stage][microbatch]): position
-        for position, (op, stage, microbatch, _) in enumerate(tasks)
-        if op.adds_gradient
-    }
-    return set(last.values())

@@ -53,8 +53,11 @@ class MessageChannel:
 
     def __post_init__(self) -> None:
         require_choice("communicators", self.communicators, COMMUNICATORS)
-        if not self.buffers >= 0:
-            raise ValueError(f"buffers must be at least 0, not {self.buffers}: 0 is a rendezvous")
+        if not self.buffers >= 0 or self.buffers not in (math.inf, self.buffers // 1):
+            raise ValueError(
+                f"buffers must be a whole number of at least 0, not {self.buffers}: 0 is a "
+                f"rendezvous"
+            )
 
     @classmethod
     def parse(cls, written: str, **how: Any) -> "MessageChannel":
@@ -152,19 +155,17 @@ class Events:
 
     def _join_ends(self) -> None:
         """Let each receive wait for its send, and each send for room."""
-        links: dict[tuple[int, int], dict[TransferKind, list[int]]] = {}
+        sent, received = (defaultdict[tuple[int, int], list[int]](list) for _ in range(2))
         for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
-            if isinstance(action, Transfer):
-                here, there = worker, action.peer
-                link = (here, there) if action.way is TransferKind.SEND else (there, here)
-                both = links.setdefault(link, {each: [] for each in TransferKind})
-                both[action.way].append(number)
-        for both in links.values():
-            sends, receives = both[TransferKind.SEND], both[TransferKind.RECEIVE]
-            for position, (send, receive) in enumerate(zip(sends, receives, strict=True)):
+            if isinstance(action, Transfer) and action.way is TransferKind.SEND:
+                sent[worker, action.peer].append(number)
+            elif isinstance(action, Transfer):
+                received[action.peer, worker].append(number)
+        for link, sends in sent.items():
+            for position, (send, receive) in enumerate(zip(sends, received[link], strict=True)):
                 self._join_pair(send, receive)
                 if position >= self._channel.buffers > 0:
-                    room = receives[position - int(self._channel.buffers)]
+                    room = received[link][position - int(self._channel.buffers)]
                     self.needs[2 * send + 1][2 * room + 1] = 0.0
 
     def _join_pair(self, send: int, receive: int) -> None:

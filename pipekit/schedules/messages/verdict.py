@@ -22,6 +22,7 @@ from pipekit.schedules.messages.program import (
 from pipekit.schedules.replay import timed
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
+from pipekit.units import require_amount
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,15 @@ def check_messages(
     Raises:
         ScheduleError: the tasks themselves can never finish, or a message that one of them needs is
             not sent and received once.
+        ValueError: ``link`` is negative or not finite.
     """
-    events = Events(program, channel, link)
-    return MessageVerdict(program, channel, max(replayed(program.table, link).ends), events)
+    least = max(replayed(program.table, link).ends)
+    return MessageVerdict(program, channel, least, Events(program, channel, link))
 
 
 def replayed(table: Schedule, link: float) -> Walk:
     """Return the clock of a table in which only tasks wait for messages, of ``link`` slots."""
+    require_amount("link", link)
     graph = table.dependencies
     needs = graph_needs(graph)
     for number, source in enumerate(graph.source):

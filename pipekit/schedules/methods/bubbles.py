@@ -7,7 +7,7 @@ from dataclasses import replace
 from pipekit.schedules.clock import PAPER_SLOTS
 from pipekit.schedules.methods.flushed import inserted, require_positive
 from pipekit.schedules.methods.one_f_one_b import flush
-from pipekit.schedules.ops import Item, Op
+from pipekit.schedules.ops import ACTIVATIONS, Item, Op
 from pipekit.schedules.replay import slots
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.table import Tasks
@@ -80,25 +80,25 @@ def recomputed(
     :func:`filled`.
 
     Raises:
-        ScheduleError: the batches do not end with a flush.
+        ScheduleError: the batches do not end with a flush, or there is no such stage.
     """
     idle = iter(_idle(schedule, durations))
 
     def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
-        left, forward = next(idle), {}
+        left, given = next(idle), {}
         for n, task in enumerate(tasks):
-            if task.op is Op.FORWARD:
-                forward[task[1:]] = n
+            if ACTIVATIONS in task.op.gives:
+                given[task[1:3]] = n
             elif task.op in (Op.BACKWARD, Op.BACKWARD_INPUT) and task.stage in stages:
                 work = task._replace(op=Op.RECOMPUTE)
                 length = work.op.slots_in(durations)
-                places = range(n, forward[task[1:]], -1)
+                places = range(n, given[task[1:3]], -1)
                 fits = (place for place in places if left[place] >= length * _SHORTER)
                 place = next(fits, n - (task in second))
                 left[place] -= length
                 yield place, work
 
-    return inserted(schedule, more, f"{schedule.name}, recomputing early")
+    return inserted(schedule, more, f"{schedule.name}, recomputing early", stages)
 
 
 def pipefisher(stages: int, microbatches: int) -> Schedule:

@@ -37,11 +37,15 @@ More = Callable[[Tasks, Collection[Task]], Iterable[tuple[int, Task]]]
 given are the list, and the tasks that run together with the one before."""
 
 
-def inserted(schedule: Schedule, more: More, name: str) -> Schedule:
+def inserted(schedule: Schedule, more: More, name: str, stages: Collection[int] = ()) -> Schedule:
     """Return a schedule of whole batches with further tasks in it, under another name.
 
-    Raises ScheduleError unless the batches end with a flush.
+    Raises ScheduleError unless the batches end with a flush, and it has the ``stages`` concerned.
     """
+    if others := {*stages}.difference(range(schedule.stages)):
+        raise ScheduleError(
+            f"{schedule.title} has stages 0 to {schedule.stages - 1}, and not {min(others)}"
+        )
     endless = schedule if schedule.is_endless else schedule.repeat()
     if not endless.is_closed:
         raise ScheduleError(

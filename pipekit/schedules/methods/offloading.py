@@ -6,7 +6,7 @@ from dataclasses import replace
 from pipekit.schedules.methods.flushed import flushed, inserted
 from pipekit.schedules.methods.looped import uniform
 from pipekit.schedules.methods.one_f_one_b import flush, split_backwards
-from pipekit.schedules.ops import ACTIVATIONS, Op
+from pipekit.schedules.ops import ACTIVATIONS, PASSES, Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.table import Tasks
 from pipekit.schedules.task import ScheduleError, Task
@@ -73,26 +73,29 @@ def offloaded(schedule: Schedule, stages: Collection[int]) -> Schedule:
     """Return a ``schedule`` that flushes with some ``stages``' activations on the host meanwhile.
 
     They go right behind the forward, and come back when the last backward but one before theirs is
-    over; what would hardly be away stays.  A worker's first stages save most: they wait longest.
+    over; what would hardly be away stays, and so does what other tasks than passes use or move.  A
+    worker's first stages save most: they wait longest.
 
     Raises:
-        ScheduleError: the batches do not end with a flush.
+        ScheduleError: the batches do not end with a flush, or there is no such stage.
     """
 
     def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
         return _moved(tasks, second, _away(tasks, stages))
 
-    return inserted(schedule, more, f"{schedule.name}, offloading")
+    return inserted(schedule, more, f"{schedule.name}, offloading", stages)
 
 
 def _away(tasks: Tasks, stages: Collection[int]) -> dict[Place, int]:
     """Return what goes to the host, and behind which of a worker's tasks it comes back."""
     forwards = _forwards(tasks)
+    others = (task for task in tasks if task.op not in PASSES)
+    used = {each[1:3] for each in others if ACTIVATIONS in (*each.op.needs, *each.op.takes)}
     loads: dict[Place, int] = {}
     backwards = _backwards(tasks)
     for before, n in zip(backwards, backwards[2:], strict=False):
         place = tasks[n][1:3]
-        if place[0] in stages and before - forwards[place] > 2:
+        if place[0] in stages and place not in used and before - forwards[place] > 2:
             loads[place] = before
     return loads
 
@@ -102,7 +105,7 @@ def _forwards(tasks: Tasks) -> dict[Place, int]:
 
 
 def _backwards(tasks: Tasks) -> list[int]:  # that use activations up
-    return [n for n, task in enumerate(tasks) if ACTIVATIONS in task.op.takes]
+    return [n for n, (op, *_) in enumerate(tasks) if op in PASSES and ACTIVATIONS in op.takes]
 
 
 def _moved(

@@ -116,6 +116,9 @@ def test_others_are_drawn_or_refused(schedule: Schedule, slip: Slip, data: st.Da
     assert refusal(lambda: str(other)) != ""
 
 
+OTHERWISE = "; backward may read another version than forward"
+
+
 @pytest.mark.parametrize("name", ["", "a, b", 'say "hi"', "# 1", "tête", "a;b;c", "worker 0 | F0"])
 @pytest.mark.parametrize("stashing", [True, False])
 def test_any_name_leaves_the_rest_of_both_texts_intact(name: str, stashing: bool) -> None:
@@ -123,8 +126,14 @@ def test_any_name_leaves_the_rest_of_both_texts_intact(name: str, stashing: bool
     for again in (parse(str(schedule)), read_csv(schedule.to_csv())):
         assert again == schedule
         assert again.name == name
-    broken = replace(schedule, name="mine\nworker 7 | F0")
-    assert parse(str(broken)) == read_csv(broken.to_csv()) == schedule
+    misleading = (
+        "mine\nworker 7 | F0",
+        "a; batches of 3",
+        "a; 2 chunks a microbatch",
+        "a" + OTHERWISE,
+    )
+    for broken in (replace(schedule, name=each) for each in misleading):
+        assert parse(str(broken)) == read_csv(broken.to_csv()) == schedule
 
 
 @pytest.mark.parametrize(

@@ -143,5 +143,7 @@ def test_what_has_no_room_is_named() -> None:
         filled(flush(1, 4), once_a_batch)
     with pytest.raises(ScheduleError, match="no whole batches to change: use a method that fl"):
         recomputed(pipedream(2), [0])
+    with pytest.raises(ScheduleError, match="has stages 0 to 1, and not 2"):
+        recomputed(flush(2, 4), [1, 2])
     with pytest.raises(ScheduleError, match="one stage has no bubbles"):
         pipefisher(1, 4)

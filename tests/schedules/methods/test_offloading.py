@@ -19,12 +19,15 @@ from pipekit.schedules import (
     dualpipe,
     flush,
     gis,
+    gpipe,
     offloaded,
     parse,
     pipe_offload,
     read_csv,
+    recomputed,
     replicate,
     slots,
+    zb_h1,
 )
 from pipekit.simulation.costs import Costs
 from tests.sampled import sampled
@@ -226,3 +229,11 @@ def most(changes: Counter[tuple[float, int]]) -> int:
         here += sign * count
         peak = max(peak, here)
     return peak
+
+
+@pytest.mark.parametrize("method", [flush, gpipe, zb_h1, bpipe])
+def test_what_recomputes_or_is_away_can_be_offloaded_too(method: Callable[..., Schedule]) -> None:
+    made = method(4, 8)
+    for both in (recomputed(offloaded(made, {0}), {0}), offloaded(recomputed(made, {1}), {0, 1})):
+        check(both)
+        assert {Op.RECOMPUTE, OFFLOAD} <= both.ops or method is bpipe
