@@ -28,8 +28,8 @@ SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (of_microbatches.microbatches,),
     (of_microbatches.counted,),
     (of_updates.in_part, of_updates.mixed),
-    (of_passes.between, of_passes.orders),
-    (of_microbatches.rows,),
+    (of_passes.between, of_passes.of_shards, of_passes.orders),
+    (of_microbatches.rows, of_microbatches.positions),
     (of_updates.rounded, of_updates.other_optimizers),
 )
 
@@ -199,7 +199,7 @@ def _with_these_masks(e: Observed) -> Iterator[Finding]:
 def _with_seed(loop: PlainLoop, count: int, step: int) -> PassResult:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + step)
-        return loop.batch(loop.whole(step), loop.cut(count), drawn=True)
+        return loop.batch(loop.whole(step), loop.cut(count), anew=True)
 
 
 def _drawn(loop: PlainLoop, step: int, training: bool = True) -> PassResult:

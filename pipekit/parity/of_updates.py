@@ -1,6 +1,6 @@
 """Faults of updates: multiples of the right gradients, mixtures, and what an optimizer does."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -22,6 +22,7 @@ from pipekit.parity.fit import (
     multiples,
     named,
     same,
+    whole,
 )
 from pipekit.parity.observed import Entry, Observed
 from pipekit.parity.plain_loop import Tensors, total
@@ -32,6 +33,7 @@ _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "RMSprop": torch.optim.RMSprop,
     "Adagrad": torch.optim.Adagrad,
     "Rprop": torch.optim.Rprop,
+    "the sign of each number, as Lion's": partial(torch.optim.Adam, betas=(0.0, 0.0)),
     "SGD with Nesterov's momentum": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
 }
 
@@ -55,11 +57,18 @@ def scaled(e: Observed) -> Iterator[Known]:
             fault = Fault.SUMMED if same(by_terms[0], 1.0) else Fault.TERMS
             said = f"over the terms of the batch, then x {by_terms[0]:.4g}"
             yield Known(fault, said, entries)
+        elif (counts := whole(factors)) and {*counts} == {0, 1}:
+            yield Known(
+                Fault.LOST, f"in updates {_numbers(not count for count in counts)}", entries
+            )
         elif len(groups) == 1 and not clipped:
             said = "x " + ", ".join(f"{factor:.4g}" for factor in factors)
             yield Known(Fault.CLIPPED if e.stated.clip_norm else Fault.RATE, said, entries)
     yield from _once_a_stage(e, fits)
     yield from clipped
+    if len(groups) > 1 and not clipped and not any(constant(factors) for factors, _ in groups):
+        said = "in each update, each parameter by another factor, as LARS does"
+        yield Known(Fault.RATE, said, frozenset(fits))
 
 
 def meanings(e: Observed, factor: float) -> list[str]:
@@ -127,19 +136,27 @@ def of_the_update(e: Observed) -> Iterator[Known]:
 
     if most:
         yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
-    yield from added(e, before, "of the update before", partial(_kept, e))
-    each = {"each_step": True, "first": 1}
-    yield from named(e, lambda step: [e.raw(step), before(step)], _sometimes, **each)
+    yield from added(e, before, "of the update before", partial(_kept, e), first=1)
     weights = e.loop.weights.__getitem__
     yield from added(e, weights, "of the weight", lambda _: [Fault.DECAY])
     yield from multiples(e, Fault.LATE, "each update applies the gradient of the one before", late)
-    for k in range(2, e.steps // 2 + 1):
-        said = f"every {k} batches"
-        yield from multiples(e, Fault.SEVERAL_BATCHES, said, partial(every, k))
+    several = [
+        known
+        for k in range(2, e.steps // 2 + 1)
+        for known in multiples(e, Fault.SEVERAL_BATCHES, f"every {k} batches", partial(every, k))
+    ]
+    yield from several
+    for other, fault in ((before, Fault.KEPT), *[(late, Fault.LATE)] * (not several)):
+        basis = partial(_with, e, other)
+        yield from named(e, basis, partial(_sometimes, fault), each_step=True, first=1)
 
 
 def added(
-    e: Observed, more: Callable[[int], Tensors], what: str, called: Callable[[float], list[str]]
+    e: Observed,
+    more: Callable[[int], Tensors],
+    what: str,
+    called: Callable[[float], list[str]],
+    first: int = 0,
 ) -> Iterator[Known]:
     """Yield that something is added to the right gradients."""
 
@@ -149,16 +166,24 @@ def added(
         if abs(own) > NOTHING and abs(factor) > NOTHING / 100:
             yield from ((fault, said) for fault in called(factor))
 
-    return named(e, lambda step: [e.raw(step), more(step)], name)
+    return named(e, partial(_with, e, more), name, first=first)
 
 
-def _sometimes(factors: Factors) -> Named:
-    """Yield that some updates, from the second on, have all of the one before."""
-    own, kept = factors[::2], factors[1::2]
-    whole = [round(factor) for factor in kept]
-    near = all(abs(factor - n) < NOTHING for factor, n in zip(kept, whole, strict=True))
-    if near and {*whole} == {0, 1} and all(same(factor, 1.0) for factor in own):
-        yield Fault.KEPT, f"in updates {', '.join(str(k + 2) for k, n in enumerate(whole) if n)}"
+def _with(e: Observed, other: Callable[[int], Tensors], step: int) -> list[Tensors]:
+    return [e.raw(step), other(step)]
+
+
+def _sometimes(fault: str, factors: Factors) -> Named:
+    """Yield that some updates, from the second on, have another gradient, or theirs and another."""
+    counts = whole(factors)
+    own, other = counts[::2], counts[1::2]
+    if {*counts} <= {0, 1} and any(other):
+        fault = Fault.KEPT if all(own) else fault
+        yield fault, f"in updates {_numbers([False, *other])}"
+
+
+def _numbers(chosen: Iterable[bool | int]) -> str:
+    return ", ".join(str(number) for number, each in enumerate(chosen, start=1) if each)
 
 
 def _kept(e: Observed, factor: float) -> list[str]:
@@ -200,8 +225,21 @@ def mixed(e: Observed) -> Iterator[Known]:
         if there:
             yield Fault.MIXED, " + ".join(f"{factor:.3g} of {name}'s" for name, factor in there)
 
+    own = {entry.name: entry.values for entry in e.wrong}
+
+    def and_before(names: Sequence[str], step: int) -> list[Tensors]:
+        return [e.raw(step), *(dict.fromkeys(names, own[n][step - 1]) for n in names)]
+
+    def momentum(names: Sequence[str], factors: Factors) -> Named:
+        there = [(n, f) for n, f in zip(names, factors[1:], strict=True) if abs(f) > NOTHING]
+        if same(factors[0], 1.0) and there:
+            said = " + ".join(f"{factor:.3g} of {name}'s" for name, factor in there)
+            yield Fault.MOMENTUM, f"of the update before is added {said}"
+
     for names in (names for names in shapes.values() if len(names) > 1):
         yield from named(e, partial(basis, names), partial(mixture, names))
+        wrong = [name for name in names if name in own]
+        yield from named(e, partial(and_before, wrong), partial(momentum, wrong), first=1)
 
 
 def in_part(e: Observed) -> Iterator[Known]:

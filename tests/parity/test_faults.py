@@ -317,6 +317,18 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.KeptEverySecondBatch, "dense", Fault.KEPT),
     (unlisted.WindowsOfSixteen, "odd", Fault.PER_MICROBATCH),
     (unlisted.AuxiliaryOfTheLast, "moe", Fault.AUXILIARY),
+    (unlisted.ActivationsOfALaterOne, "dense", Fault.HANDED),
+    (unlisted.InputOfTheBatchBefore, "dense", Fault.HANDED),
+    (unlisted.GradientOfTheBatchBefore, "dense", Fault.HANDED),
+    (unlisted.SkippedByOneStage, "dense", Fault.LOST),
+    (unlisted.KeptByASkippedUpdate, "dense", Fault.LATE),
+    (unlisted.HalfASequence, "tokens", Fault.LOST),
+    (unlisted.MeanOfEachHalfSequence, "tokens", Fault.PER_MICROBATCH),
+    (unlisted.HalfAColumnParallelLayer, "dense", Fault.CUT),
+    (unlisted.RowsWeighted, "dense", Fault.OTHER_LOSS),
+    (unlisted.LayersScaled, "dense", Fault.RATE),
+    (unlisted.SignsOnly, "dense", Fault.OPTIMIZER),
+    (unlisted.MomentumOfAnotherRank, "dense", Fault.MOMENTUM),
     (unlisted.NoSuchClass, "dense", Fault.UNKNOWN),
 ]
 

@@ -178,20 +178,27 @@ class EverySecondBatch(Small):
 
 
 class Handed(Small):
-    """All forwards, then all backwards; ``shift`` and ``back`` say whose tensors a stage gets."""
+    """All forwards, then all backwards; faults say what a stage gets of what was sent to it."""
 
-    shift, back = 0, 0
+    def received(self, sent: list[Tensor]) -> list[Tensor]:
+        return sent
+
+    def kept(self, sent: list[Tensor]) -> list[Tensor]:
+        return sent
+
+    def returned(self, gradients: list[Tensor]) -> list[Tensor]:
+        return gradients
 
     def step(self, batch: Batch) -> float | None:
         self.optimizer.zero_grad()
         self.terms = self.model.count(batch[1])
         parts = self.cut(batch)
         sent = [self.parts[0](x) for x, _ in parts]
-        inputs = [sent[k - self.shift].detach().requires_grad_() for k in range(len(sent))]
+        inputs = [x.detach().requires_grad_() for x in self.received(sent)]
         losses = [self.loss(self.parts[1](x), y) for x, (_, y) in zip(inputs, parts, strict=True)]
         sum(losses, torch.zeros(())).backward()
-        for k, out in enumerate(sent):
-            out.backward(inputs[k - self.back].grad)
+        gradients = self.returned([x.grad for x in inputs if x.grad is not None])
+        torch.autograd.backward(self.kept(sent), gradients)
         self.update()
         return sum(loss.item() for loss in losses)
 
@@ -199,13 +206,42 @@ class Handed(Small):
 class GradientOfANeighbour(Handed):
     """Gradients are received in another order than activations were sent."""
 
-    back = 1
+    def returned(self, gradients: list[Tensor]) -> list[Tensor]:
+        return [gradients[-1], *gradients[:-1]]
 
 
 class InputOfANeighbour(Handed):
     """A stage takes the message of another microbatch."""
 
-    shift = 1
+    def received(self, sent: list[Tensor]) -> list[Tensor]:
+        return [sent[-1], *sent[:-1]]
+
+
+class ActivationsOfALaterOne(Handed):
+    """Two buffers hold the activations of four microbatches, whose backwards find later ones."""
+
+    def kept(self, sent: list[Tensor]) -> list[Tensor]:
+        return [*sent[2:], *sent[2:]]
+
+
+class InputOfTheBatchBefore(Handed):
+    """A stage begins before the message of its microbatch is there."""
+
+    before: list[Tensor] | None = None
+
+    def received(self, sent: list[Tensor]) -> list[Tensor]:
+        used, self.before = self.before or sent, sent
+        return used
+
+
+class GradientOfTheBatchBefore(InputOfTheBatchBefore):
+    """Likewise a backward."""
+
+    def received(self, sent: list[Tensor]) -> list[Tensor]:
+        return sent
+
+    def returned(self, gradients: list[Tensor]) -> list[Tensor]:
+        return super().received(gradients)
 
 
 class StagesInAnotherOrder(Small):
@@ -421,3 +457,95 @@ class AuxiliaryOfTheLast(Small):
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
         return super().loss(output if self.last else output[:1], target)
+
+
+class SkippedByOneStage(Small):
+    """A stage leaves out an update, whose gradients overflow there."""
+
+    number = 0
+
+    def update(self) -> None:
+        self.number += 1
+        if self.number == 3:
+            self.parts[1].zero_grad()
+        super().update()
+
+
+class KeptByASkippedUpdate(EverySecondBatch):
+    """An update is left out, and its gradients are not cleared."""
+
+    batches = 0
+
+    def update(self) -> None:
+        self.batches += 1
+        self.number = int(self.batches != 2)
+        super().update()
+
+
+class HalfASequence(Small):
+    """Of ranks that share sequences one has no part in the sum."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        return super().loss(output[:, :3], target[:, :3])
+
+
+class MeanOfEachHalfSequence(Small):
+    """Ranks that share sequences divide by their own tokens."""
+
+    microbatches = 1
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        halves = zip(output.split(3, 1), target.split(3, 1), strict=True)
+        return sum((self.model.loss(*half) / 2 for half in halves), torch.zeros(()))
+
+
+class HalfAColumnParallelLayer(Small):
+    """Ranks that share a layer do not add up the gradients of its input."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        linear = model[5].linear
+
+        def forward(x: Tensor) -> Tensor:
+            given = zip((x, x.detach()), linear.weight.split(8), linear.bias.split(8), strict=True)
+            return torch.cat([F.linear(*each) for each in given], -1)
+
+        linear.forward = forward
+
+
+class RowsWeighted(Small):
+    """The loss is the focal one."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        terms = F.cross_entropy(output, target, reduction="none")
+        return ((1 - (-terms).exp()) * terms).sum() / self.terms
+
+
+class LayersScaled(Small):
+    """Each parameter has a learning rate of its own, as with LARS."""
+
+    def update(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad *= 0.02 * parameter.detach().norm() / parameter.grad.norm()
+        super().update()
+
+
+class SignsOnly(Small):
+    """The optimizer is one that looks at signs only."""
+
+    def update(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad = 0.01 * parameter.grad.sign()
+        super().update()
+
+
+class MomentumOfAnotherRank(Small):
+    """Two layers' states of the optimizer are exchanged when they are restored."""
+
+    def update(self) -> None:
+        own = [layer.linear.weight for layer in (self.model[3], self.model[9])]
+        held = getattr(self, "held", [torch.zeros(16, 16)] * 2)
+        for parameter, other in zip(own, held[::-1], strict=True):
+            parameter.grad += 0.9 * other
+        self.held = [parameter.grad.clone() for parameter in own]
+        super().update()
