@@ -93,7 +93,7 @@ def test_what_fails_under_tracing_is_said_beside_the_mask_that_was_read() -> Non
         def forward(self, *given: Tensor) -> Any:  # type: ignore[override]
             return super().forward(*given), "no tensor"
 
-    with pytest.raises(NotRecordable, match="reads numbers .*as under tracing, .*returns a str"):
+    with pytest.raises(NotRecordable, match=r"reads numbers .*as under tracing, .*returns a str"):
         pk.stages(Text(), (X, ONES))
 
 
