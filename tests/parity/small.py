@@ -73,3 +73,11 @@ class Small:
 
     def parameters(self) -> Mapping[str, Tensor]:
         return dict(self.model.named_parameters(remove_duplicate=False))
+
+
+class Uncleared(Small):
+    """Never clears its gradients."""
+
+    def build(self, model: Any, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]) -> None:
+        super().build(model, optimizer)
+        self.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.parity.small import Small
+from tests.parity.small import Small, Uncleared
 
 Batch = tuple[Tensor, Tensor]
 
@@ -161,14 +161,10 @@ class Nesterov(Small):
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
 
 
-class EverySecondBatch(Small):
+class EverySecondBatch(Uncleared):
     """Gradients of two batches are added up for an update."""
 
     number = 0
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
 
     def update(self) -> None:
         self.number += 1
@@ -177,17 +173,18 @@ class EverySecondBatch(Small):
             self.model.zero_grad()
 
 
+def turned(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensors[-1], *tensors[:-1]]
+
+
+def as_sent(tensors: list[Tensor]) -> list[Tensor]:
+    return tensors
+
+
 class Handed(Small):
     """All forwards, then all backwards; faults say what a stage gets of what was sent to it."""
 
-    def received(self, sent: list[Tensor]) -> list[Tensor]:
-        return sent
-
-    def kept(self, sent: list[Tensor]) -> list[Tensor]:
-        return sent
-
-    def returned(self, gradients: list[Tensor]) -> list[Tensor]:
-        return gradients
+    received = kept = returned = staticmethod(as_sent)
 
     def step(self, batch: Batch) -> float | None:
         self.optimizer.zero_grad()
@@ -206,42 +203,36 @@ class Handed(Small):
 class GradientOfANeighbour(Handed):
     """Gradients are received in another order than activations were sent."""
 
-    def returned(self, gradients: list[Tensor]) -> list[Tensor]:
-        return [gradients[-1], *gradients[:-1]]
+    returned = staticmethod(turned)
 
 
 class InputOfANeighbour(Handed):
     """A stage takes the message of another microbatch."""
 
-    def received(self, sent: list[Tensor]) -> list[Tensor]:
-        return [sent[-1], *sent[:-1]]
+    received = staticmethod(turned)
 
 
 class ActivationsOfALaterOne(Handed):
-    """Two buffers hold the activations of four microbatches, whose backwards find later ones."""
+    """Two buffers hold the activations of four microbatches: backwards find those of later ones."""
 
-    def kept(self, sent: list[Tensor]) -> list[Tensor]:
-        return [*sent[2:], *sent[2:]]
+    kept = staticmethod(lambda sent: [*sent[2:], *sent[2:]])
 
 
 class InputOfTheBatchBefore(Handed):
     """A stage begins before the message of its microbatch is there."""
 
-    before: list[Tensor] | None = None
-
-    def received(self, sent: list[Tensor]) -> list[Tensor]:
-        used, self.before = self.before or sent, sent
-        return used
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        held: list[list[Tensor]] = []
+        self.received = lambda sent: (held.append(sent), held[max(len(held) - 2, 0)])[1]
 
 
 class GradientOfTheBatchBefore(InputOfTheBatchBefore):
     """Likewise a backward."""
 
-    def received(self, sent: list[Tensor]) -> list[Tensor]:
-        return sent
-
-    def returned(self, gradients: list[Tensor]) -> list[Tensor]:
-        return super().received(gradients)
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.received, self.returned = as_sent, self.received
 
 
 class StagesInAnotherOrder(Small):
@@ -252,16 +243,6 @@ class StagesInAnotherOrder(Small):
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model, optimizer)
         self.parts = [self.parts[k] for k in (0, 2, 1, 3)]
-
-
-class StageTwice(Small):
-    """A stage is in the pipeline twice."""
-
-    stages = 4
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.parts.insert(1, self.parts[1])
 
 
 class ShardNotReduced(Small):
@@ -303,16 +284,6 @@ class TargetsLate(Small):
         return [(x, y) for (x, _), y in zip(parts, late, strict=True)]
 
 
-class LastLostInEverySecondBatch(Small):
-    """A microbatch is lost in some batches only."""
-
-    number = 0
-
-    def cut(self, batch: Batch) -> list[Batch]:
-        self.number += 1
-        return super().cut(batch)[: self.microbatches - self.number % 2]
-
-
 class ClippedBeforeTheSum(Small):
     """Each microbatch's gradients are clipped alone."""
 
@@ -332,26 +303,6 @@ class InEvaluationMode(Small):
 
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model.eval(), optimizer)
-
-
-class LastStageStale(Small):
-    """One stage alone gets new weights an update late."""
-
-    old: list[Tensor] | None = None
-
-    def step(self, batch: Batch) -> float | None:
-        own = list(self.parts[1].parameters())
-        self.newest = [p.detach().clone() for p in own]
-        for parameter, weight in zip(own, self.old or self.newest, strict=True):
-            parameter.data.copy_(weight)
-        loss = super().step(batch)
-        self.old = self.newest
-        return loss
-
-    def update(self) -> None:
-        for parameter, weight in zip(self.parts[1].parameters(), self.newest, strict=True):
-            parameter.data.copy_(weight)
-        super().update()
 
 
 class CopyOfTiedLeft(Small):
@@ -420,20 +371,15 @@ class GradientsExchanged(Small):
         return gradient[::-1]
 
 
-class KeptEverySecondBatch(Small):
+class KeptEverySecondBatch(Uncleared):
     """Gradients are cleared before every second batch only."""
 
     number = 0
 
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.clear = self.optimizer.zero_grad
-        self.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
-
     def step(self, batch: Batch) -> float | None:
         self.number += 1
         if self.number % 2:
-            self.clear()
+            self.model.zero_grad()
         return super().step(batch)
 
 
@@ -471,15 +417,16 @@ class SkippedByOneStage(Small):
         super().update()
 
 
-class KeptByASkippedUpdate(EverySecondBatch):
+class KeptByASkippedUpdate(Uncleared):
     """An update is left out, and its gradients are not cleared."""
 
-    batches = 0
+    number = 0
 
     def update(self) -> None:
-        self.batches += 1
-        self.number = int(self.batches != 2)
-        super().update()
+        self.number += 1
+        if self.number != 2:
+            super().update()
+            self.model.zero_grad()
 
 
 class HalfASequence(Small):
@@ -527,15 +474,6 @@ class LayersScaled(Small):
     def update(self) -> None:
         for parameter in self.model.parameters():
             parameter.grad *= 0.02 * parameter.detach().norm() / parameter.grad.norm()
-        super().update()
-
-
-class SignsOnly(Small):
-    """The optimizer is one that looks at signs only."""
-
-    def update(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad = 0.01 * parameter.grad.sign()
         super().update()
 
 
