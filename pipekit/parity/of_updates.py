@@ -58,9 +58,7 @@ def scaled(e: Observed) -> Iterator[Known]:
             said = f"over the terms of the batch, then x {by_terms[0]:.4g}"
             yield Known(fault, said, entries)
         elif (counts := whole(factors)) and {*counts} == {0, 1}:
-            yield Known(
-                Fault.LOST, f"in updates {_numbers(not count for count in counts)}", entries
-            )
+            yield Known(Fault.LOST, _updates(not count for count in counts), entries)
         elif len(groups) == 1 and not clipped:
             said = "x " + ", ".join(f"{factor:.4g}" for factor in factors)
             yield Known(Fault.CLIPPED if e.stated.clip_norm else Fault.RATE, said, entries)
@@ -111,8 +109,8 @@ def _clipped(e: Observed, fits: Fits) -> Iterator[Known]:
                 norm = torch.stack([e.raw(step)[n].norm() for n in names]).norm()
                 norms.append(factor * float(norm))
     if len(norms) > 1 and constant(norms):
-        whole = len(groups) == 1 and len(fits) == len(e.entries)
-        fault = Fault.CLIPPED if whole else Fault.CLIPPED_BY_STAGE
+        is_whole = len(groups) == 1 and len(fits) == len(e.entries)
+        fault = Fault.CLIPPED if is_whole else Fault.CLIPPED_BY_STAGE
         yield Known(fault, f"to the norm {norms[0]:.4g}, groups: {len(groups)}", frozenset(fits))
 
 
@@ -140,15 +138,11 @@ def of_the_update(e: Observed) -> Iterator[Known]:
     weights = e.loop.weights.__getitem__
     yield from added(e, weights, "of the weight", lambda _: [Fault.DECAY])
     yield from multiples(e, Fault.LATE, "each update applies the gradient of the one before", late)
-    several = [
-        known
-        for k in range(2, e.steps // 2 + 1)
-        for known in multiples(e, Fault.SEVERAL_BATCHES, f"every {k} batches", partial(every, k))
-    ]
-    yield from several
-    for other, fault in ((before, Fault.KEPT), *[(late, Fault.LATE)] * (not several)):
-        basis = partial(_with, e, other)
-        yield from named(e, basis, partial(_sometimes, fault), each_step=True, first=1)
+    for k in range(2, e.steps // 2 + 1):
+        said = f"every {k} batches"
+        yield from multiples(e, Fault.SEVERAL_BATCHES, said, partial(every, k))
+    for other in (before, late):
+        yield from named(e, partial(_with, e, other), _sometimes, each_step=True, first=1)
 
 
 def added(
@@ -173,17 +167,17 @@ def _with(e: Observed, other: Callable[[int], Tensors], step: int) -> list[Tenso
     return [e.raw(step), other(step)]
 
 
-def _sometimes(fault: str, factors: Factors) -> Named:
+def _sometimes(factors: Factors) -> Named:
     """Yield that some updates, from the second on, have another gradient, or theirs and another."""
     counts = whole(factors)
     own, other = counts[::2], counts[1::2]
-    if {*counts} <= {0, 1} and any(other):
-        fault = Fault.KEPT if all(own) else fault
-        yield fault, f"in updates {_numbers([False, *other])}"
+    if {*counts} <= {0, 1} and any(other) and own != other:  # else it is every second one
+        yield Fault.KEPT if all(own) else Fault.LATE, _updates([False, *other])
 
 
-def _numbers(chosen: Iterable[bool | int]) -> str:
-    return ", ".join(str(number) for number, each in enumerate(chosen, start=1) if each)
+def _updates(chosen: Iterable[object]) -> str:
+    there = (str(number) for number, each in enumerate(chosen, start=1) if each)
+    return f"in updates {', '.join(there)}"
 
 
 def _kept(e: Observed, factor: float) -> list[str]:
@@ -195,11 +189,11 @@ def _kept(e: Observed, factor: float) -> list[str]:
 def other_optimizers(e: Observed) -> Iterator[Known]:
     """Yield what other optimizers of torch's make of the right gradients, at any learning rate."""
     for name, how in _OPTIMIZERS.items():
-        updates = _updates_of(e, how).__getitem__
+        updates = _made_by(e, how).__getitem__
         yield from multiples(e, Fault.OPTIMIZER, name, updates, rough=True)
 
 
-def _updates_of(e: Observed, how: Callable[..., Optimizer]) -> list[Tensors]:
+def _made_by(e: Observed, how: Callable[..., Optimizer]) -> list[Tensors]:
     weights = {n: torch.zeros_like(g) for n, g in e.raw(0).items()}
     optimizer, updates = how(weights.values(), lr=1.0), []
     for step in range(e.steps):
@@ -225,21 +219,8 @@ def mixed(e: Observed) -> Iterator[Known]:
         if there:
             yield Fault.MIXED, " + ".join(f"{factor:.3g} of {name}'s" for name, factor in there)
 
-    own = {entry.name: entry.values for entry in e.wrong}
-
-    def and_before(names: Sequence[str], step: int) -> list[Tensors]:
-        return [e.raw(step), *(dict.fromkeys(names, own[n][step - 1]) for n in names)]
-
-    def momentum(names: Sequence[str], factors: Factors) -> Named:
-        there = [(n, f) for n, f in zip(names, factors[1:], strict=True) if abs(f) > NOTHING]
-        if same(factors[0], 1.0) and there:
-            said = " + ".join(f"{factor:.3g} of {name}'s" for name, factor in there)
-            yield Fault.MOMENTUM, f"of the update before is added {said}"
-
     for names in (names for names in shapes.values() if len(names) > 1):
         yield from named(e, partial(basis, names), partial(mixture, names))
-        wrong = [name for name in names if name in own]
-        yield from named(e, partial(and_before, wrong), partial(momentum, wrong), first=1)
 
 
 def in_part(e: Observed) -> Iterator[Known]:

@@ -329,7 +329,6 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.HalfAColumnParallelLayer, "dense", Fault.CUT),
     (unlisted.RowsWeighted, "dense", Fault.OTHER_LOSS),
     (unlisted.LayersScaled, "dense", Fault.RATE),
-    (unlisted.MomentumOfAnotherRank, "dense", Fault.MOMENTUM),
     (unlisted.NoSuchClass, "dense", Fault.UNKNOWN),
 ]
 

@@ -475,15 +475,3 @@ class LayersScaled(Small):
         for parameter in self.model.parameters():
             parameter.grad *= 0.02 * parameter.detach().norm() / parameter.grad.norm()
         super().update()
-
-
-class MomentumOfAnotherRank(Small):
-    """Two layers' states of the optimizer are exchanged when they are restored."""
-
-    def update(self) -> None:
-        own = [layer.linear.weight for layer in (self.model[3], self.model[9])]
-        held = getattr(self, "held", [torch.zeros(16, 16)] * 2)
-        for parameter, other in zip(own, held[::-1], strict=True):
-            parameter.grad += 0.9 * other
-        self.held = [parameter.grad.clone() for parameter in own]
-        super().update()
