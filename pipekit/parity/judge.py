@@ -98,12 +98,13 @@ def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
     e = Observed(loop, records)
     if case.random:
         return _with_dropout(model, e)
-    findings = [*_beside_gradients(e), *explained(e, SIMPLEST_FIRST)]
-    if own := e.by_gradients():
-        findings += [f for f in explained(own, SIMPLEST_FIRST) if f not in findings]
+    findings, replicas = [*_beside_gradients(e)], e.replicas()
+    for own in replicas:
+        for each in filter(None, (own, own.by_gradients())):
+            findings += [f for f in explained(each, SIMPLEST_FIRST) if f not in findings]
     stale = any(f.excused for f in findings)
     if not stale:
-        findings += _loss(e)
+        findings += dict.fromkeys(f for own in replicas for f in _loss(own))
     return Verdict(model, _ratios(e), tuple(findings), tuple(_remarks(e, stale)))
 
 

@@ -378,3 +378,8 @@ def test_ranks_whose_copies_differ_are_a_fault() -> None:
     classes = judged("dense", ranks).classes
     assert Fault.RANKS in classes
     assert Fault.LOST in classes  # two of four microbatches in each
+
+
+def test_what_one_of_several_ranks_does_is_judged_at_its_own_weights() -> None:
+    ranks = [train(own, "dense") for own in (Small, unlisted.SkippedByOneStage)]
+    assert judged("dense", ranks).classes == (Fault.RANKS, Fault.LOST)
