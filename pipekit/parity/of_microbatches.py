@@ -37,19 +37,19 @@ def microbatches(e: Observed) -> Iterator[Known]:
     rows, counts = e.loop.rows, [count for count in e.candidates if count <= MOST]
     for size in range(-(-rows // MOST), rows) if e.loop.case.odd else ():
         parts = list(pairwise([*range(0, rows, size), rows]))  # the last one has what is left
-        yield from _means(e, count=len(parts), summed=partial(_sum_of_means, e, parts))
+        yield from _means(e, len(parts), partial(_sum_of_means, e, parts))
     for count in dict.fromkeys((*counts, *REPLICAS)):
         # And as a distributed sampler deals rows out.
-        for parts in (e.loop.cut(count), [(k, rows, count) for k in range(count)]):
-            yield from _means(e, count, partial(_sum_of_means, e, parts))
+        for split in (e.loop.cut(count), [(k, rows, count) for k in range(count)]):
+            yield from _means(e, count, partial(_sum_of_means, e, split))
     for count in counts:
         for factor in (1.0, 1 / count):
             said = f"{count} in a batch, each with {factor:.3g} of its mean"
             updates = partial(_one_by_one, e, count, factor)
             yield from multiples(e, Fault.EACH_MICROBATCH, said, updates)
     fault = Fault.BATCH_NORM if e.loop.buffers[0] else Fault.AUXILIARY
-    whole = [count for count in range(1, MOST + 1) if rows % count == 0]
-    for count in whole if e.loop.case.coupled else ():
+    even = [count for count in range(1, MOST + 1) if rows % count == 0]
+    for count in even if e.loop.case.coupled else ():
         said = f"of rows that go through in {count} microbatches"
         yield from multiples(e, fault, said, partial(e.loop.expected, microbatches=count))
 
@@ -153,10 +153,10 @@ def _of_each_step(count: int, factors: Factors) -> Named:
         fault = Fault.LOST if {*counts} <= {0, 1} else Fault.MICROBATCHES
     if count > MOST and max(factors) > 1 + NOTHING and not same(sum(factors), len(factors)):
         fault = Fault.OTHER_LOSS  # which weights rows by their class, say
-    said = "; ".join(map(shown, steps))
+    what, said = "microbatches", "; ".join(map(shown, steps))
     if count > MOST:
-        said = f"{min(factors):.3g} to {max(factors):.3g}"
-    yield fault, f"of {count} microbatches or rows each counts, step by step, {said} times"
+        what, said = "rows", f"{min(factors):.3g} to {max(factors):.3g}"
+    yield fault, f"of {count} {what} each counts, step by step, {said} times"
 
 
 def _fault(own: Sequence[float], late: Sequence[float]) -> str:

@@ -64,7 +64,8 @@ def scaled(e: Observed) -> Iterator[Known]:
             yield Known(Fault.CLIPPED if e.stated.clip_norm else Fault.RATE, said, entries)
     yield from _once_a_stage(e, fits)
     yield from clipped
-    if len(groups) > 1 and not clipped and not any(constant(factors) for factors, _ in groups):
+    varying = len(fits) == len(e.wrong) and not any(map(constant, fits.values()))
+    if varying and len(groups) > 1 and not clipped:
         said = "in each update, each parameter by another factor, as LARS does"
         yield Known(Fault.RATE, said, frozenset(fits))
 

@@ -215,7 +215,7 @@ class InputOfANeighbour(Handed):
 class ActivationsOfALaterOne(Handed):
     """Two buffers hold the activations of four microbatches: backwards find those of later ones."""
 
-    kept = staticmethod(lambda sent: [*sent[2:], *sent[2:]])
+    kept = staticmethod(lambda tensors: tensors[2:] * 2)
 
 
 class InputOfTheBatchBefore(Handed):
@@ -224,7 +224,12 @@ class InputOfTheBatchBefore(Handed):
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model, optimizer)
         held: list[list[Tensor]] = []
-        self.received = lambda sent: (held.append(sent), held[max(len(held) - 2, 0)])[1]
+
+        def late(tensors: list[Tensor]) -> list[Tensor]:
+            held.append(tensors)
+            return held[max(len(held) - 2, 0)]
+
+        self.received = late
 
 
 class GradientOfTheBatchBefore(InputOfTheBatchBefore):
@@ -465,7 +470,8 @@ class RowsWeighted(Small):
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
         terms = F.cross_entropy(output, target, reduction="none")
-        return ((1 - (-terms).exp()) * terms).sum() / self.terms
+        value: Tensor = ((1 - (-terms).exp()) * terms).sum() / self.terms
+        return value
 
 
 class LayersScaled(Small):

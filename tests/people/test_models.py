@@ -90,7 +90,7 @@ def test_a_model_that_does_something_else_under_tracing_is_refused() -> None:
 
 def test_what_fails_under_tracing_is_said_beside_the_mask_that_was_read() -> None:
     class Text(Masked):
-        def forward(self, *given: Tensor) -> Any:  # type: ignore[override]
+        def forward(self, *given: Tensor) -> Any:
             return super().forward(*given), "no tensor"
 
     with pytest.raises(NotRecordable, match=r"reads numbers .*as under tracing, .*returns a str"):
