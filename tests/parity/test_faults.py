@@ -10,21 +10,8 @@ from pipekit.parity.adapter import train
 from pipekit.parity.judge import judged
 from pipekit.parity.verdict import Fault
 from tests.parity import published, unlisted
-from tests.parity.small import Small, Uncleared, verdict_on
+from tests.parity.small import Small, Uncleared, unstated, verdict_on
 from tests.sampled import sampled
-
-
-def unstated(adapter: type[Small]) -> type:
-    """Return the same trainer with the three methods alone: it states nothing."""
-
-    class Alone:
-        def build(self, model: Any, optimizer: Any) -> None:
-            self.inner = adapter()
-            self.inner.build(model, optimizer)
-            self.step, self.parameters = self.inner.step, self.inner.parameters
-
-    return Alone
-
 
 PUBLISHED: list[tuple[type[Small], str, str]] = [
     (published.Torchtitan2972, "tokens", Fault.SUMMED),
@@ -288,12 +275,9 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.IgnoredTokensCount, "tokens", Fault.TERMS),
     (unlisted.LabelsShiftedTwice, "tokens", Fault.TARGETS),
     (unlisted.LastRowsDropped, "odd", Fault.LOST),
-    (unlisted.ReducedEachMicrobatch, "dense", Fault.MICROBATCHES),
     (unlisted.ReducedOverStages, "dense", Fault.MIXED),
     (unlisted.TiedCountTwiceInTheNorm, "tied", Fault.CLIPPED),
     (unlisted.DecayOfOneStage, "dense", Fault.DECAY),
-    (unlisted.UpdateBeforeTheLastBackward, "dense", Fault.LOST),
-    (unlisted.InputDetached, "dense", Fault.NEVER),
     (unlisted.SecondTensorLost, "skips", Fault.CUT),
     (unlisted.OtherMasksInRecomputation, "dropout", Fault.DROPOUT),
     (unlisted.SumsInBfloat16, "dense", Fault.ROUNDED),
@@ -379,7 +363,6 @@ def test_ranks_whose_copies_differ_are_a_fault() -> None:
     assert Fault.RANKS in classes
     assert Fault.LOST in classes  # two of four microbatches in each
 
-
-def test_what_one_of_several_ranks_does_is_judged_at_its_own_weights() -> None:
+    # What one of several ranks does is judged at its own weights.
     ranks = [train(own, "dense") for own in (Small, unlisted.SkippedByOneStage)]
     assert judged("dense", ranks).classes == (Fault.RANKS, Fault.LOST)

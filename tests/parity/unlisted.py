@@ -52,16 +52,6 @@ class LastRowsDropped(Small):
         return [(batch[0][k : k + size], batch[1][k : k + size]) for k in ends]
 
 
-class ReducedEachMicrobatch(Small):
-    """Paddle #30437: replicas add up their sums after each microbatch again."""
-
-    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
-        loss = super().microbatch(k, x, target)
-        for parameter in self.model.parameters():
-            parameter.grad = None if parameter.grad is None else 2 * parameter.grad
-        return loss
-
-
 class ReducedOverStages(Small):
     """The gradients of two stages are averaged, as those of two replicas would be."""
 
@@ -92,27 +82,6 @@ class DecayOfOneStage(Small):
         for parameter in self.parts[1].parameters():
             parameter.grad += 0.01 * parameter.detach()
         super().update()
-
-
-class UpdateBeforeTheLastBackward(Small):
-    """The optimizer steps while a microbatch is in flight."""
-
-    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
-        if k == self.microbatches - 1:
-            super().update()
-            self.optimizer.zero_grad()
-        return super().microbatch(k, x, target)
-
-    def update(self) -> None:
-        pass
-
-
-class InputDetached(Small):
-    """A stage's input has no gradient, so that earlier stages have none."""
-
-    def backward(self, stage: int, k: int, out: tuple[Tensor, ...], gradient: Any) -> None:
-        if stage == self.stages - 1:
-            super().backward(stage, k, out, gradient)
 
 
 class SecondTensorLost(Small):
@@ -163,8 +132,6 @@ class Nesterov(Small):
 
 class EverySecondBatch(Uncleared):
     """Gradients of two batches are added up for an update."""
-
-    number = 0
 
     def update(self) -> None:
         self.number += 1
@@ -379,8 +346,6 @@ class GradientsExchanged(Small):
 class KeptEverySecondBatch(Uncleared):
     """Gradients are cleared before every second batch only."""
 
-    number = 0
-
     def step(self, batch: Batch) -> float | None:
         self.number += 1
         if self.number % 2:
@@ -424,8 +389,6 @@ class SkippedByOneStage(Small):
 
 class KeptByASkippedUpdate(Uncleared):
     """An update is left out, and its gradients are not cleared."""
-
-    number = 0
 
     def update(self) -> None:
         self.number += 1
