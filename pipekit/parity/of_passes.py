@@ -229,6 +229,8 @@ def between(e: Observed) -> Iterator[Known]:
                 said = f"those of the two tensors that layer {first} gets are {said}"
                 yield from _passing(e, Fault.CUT, said, like)
 
+    if e.loop.case.coupled:
+        return  # whose rows go through in turn, each microbatch alone
     counts = [count for count in e.candidates if count <= MOST_HANDED]
     for layer, count in product(firsts, counts):
         size = e.loop.rows // count
@@ -249,8 +251,10 @@ def between(e: Observed) -> Iterator[Known]:
             return found
 
         yield from named(e, sent_back, partial(_of_others, layer, count), together=True)
+    trained = min(e.loop.layer(name) for name in e.loop.uses if name not in e.loop.frozen)
     for layer in [] if e.loop.case.tuples else firsts:
-        yield from _of_the_batch_before(e, layer)
+        if layer > trained:  # which sends gradients back
+            yield from _of_the_batch_before(e, layer)
 
 
 def _handed(
