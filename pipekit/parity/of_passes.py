@@ -207,7 +207,8 @@ def of_shards(e: Observed) -> Iterator[Known]:
     """Yield a shard of a layer's outputs, or of all such layers', that alone sends gradients."""
     matrices = [(n, len(w)) for n, w in e.loop.weights[0].items() if w.dim() == 2]
     alike = [[each for each in matrices if each[1] == rows] for rows in {n for _, n in matrices}]
-    for own, count in product([*alike, *([one] for one in matrices)], SHARDS):
+    alone = [[one] for one in matrices] if not e.loop.case.coupled else []  # passes are many there
+    for own, count in product([*alike, *alone], SHARDS):
         of = f"layer {e.loop.layer(own[0][0])}" if len(own) == 1 else "each layer"
         for k in range(count):
             ends = [(n, rows * k // count, rows * (k + 1) // count) for n, rows in own]
