@@ -115,6 +115,13 @@ def same(one: float, other: float) -> bool:
     return abs(one - other) <= SAME * max(abs(one), abs(other), 1e-9)
 
 
+def whole(factors: Sequence[float]) -> list[int]:
+    """Return factors as whole numbers; none, if they are not."""
+    counts = [round(factor) for factor in factors]
+    near = all(abs(a - b) < NOTHING for a, b in zip(factors, counts, strict=True))
+    return counts if near else []
+
+
 def constant(factors: Sequence[float]) -> bool:
     """Return whether factors are the same."""
     return all(same(factor, factors[0]) for factor in factors)

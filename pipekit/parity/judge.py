@@ -28,8 +28,8 @@ SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (of_microbatches.microbatches,),
     (of_microbatches.counted,),
     (of_updates.in_part, of_updates.mixed),
-    (of_passes.between, of_passes.orders),
-    (of_microbatches.rows,),
+    (of_passes.between, of_passes.of_shards, of_passes.orders),
+    (of_microbatches.rows, of_microbatches.positions),
     (of_updates.rounded, of_updates.other_optimizers),
 )
 
@@ -98,12 +98,13 @@ def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
     e = Observed(loop, records)
     if case.random:
         return _with_dropout(model, e)
-    findings = [*_beside_gradients(e), *explained(e, SIMPLEST_FIRST)]
-    if own := e.by_gradients():
-        findings += [f for f in explained(own, SIMPLEST_FIRST) if f not in findings]
+    findings, replicas = [*_beside_gradients(e)], e.replicas()
+    for own in replicas:
+        for each in filter(None, (own, own.by_gradients())):
+            findings += [f for f in explained(each, SIMPLEST_FIRST) if f not in findings]
     stale = any(f.excused for f in findings)
     if not stale:
-        findings += _loss(e)
+        findings += dict.fromkeys(f for own in replicas for f in _loss(own))
     return Verdict(model, _ratios(e), tuple(findings), tuple(_remarks(e, stale)))
 
 
@@ -199,7 +200,7 @@ def _with_these_masks(e: Observed) -> Iterator[Finding]:
 def _with_seed(loop: PlainLoop, count: int, step: int) -> PassResult:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + step)
-        return loop.batch(loop.whole(step), loop.cut(count), drawn=True)
+        return loop.batch(loop.whole(step), loop.cut(count), anew=True)
 
 
 def _drawn(loop: PlainLoop, step: int, training: bool = True) -> PassResult:

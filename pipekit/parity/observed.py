@@ -80,6 +80,20 @@ class Observed:
         other.judge_by(self.right, self.raw)
         return other
 
+    def replicas(self) -> list["Observed"]:
+        """Return itself, or of ranks that differ each set that holds the model once.
+
+        What a replica does is judged at its own weights.
+        """
+        held = ([r for r in self.records if n in r.parameters[-1]] for n in self.loop.uses)
+        holders = [ranks for ranks in held if ranks]
+        count = min(map(len, holders), default=1)
+        if not self.differing or count == 1:
+            return [self]
+        sets = ({id(ranks[k]): ranks[k] for ranks in holders} for k in range(count))
+        case, batches = self.loop.case, self.loop.batches
+        return [Observed(PlainLoop(case, batches), [*ranks.values()]) for ranks in sets]
+
     def judge_by(self, right: Prediction, raw: Prediction | None = None) -> None:
         """Take these for the right gradients; ``raw`` are those before clipping."""
         self.right, self.raw = right, raw or right

@@ -5,9 +5,12 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 
+import torch
+
 from pipekit.parity.fit import (
     LEAST,
     NOTHING,
+    Basis,
     Factors,
     Known,
     Named,
@@ -17,9 +20,12 @@ from pipekit.parity.fit import (
     named,
     same,
     shown,
+    whole,
 )
 from pipekit.parity.observed import Observed
 from pipekit.parity.plain_loop import LEARNING_RATE, Rows, Tensors, total
+from pipekit.parity.suite import count as terms_of
+from pipekit.parity.suite import loss_of
 from pipekit.parity.verdict import Fault
 
 MOST = 24  # microbatches, up to which each is computed alone
@@ -31,30 +37,32 @@ def microbatches(e: Observed) -> Iterator[Known]:
     rows, counts = e.loop.rows, [count for count in e.candidates if count <= MOST]
     for size in range(-(-rows // MOST), rows) if e.loop.case.odd else ():
         parts = list(pairwise([*range(0, rows, size), rows]))  # the last one has what is left
-        yield from _means(e, parts)
+        yield from _means(e, len(parts), partial(_sum_of_means, e, parts))
     for count in dict.fromkeys((*counts, *REPLICAS)):
-        yield from _means(e, e.loop.cut(count))
-        # As a distributed sampler deals rows out.
-        yield from _means(e, [(k, rows, count) for k in range(count)])
+        # And as a distributed sampler deals rows out.
+        for split in (e.loop.cut(count), [(k, rows, count) for k in range(count)]):
+            yield from _means(e, count, partial(_sum_of_means, e, split))
     for count in counts:
         for factor in (1.0, 1 / count):
             said = f"{count} in a batch, each with {factor:.3g} of its mean"
             updates = partial(_one_by_one, e, count, factor)
             yield from multiples(e, Fault.EACH_MICROBATCH, said, updates)
     fault = Fault.BATCH_NORM if e.loop.buffers[0] else Fault.AUXILIARY
-    whole = [count for count in range(1, MOST + 1) if rows % count == 0]
-    for count in whole if e.loop.case.coupled else ():
+    even = [count for count in range(1, MOST + 1) if rows % count == 0]
+    for count in even if e.loop.case.coupled else ():
         said = f"of rows that go through in {count} microbatches"
         yield from multiples(e, fault, said, partial(e.loop.expected, microbatches=count))
 
 
-def _means(e: Observed, parts: Sequence[Rows]) -> Iterator[Known]:
-    def summed(step: int) -> list[Tensors]:
-        passes = (replace(e.loop.whole(step), rows=rows) for rows in parts)
-        return [total((1.0, e.loop.run(one).gradients) for one in passes)]
+def _sum_of_means(e: Observed, parts: Sequence[Rows], step: int) -> list[Tensors]:
+    passes = (replace(e.loop.whole(step), rows=rows) for rows in parts)
+    return [total((1.0, e.loop.run(one).gradients) for one in passes)]
 
-    count = len(parts)
-    said = f"each of {count} microbatches or replicas counts alike, however many terms it has"
+
+def _means(
+    e: Observed, count: int, summed: Basis, what: str = "microbatches or replicas"
+) -> Iterator[Known]:
+    said = f"each of {count} {what} counts alike, however many terms it has"
     known = {1.0: Fault.SUMMED, count**-2: Fault.AVERAGED_TWICE}
     for (factor,), entries in alike(fit(e, summed)):
         # Next to nothing explains all that is as small: it counts as the factor of all.
@@ -86,9 +94,34 @@ def rows(e: Observed) -> Iterator[Known]:
     """Yield rows that count so many times, of models whose rows do not see one another."""
     parts = e.loop.cut(e.loop.rows)
     if not e.loop.case.coupled:
-        yield from _means(e, parts)
-        name = partial(_of_counts, len(parts))
-        yield from named(e, partial(_alone, e, parts), name, together=True)
+        yield from _means(e, len(parts), partial(_sum_of_means, e, parts))
+        own = cache(partial(_alone, e, parts))
+        yield from named(e, own, partial(_of_counts, len(parts)), together=True)
+        name = partial(_of_each_step, len(parts))
+        yield from named(e, own, name, together=True, each_step=True)
+
+
+def positions(e: Observed) -> Iterator[Known]:
+    """Yield parts of sequences, as ranks share them, that count so many times or all alike."""
+    length = e.loop.batches[0][1].shape[-1]
+
+    def of_parts(count: int, step: int) -> list[Tensors]:
+        parts = torch.arange(length).tensor_split(count)
+        own = (partial(loss_of, (slice(None), part)) for part in parts)
+        likes = (replace(e.loop.whole(step), loss=each) for each in own)
+        return [e.loop.batch(like, e.parts, anew=True).gradients for like in likes]
+
+    def summed(count: int, step: int) -> list[Tensors]:
+        target = e.loop.batches[step][1]
+        parts = target.tensor_split(count, -1)
+        shares = (e.loop.terms(step) / terms_of(part) for part in parts)
+        return [total(zip(shares, of_parts(count, step), strict=True))]
+
+    if e.loop.case.tokens:
+        for count in (count for count in range(2, length + 1) if length % count == 0):
+            yield from _means(e, count, partial(summed, count), "parts of sequences")
+        name = partial(_of_counts, length, what="positions in a row")
+        yield from named(e, partial(of_parts, length), name, together=True)
 
 
 def _alone(e: Observed, parts: Sequence[Rows], step: int) -> list[Tensors]:
@@ -100,10 +133,10 @@ def _with_late(own: Callable[[int], list[Tensors]], step: int) -> list[Tensors]:
     return [*own(step), *late]
 
 
-def _of_counts(count: int, factors: Factors) -> Named:
+def _of_counts(count: int, factors: Factors, what: str = "microbatches or rows") -> Named:
     own, late = factors[:count], factors[count:]
     if any(abs(factor) > NOTHING for factor in late or own):
-        said = f"of {count} microbatches or rows each counts {shown(own)} times"
+        said = f"of {count} {what} each counts {shown(own)} times"
         if late:
             said += f", and in the next update {shown(late)} times"
         yield _fault(own, late), said
@@ -113,14 +146,17 @@ def _of_each_step(count: int, factors: Factors) -> Named:
     steps = [factors[k : k + count] for k in range(0, len(factors), count)]
     if all(shown(step) == shown(steps[0]) for step in steps):
         return  # which is said of all steps at once
-    nearest = [round(factor) for factor in factors]
-    fault = Fault.CLIPPED
     if max(map(abs, factors)) < NOTHING:
         return  # too little to count
-    if all(abs(factor - n) < NOTHING for factor, n in zip(factors, nearest, strict=True)):
-        fault = Fault.LOST if {*nearest} <= {0, 1} else Fault.MICROBATCHES
-    said = "; ".join(map(shown, steps))
-    yield fault, f"of {count} microbatches each counts, step by step, {said} times"
+    fault = Fault.CLIPPED if max(factors) < 1 + NOTHING else Fault.OTHER_LOSS
+    if counts := whole(factors):
+        fault = Fault.LOST if {*counts} <= {0, 1} else Fault.MICROBATCHES
+    if count > MOST and max(factors) > 1 + NOTHING and not same(sum(factors), len(factors)):
+        fault = Fault.OTHER_LOSS  # which weights rows by their class, say
+    what, said = "microbatches", "; ".join(map(shown, steps))
+    if count > MOST:
+        what, said = "rows", f"{min(factors):.3g} to {max(factors):.3g}"
+    yield fault, f"of {count} {what} each counts, step by step, {said} times"
 
 
 def _fault(own: Sequence[float], late: Sequence[float]) -> str:

@@ -15,12 +15,14 @@ from pipekit.parity.fit import NOTHING, Factors, Known, Named, multiples, named,
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import meanings
 from pipekit.parity.plain_loop import Pass, Tensors, total
-from pipekit.parity.suite import CLASSES, IGNORED, loss
+from pipekit.parity.suite import CLASSES, IGNORED, loss, loss_of
 from pipekit.parity.verdict import Fault
 
 MOST_READ = 16  # microbatches, up to which each may read weights of its own
 MOST_MOVED = 24  # microbatches, up to which targets may be those of another one
 MOST_HANDED = 8  # microbatches that may be exchanged between layers
+SHARDS = (2, 4)  # of a layer, over ranks that share it
+BOTH = (0, 1)
 BLOCKS = (2, 3, 4)  # stages that are tried where their number is not known
 
 
@@ -32,7 +34,7 @@ def _passing(
 
 
 def _gradients(e: Observed, like: Callable[[int], Pass], step: int) -> Tensors:
-    return e.loop.batch(like(step), e.parts).gradients
+    return e.loop.batch(like(step), e.parts, anew=True).gradients
 
 
 def _with(e: Observed, **fault: Any) -> Callable[[int], Pass]:
@@ -114,6 +116,8 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
         said = f"the targets come one of {count} microbatches late, from batch to batch"
         like = _with(e, target=lambda own, old, by=by: torch.cat([old[-by:], own[:-by]]))
         yield from _passing(e, Fault.TARGETS, said, like, first=1)
+    like = _with(e, target=lambda own, _: own.flip(0))
+    yield from _passing(e, Fault.TARGETS, "in the reverse order", like)
     if case.tokens:
         like = _with(e, target=lambda own, _: pad(own[:, 1:], (0, 1), value=IGNORED))
         yield from _passing(e, Fault.TARGETS, "labels of one token further", like)
@@ -199,6 +203,20 @@ def _in_order(e: Observed, blocks: list[list[int]], fault: str, said: str) -> It
     return iter(())
 
 
+def of_shards(e: Observed) -> Iterator[Known]:
+    """Yield a shard of a layer's outputs, or of all such layers', that alone sends gradients."""
+    matrices = [(n, len(w)) for n, w in e.loop.weights[0].items() if w.dim() == 2]
+    alike = [[each for each in matrices if each[1] == rows] for rows in {n for _, n in matrices}]
+    alone = [[one] for one in matrices] if not e.loop.case.coupled else []  # passes are many there
+    for own, count in product([*alike, *alone], SHARDS):
+        of = f"layer {e.loop.layer(own[0][0])}" if len(own) == 1 else "each layer"
+        for k in range(count):
+            ends = [(n, rows * k // count, rows * (k + 1) // count) for n, rows in own]
+            silent = [[(n, slice(first)), (n, slice(behind, None))] for n, first, behind in ends]
+            said = f"of {of} only shard {k + 1} of {count} sends one back"
+            yield from _passing(e, Fault.CUT, said, _with(e, silent=tuple(chain(*silent))))
+
+
 def between(e: Observed) -> Iterator[Known]:
     """Yield tensors that reach the wrong microbatch of a layer, or are lost on the way."""
     firsts = [n + 1 for n, (a, b) in enumerate(pairwise(e.stage_of or ())) if a != b]
@@ -211,20 +229,87 @@ def between(e: Observed) -> Iterator[Known]:
                 like = _with(e, input=partial(_rerouted, first, to))
                 said = f"those of the two tensors that layer {first} gets are {said}"
                 yield from _passing(e, Fault.CUT, said, like)
-        return
 
-    def handed(first: int, shift: int, back: int, layer: int, value: Tensor) -> Tensor:
-        if layer != first:
-            return value
-        shifted, late = value.roll(shift, 0), value.roll(back, 0)
-        return late + (shifted - late).detach()
-
+    if e.loop.case.coupled:
+        return  # whose rows go through in turn, each microbatch alone
     counts = [count for count in e.candidates if count <= MOST_HANDED]
-    for layer, count, by, what in product(firsts, counts, (1, -1), ("input", "gradient")):
-        rows = by * (e.loop.rows // count)
-        shifts = (rows, 0) if what == "input" else (0, rows)
-        said = f"layer {layer}'s {what} is that of a neighbour of {count} microbatches"
-        yield from _passing(e, Fault.HANDED, said, _with(e, input=partial(handed, layer, *shifts)))
+    for layer, count in product(firsts, counts):
+        size = e.loop.rows // count
+        numbers = (BOTH, (0,), (1,)) if e.loop.case.tuples else (BOTH,)
+        for by, back, chosen in product((size, -size), (0, 1), numbers):
+            of = "input" if chosen == BOTH else f"tensor {chosen[0] + 1} of two"
+            said = f"layer {layer}'s {of} is that of a neighbour of {count} microbatches"
+            like = _with(e, input=partial(_handed, layer, by, back * by, chosen=chosen))
+            yield from _passing(e, Fault.HANDED, said, like)
+
+        def sent_back(step: int, layer: int = layer, count: int = count) -> list[Tensors]:
+            found, size = [], e.loop.rows // count
+            for own, other in product(range(count), repeat=2):
+                part = partial(loss_of, slice(own * size, (own + 1) * size))
+                back = partial(_handed, layer, 0, (own - other) * size)
+                gradients = _gradients(e, _with(e, loss=part, input=back), step)
+                found.append({n: g for n, g in gradients.items() if e.loop.layer(n) < layer})
+            return found
+
+        yield from named(e, sent_back, partial(_of_others, layer, count), together=True)
+    trained = min(e.loop.layer(name) for name in e.loop.uses if name not in e.loop.frozen)
+    for layer in [] if e.loop.case.tuples else firsts:
+        if layer > trained:  # which sends gradients back
+            yield from _of_the_batch_before(e, layer)
+
+
+def _handed(
+    first: int, shift: int, back: int, layer: int, value: Any, chosen: tuple[int, ...] = BOTH
+) -> Any:
+    """Return values of other rows, which send their gradients back to others again."""
+    if layer != first:
+        return value
+    if isinstance(value, Tensor):
+        late = value.roll(back, 0)
+        return late + (value.roll(shift, 0) - late).detach()
+    moved = (_handed(first, shift, back, layer, tensor) for tensor in value)
+    return tuple(m if n in chosen else v for n, (m, v) in enumerate(zip(moved, value, strict=True)))
+
+
+def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:
+    """Yield inputs of a layer, or gradients of these, that are of the batch before."""
+
+    def before(step: int) -> tuple[Tensor, Tensor]:
+        held: list[Tensor] = []
+
+        def hold(layer: int, value: Tensor) -> Tensor:
+            if layer == first:
+                held.append(value)
+                value.register_hook(held.append)
+            return value
+
+        e.loop.run_anew(replace(e.loop.whole(max(step - 1, 0)), input=hold))
+        return held[0].detach(), held[1]
+
+    def of_input(step: int) -> Tensors:
+        late, _ = before(step)
+
+        def handed(layer: int, value: Tensor) -> Tensor:
+            return late + (value - value.detach()) if layer == first else value
+
+        return _gradients(e, _with(e, input=handed), step)
+
+    def of_gradient(step: int) -> Tensors:
+        _, late = before(step)
+        like = _with(e, order=tuple(range(first)), loss=lambda output, _: (output * late).sum())
+        return {n: g for n, g in _gradients(e, like, step).items() if e.loop.layer(n) < first}
+
+    for what, predicted in (("input", of_input), ("gradient", of_gradient)):
+        said = f"layer {first}'s {what} is that of the batch before"
+        yield from multiples(e, Fault.HANDED, said, predicted, together=True, first=1)
+
+
+def _of_others(layer: int, count: int, factors: Factors) -> Named:
+    pairs = product(range(count), repeat=2)
+    there = [(*pair, f) for pair, f in zip(pairs, factors, strict=True) if abs(f) > NOTHING]
+    if any(own != other for own, other, _ in there):
+        said = f"of {count} microbatches layer {layer} sends back the gradient of "
+        yield Fault.HANDED, said + ", ".join(f"{k} to {n} x {f:.3g}" for k, n, f in there)
 
 
 def _rerouted(first: int, to: tuple[int, int], layer: int, value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Faults of updates: multiples of the right gradients, mixtures, and what an optimizer does."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -22,6 +22,7 @@ from pipekit.parity.fit import (
     multiples,
     named,
     same,
+    whole,
 )
 from pipekit.parity.observed import Entry, Observed
 from pipekit.parity.plain_loop import Tensors, total
@@ -32,6 +33,7 @@ _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "RMSprop": torch.optim.RMSprop,
     "Adagrad": torch.optim.Adagrad,
     "Rprop": torch.optim.Rprop,
+    "the sign of each number, as Lion's": partial(torch.optim.Adam, betas=(0.0, 0.0)),
     "SGD with Nesterov's momentum": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
 }
 
@@ -55,11 +57,17 @@ def scaled(e: Observed) -> Iterator[Known]:
             fault = Fault.SUMMED if same(by_terms[0], 1.0) else Fault.TERMS
             said = f"over the terms of the batch, then x {by_terms[0]:.4g}"
             yield Known(fault, said, entries)
+        elif (counts := whole(factors)) and {*counts} == {0, 1}:
+            yield Known(Fault.LOST, _updates(not count for count in counts), entries)
         elif len(groups) == 1 and not clipped:
             said = "x " + ", ".join(f"{factor:.4g}" for factor in factors)
             yield Known(Fault.CLIPPED if e.stated.clip_norm else Fault.RATE, said, entries)
     yield from _once_a_stage(e, fits)
     yield from clipped
+    varying = len(fits) == len(e.wrong) and not any(map(constant, fits.values()))
+    if varying and len(groups) > 1 and not clipped:
+        said = "in each update, each parameter by another factor, as LARS does"
+        yield Known(Fault.RATE, said, frozenset(fits))
 
 
 def meanings(e: Observed, factor: float) -> list[str]:
@@ -102,8 +110,8 @@ def _clipped(e: Observed, fits: Fits) -> Iterator[Known]:
                 norm = torch.stack([e.raw(step)[n].norm() for n in names]).norm()
                 norms.append(factor * float(norm))
     if len(norms) > 1 and constant(norms):
-        whole = len(groups) == 1 and len(fits) == len(e.entries)
-        fault = Fault.CLIPPED if whole else Fault.CLIPPED_BY_STAGE
+        is_whole = len(groups) == 1 and len(fits) == len(e.entries)
+        fault = Fault.CLIPPED if is_whole else Fault.CLIPPED_BY_STAGE
         yield Known(fault, f"to the norm {norms[0]:.4g}, groups: {len(groups)}", frozenset(fits))
 
 
@@ -127,19 +135,23 @@ def of_the_update(e: Observed) -> Iterator[Known]:
 
     if most:
         yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
-    yield from added(e, before, "of the update before", partial(_kept, e))
-    each = {"each_step": True, "first": 1}
-    yield from named(e, lambda step: [e.raw(step), before(step)], _sometimes, **each)
+    yield from added(e, before, "of the update before", partial(_kept, e), first=1)
     weights = e.loop.weights.__getitem__
     yield from added(e, weights, "of the weight", lambda _: [Fault.DECAY])
     yield from multiples(e, Fault.LATE, "each update applies the gradient of the one before", late)
     for k in range(2, e.steps // 2 + 1):
         said = f"every {k} batches"
         yield from multiples(e, Fault.SEVERAL_BATCHES, said, partial(every, k))
+    for other in (before, late):
+        yield from named(e, partial(_with, e, other), _sometimes, each_step=True, first=1)
 
 
 def added(
-    e: Observed, more: Callable[[int], Tensors], what: str, called: Callable[[float], list[str]]
+    e: Observed,
+    more: Callable[[int], Tensors],
+    what: str,
+    called: Callable[[float], list[str]],
+    first: int = 0,
 ) -> Iterator[Known]:
     """Yield that something is added to the right gradients."""
 
@@ -149,16 +161,24 @@ def added(
         if abs(own) > NOTHING and abs(factor) > NOTHING / 100:
             yield from ((fault, said) for fault in called(factor))
 
-    return named(e, lambda step: [e.raw(step), more(step)], name)
+    return named(e, partial(_with, e, more), name, first=first)
+
+
+def _with(e: Observed, other: Callable[[int], Tensors], step: int) -> list[Tensors]:
+    return [e.raw(step), other(step)]
 
 
 def _sometimes(factors: Factors) -> Named:
-    """Yield that some updates, from the second on, have all of the one before."""
-    own, kept = factors[::2], factors[1::2]
-    whole = [round(factor) for factor in kept]
-    near = all(abs(factor - n) < NOTHING for factor, n in zip(kept, whole, strict=True))
-    if near and {*whole} == {0, 1} and all(same(factor, 1.0) for factor in own):
-        yield Fault.KEPT, f"in updates {', '.join(str(k + 2) for k, n in enumerate(whole) if n)}"
+    """Yield that some updates, from the second on, have another gradient, or theirs and another."""
+    counts = whole(factors)
+    own, other = counts[::2], counts[1::2]
+    if {*counts} <= {0, 1} and any(other) and own != other:  # else it is every second one
+        yield Fault.KEPT if all(own) else Fault.LATE, _updates([False, *other])
+
+
+def _updates(chosen: Iterable[object]) -> str:
+    there = (str(number) for number, each in enumerate(chosen, start=1) if each)
+    return f"in updates {', '.join(there)}"
 
 
 def _kept(e: Observed, factor: float) -> list[str]:
@@ -170,11 +190,11 @@ def _kept(e: Observed, factor: float) -> list[str]:
 def other_optimizers(e: Observed) -> Iterator[Known]:
     """Yield what other optimizers of torch's make of the right gradients, at any learning rate."""
     for name, how in _OPTIMIZERS.items():
-        updates = _updates_of(e, how).__getitem__
+        updates = _made_by(e, how).__getitem__
         yield from multiples(e, Fault.OPTIMIZER, name, updates, rough=True)
 
 
-def _updates_of(e: Observed, how: Callable[..., Optimizer]) -> list[Tensors]:
+def _made_by(e: Observed, how: Callable[..., Optimizer]) -> list[Tensors]:
     weights = {n: torch.zeros_like(g) for n, g in e.raw(0).items()}
     optimizer, updates = how(weights.values(), lr=1.0), []
     for step in range(e.steps):

@@ -28,6 +28,7 @@ class Pass:
     rows: Rows  # of the batch
     forward: tuple[int, ...]  # the weight version that each layer's forward reads, by layer
     backward: tuple[int, ...] | None = None  # likewise its backward; None: the same
+    silent: tuple[tuple[str, slice], ...] = ()  # rows of weights through which no backward goes
     order: tuple[int, ...] | None = None  # the layers as they run; None: each once
     input: Callable[[int, Any], Any] | None = None  # what a layer gets of what the last one gave
     target: Callable[[Tensor, Tensor], Tensor] | None = None  # of it and of the batch before
@@ -88,14 +89,14 @@ class PlainLoop:
         factor = min(1.0, clip_norm / (float(norm) + 1e-6)) if clip_norm else 1.0
         return {name: factor * gradient for name, gradient in gradients.items()}
 
-    def batch(self, like: Pass, parts: Sequence[Rows], drawn: bool = False) -> PassResult:
+    def batch(self, like: Pass, parts: Sequence[Rows], anew: bool = False) -> PassResult:
         """Return what passes of the parts add up to, each by its share of the terms of the mean.
 
-        ``drawn``: with new random numbers.
+        ``anew``: with new random numbers, and not kept.
         """
         shares = [self.share(like.step, rows) for rows in parts]
         passes = [replace(like, rows=rows) for rows in parts]
-        found = [self.run_anew(each) if drawn else self.run(each) for each in passes]
+        found = [self.run_anew(each) if anew else self.run(each) for each in passes]
         loss = sum(share * each.loss for share, each in zip(shares, found, strict=True))
         of_use = total(zip(shares, (each.of_use for each in found), strict=True))
         return PassResult(loss, self._over_uses(of_use), of_use, found[-1].buffers)
@@ -150,6 +151,8 @@ class PlainLoop:
         mean = what.loss(value, what.target(target, before) if what.target else target)
         if what.backward is not None:
             self._load(what.backward)
+        for name, rows in what.silent:
+            self._model.get_parameter(name).data[rows] = 0
         own = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
         found = torch.autograd.grad(mean, [p for _, p in own], materialize_grads=True)
         of_use = {n: torch.zeros_like(p) for n, p in self._model.named_parameters()}

@@ -98,14 +98,15 @@ def _recorded(model: nn.Module, example: Any, blocks: Wish | None, freeze: bool)
     try:
         return _verified(record(model, example, blocks))
     except ReadsNumbers as error:
-        refusal = error
+        refusal: NotRecordable = error
     for way in (Way(traced=True), Way(traced=True, freeze=True))[: 1 + freeze]:
         try:
             return _verified(record(model, example, blocks, way))
         except ReadsNumbers as error:  # elsewhere
             refusal = error
-        except Exception:  # whatever the model says of being traced
-            continue
+        except Exception as error:  # whatever the model says, of being traced or of the batch
+            said = str(error).strip().partition("\n")[0]
+            refusal = NotRecordable(f"{refusal}; as under tracing, {type(error).__name__}: {said}")
     if not freeze:
         raise refusal
     return _verified(record(model, example, blocks, Way(freeze=True)))

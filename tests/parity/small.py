@@ -73,3 +73,25 @@ class Small:
 
     def parameters(self) -> Mapping[str, Tensor]:
         return dict(self.model.named_parameters(remove_duplicate=False))
+
+
+class Uncleared(Small):
+    """Never clears its gradients; ``number`` is for faults of some batches."""
+
+    number = 0
+
+    def build(self, model: Any, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]) -> None:
+        super().build(model, optimizer)
+        self.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+
+
+def unstated(adapter: type[Small]) -> type:
+    """Return the same trainer with the three methods alone: it states nothing."""
+
+    class Alone:
+        def build(self, model: Any, optimizer: Any) -> None:
+            self.inner = adapter()
+            self.inner.build(model, optimizer)
+            self.step, self.parameters = self.inner.step, self.inner.parameters
+
+    return Alone

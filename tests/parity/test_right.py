@@ -12,7 +12,7 @@ from pipekit.parity.verdict import TOLERANCE, Fault
 from tests.parity.adapters.hugging_face import HuggingFace
 from tests.parity.adapters.own import STALE, Module, engine_adapter
 from tests.parity.published import DeepSpeed7773
-from tests.parity.small import Small, verdict_on
+from tests.parity.small import Small, unstated, verdict_on
 from tests.sampled import sampled
 
 
@@ -30,13 +30,7 @@ def test_the_number_of_microbatches_is_found(model: str) -> None:
     class Eight(Small):
         microbatches = 8
 
-    class Alone:
-        def build(self, model: Any, optimizer: Any) -> None:
-            inner = Eight()
-            inner.build(model, optimizer)
-            self.step, self.parameters = inner.step, inner.parameters
-
-    verdict = verdict_on(Alone, model)
+    verdict = verdict_on(unstated(Eight), model)
     assert verdict.ok, verdict.text
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.parity.small import Small
+from tests.parity.small import Small, Uncleared
 
 Batch = tuple[Tensor, Tensor]
 
@@ -52,16 +52,6 @@ class LastRowsDropped(Small):
         return [(batch[0][k : k + size], batch[1][k : k + size]) for k in ends]
 
 
-class ReducedEachMicrobatch(Small):
-    """Paddle #30437: replicas add up their sums after each microbatch again."""
-
-    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
-        loss = super().microbatch(k, x, target)
-        for parameter in self.model.parameters():
-            parameter.grad = None if parameter.grad is None else 2 * parameter.grad
-        return loss
-
-
 class ReducedOverStages(Small):
     """The gradients of two stages are averaged, as those of two replicas would be."""
 
@@ -92,27 +82,6 @@ class DecayOfOneStage(Small):
         for parameter in self.parts[1].parameters():
             parameter.grad += 0.01 * parameter.detach()
         super().update()
-
-
-class UpdateBeforeTheLastBackward(Small):
-    """The optimizer steps while a microbatch is in flight."""
-
-    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
-        if k == self.microbatches - 1:
-            super().update()
-            self.optimizer.zero_grad()
-        return super().microbatch(k, x, target)
-
-    def update(self) -> None:
-        pass
-
-
-class InputDetached(Small):
-    """A stage's input has no gradient, so that earlier stages have none."""
-
-    def backward(self, stage: int, k: int, out: tuple[Tensor, ...], gradient: Any) -> None:
-        if stage == self.stages - 1:
-            super().backward(stage, k, out, gradient)
 
 
 class SecondTensorLost(Small):
@@ -161,14 +130,8 @@ class Nesterov(Small):
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
 
 
-class EverySecondBatch(Small):
+class EverySecondBatch(Uncleared):
     """Gradients of two batches are added up for an update."""
-
-    number = 0
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
 
     def update(self) -> None:
         self.number += 1
@@ -177,21 +140,29 @@ class EverySecondBatch(Small):
             self.model.zero_grad()
 
 
-class Handed(Small):
-    """All forwards, then all backwards; ``shift`` and ``back`` say whose tensors a stage gets."""
+def turned(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensors[-1], *tensors[:-1]]
 
-    shift, back = 0, 0
+
+def as_sent(tensors: list[Tensor]) -> list[Tensor]:
+    return tensors
+
+
+class Handed(Small):
+    """All forwards, then all backwards; faults say what a stage gets of what was sent to it."""
+
+    received = kept = returned = staticmethod(as_sent)
 
     def step(self, batch: Batch) -> float | None:
         self.optimizer.zero_grad()
         self.terms = self.model.count(batch[1])
         parts = self.cut(batch)
         sent = [self.parts[0](x) for x, _ in parts]
-        inputs = [sent[k - self.shift].detach().requires_grad_() for k in range(len(sent))]
+        inputs = [x.detach().requires_grad_() for x in self.received(sent)]
         losses = [self.loss(self.parts[1](x), y) for x, (_, y) in zip(inputs, parts, strict=True)]
         sum(losses, torch.zeros(())).backward()
-        for k, out in enumerate(sent):
-            out.backward(inputs[k - self.back].grad)
+        gradients = self.returned([x.grad for x in inputs if x.grad is not None])
+        torch.autograd.backward(self.kept(sent), gradients)
         self.update()
         return sum(loss.item() for loss in losses)
 
@@ -199,13 +170,41 @@ class Handed(Small):
 class GradientOfANeighbour(Handed):
     """Gradients are received in another order than activations were sent."""
 
-    back = 1
+    returned = staticmethod(turned)
 
 
 class InputOfANeighbour(Handed):
     """A stage takes the message of another microbatch."""
 
-    shift = 1
+    received = staticmethod(turned)
+
+
+class ActivationsOfALaterOne(Handed):
+    """Two buffers hold the activations of four microbatches: backwards find those of later ones."""
+
+    kept = staticmethod(lambda tensors: tensors[2:] * 2)
+
+
+class InputOfTheBatchBefore(Handed):
+    """A stage begins before the message of its microbatch is there."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        held: list[list[Tensor]] = []
+
+        def late(tensors: list[Tensor]) -> list[Tensor]:
+            held.append(tensors)
+            return held[max(len(held) - 2, 0)]
+
+        self.received = late
+
+
+class GradientOfTheBatchBefore(InputOfTheBatchBefore):
+    """Likewise a backward."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.received, self.returned = as_sent, self.received
 
 
 class StagesInAnotherOrder(Small):
@@ -216,16 +215,6 @@ class StagesInAnotherOrder(Small):
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model, optimizer)
         self.parts = [self.parts[k] for k in (0, 2, 1, 3)]
-
-
-class StageTwice(Small):
-    """A stage is in the pipeline twice."""
-
-    stages = 4
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.parts.insert(1, self.parts[1])
 
 
 class ShardNotReduced(Small):
@@ -267,16 +256,6 @@ class TargetsLate(Small):
         return [(x, y) for (x, _), y in zip(parts, late, strict=True)]
 
 
-class LastLostInEverySecondBatch(Small):
-    """A microbatch is lost in some batches only."""
-
-    number = 0
-
-    def cut(self, batch: Batch) -> list[Batch]:
-        self.number += 1
-        return super().cut(batch)[: self.microbatches - self.number % 2]
-
-
 class ClippedBeforeTheSum(Small):
     """Each microbatch's gradients are clipped alone."""
 
@@ -296,26 +275,6 @@ class InEvaluationMode(Small):
 
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model.eval(), optimizer)
-
-
-class LastStageStale(Small):
-    """One stage alone gets new weights an update late."""
-
-    old: list[Tensor] | None = None
-
-    def step(self, batch: Batch) -> float | None:
-        own = list(self.parts[1].parameters())
-        self.newest = [p.detach().clone() for p in own]
-        for parameter, weight in zip(own, self.old or self.newest, strict=True):
-            parameter.data.copy_(weight)
-        loss = super().step(batch)
-        self.old = self.newest
-        return loss
-
-    def update(self) -> None:
-        for parameter, weight in zip(self.parts[1].parameters(), self.newest, strict=True):
-            parameter.data.copy_(weight)
-        super().update()
 
 
 class CopyOfTiedLeft(Small):
@@ -384,20 +343,13 @@ class GradientsExchanged(Small):
         return gradient[::-1]
 
 
-class KeptEverySecondBatch(Small):
+class KeptEverySecondBatch(Uncleared):
     """Gradients are cleared before every second batch only."""
-
-    number = 0
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.clear = self.optimizer.zero_grad
-        self.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
 
     def step(self, batch: Batch) -> float | None:
         self.number += 1
         if self.number % 2:
-            self.clear()
+            self.model.zero_grad()
         return super().step(batch)
 
 
@@ -421,3 +373,74 @@ class AuxiliaryOfTheLast(Small):
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
         return super().loss(output if self.last else output[:1], target)
+
+
+class SkippedByOneStage(Small):
+    """A stage leaves out an update, whose gradients overflow there."""
+
+    number = 0
+
+    def update(self) -> None:
+        self.number += 1
+        if self.number == 3:
+            self.parts[1].zero_grad()
+        super().update()
+
+
+class KeptByASkippedUpdate(Uncleared):
+    """An update is left out, and its gradients are not cleared."""
+
+    def update(self) -> None:
+        self.number += 1
+        if self.number != 2:
+            super().update()
+            self.model.zero_grad()
+
+
+class HalfASequence(Small):
+    """Of ranks that share sequences one has no part in the sum."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        return super().loss(output[:, :3], target[:, :3])
+
+
+class MeanOfEachHalfSequence(Small):
+    """Ranks that share sequences divide by their own tokens."""
+
+    microbatches = 1
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        halves = zip(output.split(3, 1), target.split(3, 1), strict=True)
+        return sum((self.model.loss(*half) / 2 for half in halves), torch.zeros(()))
+
+
+class HalfAColumnParallelLayer(Small):
+    """Ranks that share a layer do not add up the gradients of its input."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        linear = model[5].linear
+
+        def forward(x: Tensor) -> Tensor:
+            given = zip((x, x.detach()), linear.weight.split(8), linear.bias.split(8), strict=True)
+            return torch.cat([F.linear(*each) for each in given], -1)
+
+        linear.forward = forward
+
+
+class RowsWeighted(Small):
+    """The loss is the focal one."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        terms = F.cross_entropy(output, target, reduction="none")
+        value: Tensor = ((1 - (-terms).exp()) * terms).sum() / self.terms
+        return value
+
+
+class LayersScaled(Small):
+    """Each parameter has a learning rate of its own, as with LARS."""
+
+    def update(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad *= 0.02 * parameter.detach().norm() / parameter.grad.norm()
+        super().update()

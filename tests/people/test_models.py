@@ -88,6 +88,15 @@ def test_a_model_that_does_something_else_under_tracing_is_refused() -> None:
         pk.stages(Other(asks=False), (X, ONES))
 
 
+def test_what_fails_under_tracing_is_said_beside_the_mask_that_was_read() -> None:
+    class Text(Masked):
+        def forward(self, *given: Tensor) -> Any:
+            return super().forward(*given), "no tensor"
+
+    with pytest.raises(NotRecordable, match=r"reads numbers .*as under tracing, .*returns a str"):
+        pk.stages(Text(), (X, ONES))
+
+
 def test_a_block_is_not_told_that_it_is_traced() -> None:
     class Asks(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
