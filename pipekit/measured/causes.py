@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -112,20 +113,24 @@ def _by_worker(rows: pd.DataFrame) -> pd.Series:
     """
     usual = rows.groupby(["stage", "kind", "worker"])["seconds"].median().unstack()
     if (usual.notna().sum(axis=1) > 1).all():
-        ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0)
-        return ratio.mean(axis=0)
+        ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0).mean(axis=0)
+        return ratio / _median(ratio)  # over 1 on all workers if two pipelines meet on each
     return _over_median(rows, "worker", "stage").groupby("worker").min()
+
+
+def _median(values: Any) -> Any:
+    """Return the lower median, so that one of two can be slow."""
+    return values.quantile(0.5, interpolation="lower")
 
 
 def _over_median(rows: pd.DataFrame, *owner: str) -> pd.Series:
     """Return by owner its seconds over those that its passes take at the median owner of each.
 
-    It is the lower median, so that one of two can be slow; and that of medians, without pauses.
+    It is that of medians, without pauses.
     """
     each = rows.groupby([*owner, "kind"])["seconds"]
     usual, count = each.median().unstack(), each.size().unstack()
-    median = usual.quantile(0.5, interpolation="lower")
-    return (usual * count).sum(axis=1) / (count * median).sum(axis=1)
+    return (usual * count).sum(axis=1) / (count * _median(usual)).sum(axis=1)
 
 
 def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
@@ -133,8 +138,8 @@ def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
     updates = what_if.operations.among(Op.UPDATE.name)
     seconds = pd.Series(what_if.operations.seconds[updates])
     usual = seconds.groupby(what_if.worker[updates]).median()
-    there = worker in usual and usual.median() > 0
-    return bool(there and usual[worker] / usual.median() - 1 > excess / 2)
+    there = worker in usual and _median(usual) > 0
+    return bool(there and usual[worker] / _median(usual) - 1 > excess / 2)
 
 
 def _microbatches(what_if: WhatIf) -> Iterator[Case]:
@@ -144,9 +149,10 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     """
     operations, passes = what_if.operations, what_if.operations.passes
     rows = operations.table[["step", "replica", "stage", "worker", "microbatch"]][passes]
+    rows = rows.reset_index(drop=True).assign(kind=operations.kind[passes])
     seconds = pd.Series(operations.seconds[passes])
-    own = packed(operations.kind[passes], rows["stage"], rows["worker"])
-    relative = seconds / seconds.groupby(own).transform("mean")
+    own = packed(rows["kind"], rows["stage"], rows["worker"])
+    relative = seconds / seconds.groupby(own).transform("mean") * _meeting(rows, seconds)
     groups = relative.groupby(packed(rows["step"], rows["replica"], rows["microbatch"]))
     mean, count = groups.transform("mean"), groups.transform("size")
     within = float(((relative - mean) ** 2).sum() / max(1, len(rows) - groups.ngroups))
@@ -167,6 +173,18 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     yield "noise", None, text, taking(usual * length / relative.clip(lower=1e-9))
 
 
+def _meeting(rows: pd.DataFrame, seconds: pd.Series) -> pd.Series | float:
+    """Return how much longer the microbatches are that a worker has of one of its stages.
+
+    Where two pipelines meet on each worker, as Chimera's do, each has microbatches of its own.
+    """
+    if rows.groupby(["replica", "stage"])["worker"].nunique().max() == 1:
+        return 1.0
+    times = seconds / seconds.groupby([rows["kind"], rows["stage"]]).transform("mean")
+    times = times.groupby([rows["stage"], rows["worker"]]).transform("mean")
+    return times / times.groupby(rows["worker"]).transform("mean")
+
+
 def _links(what_if: WhatIf) -> Iterator[Case]:
     """If no link is slow, messages take no time."""
     here, everything = what_if.operations.messages, what_if.operations.seconds
@@ -175,7 +193,7 @@ def _links(what_if: WhatIf) -> Iterator[Case]:
     workers = int(what_if.worker.max()) + 1
     link = _link(what_if, workers)
     median = pd.Series(everything[here]).groupby(link).median()
-    typical = float(median.quantile(0.5, interpolation="lower"))
+    typical = float(_median(median))
     slow = median[median > _SLOW_LINK * typical]
     if slow.empty:
         yield "links", None, "Messages take time", np.where(here, 0.0, everything)
