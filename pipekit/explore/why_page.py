@@ -22,7 +22,7 @@ def html(explanation: Explanation) -> str:
     )
     parts = {name: f"of waiting: {name}" for name in WAITING} | {AGAIN: f"of compute: {AGAIN}"}
     spent = "\n".join(
-        f'<tr><td>{parts.get(name, name).replace("_", " ")}</td>'
+        f"<tr><td>{parts.get(name, name).replace('_', ' ')}</td>"
         f'<td class="number">{share:.1%}</td></tr>'
         for name, share in explanation.mean_shares.items()
     )
