@@ -38,20 +38,15 @@ _COUNTS = {
 class TimerLog:
     """The mean iteration of a log, without its first one; ``print`` shows it in some lines.
 
-    Attributes:
-        name: of the file.
-        iterations: how many were read.
-        step_s: seconds of one.
-        timers: a row a timer: least_s and most_s, the seconds of an iteration on the rank that
-            takes least and most; least_s is NaN where only the most was logged.
-        counts: stages, chunks and microbatches, as far as the log has them.
+    Of each timer there are least_s and most_s, the seconds of an iteration on the rank that takes
+    least and most; least_s is NaN where only the most was logged.
     """
 
-    name: str
+    name: str  # of the file
     iterations: int
     step_s: float
     timers: pd.DataFrame
-    counts: dict[str, int]
+    counts: dict[str, int]  # of stages, chunks and microbatches, as far as the log has them
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
