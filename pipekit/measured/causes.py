@@ -138,8 +138,9 @@ def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
     updates = what_if.operations.among(Op.UPDATE.name)
     seconds = pd.Series(what_if.operations.seconds[updates])
     usual = seconds.groupby(what_if.worker[updates]).median()
-    there = worker in usual and _median(usual) > 0
-    return bool(there and usual[worker] / _median(usual) - 1 > excess / 2)
+    others = usual.drop(worker, errors="ignore").median()
+    there = worker in usual and others > 0
+    return bool(there and usual[worker] / others - 1 > excess / 2)
 
 
 def _microbatches(what_if: WhatIf) -> Iterator[Case]:

@@ -75,7 +75,7 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
     if megatron_timers.is_it(path):
         raise ValueError(
             f"{path} has Megatron's timers, which sum up all passes of an iteration, so that no "
-            f"pass has a time: see what they say with pipekit explain, or record a trace with "
+            f"pass has a time: give pipekit explain such logs alone, or record a trace with "
             f"torch.profiler (docs/why_slow.md)"
         )
     known = "; ".join(f"{name} ({each.SIGN})" for name, each in FORMATS.items())

@@ -76,7 +76,9 @@ def test_lines_begin_as_launchers_write_them(
 
 
 def test_the_command_says_how_long_ranks_compute(tmp_path: Path) -> None:
-    said = CliRunner().invoke(app, ["explain", str(_log(tmp_path, "minmax"))]).stdout
+    log = str(_log(tmp_path, "minmax"))
+    said = CliRunner().invoke(app, ["explain", log]).stdout
+    assert CliRunner().invoke(app, ["explain", log, log]).stdout == said + said
     assert "computes for at least 60% and at most 67% of an iteration" in said
     assert "forward-compute: the slowest rank takes 25% longer than the fastest, 50 ms" in said
     assert "optimizer: up to 3% of an iteration" in said
