@@ -95,8 +95,8 @@ def memory(
         dot = {"color": style.GREY, "symbol": "circle", "size": 6}
         here.append(_quiet([peak["time_s"]], [peak["total"]], "markers", marker=dot))
         for trace in here:  # in the legend once for all of a name
-            name = trace.get("name")
-            trace |= {"legendgroup": name, "showlegend": bool(name) and row == 1}
+            group = trace.get("name")
+            trace |= {"legendgroup": group, "showlegend": bool(group) and row == 1}
             figure.add_scatter(**trace, row=row, col=1)
         peaks.append(text)
     _write_beside(figure, peaks, 1, "left", 8)

@@ -341,8 +341,7 @@ def test_a_step_that_lacks_passes_is_left_out(tmp_path: Path) -> None:
 def test_chunks_within_a_stage_and_a_folder_of_one_job_are_enough(tmp_path: Path) -> None:
     looped = recordings.simulated(schedules.interleaved(6, 6, workers=3).take(1))
     whole = recordings.bytedance([looped, looped], tmp_path / "job.parquet")
-    expected = pk.read_trace(whole)
-    rows = pd.read_parquet(whole)
+    expected, rows = pk.read_trace(whole), pd.read_parquet(whole)
     rows.assign(mc=rows.pop("gmc") // 3).to_parquet(whole)
     (tmp_path / "meta.yaml").write_text("pp_size: 3\n")
     pd.testing.assert_frame_equal(pk.read_trace(tmp_path).frame, expected.frame)
