@@ -345,3 +345,11 @@ def test_chunks_within_a_stage_and_a_folder_of_one_job_are_enough(tmp_path: Path
     rows.assign(mc=rows.pop("gmc") // 3).to_parquet(whole)
     (tmp_path / "meta.yaml").write_text("pp_size: 3\n")
     pd.testing.assert_frame_equal(pk.read_trace(tmp_path).frame, expected.frame)
+
+
+def test_labels_without_stages_are_said_to_have_none(tmp_path: Path) -> None:
+    def plain(name: str) -> str:
+        return name[4:].replace("F", "Forward ").replace("B", "Backward ")
+
+    found = _rewritten(tmp_path, lambda events: [e | {"name": plain(e["name"])} for e in events])
+    assert "do not name stages" in pk.read_trace(found).notes[0]
