@@ -220,7 +220,10 @@ def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
         there[here] = 0
         ready = heads[~late]
         if not len(ready):
-            raise ValueError("operations of the recording wait for one another in a circle")
+            raise ValueError(
+                "operations of the recording wait for one another in a circle: its stages (are they "
+                "placed as a V?), microbatches or clocks are not those of the run"
+            )
         waits[ready] = False
         behind = ready + 1
         behind = behind[in_front[behind] == ready]
