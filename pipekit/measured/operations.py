@@ -221,8 +221,8 @@ def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
         ready = heads[~late]
         if not len(ready):
             raise ValueError(
-                "operations of the recording wait for one another in a circle: its stages (placed as "
-                "a V?), microbatches or clocks are not those of the run"
+                "operations of the recording wait for one another in a circle: its stages (in a V?), "
+                "microbatches or clocks are not those of the run"
             )
         waits[ready] = False
         behind = ready + 1
