@@ -221,7 +221,7 @@ def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
         ready = heads[~late]
         if not len(ready):
             raise ValueError(
-                "operations of the recording wait for one another in a circle: its stages (in a V?), "
+                "operations of the recording wait for one another in a circle: its stages, "
                 "microbatches or clocks are not those of the run"
             )
         waits[ready] = False
