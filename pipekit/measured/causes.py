@@ -231,22 +231,21 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
     moves, passes = operations.seconds[operations.messages], _mean_passes(operations)
     sent = float(moves.mean()) if len(moves) else 0.0
     own = recognition.schedule.before(count)
-    recorded = _makespan(_replayed(own, passes, sent))
-    best, best_name = (recorded, own), ""
+    tried = [("", own)]
     for name in METHODS:
         schedule = named(name, recognition.stages, count)
         if schedule and schedule.is_closed and schedule.stage_workers == own.stage_workers:
-            other = schedule.before(count)
-            takes = _makespan(_replayed(other, passes, sent))
-            if takes < best[0]:
-                best, best_name = (takes, other), name
-    if best_name and recorded < np.inf:
-        least, schedule = best
-        frame = events_of(schedule, *_replayed(schedule, passes, sent))
+            tried.append((name, schedule.before(count)))
+    replays = [_replayed(schedule, passes, sent) for _, schedule in tried]
+    takes = [float(ends.max() - starts.min()) for starts, ends in replays]
+    best = int(np.argmin(takes))
+    if best and takes[0] < np.inf:
+        name, schedule = tried[best]
+        frame = events_of(schedule, *replays[best])
         frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
-        step = Trace(frame, "simulated", best_name, schedule.worker_count)
-        text = f"{best_name} with these durations leaves workers idle for less time"
-        yield Counterfactual("method", None, recorded - least, text, step=step)
+        step = Trace(frame, "simulated", name, schedule.worker_count)
+        text = f"{name} with these durations leaves workers idle for less time"
+        yield Counterfactual("method", None, takes[0] - takes[best], text, step=step)
 
 
 def _mean_passes(operations: Operations) -> dict[tuple[str, int], float]:
@@ -280,7 +279,3 @@ def _replayed(
     ]
     walk = Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run()
     return np.array(walk.starts), np.array(walk.ends[: len(seconds)])
-
-
-def _makespan(times: tuple[Times, Times]) -> float:
-    return float(times[1].max() - times[0].min())
