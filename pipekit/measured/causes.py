@@ -107,15 +107,23 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
 
 
 def _by_worker(rows: pd.DataFrame) -> pd.Series:
-    """Return how many times as long a worker takes for its passes as replicas of its stages.
+    """Return how many times as long a worker takes for its passes as others with its stages.
 
     Where there are none, it is as slow as the least slow of its stages.
     """
-    usual = rows.groupby(["stage", "kind", "worker"])["seconds"].median().unstack()
-    if (usual.notna().sum(axis=1) > 1).all():
-        ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0).mean(axis=0)
-        return ratio / _median(ratio)  # over 1 on all workers if two pipelines meet on each
+    ratio = _beside_peers(rows)
+    if ratio.notna().all():
+        return ratio
     return _over_median(rows, "worker", "stage").groupby("worker").min()
+
+
+def _beside_peers(rows: pd.DataFrame) -> pd.Series:
+    usual = rows.groupby(["stage", "kind", "worker"])["seconds"].median().unstack()
+    usual = usual[usual.notna().sum(axis=1) > 1]
+    if usual.empty:
+        return pd.Series(np.nan, usual.columns)
+    ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0).mean(axis=0)
+    return ratio / _median(ratio)  # over 1 on all workers if two pipelines meet on each
 
 
 def _median(values: Any) -> Any:
@@ -153,7 +161,7 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     rows = rows.reset_index(drop=True).assign(kind=operations.kind[passes])
     seconds = pd.Series(operations.seconds[passes])
     own = packed(rows["kind"], rows["stage"], rows["worker"])
-    relative = seconds / seconds.groupby(own).transform("mean") * _meeting(rows, seconds)
+    relative = _relative(rows, seconds, own)
     groups = relative.groupby(packed(rows["step"], rows["replica"], rows["microbatch"]))
     mean, count = groups.transform("mean"), groups.transform("size")
     within = float(((relative - mean) ** 2).sum() / max(1, len(rows) - groups.ngroups))
@@ -174,16 +182,18 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     yield "noise", None, text, taking(usual * length / relative.clip(lower=1e-9))
 
 
-def _meeting(rows: pd.DataFrame, seconds: pd.Series) -> pd.Series | float:
-    """Return how much longer the microbatches are that a worker has of one of its stages.
+def _relative(rows: pd.DataFrame, seconds: pd.Series, own: Numbers) -> pd.Series:
+    """Return how many times as long as usual each pass takes, on the average 1.
 
-    Where two pipelines meet on each worker, as Chimera's do, each has microbatches of its own.
+    A worker's own mean is usual; but where several workers have a stage of one pipeline, each has
+    microbatches of its own, so that the stage's median, as long as the worker is slow, tells more.
     """
     if rows.groupby(["replica", "stage"])["worker"].nunique().max() == 1:
-        return 1.0
-    times = seconds / seconds.groupby([rows["kind"], rows["stage"]]).transform("mean")
-    times = times.groupby([rows["stage"], rows["worker"]]).transform("mean")
-    return times / times.groupby(rows["worker"]).transform("mean")
+        return seconds / seconds.groupby(own).transform("mean")
+    usual = seconds.groupby([rows["kind"], rows["stage"]]).transform("median")
+    slower = rows["worker"].map(_beside_peers(rows.assign(seconds=seconds))).fillna(1.0)
+    relative = seconds / usual / slower
+    return relative / relative.mean()
 
 
 def _links(what_if: WhatIf) -> Iterator[Case]:

@@ -32,6 +32,7 @@ def test_a_fault_comes_first_and_saves_what_the_run_without_it_does(seed: int) -
     [
         (schedules.chimera(4, 8).take(2), LONG),
         (schedules.dualpipe(4, 8).take(2), LONG),
+        (schedules.replicate(schedules.flush(2, 8), 2).take(1), LONG),
         (schedules.flush(2, 4).take(3), SLOW),
     ],
 )
