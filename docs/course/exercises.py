@@ -6,7 +6,6 @@ writes for each student a folder below ``FOLDER/public`` with the sheet, its gra
 assignment, and below ``FOLDER/withheld`` the answers and a solution of the assignment.
 """
 
-import argparse
 import hashlib
 import json
 import random
@@ -15,6 +14,8 @@ import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+
+import typer
 
 from pipekit.clusters import V100, Cluster, Level
 from pipekit.profiling import Profile
@@ -102,18 +103,16 @@ def stripped(solved: str) -> str:
     return SOLUTION.sub(r'\1raise NotImplementedError("\2")\n', solved)
 
 
-def main() -> None:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("students", nargs="+", help="names, each a folder")
-    parser.add_argument("--output", type=Path, default=Path("course"), help="the folder to write")
-    given = parser.parse_args()
-    for student in given.students:
+def main(students: list[str], output: Path = Path("course")) -> None:
+    """Write each student's exercise sheet, and pipekit's answers, below a folder."""
+    for student in students:
         if not re.fullmatch(r"[\w.-]+", student):
-            parser.error(f"{student!r} is no folder's name: use letters, digits, '.', '-' and '_'")
-        write(student, given.output)
-    print(f"hand out the folders in {given.output / 'public'}; keep {given.output / 'withheld'}")
+            raise typer.BadParameter(
+                f"{student!r} is not a folder's name: use letters, digits, '.', '-' and '_'"
+            )
+        write(student, output)
+    print(f"hand out the folders in {output / 'public'}; keep {output / 'withheld'}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -2,11 +2,10 @@
 
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from pipekit.explore.browser.standalone import STYLES
 from pipekit.explore.puzzles import page as game
-from pipekit.explore.puzzles.data import rows, rules
+from pipekit.explore.puzzles.data import method, rows, rules
 from pipekit.schedules.methods.by_name import METHODS, batches_of
 
 STYLE = Path(__file__).with_name("article.css")
@@ -97,13 +96,12 @@ def timelines() -> str:
 def slides() -> str:
     """Return the script of the slides."""
     shown = [
-        {"title": title, "notes": notes, "methods": [_method(name) for name in names]}
+        {
+            "title": title,
+            "notes": notes,
+            "methods": [method(batches_of(name, 4, 4, 1)) for name in names],
+        }
         for title, names, *notes in SLIDES
     ]
     start = 'lecture(known, document.getElementById("lecture"))'
     return game.playing("slides", start, {"rules": rules(), "slides": shown})
-
-
-def _method(name: str) -> dict[str, Any]:
-    schedule = batches_of(name, 4, 4, 1)
-    return {"name": schedule.name, "rows": rows(schedule)}

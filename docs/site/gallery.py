@@ -24,19 +24,15 @@ TITLES = {
     "staleness": "What delayed gradients cost",
 }
 """Of the folders of notebooks, in the gallery's order."""
-
 HIDDEN = {"hide-input", "injected-parameters"}  # tags of cells whose code is folded away
-
+DRAWN = "drawn"  # the tag of cells that print a schedule as a picture, whose lines must not wrap
 EXPLORED = "timeline", "planner", "search", "why_slow"
 """Explorers that need neither a run's tables nor a training for their first figure."""
-
 NO_RUN = (
     '<!doctype html><html lang="en"><title>No report</title>'
     "<main><h1>No run is here yet</h1><p><code>make papers</code> makes one.</p></main></html>"
 )
 _ADDRESS = re.compile(r'(href|src)="([^"#]+)(#[^"]*)?"')
-
-DRAWN = "drawn"  # the tag of cells that print a schedule as a picture, whose lines must not wrap
 
 
 def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[str, str | None]:

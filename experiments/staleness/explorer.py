@@ -6,11 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from pipekit.explore.networks import ESTIMATES, MODELS
 from pipekit.explore.page.controls import Maker, choice, steps
 from pipekit.explore.page.explorer import explore, waiting
 from pipekit.explore.page.view import Plot, View
-from pipekit.explore.timeline import OPTIMIZERS
+from pipekit.explore.timeline import ESTIMATES, MODELS, OPTIMIZERS
 
 TRAININGS = "trainings.csv"
 ALIKE = 1e-3  # times that differ by less are alike, as a share

@@ -41,12 +41,13 @@ def explain(
     from pipekit.measured.formats import megatron_timers
     from pipekit.progress import PATIENCE_S, progress_bar
 
-    if len(paths) == 1 and megatron_timers.is_it(paths[0]):
+    if all(map(megatron_timers.is_it, paths)):
         if json or html or steps:
             raise ValueError(
                 f"{paths[0]} has timers and no trace: leave out --json, --html, --steps"
             )
-        typer.echo(str(megatron_timers.read(paths[0])))
+        for path in paths:
+            typer.echo(str(megatron_timers.read(path)))
         return
     bar = progress_bar(paths, desc="reading and replaying", delay=PATIENCE_S)
     found = [why(read_trace(path, chosen)) for path in bar]

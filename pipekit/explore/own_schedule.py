@@ -138,11 +138,8 @@ class OwnSchedule(Explorer):
 
     def _train(self, _button: widgets.Button) -> None:
         self._button.disabled, self._button.description = True, "training ..."
-        from pipekit.explore.training import with_training
-
         try:
-            view = self._see(**self.values())
-            self.show(with_training(view, parse(self.values()["picture"])))
+            self.show(trained(**self.values()))
         except ValueError as error:
             self.complain(error)
         finally:

@@ -9,11 +9,10 @@ import pandas as pd
 
 from pipekit import plots
 from pipekit.clusters import named
-from pipekit.explore.networks import ESTIMATES, MODELS, estimated
 from pipekit.explore.page.controls import choice, steps
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, View
-from pipekit.explore.timeline import OPTIMIZERS
+from pipekit.explore.timeline import ESTIMATES, MODELS, OPTIMIZERS, estimated
 from pipekit.planning import parallel_pipelines, sweep
 from pipekit.planning.sweep import fastest
 from pipekit.plans import Plan

@@ -3,7 +3,7 @@
 import math
 import random
 from functools import cache, partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -52,8 +52,8 @@ def see(
         unequal: the most by which costs differ from their average, as a part of it.
         link: seconds of a message, by those of a forward.
     """
-    setting = _Setting(workers, stages_a_worker, microbatches, unequal, link)
-    curve = _curve(setting)
+    costs = _costs(workers, stages_a_worker, unequal, link)
+    curve = _curve(workers, stages_a_worker, microbatches, unequal, link)
     found, named = (curve[curve["kind"] == kind] for kind in ("found", "named"))
     chosen = found.iloc[cap]
     fitting = named[named["peak_bytes"] <= chosen["cap_bytes"]].nsmallest(1, "makespan_s")
@@ -61,14 +61,14 @@ def see(
         f"under {units.written(chosen['cap_bytes'], units.BYTES)} on each worker, found: "
         f"{units.written(chosen['makespan_s'], units.SECONDS)}"
     )
-    timelines = [Timeline(simulate(chosen["schedule"], *setting.costs()), title="found")]
+    timelines = [Timeline(simulate(chosen["schedule"], *costs), title="found")]
     for best in fitting.itertuples():
         gain = 100 * (1 - chosen["makespan_s"] / best.makespan_s)
         text += (
             f", {gain:.1f} % less than the best named method that fits, {best.name}: "
             f"{units.written(best.makespan_s, units.SECONDS)}"
         )
-        timelines.append(Timeline(simulate(best.schedule, *setting.costs())))
+        timelines.append(Timeline(simulate(best.schedule, *costs)))
     title = f"{workers} workers, {microbatches} microbatches: what memory buys"
     figure = _figure(curve, chosen["cap_bytes"], title)
     return View(
@@ -86,22 +86,11 @@ search = partial(
 )
 
 
-class _Setting(NamedTuple):
-    workers: int
-    stages_a_worker: int
-    microbatches: int
-    unequal: float
-    link: float
-
-    def costs(self) -> tuple[Profile, Plan, Cluster | None]:
-        """Return a layer for each stage, and the links, if they cost anything."""
-        stages = self.workers * self.stages_a_worker
-        links = flat(self.workers, MESSAGE_BYTES / (self.link * PASS_S)) if self.link else None
-        return _profile(stages, self.unequal), Plan.by_hand([1] * stages), links
-
-
-def _profile(stages: int, unequal: float) -> Profile:
-    chance = random.Random(0)
+def _costs(
+    workers: int, stages_a_worker: int, unequal: float, link: float
+) -> tuple[Profile, Plan, Cluster | None]:
+    """Return a layer for each stage, and the links, if they cost anything."""
+    stages, chance = workers * stages_a_worker, random.Random(0)
 
     def about(average: float) -> float:
         return average * chance.uniform(1 - unequal, 1 + unequal)
@@ -121,17 +110,20 @@ def _profile(stages: int, unequal: float) -> Profile:
             backward_weight_s=weights,
         )
         layers.append(layer)
-    return Profile(tuple(layers), input_bytes=MESSAGE_BYTES, provenance={"label": "simulated"})
+    profile = Profile(tuple(layers), input_bytes=MESSAGE_BYTES, provenance={"label": "simulated"})
+    links = flat(workers, MESSAGE_BYTES / (link * PASS_S)) if link else None
+    return profile, Plan.by_hand([1] * stages), links
 
 
 @cache
-def _curve(setting: _Setting) -> pd.DataFrame:
+def _curve(
+    workers: int, stages_a_worker: int, microbatches: int, unequal: float, link: float
+) -> pd.DataFrame:
     """Search under caps, each by the same factor above the one before.
 
     A row is a schedule, found or named, with the bytes of the fullest worker.
     """
-    profile, plan, links = setting.costs()
-    workers, microbatches = setting.workers, setting.microbatches
+    profile, plan, links = _costs(workers, stages_a_worker, unequal, link)
     judge = Judge(profile, plan, links, None, workers, 0.0)
     able = named_schedules(len(plan.stages), workers, microbatches)
     named = sorted(map(judge.found, able), key=lambda each: max(each.peak_bytes))

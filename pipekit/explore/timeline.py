@@ -4,15 +4,13 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Annotated, Any
+from functools import cache, lru_cache, partial
+from typing import Annotated, Any, get_args
 
 import numpy as np
 
 import pipekit.units as units
-from pipekit.clusters import flat, papers
-from pipekit.explore import networks
-from pipekit.explore.networks import MODELS
+from pipekit.clusters import Device, flat, papers
 from pipekit.explore.page.controls import choice, number, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
@@ -21,7 +19,7 @@ from pipekit.planning.balance import Of
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check
-from pipekit.schedules.methods.by_name import TABLES, stages_a_worker
+from pipekit.schedules.methods.by_name import TABLES, batches_of, stages_a_worker
 from pipekit.simulation import Costs, Shards, simulate
 from pipekit.traces import Trace
 
@@ -39,6 +37,19 @@ FASTEST_GBIT = 100
 BYTES_PER_GBIT = 1e9 / 8
 HOST_BYTES_PER_S = 16e9  # PCIe 3.0 with 16 lanes, rounded
 SHARING = 4  # workers that share the weights where a method gathers them; drawn as one
+MODELS = (
+    "vgg16",
+    "resnet50",
+    "amoebanet-d-18-256",
+    "unet-5-64",
+    "bert-large",
+    "gpt-355M",
+    "gpt-1.3B",
+    "gpt-2.2B",
+)
+"""Some of :data:`pipekit.models.PUBLISHED`."""
+ESTIMATES = "loading torch and estimating the network's costs, once"
+REMEMBERED = 64  # schedules and runs that need not be made again when a control goes back
 NAMES = [name for name in TABLES if name != "pipefisher"]  # their ops have seconds in a profile
 PRESETS: dict[str, dict[str, Any]] = {
     "PipeDream beside GPipe": {},
@@ -87,7 +98,7 @@ def see(
     rows: Annotated[int, steps("rows", [1, 2, 4, 8, 16, 32, 64])] = 4,
     by: Annotated[str, choice("stages of", CUTS)] = "equal time",
     optimizer: Annotated[str, choice("optimizer", OPTIMIZERS)] = "SGD",
-    recompute: Annotated[Recompute, networks.RECOMPUTE] = "never",
+    recompute: Annotated[Recompute, choice("recompute", get_args(Recompute))] = "never",
     stages: Annotated[int, whole("stages", 1, 8)] = 4,
     replicas: Annotated[int, whole("workers a stage", 1, 4)] = 1,
     microbatches: Annotated[int, whole("microbatches", 1, 32)] = 4,
@@ -119,21 +130,41 @@ def see(
     return View(text=_compared([each.trace for each in timelines]), timelines=timelines)
 
 
-timeline = partial(explore, see, presets=PRESETS, waits_for=networks.ESTIMATES)
+timeline = partial(explore, see, presets=PRESETS, waits_for=ESTIMATES)
 
 
-@lru_cache(networks.REMEMBERED)
+@cache
+def estimated(model: str, device: Device) -> Profile:
+    """Return what each layer of a model costs for a microbatch of one row (a second or two)."""
+    import torch  # here, since it takes seconds, and one explorer needs none of it
+
+    from pipekit.models import PUBLISHED
+
+    published = PUBLISHED[model]
+    with torch.device("meta"):
+        row = published.sample(1)
+    return Profile.analytic(published.build(device="meta"), row, device)
+
+
+@lru_cache(REMEMBERED)
+def _made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int) -> Schedule:
+    schedule = batches_of(name, replicas, microbatches, batches)
+    # What repeats is written out: it is gone through a dozen times while a slider moves.
+    return replace(schedule, head=tuple(map(tuple, schedule.workers)))
+
+
+@lru_cache(REMEMBERED)
 def _simulated(
     name: str, setting: tuple[Any, ...], of_networks: tuple[Any, ...]
 ) -> tuple[Schedule, Trace]:
     network, stages, replicas, microbatches, batches, ratio, unequal, recompute, gbit = setting
     by, rows, optimizer, device = of_networks
     parts = stages_a_worker(name)
-    schedule = networks.made(name, (replicas,) * stages * parts, microbatches, batches)
+    schedule = _made(name, (replicas,) * stages * parts, microbatches, batches)
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
     homes = [len(each) for each in schedule.stage_workers]
     if network != EVEN:
-        profile = networks.estimated(network, DEVICES[device]).scaled(rows)
+        profile = estimated(network, DEVICES[device]).scaled(rows)
         states: Any = {"optimizer_states": OPTIMIZERS[optimizer]}
         equal = flat(schedule.stages, math.inf)
         cut = plan(profile, equal, "balance", of=CUTS[by], recompute=recompute, **states)

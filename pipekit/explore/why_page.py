@@ -4,9 +4,11 @@ from html import escape
 from itertools import islice
 
 from pipekit.explore.browser.standalone import page
+from pipekit.measured.causes import BETWEEN_STEPS
 from pipekit.measured.explanation import Explanation
+from pipekit.measured.what_if import AGAIN, WAITING
 
-_DRAWN = 3
+_DRAWN = 3  # causes; what lies between steps moves no pass of one
 
 
 def html(explanation: Explanation) -> str:
@@ -18,19 +20,21 @@ def html(explanation: Explanation) -> str:
         f'<td class="number">{each.saves_s / explanation.step_s:.1%}</td></tr>'
         for each in explanation.causes
     )
-    mean = explanation.mean_shares
+    parts = {name: f"of waiting: {name}" for name in WAITING} | {AGAIN: f"of compute: {AGAIN}"}
     spent = "\n".join(
-        f'<tr><td>{name.replace("_", " ")}</td><td class="number">{mean[name]:.1%}</td></tr>'
-        for name in mean
+        f"<tr><td>{parts.get(name, name).replace('_', ' ')}</td>"
+        f'<td class="number">{share:.1%}</td></tr>'
+        for name, share in explanation.mean_shares.items()
     )
     above = f"""<p><b>{escape(str(explanation.recognition))}</b></p>
 {said}
 <h2>What would save how much</h2>
-<table><tr><th>cause</th><th>where</th><th>saves (ms a step)</th><th>of a step</th></tr>
+<table><tr><th>cause</th><th>what</th><th>saves (ms a step)</th><th>of a step</th></tr>
 {causes}</table>
 <h2>A recorded step, and the same without a cause</h2>
 """
     below = f"<h2>Where all workers' time went</h2>\n<table>{spent}</table>"
-    drawn = islice(explanation.distinct(), _DRAWN)
+    moving = (cause for cause in explanation.distinct() if cause.kind != BETWEEN_STEPS)
+    drawn = islice(moving, _DRAWN)
     traces = [explanation.timeline(), *map(explanation.timeline, drawn)]
     return page(explanation.name, traces, above, below)

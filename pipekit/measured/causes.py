@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -106,26 +107,38 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
 
 
 def _by_worker(rows: pd.DataFrame) -> pd.Series:
-    """Return how many times as long a worker takes for its passes as replicas of its stages.
+    """Return how many times as long a worker takes for its passes as others with its stages.
 
     Where there are none, it is as slow as the least slow of its stages.
     """
-    usual = rows.groupby(["stage", "kind", "worker"])["seconds"].median().unstack()
-    if (usual.notna().sum(axis=1) > 1).all():
-        ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0)
-        return ratio.mean(axis=0)
+    ratio = _beside_peers(rows)
+    if ratio.notna().all():
+        return ratio
     return _over_median(rows, "worker", "stage").groupby("worker").min()
+
+
+def _beside_peers(rows: pd.DataFrame) -> pd.Series:
+    usual = rows.groupby(["stage", "kind", "worker"])["seconds"].median().unstack()
+    usual = usual[usual.notna().sum(axis=1) > 1]
+    if usual.empty:
+        return pd.Series(np.nan, usual.columns)
+    ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0).mean(axis=0)
+    return ratio / _median(ratio)  # over 1 on all workers if two pipelines meet on each
+
+
+def _median(values: Any) -> Any:
+    """Return the lower median, so that one of two can be slow."""
+    return values.quantile(0.5, interpolation="lower")
 
 
 def _over_median(rows: pd.DataFrame, *owner: str) -> pd.Series:
     """Return by owner its seconds over those that its passes take at the median owner of each.
 
-    It is the lower median, so that one of two can be slow; and that of medians, without pauses.
+    It is that of medians, without pauses.
     """
     each = rows.groupby([*owner, "kind"])["seconds"]
     usual, count = each.median().unstack(), each.size().unstack()
-    median = usual.quantile(0.5, interpolation="lower")
-    return (usual * count).sum(axis=1) / (count * median).sum(axis=1)
+    return (usual * count).sum(axis=1) / (count * _median(usual)).sum(axis=1)
 
 
 def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
@@ -133,8 +146,9 @@ def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
     updates = what_if.operations.among(Op.UPDATE.name)
     seconds = pd.Series(what_if.operations.seconds[updates])
     usual = seconds.groupby(what_if.worker[updates]).median()
-    there = worker in usual and usual.median() > 0
-    return bool(there and usual[worker] / usual.median() - 1 > excess / 2)
+    others = usual.drop(worker, errors="ignore").median()
+    there = worker in usual and others > 0
+    return bool(there and usual[worker] / others - 1 > excess / 2)
 
 
 def _microbatches(what_if: WhatIf) -> Iterator[Case]:
@@ -144,9 +158,10 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     """
     operations, passes = what_if.operations, what_if.operations.passes
     rows = operations.table[["step", "replica", "stage", "worker", "microbatch"]][passes]
+    rows = rows.reset_index(drop=True).assign(kind=operations.kind[passes])
     seconds = pd.Series(operations.seconds[passes])
-    own = packed(operations.kind[passes], rows["stage"], rows["worker"])
-    relative = seconds / seconds.groupby(own).transform("mean")
+    own = packed(rows["kind"], rows["stage"], rows["worker"])
+    relative = _relative(rows, seconds, own)
     groups = relative.groupby(packed(rows["step"], rows["replica"], rows["microbatch"]))
     mean, count = groups.transform("mean"), groups.transform("size")
     within = float(((relative - mean) ** 2).sum() / max(1, len(rows) - groups.ngroups))
@@ -167,6 +182,20 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     yield "noise", None, text, taking(usual * length / relative.clip(lower=1e-9))
 
 
+def _relative(rows: pd.DataFrame, seconds: pd.Series, own: Numbers) -> pd.Series:
+    """Return how many times as long as usual each pass takes, on the average 1.
+
+    A worker's own mean is usual; but where several workers have a stage of one pipeline, each has
+    microbatches of its own, so that the stage's median, as long as the worker is slow, tells more.
+    """
+    if rows.groupby(["replica", "stage"])["worker"].nunique().max() == 1:
+        return seconds / seconds.groupby(own).transform("mean")
+    usual = seconds.groupby([rows["kind"], rows["stage"]]).transform("median")
+    slower = rows["worker"].map(_beside_peers(rows.assign(seconds=seconds))).fillna(1.0)
+    relative = seconds / usual / slower
+    return relative / relative.mean()
+
+
 def _links(what_if: WhatIf) -> Iterator[Case]:
     """If no link is slow, messages take no time."""
     here, everything = what_if.operations.messages, what_if.operations.seconds
@@ -175,7 +204,7 @@ def _links(what_if: WhatIf) -> Iterator[Case]:
     workers = int(what_if.worker.max()) + 1
     link = _link(what_if, workers)
     median = pd.Series(everything[here]).groupby(link).median()
-    typical = float(median.quantile(0.5, interpolation="lower"))
+    typical = float(_median(median))
     slow = median[median > _SLOW_LINK * typical]
     if slow.empty:
         yield "links", None, "Messages take time", np.where(here, 0.0, everything)
@@ -212,22 +241,21 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
     moves, passes = operations.seconds[operations.messages], _mean_passes(operations)
     sent = float(moves.mean()) if len(moves) else 0.0
     own = recognition.schedule.before(count)
-    recorded = _makespan(_replayed(own, passes, sent))
-    best, best_name = (recorded, own), ""
+    tried = [("", own)]
     for name in METHODS:
         schedule = named(name, recognition.stages, count)
         if schedule and schedule.is_closed and schedule.stage_workers == own.stage_workers:
-            other = schedule.before(count)
-            takes = _makespan(_replayed(other, passes, sent))
-            if takes < best[0]:
-                best, best_name = (takes, other), name
-    if best_name and recorded < np.inf:
-        least, schedule = best
-        frame = events_of(schedule, *_replayed(schedule, passes, sent))
+            tried.append((name, schedule.before(count)))
+    replays = [_replayed(schedule, passes, sent) for _, schedule in tried]
+    takes = [float(ends.max() - starts.min()) for starts, ends in replays]
+    best = int(np.argmin(takes))
+    if best and takes[0] < np.inf:
+        name, schedule = tried[best]
+        frame = events_of(schedule, *replays[best])
         frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
-        step = Trace(frame, "simulated", best_name, schedule.worker_count)
-        text = f"{best_name} with these durations leaves workers idle for less time"
-        yield Counterfactual("method", None, recorded - least, text, step=step)
+        step = Trace(frame, "simulated", name, schedule.worker_count)
+        text = f"{name} with these durations leaves workers idle for less time"
+        yield Counterfactual("method", None, takes[0] - takes[best], text, step=step)
 
 
 def _mean_passes(operations: Operations) -> dict[tuple[str, int], float]:
@@ -261,7 +289,3 @@ def _replayed(
     ]
     walk = Walk([range(*each) for each in pairwise(graph.first)], seconds, needs).run()
     return np.array(walk.starts), np.array(walk.ends[: len(seconds)])
-
-
-def _makespan(times: tuple[Times, Times]) -> float:
-    return float(times[1].max() - times[0].min())

@@ -13,19 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipekit.measured.messages import (
-    RECEIVING,
-    RULES,
-    SENDING,
-    Mask,
-    Numbers,
-    Places,
-    among,
-    before_in_stream,
-    in_order,
-    packed,
-    with_messages,
-)
+from pipekit.measured import messages
+from pipekit.measured.messages import RULES, Mask, Numbers, Places, among, in_order, packed
 from pipekit.schedules import Op, Payload
 from pipekit.traces import RECOMPUTE, Trace
 
@@ -123,12 +112,14 @@ def operations(trace: Trace) -> Operations:
     """
     table = _table(trace)
     if not among(table["kind"], MESSAGES).any():
-        table = with_messages(table)
+        table = messages.with_messages(table)
     kind = table["kind"].astype("category").cat
     table["kind"] = kind.set_categories(list(table["kind"].unique()))
     place, moves = Places(table), table["moves"].to_numpy(bool)
     start, end = table["start_s"].to_numpy(), table["end_s"].to_numpy()
-    before = np.stack([before_in_stream(table), _data(place, len(table)), *_sums(table)], axis=1)
+    before = np.stack(
+        [messages.before_in_stream(table), _data(place, len(table)), *_sums(table)], axis=1
+    )
     group = table["group"].to_numpy()
     alone = (group < 0) | (np.bincount(group + 1)[group + 1] == 1)
     group = np.where(alone, np.arange(len(group)), len(group) + pd.factorize(group)[0])
@@ -176,12 +167,12 @@ def _data(place: Places, none: int) -> Numbers:
     """Return of a pass its message, or the pass that made its input; of a message its pass."""
     found = np.full(none, none)
     for payload in Payload:
-        here = place.among(RECEIVING[payload])
+        here = place.among(messages.RECEIVING[payload])
         message = place.of(_RECEIVED[payload], here, -payload.step)
-        inside = place.of(SENDING[payload], here, -payload.step)
+        inside = place.of(messages.SENDING[payload], here, -payload.step)
         found[here] = np.where(message < none, message, inside)
         here = place.among(_SENT[payload])
-        found[here] = place.of(SENDING[payload], here)
+        found[here] = place.of(messages.SENDING[payload], here)
     return found
 
 
@@ -229,7 +220,10 @@ def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
         there[here] = 0
         ready = heads[~late]
         if not len(ready):
-            raise ValueError("operations of the recording wait for one another in a circle")
+            raise ValueError(
+                "operations of the recording wait for one another in a circle: its stages, "
+                "microbatches or clocks are not those of the run"
+            )
         waits[ready] = False
         behind = ready + 1
         behind = behind[in_front[behind] == ready]

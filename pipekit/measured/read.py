@@ -8,17 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from pipekit.measured import messages
 from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.recording import Recording, head, is_json
-from pipekit.measured.messages import (
-    RULES,
-    WHOLE_BACKWARDS,
-    Numbers,
-    among,
-    between_workers,
-    in_order,
-    packed,
-)
+from pipekit.measured.messages import RULES, Numbers, among, in_order, packed
 from pipekit.traces import Trace
 
 _COMPILED = 1.5  # a first step that takes so many times the median compiled something
@@ -82,7 +75,7 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
     if megatron_timers.is_it(path):
         raise ValueError(
             f"{path} has Megatron's timers, which sum up all passes of an iteration, so that no "
-            f"pass has a time: see what they say with pipekit explain, or record a trace with "
+            f"pass has a time: give pipekit explain such logs alone, or record a trace with "
             f"torch.profiler (docs/why_slow.md)"
         )
     known = "; ".join(f"{name} ({each.SIGN})" for name, each in FORMATS.items())
@@ -162,7 +155,7 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
         raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
     # Of some microbatches a backward may be whole, and of others in two parts.
     microbatch, found = pd.factorize(whose)
-    parts = np.bincount(microbatch, 1 + among(passes["kind"], WHOLE_BACKWARDS))
+    parts = np.bincount(microbatch, 1 + among(passes["kind"], messages.WHOLE_BACKWARDS))
     step = np.zeros(len(found), np.int64)
     step[microbatch] = passes["step"]
     cut = sorted(set(step[parts < pd.Series(parts).mode().max()].tolist()))
@@ -218,23 +211,21 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     width is the uncertainty.  One clock is left alone, unless a pass ends before its input is sent.
     """
     passes = recording.passes
-    _, *sent = zip(*between_workers(passes), strict=True)
+    _, *sent = zip(*messages.between_workers(passes), strict=True)
     made, used = map(np.concatenate, sent)
     end = passes["end_s"].to_numpy()
     if not recording.own_clocks and (end[used] - end[made] > -_TOLERATED_S).all():
         return recording
-    messages = _slack(passes, made, used)
-    by = "step" if recording.own_clocks else "all"
+    slack = _slack(passes, made, used)
     offset: dict[tuple[int, int], float] = {}
     width = [0.0]
-    for number, rows in messages.groupby(by):
+    for step, rows in slack.groupby(slack["step"] * recording.own_clocks):
         found = _offsets(rows.groupby(["sender", "worker"])["slack"].min().to_dict())
-        offset |= {(number, worker): ahead for worker, (ahead, _) in found.items()}
+        offset |= {(step, worker): ahead for worker, (ahead, _) in found.items()}
         width += [within for _, within in found.values()]
 
     def moved(table: pd.DataFrame) -> pd.DataFrame:
-        numbers = table["step"] if by == "step" else [0] * len(table)
-        keys = zip(numbers, table["worker"], strict=True)
+        keys = zip(table["step"] * recording.own_clocks, table["worker"], strict=True)
         shift = np.array([offset.get(key, 0.0) for key in keys])
         return table.assign(start_s=table["start_s"] + shift, end_s=table["end_s"] + shift)
 
@@ -258,7 +249,7 @@ def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers) -> pd.DataFrame:
     least = took.groupby([rows["worker"], rows["kind"]]).transform("min")
     begins = np.maximum(rows["start_s"], rows["end_s"] - least)
     sender = passes["worker"].to_numpy()[made]
-    return rows.assign(slack=begins.to_numpy() - end[made], sender=sender, all=0)
+    return rows.assign(slack=begins.to_numpy() - end[made], sender=sender)
 
 
 def _offsets(slack: Slack) -> dict[int, tuple[float, float]]:

@@ -5,7 +5,7 @@ Transfers that were recorded tell apart the methods that have the same passes in
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -113,12 +113,19 @@ def _lists(trace: Trace) -> Lists:
     return Counter(_ordered(each, workers) for each in found.values()).most_common(1)[0][0]
 
 
-def _ordered(tasks: Sequence[tuple[int, str, int, int]], workers: Iterable[int]) -> Lists:
+def _ordered(tasks: Sequence[tuple[int, str, int, int]], workers: range) -> Lists:
     numbers = {old: new for new, old in enumerate(sorted({task[3] for task in tasks}))}
     lists: dict[int, list[tuple[str, int, int]]] = {worker: [] for worker in workers}
     for worker, op, stage, microbatch in tasks:
         lists.setdefault(worker, []).append((op, stage, numbers[microbatch]))
+    if not workers:  # recorded ranks may have any names: the first microbatch says their order
+        return tuple(map(tuple, sorted(lists.values(), key=_begins)))
     return tuple(map(tuple, lists.values()))
+
+
+def _begins(tasks: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
+    microbatch, stage = min((microbatch, stage) for _, stage, microbatch in tasks)
+    return stage, microbatch
 
 
 def _moves(rows: pd.DataFrame, first: int = 0) -> set[Move]:

@@ -52,7 +52,8 @@ def event_styles(trace: Trace) -> tuple[list[style.Style], NDArray[np.int32]]:
     and so on, are lighter each, as in Megatron-LM's figures of interleaved schedules.
     """
     codes, ops = pd.factorize(trace.frame["op"])
-    places = np.where((ops == "UPDATE")[codes], 0, _places(trace.frame))
+    of_worker = trace.frame.groupby("worker")["stage"].rank("dense").to_numpy(np.intp) - 1
+    places = np.where((ops == "UPDATE")[codes], 0, of_worker)
     stride = 1 + places.max()
     keys, key_of = np.unique(codes * stride + places, return_inverse=True)
     named = [(ops[key // stride], int(key % stride)) for key in keys]
@@ -69,16 +70,6 @@ def event_styles(trace: Trace) -> tuple[list[style.Style], NDArray[np.int32]]:
     return found, np.argsort(order)[key_of].astype(np.int32)
 
 
-def _places(frame: pd.DataFrame) -> NDArray[np.intp]:
-    """Return for each event which of its worker's stages it belongs to, counted from 0."""
-    worker, stage = (frame[name].to_numpy(np.intp) for name in ("worker", "stage"))
-    stride = 1 + stage.max()
-    pairs, pair_of = np.unique(worker * stride + stage, return_inverse=True)
-    workers = pairs // stride
-    places: NDArray[np.intp] = np.arange(len(pairs)) - np.searchsorted(workers, workers)
-    return places[pair_of]
-
-
 def _lighter(look: style.Style, lightness: float) -> style.Style:
     if not lightness:
         return look
@@ -89,11 +80,7 @@ def _lighter(look: style.Style, lightness: float) -> style.Style:
 def letters(trace: Trace, kinds: NDArray[np.int32]) -> list[str]:
     """Return the letter that a picture has for the events of each style (:func:`event_styles`)."""
     _, first = np.unique(kinds, return_index=True)
-    return [_letter(op) for op in trace.frame["op"].iloc[first]]
-
-
-def _letter(op: str) -> str:
-    return Op.named(op).letter
+    return [Op.named(op).letter for op in trace.frame["op"].iloc[first]]
 
 
 def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
@@ -217,7 +204,7 @@ def _told(gaps: pd.DataFrame, trace: Trace) -> list[str]:
             source = waited[gap.waits_for_row]
             if source >= 0:
                 op, microbatch, stage, worker = events[source]
-                late = f"{_letter(op)}{microbatch} of stage {stage} on worker {worker}"
+                late = f"{Op.named(op).letter}{microbatch} of stage {stage} on worker {worker}"
                 text += f"<br>that waited for {late}"
         told.append(text)
     return told

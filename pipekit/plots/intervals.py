@@ -9,10 +9,8 @@ import plotly.graph_objects as go
 from pipekit.plots import style
 from pipekit.plots.series import BOTTOM_PX, CHARACTER_PX, PAD, Words, marked, series
 
-ROW_PX = 34
-"""Of a row."""
-SHARE = 0.6
-"""Of a row of intervals, which its series divide among them."""
+ROW_PX = 34  # of a row
+SHARE = 0.6  # of a row of intervals, which its series divide among them
 REACH = 1.0
 """Of the means' spread, on either side, the most that an interval may take; what reaches further
 leaves the picture."""

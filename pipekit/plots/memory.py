@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 import pipekit.units as units
 from pipekit.plots import style
@@ -67,14 +68,18 @@ def memory(
     if other is not None:
         heading, margin = f"{heading}, {_most(other, workers)}", BOTH_PEAKS_PX
     row_px = max(LEAST_PX, min(MOST_PX, ALL_PX / len(workers)))
+    plot_px = len(workers) * (row_px + GAP_PX) - GAP_PX
+    figure = make_subplots(len(workers), shared_xaxes=True, vertical_spacing=GAP_PX / plot_px)
+    figure.update_layout(style.layout(plot_px, heading))
+    figure.update_layout(margin={"l": NAME_PX + TICKS_PX, "r": margin})
+    figure.update_xaxes(style.axis(range=ends))
+    figure.update_xaxes(style.axis(f"time ({second})"), row=len(workers))
     ticks = 1 + int(row_px / TICK_PX)
-    time = style.axis(f"time ({second})", range=ends)
-    held_axis = style.axis(range=[0, 1.08 * top * per_byte], nticks=ticks)
-    layout = _panels(workers, row_px, time, held_axis, heading)
-    layout["margin"]["r"] = margin
+    figure.update_yaxes(style.axis(range=[0, 1.08 * top * per_byte], nticks=ticks))
+    _write_beside(figure, [f"worker {worker}" for worker in workers], 0, "right", -TICKS_PX)
     parts = [part for part in PARTS if tables[0][part].any()]
-    traces: list[dict[str, Any]] = []
-    for row, worker in enumerate(workers):
+    peaks = []
+    for row, worker in enumerate(workers, start=1):
         held, *beside = (table[table["worker"] == worker] for table in tables)
         here = [*_areas(held, parts, ends[1], f"worker {worker}, %{{x:.6~g}} {second}", byte)]
         peak = held.loc[held["total"].idxmax()]
@@ -89,14 +94,14 @@ def memory(
             here.append(_quiet(ends, [capacity * per_byte] * 2, "lines", name=name, line=dashed))
         dot = {"color": style.GREY, "symbol": "circle", "size": 6}
         here.append(_quiet([peak["time_s"]], [peak["total"]], "markers", marker=dot))
-        traces += [_in_panel(trace, row) for trace in here]
-        domain = layout[f"yaxis{_panel(row)['yaxis'][1:]}"]["domain"]
-        layout["annotations"].append(_write_beside(domain, text, x=1, xanchor="left", xshift=8))
-
+        for trace in here:  # in the legend once for all of a name
+            group = trace.get("name")
+            trace |= {"legendgroup": group, "showlegend": bool(group) and row == 1}
+            figure.add_scatter(**trace, row=row, col=1)
+        peaks.append(text)
+    _write_beside(figure, peaks, 1, "left", 8)
     above = {"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 8, "showarrow": False}
-    unit = {"text": byte, "x": 0, "xref": "paper", "xanchor": "right", "xshift": -8, **above}
-    layout["annotations"].append(unit)
-    return go.Figure(traces, layout)
+    return figure.add_annotation(text=byte, x=0, xref="paper", xanchor="right", xshift=-8, **above)
 
 
 def _table(memory: Memory) -> pd.DataFrame:
@@ -152,51 +157,14 @@ def _most(memory: Memory, workers: list[int]) -> str:
     return f"{units.written(peak, units.BYTES)}{where} ({memory.label})"
 
 
-def _panels(
-    workers: list[int],
-    row_px: float,
-    x_axis: dict[str, Any],
-    y_axis: dict[str, Any],
-    title: str,
-) -> dict[str, Any]:
-    """Return the plotly layout of empty panels, one a worker, above one time axis."""
-    # All at once, as plain dicts: plotly checks every later change anew, which takes longer than
-    # all the rest.
-    plot_px = len(workers) * (row_px + GAP_PX) - GAP_PX
-    layout = style.layout(plot_px, title)
-    layout["margin"] = {**layout["margin"], "l": NAME_PX + TICKS_PX}
-    layout["annotations"] = []
-    for row, worker in enumerate(workers):
-        top = 1 - row * (row_px + GAP_PX) / plot_px
-        domain = [max(0.0, top - row_px / plot_px), top]
-        x, y = _panel(row).values()
-        below = {} if row == len(workers) - 1 else {"title": None, "showticklabels": False}
-        above = {"matches": "x"} if row else {}
-        layout[f"xaxis{x[1:]}"] = {**x_axis, "anchor": y, **below, **above}
-        layout[f"yaxis{y[1:]}"] = {**y_axis, "domain": domain, "anchor": x}
-        beside = _write_beside(domain, f"worker {worker}", x=0, xanchor="right", xshift=-TICKS_PX)
-        layout["annotations"].append(beside)
-    return layout
-
-
-def _panel(row: int) -> dict[str, str]:
-    suffix = str(row + 1) if row else ""
-    return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-
-
-def _write_beside(domain: Sequence[float], text: str, **x: Any) -> dict[str, Any]:
-    """Return a plotly text at half the height of a panel, at ``x`` of its width."""
-    place = {"xref": "paper", "y": sum(domain) / 2, "yref": "paper", "yanchor": "middle"}
-    return {"text": text, "showarrow": False, **x, **place}
+def _write_beside(figure: go.Figure, texts: list[str], x: int, anchor: str, shift: int) -> None:
+    """Write a text at half the height of each panel, at ``x`` of its width."""
+    place = {"x": x, "xref": "paper", "xanchor": anchor, "xshift": shift, "yref": "paper"}
+    for text, axis in zip(texts, figure.select_yaxes(), strict=True):
+        middle = sum(axis.domain) / 2
+        figure.add_annotation(text=text, y=middle, yanchor="middle", showarrow=False, **place)
 
 
 def _steps(times: pd.Series, values: pd.Series, end: float) -> dict[str, np.ndarray]:
     """Return the x and y of what holds from each time to the next, and the last to the end."""
     return {"x": np.append(times, end), "y": np.append(values, values.iloc[-1])}
-
-
-def _in_panel(trace: dict[str, Any], row: int) -> dict[str, Any]:
-    """Return a line or area in its panel, in the legend once for all of a name."""
-    name = trace.get("name")
-    shown = {"legendgroup": name, "showlegend": bool(name) and row == 0}
-    return {"type": "scatter", **trace, **_panel(row), **shown}

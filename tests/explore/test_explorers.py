@@ -19,11 +19,10 @@ from pipekit.explore import (
     timeline,
     why_slow,
 )
-from pipekit.explore.networks import estimated
 from pipekit.explore.page.controls import declared
 from pipekit.explore.page.view import View
 from pipekit.explore.search import CAPS
-from pipekit.explore.timeline import CUTS, DEVICES, NOTHING, PRESETS
+from pipekit.explore.timeline import CUTS, DEVICES, NOTHING, PRESETS, estimated
 from pipekit.planning import parallel_pipelines
 from pipekit.planning import sweep as every_plan
 from pipekit.plots import style

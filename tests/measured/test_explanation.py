@@ -70,6 +70,8 @@ def test_chosen_steps_alone_are_used(tmp_path: Path) -> None:
 def test_a_page_holds_the_step_and_the_step_without_its_cause() -> None:
     written = html(pk.explain(SLOW))
     assert written.count("without unequal stages") == 1
+    told = "of waiting: drain", "<td>drain", "without between steps"  # in which nothing would move
+    assert [each in written for each in told] == [True, False, False]
     assert "src=" not in written
     assert "http" not in written.replace("http://www.w3.org/2000/svg", "")
 

@@ -336,3 +336,20 @@ def test_a_step_that_lacks_passes_is_left_out(tmp_path: Path) -> None:
     read = pk.read_trace(_rewritten(tmp_path, twice))
     assert sorted(set(read.frame["step"])) == [0]
     assert "steps 1 lack passes: left out" in read.notes
+
+
+def test_chunks_within_a_stage_and_a_folder_of_one_job_are_enough(tmp_path: Path) -> None:
+    looped = recordings.simulated(schedules.interleaved(6, 6, workers=3).take(1))
+    whole = recordings.bytedance([looped, looped], tmp_path / "job.parquet")
+    expected, rows = pk.read_trace(whole), pd.read_parquet(whole)
+    rows.assign(mc=rows.pop("gmc") // 3).to_parquet(whole)
+    (tmp_path / "meta.yaml").write_text("pp_size: 3\n")
+    pd.testing.assert_frame_equal(pk.read_trace(tmp_path).frame, expected.frame)
+
+
+def test_labels_without_stages_are_said_to_have_none(tmp_path: Path) -> None:
+    def plain(name: str) -> str:
+        return name[4:].replace("F", "Forward ").replace("B", "Backward ")
+
+    found = _rewritten(tmp_path, lambda events: [e | {"name": plain(e["name"])} for e in events])
+    assert "do not name stages" in pk.read_trace(found).notes[0]

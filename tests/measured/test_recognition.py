@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import pipekit as pk
@@ -114,6 +115,15 @@ def test_model_chunks_and_replicas_are_counted() -> None:
     assert (found.stages, found.workers) == (12, 4)
     replicated = Trace.from_schedule(schedules.pipedream([2, 1, 1]).take(6))
     assert recognise(replicated).method == "pipedream"
+
+
+@pytest.mark.parametrize("name", ["flush", "interleaved", "chimera", "zb-v"])
+def test_recorded_ranks_may_have_any_order(name: str) -> None:
+    schedule = BY_NAME[name](4 * TABLES[name].stages_a_worker, 8).take(1)
+    frame = recordings.simulated(schedule).frame.query("op != 'UPDATE'").assign(step=0)
+    frame["worker"] = frame["worker"].map({0: 2, 1: 0, 2: 3, 3: 1})
+    steps = pd.DataFrame({"step": [0], "start_s": 0.0, "end_s": 1.0})
+    assert recognise(Trace(frame, "measured", name, 4, steps=steps)).method == name
 
 
 @pytest.mark.parametrize("chunks", [2, 4])

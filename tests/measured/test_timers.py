@@ -76,11 +76,21 @@ def test_lines_begin_as_launchers_write_them(
 
 
 def test_the_command_says_how_long_ranks_compute(tmp_path: Path) -> None:
-    said = CliRunner().invoke(app, ["explain", str(_log(tmp_path, "minmax"))]).stdout
+    log = str(_log(tmp_path, "minmax"))
+    said = CliRunner().invoke(app, ["explain", log]).stdout
+    assert CliRunner().invoke(app, ["explain", log, log]).stdout == said + said
     assert "computes for at least 60% and at most 67% of an iteration" in said
     assert "forward-compute: the slowest rank takes 25% longer than the fastest, 50 ms" in said
     assert "optimizer: up to 3% of an iteration" in said
     assert "idle for 27% (exact" in said
+
+
+@pytest.mark.parametrize("option", TIMERS)
+def test_what_lies_between_iterations_is_no_part_of_one(option: str, tmp_path: Path) -> None:
+    log = _log(tmp_path, option)
+    said, between = str(read(log)), "max time across ranks (ms):\n    evaluate ....: 24895.13\n"
+    log.write_text(log.read_text().replace(TIMERS[option], TIMERS[option] + between))
+    assert str(read(log)) == said
 
 
 def test_a_log_of_one_iteration_says_nothing_yet(tmp_path: Path) -> None:

@@ -11,15 +11,37 @@ import pipekit as pk
 from pipekit import schedules
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from tests.measured import recordings
+from pipekit.schedules import Schedule
+from tests.measured import recordings, slow_runs
 from tests.measured.slow_runs import METHODS, case, emulated, simulated
 
 EMULATED = (0, 3)
+LONG = slow_runs._unequal(np.where(np.isin(np.arange(16), (2, 3, 10)), 3.0, 1.0), "")
+SLOW = slow_runs.Fault("slow worker", [{"worker": 1}], "", lambda w, *_: 1.4 if w else 1.0)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 8, 11, 12])  # every fault, and every cause
 def test_a_fault_comes_first_and_saves_what_the_run_without_it_does(seed: int) -> None:
     found = case(seed, emulated if seed in EMULATED else simulated)
+    assert found["right"], found
+    assert found["near"], found
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fault"),
+    [
+        (schedules.chimera(4, 8).take(2), LONG),
+        (schedules.dualpipe(4, 8).take(2), LONG),
+        (schedules.replicate(schedules.flush(2, 8), 2).take(1), LONG),
+        (schedules.flush(2, 4).take(3), SLOW),
+    ],
+)
+def test_pipelines_that_meet_on_a_worker_and_few_workers(
+    schedule: Schedule, fault: slow_runs.Fault
+) -> None:
+    alike, links = np.ones(len(schedule.dependencies.tasks)), slow_runs.LINKS
+    bad, good = (slow_runs._costs(schedule, alike, t) for t in (fault.times, slow_runs.alike))
+    found = slow_runs._judged(fault, schedule, (bad, links), (good, links), simulated)
     assert found["right"], found
     assert found["near"], found
 

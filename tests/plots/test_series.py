@@ -139,16 +139,11 @@ def test_a_bar_for_each_row_stacked_from_0_to_100() -> None:
     assert list(figure.layout.yaxis.ticktext) == ["0", "1", "all"]
 
 
-def test_parts_bear_their_percent_unless_they_are_thin() -> None:
-    figure = breakdown(SHARES, title="GPipe", label="exact")
-    texts = {trace.name: trace.text for trace in figure.data}
-    assert texts["bubble"] == ("25.0", "25.0", "25.0")
-    assert texts["imbalance"] is None
-
-
-def test_title_carries_the_label_and_what_a_timeline_has_keeps_its_colour() -> None:
+def test_parts_bear_their_percent_unless_they_are_thin_and_their_colour() -> None:
     figure = breakdown(SHARES, title="GPipe", label="exact")
     assert figure.layout.title.text == "GPipe (exact)"
+    texts = {trace.name: trace.text for trace in figure.data}
+    assert (texts["bubble"], texts["imbalance"]) == (("25.0", "25.0", "25.0"), None)
     colors = {trace.name: trace.marker.color for trace in figure.data}
     assert colors["recompute"] == style.OPS["RECOMPUTE"].color
     assert len(set(colors.values())) == len(CATEGORIES)

@@ -70,7 +70,7 @@ def sandbox() -> list[dict[str, Any]]:
                 continue
             names = ", ".join(schedule.name for schedule in named)
             name = f"{first.stages} stages, {microbatches} microbatches: {names}"
-            boards.append({"name": name, "rows": rows(first), "named": [*map(_method, named)]})
+            boards.append({"name": name, "rows": rows(first), "named": [*map(method, named)]})
     return boards
 
 
@@ -94,7 +94,7 @@ def _level(level: Puzzle) -> dict[str, Any]:
     best, tasks = level.best, _tasks(level.best)
     size, batches = len(best.batches[0]), len(best.batches)
     named = [
-        _method(schedule)
+        method(schedule)
         for schedule in _named(best.stages, size, size * batches)
         if _tasks(schedule) == tasks
     ]
@@ -114,5 +114,6 @@ def _tasks(schedule: Schedule) -> Tasks:
     return frozenset((worker, task) for worker, row in enumerate(schedule.workers) for task in row)
 
 
-def _method(schedule: Schedule) -> Mapping[str, Any]:
+def method(schedule: Schedule) -> Mapping[str, Any]:
+    """Return a schedule's name and :func:`rows`."""
     return {"name": schedule.name, "rows": rows(schedule)}

@@ -38,15 +38,22 @@ _OF_STAGES = {"embedding-grads-all-reduce", "optimizer-clip-main-grad"}
 
 
 def is_it(path: Path) -> bool:
-    """Return whether a file is Parquet."""
+    """Return whether a file is Parquet, or a folder has one such file among others."""
+    path = _file(path)
     if not path.is_file():
         return False
     with path.open("rb") as file:
         return file.read(4) == b"PAR1"
 
 
+def _file(path: Path) -> Path:
+    inside = [*path.glob("*.parquet")] if path.is_dir() else []
+    return inside[0] if len(inside) == 1 else path
+
+
 def read(path: Path) -> Recording:
     """Read a trace; steps are put one behind the other, since they were sampled."""
+    path = _file(path)
     try:
         found = pd.read_parquet(path)
     except (ValueError, OSError) as error:
@@ -63,6 +70,9 @@ def read(path: Path) -> Recording:
     )
     if not among(kind, ["FORWARD"]).any():
         raise ValueError(f"{path} has no forward-compute: it is not the trace of a pipeline")
+    if "gmc" not in number and "mc" in number:  # the chunk within the stage alone
+        within = number["mc"].fillna(-1).to_numpy(int)
+        chunk = np.where(within < 0, -1, within * (stage.max() + 1) + stage)
     start = number["start_ts"].to_numpy(float)
     columns = {
         "worker": pd.factorize(found["rank"], sort=True)[0],

@@ -92,6 +92,11 @@ def read(path: Path) -> Recording:
             f"those of one pipeline"
         )
     notes = [f"{len(found)} of {size} ranks were recorded" for size in sizes - {len(found)}]
+    if any(_SIMPLE.fullmatch(span["name"]) for *_, spans in found for span in spans):
+        notes.append(
+            "labels (Forward 0) do not name stages, so that each rank is taken for one: with data "
+            "or tensor parallelism use pipekit.measured.label_actions(*stages)"
+        )
     notes += _busy([span for *_, spans in found for span in spans if _RAN in span])
     table = pd.DataFrame(rows)
     table["worker"] = pd.factorize(table["worker"], sort=True)[0]

@@ -6,7 +6,8 @@ the least and the most of all ranks, the most, or each rank's (``--timing-log-op
 ``max`` or ``all``).  Before megatron.core they stood in one line, "time (ms) | forward-compute:
 250.00 | ...", of the last rank alone, which counts as the most here.  Megatron-DeepSpeed writes
 iterations in seconds, too, or as "elapsed_time_per_iteration_ms=744.0"; launchers put a name before
-each line ("[default7]:" of torchrun, "7: " of srun).
+each line ("[default7]:" of torchrun, "7: " of srun).  A second heading behind an iteration's is of
+what lies between iterations (save-checkpoint, evaluate), which is no part of one.
 """
 
 import re
@@ -21,6 +22,7 @@ from pipekit.units import SECONDS, written
 _BEGINNING = 10_000_000
 """Bytes in which a log's first timers are looked for."""
 _ELAPSED = re.compile(r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?(ms|s)\)?[:=] *([\d.]+)")
+_HEADING = re.compile(r"across ranks \(ms\):|time \(ms\) \|")
 _TIMER = re.compile(r"\b([a-z][\w/-]*) \.+: \(?([\d.]+)(?:, ([\d.]+)\))?\s*$")
 _IN_A_LINE = re.compile(r"\| ([a-z][\w/-]*): ([\d.]+)")
 _OF_RANKS, _RANK = re.compile(r"\b([a-z][\w/-]*):\s*$"), re.compile(r"\brank +\d+: ([\d.]+)\s*$")
@@ -36,20 +38,15 @@ _COUNTS = {
 class TimerLog:
     """The mean iteration of a log, without its first one; ``print`` shows it in some lines.
 
-    Attributes:
-        name: of the file.
-        iterations: how many were read.
-        step_s: seconds of one.
-        timers: a row a timer: least_s and most_s, the seconds of an iteration on the rank that
-            takes least and most; least_s is NaN where only the most was logged.
-        counts: stages, chunks and microbatches, as far as the log has them.
+    Of each timer there are least_s and most_s, the seconds of an iteration on the rank that takes
+    least and most; least_s is NaN where only the most was logged.
     """
 
-    name: str
+    name: str  # of the file
     iterations: int
     step_s: float
     timers: pd.DataFrame
-    counts: dict[str, int]
+    counts: dict[str, int]  # of stages, chunks and microbatches, as far as the log has them
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -98,10 +95,14 @@ def read(path: Path) -> TimerLog:
     text = path.read_text(encoding="utf-8", errors="replace")
     rows: list[tuple[int, str, float]] = []
     elapsed: list[float] = []
-    name = ""
+    name, headings = "", 0
     for line in text.splitlines():
         if found := _ELAPSED.search(line):
             elapsed.append(float(found[2]) / (1e3 if found[1] == "ms" else 1))
+            headings = 0
+        headings += _HEADING.search(line) is not None
+        if headings > 1:
+            continue
         if "time (ms) |" in line:
             logged = _IN_A_LINE.findall(line, line.index("time (ms) |"))
             rows += [(len(elapsed), timer, float(ms) / 1e3) for timer, ms in logged]

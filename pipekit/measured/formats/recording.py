@@ -17,17 +17,16 @@ from pipekit.reading import GZIP, read_bytes
 class Recording:
     """What a file has, before steps and clocks are put in order.
 
-    Attributes:
-        rows: one an operation: worker, stage, kind (an op's name, or another), microbatch, step,
-            start_s, end_s; replica, if the format says which of several pipelines it is of; moves
-            and group as in :attr:`pipekit.Trace.other`, if it records communication.
-        steps: step, start_s, end_s on the clock of ``rows``, perhaps a row for each worker; None:
-            from first operation to last.
+    A row is an operation: worker, stage, kind (an op's name, or another), microbatch, step,
+    start_s, end_s; replica, if the format says which of several pipelines it is of; moves and group
+    as in :attr:`pipekit.Trace.other`, if it records communication.
     """
 
     rows: pd.DataFrame
     name: str  # of the file, for titles
     workers: int  # all that were recorded
+    # step, start_s, end_s on the clock of ``rows``, perhaps a row for each worker; None: from first
+    # operation to last
     steps: pd.DataFrame | None = None
     own_clocks: bool = False  # whether each worker counts from its own start of each step
     notes: tuple[str, ...] = ()  # what reading left out

@@ -120,9 +120,7 @@ def test_a_saved_notebook_has_the_first_picture_beside_the_live_explorer(
     assert "PipeDream-Flush" in picture["image/svg+xml"]
     assert [*tmp_path.iterdir()] == []
     shown.clear()
-    explore(
-        see, True, tmp_path, controls=MAKERS, stages=6
-    )  # which cannot be: there is no picture yet
+    explore(see, True, tmp_path, controls=MAKERS, stages=6)  # cannot be: it has no picture yet
     assert len(shown) == 1
 
 
