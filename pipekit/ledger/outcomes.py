@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from pipekit.ledger.criteria import evaluate, is_number, parse
 from pipekit.ledger.ledger import REFUTATION, Claim
 from pipekit.ledger.spread import Error, decided, same_shape, spread
+from pipekit.units import plural
 
 OURS = ("measured", "emulated", "simulated", "exact")  # the labels that a value of ours may have
 _STRENGTH = ("simulated", "emulated", "measured")
@@ -109,6 +111,15 @@ class Record(BaseModel, frozen=True):
         if not all(same_shape(self.value, repeat) for repeat in self.repeats):
             raise ValueError(
                 f"the repeats of {self.id} must be of the same shape as its value, {self.value}"
+            )
+        errors = self.known_error if isinstance(self.known_error, tuple) else (self.known_error,)
+        numbers = len(self.value) if isinstance(self.value, list) else 1
+        if not all(0 <= error < inf for error in errors):
+            raise ValueError(f"known_error must be a share of the value from 0, not {errors}")
+        if isinstance(self.known_error, tuple) and len(errors) != numbers:
+            raise ValueError(
+                f"known_error has {plural(len(errors), 'number')} and the value {numbers}: give "
+                f"one for each, or one for all"
             )
         return self
 
@@ -256,6 +267,8 @@ def _judged(claim: Claim, record: Record | None) -> tuple[Status, str]:
 def show(value: Any) -> str:
     """Return a recorded value as text, numbers with four significant digits."""
     match value:
+        case None:
+            return "–"  # of a list: nothing is compared there
         case bool():
             return "yes" if value else "no"
         case int():
