@@ -227,7 +227,8 @@ def evaluated(
         base = (rounds.found[0] if rounds.simulated is None else rounds.simulated,)
     causes = []
     for change in because:
-        other = value("simulated", *(change.values or base), **change.one_thing)
+        weakest = "exact" if label == "exact" else "simulated"  # a change is not emulated anew
+        other = value(weakest, *(change.values or base), **change.one_thing)
         causes.append(Cause(change.cause, other.value, other.label, change.instead))
     return own, tuple(causes)
 
