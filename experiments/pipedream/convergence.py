@@ -1,8 +1,6 @@
 """Epochs to an accuracy and hours an epoch, PipeDream's time to accuracy (2.1, Figures 10 to 12).
 
-A proxy: the epochs are measured in real trainings of a small network on real images, the hours
-simulated for the paper's networks and clusters.  Learning rate, momentum and rows a machine are
-those that the paper gives VGG16 (section 5.1), for every method.
+A proxy: epochs are measured on a small network, hours simulated for the paper's.
 """
 
 import math
@@ -218,6 +216,7 @@ def ratio(
     epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int, changed: Change = UNCHANGED
 ) -> Ratio:
     """Return how many times less ``fast`` takes, by the epochs that each method needs."""
-    needed, bound = epochs[slow.method], math.isinf(epochs[slow.method])
+    bound = math.isinf(epochs[slow.method])
+    needed = trained if bound else epochs[slow.method]
     seconds = epoch_hours(slow, changed) / epoch_hours(fast, changed)
-    return Ratio((trained if bound else needed) / epochs[fast.method], seconds, bound)
+    return Ratio(needed / epochs[fast.method], seconds, bound)

@@ -105,20 +105,15 @@ EVALUATION_ROWS = 250
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a training depends on, but for the method.
+    """All that a training depends on, but for the method."""
 
-    Every training starts from a copy of the unsplit ``model``; ``batch_rows`` are examples an
-    update, ``epochs`` passes over the training set; ``seed`` is of the shuffling and of the layers'
-    random numbers; ``loss`` is of a microbatch, a mean over rows.
-    """
-
-    model: nn.Sequential
+    model: nn.Sequential  # unsplit; a training starts from a copy
     data: Dataset
     optimizer: Callable[[list[nn.Parameter]], Optimizer]
-    batch_rows: int
+    batch_rows: int  # examples of an update
     epochs: int
-    seed: int = 0
-    loss: nn.Module = field(default_factory=nn.CrossEntropyLoss)
+    seed: int = 0  # of the shuffling and of the layers' random numbers
+    loss: nn.Module = field(default_factory=nn.CrossEntropyLoss)  # of a microbatch, a mean
 
 
 @dataclass(frozen=True)

@@ -233,5 +233,7 @@ def emulated(
     longest_first = sorted(cells, key=lambda cell: cell.batch / cell.stages, reverse=True)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = dict(zip(longest_first, pool.map(time, longest_first), strict=True))
-    rounds = ({cell: found[cell].only(n) for cell in cells} for n in range(emulations))
-    return study.Rounds(tuple(rounds), {cell: found[cell].unrun for cell in cells})
+    *rounds, simulation = (
+        {cell: found[cell].only(n) for cell in cells} for n in (*range(emulations), None)
+    )
+    return study.Rounds(tuple(rounds), simulation)
