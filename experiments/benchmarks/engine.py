@@ -293,26 +293,17 @@ def summarise(runs: pd.DataFrame, passes: int, cores: int) -> pd.DataFrame:
     table = []
     for (network, stages), case in runs.groupby(CASE, sort=False):
         seconds = case.pivot_table(index="repeat", columns="contestant", values="seconds")
+        bubble = (stages - 1) / (passes + stages - 1)  # the share in which a worker is idle
         for contestant in case["contestant"].unique():
             own = seconds[contestant]
-            faster = seconds[SERIAL] / own
-            bubble = (stages - 1) / (passes + stages - 1)  # the share in which a worker is idle
-            share = seconds[LIMIT] / own / (1 - bubble)
+            faster, share = seconds[SERIAL] / own, seconds[LIMIT] / own / (1 - bubble)
             held = contestant in PIPELINES and stages <= cores
-            table.append(
-                {
-                    "network": network,
-                    "stages": stages,
-                    "contestant": contestant,
-                    "ms": 1e3 * own.median(),
-                    "vs_serial": faster.median(),
-                    "vs_serial_min": faster.min(),
-                    "vs_serial_max": faster.max(),
-                    "vs_torch": (seconds[TORCH] / own).median() if TORCH in seconds else None,
-                    "vs_ddp": (seconds[DDP] / own).median(),
-                    "share_of_limit": share.median() if held else None,
-                }
-            )
+            row = {"network": network, "stages": stages, "contestant": contestant}
+            row |= {"ms": 1e3 * own.median(), "vs_serial": faster.median()}
+            row |= {"vs_serial_min": faster.min(), "vs_serial_max": faster.max()}
+            row["vs_torch"] = (seconds[TORCH] / own).median() if TORCH in seconds else None
+            row["vs_ddp"] = (seconds[DDP] / own).median()
+            table.append(row | {"share_of_limit": share.median() if held else None})
     return pd.DataFrame(table)
 
 

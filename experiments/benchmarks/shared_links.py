@@ -72,12 +72,10 @@ class Case:
             for number, seconds in enumerate(passes)
         )
         plan = Plan.by_hand([1] * len(layers), replicas=self.replicas)
-        schedule, workers = (
-            self.method_schedule.take(self.batches),
-            flat(sum(self.replicas), bandwidth),
-        )
+        workers = flat(sum(self.replicas), bandwidth)
         # The engine's workers each add up a share of the gradients and send it to all others.
         links = replace(workers, all_reduce="sharded parameter server")
+        schedule = self.method_schedule.take(self.batches)
         return simulate(schedule, Profile(layers), plan, links).makespan_s
 
 
@@ -191,15 +189,13 @@ def compared(case: Case, found: Measured) -> dict[str, object]:
 
 def order_spread(case: Case, bandwidth: float, passes: Passes) -> float:
     """Return how far simulations lie apart, for the shortest, whose passes differ a little."""
-    random = Random(0)
-    draws = [
-        [
-            {op: s * random.uniform(1 - DIFFERENCE, 1 + DIFFERENCE) for op, s in each.items()}
-            for each in passes
-        ]
+    draw, ends = Random(0), (1 - DIFFERENCE, 1 + DIFFERENCE)
+    seconds = [
+        case.simulated_s(
+            bandwidth, [{op: s * draw.uniform(*ends) for op, s in each.items()} for each in passes]
+        )
         for _ in range(DRAWS)
     ]
-    seconds = [case.simulated_s(bandwidth, draw) for draw in draws]
     return max(seconds) / min(seconds) - 1
 
 

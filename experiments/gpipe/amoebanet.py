@@ -1,9 +1,8 @@
 """AmoebaNets of any size (L, F): the bytes of D from three small ones, the parameters of B.
 
 A search looks at hundreds of networks, whose profiles take seconds each.  But every number of bytes
-in AmoebaNet-D is a polynomial of F of degree 2 at most, since a tensor has F channels times a
-constant and a weight has F^2 numbers, F or none; and from the third on, a group's normal cells are
-equal.
+in AmoebaNet-D is a polynomial of F of degree 2 at most, as a weight has F^2 numbers, F or none; and
+from the third on, a group's normal cells are equal.
 """
 
 from dataclasses import replace

@@ -1,8 +1,7 @@
 """GPipe's scenarios (section 4), the bars of its Figure 3, and where a step's time goes (3.3, 4.2).
 
-The paper's machines are estimated by the roofline, with the sizes that it prints (Table 1, 4, 4.1).
 Its partitioner minimises the variance of a *static* estimate of each layer's cost (3.1, 3.2): here
-its operations.
+its operations.  Seconds are the roofline's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,8 +64,7 @@ def named(name: str, minibatch: int = MINIBATCH, microbatches: int = MICROBATCHE
     return Scenario(name, int(stages), microbatches, "always", minibatch)
 
 
-By = Literal["operations", "time"]
-"""What a partition is balanced by; the paper's is a static estimate, here the operations."""
+By = Literal["operations", "time"]  # by which a partition is balanced
 
 
 def least_variance(profile: Profile, stages: int, by: By = "operations") -> list[int]:
@@ -223,9 +221,8 @@ def read_off(trace: Trace) -> pd.Series:
     """Return where a minibatch's time goes, in percent, read off as Figure 4's caption says.
 
     Imbalance is "the waiting time for the next micro-batch": idle time within a worker's forwards,
-    or within its backwards.  Bubble is the "idle time between forward and backward passes", and so
-    all that others wait for a slow stage in between, which :meth:`Trace.breakdown` calls imbalance.
-    Communication and other are idle time here.
+    or within its backwards.  Bubble is the "idle time between forward and backward passes", also
+    what others wait there for a slow stage.  Communication and other are idle time here.
     """
     imbalance = bubble = 0.0
     for _, own in trace.frame.groupby("worker"):

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,14 +78,13 @@ def unsplit(model: nn.Sequential, device: str, rows: int) -> Callable[[], None]:
 
 def tables(stages: int, microbatches: int, ranks: int) -> dict[str, Schedule]:
     """Return the schedules that torch's runtime has for so many stages on so many ranks."""
-    made = {"GPipe": schedules.gpipe, "1F1B": schedules.flush}
+    made: dict[str, Callable[..., Schedule]] = {"GPipe": schedules.gpipe, "1F1B": schedules.flush}
+    how = {}
     if ranks < stages:
-        looped = {
-            "looped breadth-first": schedules.looped_bfs,
-            "interleaved 1F1B": schedules.interleaved,
-        }
-        made = {name: partial(method, workers=ranks) for name, method in looped.items()}
-    return {name: method(stages, microbatches).take(1) for name, method in made.items()}
+        how = {"workers": ranks}
+        made = {"looped breadth-first": schedules.looped_bfs}
+        made["interleaved 1F1B"] = schedules.interleaved
+    return {name: method(stages, microbatches, **how).take(1) for name, method in made.items()}
 
 
 def ranks_on(stages: int, devices: int) -> int:

@@ -24,8 +24,8 @@ from pipekit.trees import Tree, leaves
 def run_length(replicas: Sequence[int], at_least: int, margin: int = 1) -> int:
     """Return the minibatches of a run of PipeDream's schedule that counts so many of them.
 
-    All parts are whole rounds of all stages.  Fast stages take some time to get ahead: ``margin``
-    lengthens what is not counted, and must be as large as the in-flight count over NOAM.
+    Fast stages take some time to get ahead: ``margin`` lengthens what is not counted, and must be
+    as large as the in-flight count over NOAM.
     """
     return sum(_rounds(replicas, n) for n in (at_least, *_uncounted(replicas, margin)))
 
@@ -135,8 +135,7 @@ def _updated(order: Sequence[Pass]) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-LINK_LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD", "weights": "UPDATE"}
-"""A message has the colour of what makes it."""
+LINK_LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD"}  # by the colour of what makes it
 
 
 class MessageCounter(Observer):

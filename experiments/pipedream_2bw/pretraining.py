@@ -81,28 +81,26 @@ EVALUATION_ROWS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class PreTraining:
-    """All that a training depends on: of a GPT or BERT of bytes, by a key of :data:`METHODS`.
+    """All that a training depends on; more stages than layers are a ValueError.
 
-    By AdamW with a learning rate that warms up, a share of the steps, and decays, both linearly;
-    what the paper does not print is Megatron's (Shoeybi et al., 2019, section 4).  The seed is of
-    the weights, the order of the rows, the masks and the dropout; ``rows`` windows of text are
-    trained on, as often as the steps need. More stages than layers are a ValueError.
+    By AdamW with a learning rate that warms up and decays linearly; what the paper does not print
+    is Megatron's (Shoeybi et al., 2019, section 4).
     """
 
     batch_rows: int  # sequences of an update
     steps: int
     lr: float  # the greatest learning rate
     sequence: int  # tokens
-    warm_up: float
-    network: str  # "gpt" or "bert"
+    warm_up: float  # share of the steps
+    network: str  # "gpt" or "bert", of bytes
     layers: int
     hidden: int
     heads: int
     dropout: float
-    method: str
+    method: str  # a key of METHODS
     stages: int
-    seed: int
-    rows: int
+    seed: int  # of the weights, the order of the rows, the masks and the dropout
+    rows: int  # windows of text to train on, as often as the steps need
     test_rows: int
 
     def __post_init__(self) -> None:

@@ -151,16 +151,10 @@ def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
     shown = shown.assign(
         name=shown["arm"] + ", " + sizes.map(bytes_text), milliseconds=1e3 * shown["seconds"]
     )
-    figure = plots.points(
-        shown,
-        "milliseconds",
-        "loss",
-        "name",
-        title=title,
-        label="simulated x measured",
-        x_title="time of a sample (ms, simulated)",
-        y_title="validation loss at the end (nats, measured)",
-    )
+    how = {"title": title, "label": "simulated x measured"}
+    how |= {"x_title": "time of a sample (ms, simulated)"}
+    how |= {"y_title": "validation loss at the end (nats, measured)"}
+    figure = plots.points(shown, "milliseconds", "loss", "name", **how)
     least, most = MARKER_PX
     for trace, share in zip(figure.data, sizes / sizes.max(), strict=True):
         trace.marker.size = least + (most - least) * share

@@ -32,10 +32,9 @@ FINAL = VALIDATIONS[-1]
 class Sweep:
     """Trainings of several arms with one optimizer on one proxy."""
 
-    proxy: Proxy  # the network and its data
+    proxy: Proxy
     optimizer: str  # a name of OPTIMIZERS
-    # Methods, each with its depth; those that are not defined for the optimizer are left out.
-    arms: tuple[tuple[str, int], ...]
+    arms: tuple[tuple[str, int], ...]  # methods, those that the optimizer is for, with depths
     seeds: int = 5  # how many judge
     tuning_seeds: int = 2  # how many tune
     rates: int = 5  # how many of the recipe's rates are tried at first, the middle ones

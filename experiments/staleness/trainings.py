@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -73,8 +73,7 @@ def train(case: StaleTraining) -> Course:
     for _, end in _pieces(len(batches)):
         model.load_state_dict(weights[end])
         validation.append(evaluate(model, proxy, tests))
-    names = {name: getattr(case, name) for name in ("method", "stages", "optimizer", "rate")}
-    about = {"proxy": case.proxy.setting, **names, "seed": case.seed}
+    about = asdict(case) | {"proxy": case.proxy.setting}
     about |= {"updates": proxy.updates, "batch_rows": proxy.batch_rows}
     return Course.of(
         provenance("measured", case.seed, data=data.source, case=about),

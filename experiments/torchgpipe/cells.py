@@ -1,8 +1,7 @@
 """torchgpipe's benchmarks as data, and cells of its tables on P40s, simulated and emulated (4.2).
 
-The paper prints neither the partitions nor Table 2's batch sizes, but says where they are (section
-4, footnote 4): github.com/kakaobrain/torchgpipe, benchmarks/*/main.py, here as of commit a4710261.
-Nothing is fitted: costs are estimated for the P40.
+Partitions and Table 2's batch sizes are where the paper says (section 4, footnote 4):
+github.com/kakaobrain/torchgpipe, benchmarks/*/main.py, here as of commit a4710261.
 """
 
 from collections.abc import Mapping, Sequence
@@ -156,7 +155,6 @@ AT_ONCE = 4  # emulations beside one another: nearly all that they do is wait
 
 def as_drawn(stages: int, microbatches: int) -> Schedule:
     """Return a batch of GPipe's schedule with backwards from the last microbatch to the first."""
-
     batch = range(microbatches)
     order = [(Op.FORWARD, k) for k in batch] + [(Op.BACKWARD, k) for k in reversed(batch)]
     workers = ([(op, stage, k) for op, k in order] for stage in range(stages))

@@ -105,10 +105,9 @@ def counted(model: nn.Sequential, x: Tensor, balance: Sequence[int], chunks: int
 def closed_form(
     model: nn.Sequential, x: Tensor, balance: Sequence[int], portals: bool
 ) -> Counter[Link]:
-    """Return the bytes over each link by the sizes of the tensors alone.
+    """Return the bytes over each link, both ways, by the sizes of the tensors alone.
 
-    The main tensor crosses every boundary, a skip one link by a portal, and else all boundaries
-    between (Figure 6).  Gradients go back the same ways.
+    A skip crosses one link by a portal, and else all boundaries between (Figure 6).
     """
     main, stashed, under_way = list[int](), dict[str, int](), dict[str, Tree]()
     y: Any = x

@@ -87,21 +87,16 @@ def seconds(
     rows = []
     for name in names:
         made, costs = schedule(name, setting).take(batches), _profile(name, setting, slot_s)
-        rows.append(
-            {
-                "method": made.name,
-                "simulated (s)": simulate(made, costs).makespan_s,
-                "emulated (s)": emulate(made, costs).trace.makespan_s,
-            }
-        )
-    frame = pd.DataFrame(rows).set_index("method")
+        both = simulate(made, costs), emulate(made, costs).trace
+        rows.append((made.name, *(trace.makespan_s for trace in both)))
+    frame = pd.DataFrame(rows, columns=["method", "simulated (s)", "emulated (s)"])
     frame["emulated / simulated"] = frame["emulated (s)"] / frame["simulated (s)"]
-    if "PipeDream-Flush" in frame.index:
+    flush = frame["method"] == "PipeDream-Flush"
+    if flush.any():
         for label in ("simulated", "emulated"):
             column = frame[f"{label} (s)"]
-            gain = 100 * (column["PipeDream-Flush"] / column - 1)
-            frame[f"gain over Flush, % ({label})"] = gain
-    return frame.reset_index()
+            frame[f"gain over Flush, % ({label})"] = 100 * (column[flush].item() / column - 1)
+    return frame
 
 
 def validated(
