@@ -122,16 +122,12 @@ class OptimizerRecipe:
     """An optimizer of a sweep: of a stage's parameters, the rate, and the network's outer sizes."""
 
     make: Callable[[list[nn.Parameter], float, frozenset[int]], Optimizer]
-    highest: int = -6  # power of two of the rates that are tried first, each twice the one before
+    middle: int = -8  # power of two of the rates that are tried first, each twice the one before
     states: float = 2  # tensors of a parameter's size that it keeps of each, for simulations
-
-    @property
-    def first_rates(self) -> list[float]:
-        return [2.0**power for power in range(self.highest - 4, self.highest + 1)]
 
 
 OPTIMIZERS: Mapping[str, OptimizerRecipe] = {
-    "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), -2, 1),
+    "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), -4, 1),
     "adamw": OptimizerRecipe(lambda own, lr, _: AdamW(own, lr, weight_decay=0.0)),
     "muon": OptimizerRecipe(MuonAndAdamW, states=1),
     "nadam": OptimizerRecipe(lambda own, lr, _: staleness.nesterov(lr, weight_decay=0.0)(own)),

@@ -37,7 +37,7 @@ class Sweep:
     arms: tuple[tuple[str, int], ...]  # methods, those that the optimizer is for, with depths
     seeds: int = 5  # how many judge
     tuning_seeds: int = 2  # how many tune
-    rates: int = 5  # how many of the recipe's rates are tried at first, the middle ones
+    rates: int = 5  # how many are tried at first, about the recipe's middle
 
     @classmethod
     def of(
@@ -81,9 +81,8 @@ class Sweep:
     def _tuned(
         self, templates: Sequence[StaleTraining], trainings: study.Trainings[StaleTraining]
     ) -> pd.DataFrame:
-        first = OPTIMIZERS[self.optimizer].first_rates
-        start = (len(first) - self.rates) // 2
-        rates = list(first[start : start + self.rates])
+        least = OPTIMIZERS[self.optimizer].middle - self.rates // 2
+        rates = [2.0**power for power in range(least, least + self.rates)]
         seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning_seeds)
         while True:
             cases = [t.at(rate, seed) for t in templates for rate in rates for seed in seeds]
