@@ -4,13 +4,11 @@
     python -m experiments.benchmarks.engine --network gpt --stages 2 --repeats 1
     python -m experiments.benchmarks.engine --schedule interleaved --output mine
 
-A worker a stage, or two where they are interleaved. In every repeat each contestant trains the same
-network for a few batches, one contestant after the other, and ratios are between runs of the same
-repeat; the table shows medians. "limit" is what the cores of this machine give at once: as many
-processes as workers, each of which trains its part of the layers, with nothing passing between
-them. A pipeline with no more workers than cores reaches at most limit x (1 - bubble), of which
-``share_of_limit`` is the share. Run it alone: beside other programs every time is longer, and that
-of all cores many times longer, because OpenMP's threads spin while they wait for a core.
+Contestants take turns in every repeat, and ratios are between runs of the same repeat; the table
+shows medians. "limit" is what the cores of this machine give at once: as many processes as workers,
+each of which trains its part of the layers, with nothing passing between them. A pipeline with no
+more workers than cores reaches at most limit x (1 - bubble), of which ``share_of_limit`` is the
+share. Run it alone: OpenMP's threads spin while they wait for a core.
 """
 
 import time

@@ -2,12 +2,11 @@
 
     sudo .venv/bin/python -m experiments.benchmarks.shared_links [--repeats 3] [--output FOLDER]
 
-Trainings of 3 to 8 workers run on the real engine, each worker a process behind a link that the
-kernel holds to a rate (pipekit.clusters.namespaces).  Their layers sleep in place of computing, so
-that two cores are enough, and send real tensors over real TCP.  The simulator is given the bytes,
-the bandwidth of one tensor that was sent alone, and what passes and updates took on average; a row
-says how far its seconds are from the real ones.  "order" says how far simulations lie apart whose
-passes differ by 1 %, which may change the order of messages.
+Trainings of 3 to 8 workers run on the real engine, each a process behind a link that the kernel
+holds to a rate (pipekit.clusters.namespaces).  Layers sleep in place of computing.  The simulator
+is given the bytes, the bandwidth of one tensor that was sent alone, and what passes and updates
+took on average.  "order" says how far simulations lie apart whose passes differ by 1 %, which may
+change the order of messages.
 """
 
 import math

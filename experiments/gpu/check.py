@@ -3,14 +3,10 @@
     python -m experiments.gpu.check                    # all of it
     python -m experiments.gpu.check --device cpu       # a dry run of the speed
 
-The exit code is 1 if a test fails.  In turn:
-
-1. the tests of tests/device on the GPUs; then a part of them under PyTorch's CUDA sanitizer;
-2. milliseconds a batch of a small GPT in four stages that share the GPUs, beside the unsplit model
-   and beside torch.distributed.pipelining on the same GPUs.
-
-Torch has a process for each device, linked by NCCL (gloo between CPUs), which gives no two
-processes the same GPU: with fewer devices than stages each process has several.
+First the tests of tests/device on the GPUs, a part of them under PyTorch's CUDA sanitizer (the exit
+code is 1 if one fails); then the speed of a small GPT in four stages, beside the unsplit model and
+torch.distributed.pipelining.  Torch has a process for each device, since NCCL gives no two the same
+GPU: with fewer devices than stages each has several.
 """
 
 import os

@@ -142,9 +142,9 @@ def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
             told = row["excess"] * (row["p_holm"] < LEVEL)
             verdict = claim.verdict(told, row["above"] < LEVEL, row["below"] < LEVEL)
             trained = claim.covers(row["proxy"], row["optimizer"])
-            about = {"verdict": verdict, "name": claim.name, "claim": claim.text}
-            about |= {"source": claim.source, "trained": trained}
-            rows.append(about | {"effect": row["excess"] / row["margin"]} | row)
+            about = {"name": claim.name, "claim": claim.text, "source": claim.source}
+            judged = {"verdict": verdict, "trained": trained}
+            rows.append(about | judged | {"effect": row["excess"] / row["margin"]} | row)
     return pd.DataFrame(rows, columns=COLUMNS).sort_values(
         "verdict", key=lambda each: each.map([*WORDS].index), kind="stable", ignore_index=True
     )

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import count as count_up
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipekit.host.provenance import LABELS
 from pipekit.ledger.ledger import Claim
@@ -21,15 +21,8 @@ from pipekit.ledger.report.tables import changes, experiments, frame, kinds, sco
 from pipekit.reading import parse_json, read_text
 
 
-class Link(NamedTuple):
-    """A file beside the report, and what to call it."""
-
-    href: str
-    text: str
-
-
-def links(record: Record, folder: Path) -> list[Link]:
-    """Return links from a report in ``folder`` to what there is of a record's origin."""
+def links(record: Record, folder: Path) -> list[tuple[str, str]]:
+    """Return addresses and texts of links from a report in ``folder`` to a record's origin."""
     found = []
     executed = record.folder.with_suffix(".ipynb")
     if executed.exists():
@@ -37,7 +30,7 @@ def links(record: Record, folder: Path) -> list[Link]:
     if record.figure is not None:
         numbers = record.folder / Path(record.figure).with_suffix(".csv").name
         if numbers.exists():
-            found.append(Link(_address(numbers, folder), numbers.name))
+            found.append((_address(numbers, folder), numbers.name))
     return found
 
 
@@ -50,15 +43,15 @@ def _address(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path, folder.resolve())).as_posix()
 
 
-def _cell(executed: Path, claim: str, folder: Path) -> Link:
+def _cell(executed: Path, claim: str, folder: Path) -> tuple[str, str]:
     """Return a link to the cell of a claim, on the notebook's page if it has one."""
     page = executed.with_suffix(".html")
     address = _address(page if page.exists() else executed, folder)
     if claim not in _cells(executed):
-        return Link(address, executed.name)
+        return address, executed.name
     number, id = _cells(executed)[claim]
     fragment = f"#{anchor(id)}" if page.exists() else ""
-    return Link(address + fragment, f"{executed.name}, cell {number}")
+    return address + fragment, f"{executed.name}, cell {number}"
 
 
 @functools.cache
