@@ -7,7 +7,7 @@ in each.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import count, islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -112,11 +112,6 @@ class Proxy:
                 f"`folder`, with cifar-10-batches-py in it, or train and val, or a folder a class"
             )
         return _data(replace(self, updates=0))
-
-    def batches(self, data: Dataset, seed: int) -> list[Batch]:
-        """Return the batches of a training, of as many epochs as it takes."""
-        endless = (batch for e in count() for batch in data.batches(self.batch_rows, seed, e))
-        return list(islice(endless, self.updates))
 
 
 PROXIES: Mapping[str, Proxy] = {

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, scheduler
 from experiments.staleness.proxies import Proxy, evaluate
+from experiments.study.training import take
 from experiments.study.trainings import Course
 from pipekit import Updates, Watch
 from pipekit.datasets import Batch
@@ -65,7 +66,8 @@ def train(case: StaleTraining) -> Course:
     """
     proxy = case.by_update
     data = proxy.data()
-    batches, tests = proxy.batches(data, case.seed), data.test_batches(TEST_ROWS)
+    batches = take(data, proxy.batch_rows, proxy.updates, case.seed)
+    tests = data.test_batches(TEST_ROWS)
     started = time.process_time()
     model = proxy.build(case.seed)
     losses, weights = _trained(case, model, batches)

@@ -43,6 +43,7 @@ from experiments.study.training import noted as noted
 from experiments.study.training import pipeline_gradients as pipeline_gradients
 from experiments.study.training import plain_gradients as plain_gradients
 from experiments.study.training import relative_difference as relative_difference
+from experiments.study.training import take as take
 from experiments.study.training import train_pipeline as train_pipeline
 from experiments.study.training import train_plain as train_plain
 from experiments.study.trainings import Course as Course

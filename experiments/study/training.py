@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any, TypeVar
 
 import torch
@@ -98,6 +99,18 @@ def noted(modules: Iterable[nn.Module], note: Callable[[nn.Module, Tensor, Tenso
     for module in modules:
         module.register_forward_hook(hook)
     return found
+
+
+def take(data: Dataset, rows: int, batches: int, seed: int) -> list[Batch]:
+    """Return so many batches of a data set, of as many epochs as it takes."""
+    endless = (batch for epoch in count() for batch in data.batches(rows, seed, epoch))
+    return list(islice(endless, batches))
+
+
+def share_of_rate(step: int, steps: int, warm_up: float) -> float:
+    """Return a rate's factor after ``step`` updates: up for a share of them, then down to 0."""
+    begun = max(1, round(warm_up * steps))
+    return min((step + 1) / begun, (steps - step) / max(1, steps - begun))
 
 
 EVALUATION_ROWS = 250

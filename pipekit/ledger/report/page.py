@@ -14,7 +14,7 @@ from typing import Any
 
 from pipekit.host.provenance import LABELS
 from pipekit.ledger.ledger import Claim
-from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Record
+from pipekit.ledger.outcomes import CAUSE_UNKNOWN, Outcome, Record, Status
 from pipekit.ledger.report.printed import cells, ours, printed_tables
 from pipekit.ledger.report.scoreboard import TITLES, template
 from pipekit.ledger.report.tables import changes, experiments, frame, kinds, scores
@@ -119,7 +119,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
         machine=MACHINE,
         machines=_machines(outcomes),
         links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
-        meaning=MEANING,
+        statuses=[*Status],
         labels={label: what for label, what in LABELS.items() if label != "paper"},
         titles=TITLES,
         recorded=sum(outcome.record is not None for outcome in outcomes),
