@@ -6,7 +6,6 @@ Frames have the courses of :func:`train`, of one network and learning rate.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.types import Device
 
 from experiments import study
@@ -118,11 +117,13 @@ class PreTraining:
         ]
         return AdamW([group for group in groups if group["params"]], lr=self.lr)
 
+    def scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        return LambdaLR(optimizer, self.share_of_lr)
+
     @property
     def updates(self) -> dict[str, Any]:
         """How weights are updated, but for the optimizer."""
-        scheduler = partial(LambdaLR, lr_lambda=self.share_of_lr)
-        return {"lr_scheduler": scheduler, "clip_norm": 1.0}
+        return {"lr_scheduler": self.scheduler, "clip_norm": 1.0}
 
     def share_of_lr(self, step: int) -> float:
         """Return by what the greatest learning rate is multiplied after ``step`` updates."""
