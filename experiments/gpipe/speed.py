@@ -17,7 +17,7 @@ from torch import nn
 from experiments.gpipe import bubble
 from experiments.study.claims import Rounds, emulated
 from experiments.study.costs import emulate_at_pace, estimated, images, recomputed_late, with_costs
-from experiments.study.traces import memory_of
+from experiments.study.traces import busy_s, memory_of
 from pipekit.clusters import TPU_V2_CORE, Cluster, gpipe_tpu_v2
 from pipekit.models import amoebanet_d, resnet101
 from pipekit.planning import balance
@@ -233,8 +233,8 @@ def read_off(trace: Trace) -> pd.Series:
         phases = sum(
             float(each["end_s"].max() - each["start_s"].min()) for each in (forwards, backwards)
         )
-        imbalance += phases - _busy(forwards) - _busy(backwards)
-        bubble += trace.makespan_s - phases - _busy(early) - _busy(own[own["op"] == "UPDATE"])
+        imbalance += phases - busy_s(forwards) - busy_s(backwards)
+        bubble += trace.makespan_s - phases - busy_s(early) - busy_s(own[own["op"] == "UPDATE"])
     shares = trace.breakdown().loc[ALL].copy()
     shares["imbalance"] = 100 * imbalance / (trace.workers * trace.makespan_s)
     shares["bubble"] = 100 * bubble / (trace.workers * trace.makespan_s)
@@ -254,7 +254,3 @@ def recomputes_early(trace: Trace) -> bool:
         firsts["start_s"][stage, "RECOMPUTE"] < firsts["end_s"][after, "BACKWARD"]
         for stage, after in pairwise(sorted(trace.frame["stage"].unique()))
     )
-
-
-def _busy(events: pd.DataFrame) -> float:
-    return float((events["end_s"] - events["start_s"]).sum())

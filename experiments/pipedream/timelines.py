@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 import pandas as pd
 from torch import Tensor
 
-from experiments.study.traces import busy_s
+from experiments.study.traces import busy_s, hidden_share
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
 from pipekit.engine.observers.observer import Observer
@@ -178,13 +178,7 @@ def hidden_fraction(
     """Return the share of the steady state's time on links in which their machine computes."""
     start, end, _ = steady(trace, replicas, margin)
     within = transfers[(transfers["start_s"] >= start) & (transfers["end_s"] <= end)]
-    hidden = total = 0.0
-    for machine, own in trace.passes.groupby("worker"):
-        for side in ("source", "destination"):
-            for row in within[within[side] == machine].itertuples():
-                hidden += busy_s(own, row.start_s, row.end_s)
-                total += row.end_s - row.start_s
-    return hidden / total
+    return hidden_share(trace.passes, within)
 
 
 def machine_and_links(

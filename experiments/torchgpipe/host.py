@@ -186,17 +186,9 @@ def copies_of(trace: Trace) -> pd.DataFrame:
     return trace.transfers
 
 
-def copying(trace: Trace) -> float:
-    return float((copies_of(trace)["end_s"] - copies_of(trace)["start_s"]).sum())
-
-
 def overlap(trace: Trace) -> float:
     """Return the share of the copies' time in which a device at their ends computes."""
-    hidden = 0.0
-    for side in ("source", "destination"):
-        for start, end, device in copies_of(trace)[["start_s", "end_s", side]].to_numpy():
-            hidden += study.busy_s(trace.frame[trace.frame["worker"] == device], start, end)
-    return hidden / (2 * copying(trace))
+    return study.hidden_share(trace.frame, copies_of(trace))
 
 
 def with_copies(trace: Trace) -> Trace:
