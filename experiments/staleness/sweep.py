@@ -81,8 +81,8 @@ class Sweep:
     def _tuned(
         self, templates: Sequence[StaleTraining], trainings: study.Trainings[StaleTraining]
     ) -> pd.DataFrame:
-        least = OPTIMIZERS[self.optimizer].middle - self.rates // 2
-        rates = [2.0**power for power in range(least, least + self.rates)]
+        first = OPTIMIZERS[self.optimizer].middle - self.rates // 2
+        rates = [2.0**power for power in range(first, first + self.rates)]
         seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning_seeds)
         while True:
             cases = [t.at(rate, seed) for t in templates for rate in rates for seed in seeds]

@@ -12,11 +12,8 @@ from pydantic_core import from_json
 from pipekit.ledger.criteria import evaluate, is_number, parse
 from pipekit.reading import read_text
 
-OUT_OF_REACH = "out-of-reach"
-"""The label of a claim that nobody can check here, say one that needs ImageNet."""
-
-REFUTATION = "refutation"
-"""The kind of a claim whose criterion holds if the paper's statement is false."""
+OUT_OF_REACH = "out-of-reach"  # the label of a claim that nobody can check here
+REFUTATION = "refutation"  # the kind whose criterion holds if the paper's statement is false
 
 _PLACES = (
     Path(__file__).parents[2] / "data" / "claims.csv",  # a checkout, installed in editable mode
@@ -64,11 +61,9 @@ class Claim:
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether the claim can be checked nowhere here."""
         return self.label == OUT_OF_REACH
 
     def met_by(self, value: Any) -> bool:
-        """Return whether a value meets the criterion."""
         return bool(evaluate(self.check, value, self.target).passed)
 
     def neared_by(self, other: Any, value: Any) -> bool:
@@ -97,12 +92,9 @@ class Claim:
 
 @functools.cache
 def load(path: Path | None = None) -> dict[str, Claim]:
-    """Return the claims by id, in the ledger's order.
+    """Return the claims by id, in the ledger's order; a row that cannot be used is a ValueError.
 
     ``path`` is a ledger of your own, in place of ``data/claims.csv`` of the checkout or the wheel.
-
-    Raises:
-        ValueError: there is no ledger, or a row of it cannot be used; the message names it.
     """
     found = path or next((place for place in _PLACES if place.exists()), None)
     if found is None:

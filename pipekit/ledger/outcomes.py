@@ -52,11 +52,8 @@ class Status(StrEnum):
 BECOMES = "turned", "moved half of the way", "still missed", "still met", "broken"
 TURNED, NEARED, STILL_MISSED, STILL_MET, BROKEN = BECOMES
 
-CAUSE_UNKNOWN = "unknown"
-"""The cause of a miss that no experiment has turned, nor moved at least half of the way."""
-
-CONTRADICTION = "the paper contradicts itself"
-"""The cause of a miss whose claim has another number beside it in its own paper."""
+CAUSE_UNKNOWN = "unknown"  # no experiment has turned the miss, nor moved it half of the way
+CONTRADICTION = "the paper contradicts itself"  # it has another number, too
 
 
 @checked_dataclass(frozen=True)
