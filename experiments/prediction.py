@@ -40,10 +40,7 @@ LOOPS_WITHIN = 0.03
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What is trained, with one microbatch, [rows, ...].
-
-    The optimizer keeps so many tensors of a parameter's size for each.
-    """
+    """What is trained, with one microbatch, [rows, ...]."""
 
     name: str
     module: nn.Sequential
@@ -51,7 +48,7 @@ class TrainedModel:
     targets: Tensor
     loss: Loss
     optimizer: OptimizerFactory
-    optimizer_states: int
+    optimizer_states: int  # tensors of a parameter's size that it keeps
 
     def batches(self, case: "MethodCase") -> list[Batch]:
         """Return a case's batches, all of the same microbatch."""
@@ -98,14 +95,11 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class MethodCase:
-    """One row of a comparison: a name in :data:`.by_name.METHODS`, one worker a stage.
-
-    A batch has 1 microbatch where a method updates after every minibatch.
-    """
+    """A row of a comparison: a name in :data:`.by_name.METHODS`, a worker a stage."""
 
     method: str
     stages: int
-    microbatches: int
+    microbatches: int  # 1 where a method updates after every minibatch
     batches: int
 
     @property
@@ -130,8 +124,7 @@ def cases(
 ) -> list[MethodCase]:
     """Return every case that makes sense: 2BW needs as many microbatches as stages.
 
-    A method that updates after every minibatch has no microbatches: it gets as many minibatches as
-    the others have microbatches.
+    A method that updates after every minibatch gets as many as the others have microbatches.
     """
     made = []
     for method in methods:
@@ -308,10 +301,7 @@ def _errors(
 
 
 def as_it_ran(trace: Trace, costs: Profile, split: Plan) -> Profile:
-    """Return a layer for each stage that takes what its passes took on average in a run.
-
-    The layers' ``costs`` say what stages send, ``split`` which layers each stage has.
-    """
+    """Return a layer for each stage of a plan that takes what its passes took in a run."""
     frame = trace.frame.assign(seconds=trace.frame["end_s"] - trace.frame["start_s"])
     mean = frame.groupby(["stage", "op"])["seconds"].mean()
     layers = (

@@ -284,9 +284,9 @@ def balanced(case: Case, stages: int) -> list[int]:
 
 
 def summarise(runs: pd.DataFrame, passes: int, cores: int) -> pd.DataFrame:
-    """Return a row for each network, number of workers and contestant: medians and ranges.
+    """Return a row for each case and contestant: medians, with ratios between runs of one repeat.
 
-    Every ratio is between runs of one repeat; ``passes`` are each worker's forwards in a batch.
+    ``passes`` are each worker's forwards in a batch.
     """
     table = []
     for (network, stages), case in runs.groupby(CASE, sort=False):

@@ -56,8 +56,7 @@ class Instance:
 def instance(number: int, workers: int, microbatches: int, stages_a_worker: int) -> Instance:
     """Return an instance with unequal stages, links that take time, and a memory cap that binds.
 
-    A message takes up to half a forward on the average.  The cap, the same on all workers, is 1 to
-    2 times what the most frugal named method needs on its worst worker.
+    The cap is 1 to 2 times what the most frugal named method needs on its worst worker.
     """
     chance = random.Random(number)
     slowest = chance.uniform(0, 0.5) or 1e-9  # seconds of a message of 0.2 MB
@@ -138,8 +137,7 @@ def searched(one: Instance, seconds: float) -> dict[str, Any]:
 def placed(number: int, seconds: float) -> dict[str, Any]:
     """Return what is found on the best placement, and on the best of some that are drawn.
 
-    Two servers of two workers, eight microbatches.  A message between servers takes ``link_s``, and
-    the activations of ``cap_activations`` passes fit on a worker.
+    Two servers of two workers, eight microbatches, whose activations cap the passes in flight.
     """
     chance = random.Random(f"placements {number}")
     stages, head = chance.choice([6, 8, 10]), chance.uniform(1, 4)

@@ -98,10 +98,9 @@ def _convolution(before: int, after: int, kernel: int = 1) -> int:
 
 
 def reductions() -> pd.DataFrame:
-    """Return how a convolution's output and weights change with a reduction (section 3.3).
+    """Return how convolutions' outputs and weights change with a reduction (section 3.3).
 
-    Compared are those at the same place of the last blocks of ResNet-101's stages, and of the last
-    normal cells of AmoebaNet-D's groups.
+    Of the last blocks of ResNet-101's stages and the last normal cells of AmoebaNet-D's groups.
     """
 
     def sizes(layer: nn.Module, _: Tensor, output: Tensor) -> tuple[int, int]:

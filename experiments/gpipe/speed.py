@@ -96,12 +96,10 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
 
 @cache
 def profile_of(network: str) -> Profile:
-    """Return a network's costs on a TPU-v2 core, for one of Table 1's microbatches.
-
-    An update takes as long as its bytes: the gradient, and the parameter's 12 read and written.
-    """
+    """Return a network's costs on a TPU-v2 core, for one of Table 1's microbatches."""
     build, sample = NETWORKS[network], images(MINIBATCH // MICROBATCHES, PIXELS)
     profile = estimated(build, sample, TPU_V2_CORE, dtype="bfloat16", memory_efficiency=EFFICIENCY)
+    # An update takes as long as its bytes: the gradient, and the parameter's read and written.
     a_byte = (2 * STATE_BYTES / DTYPE_BYTES + 1) / TPU_V2_CORE.memory_bandwidth / EFFICIENCY
     return with_costs(profile, update_s=lambda layer: layer.parameter_bytes * a_byte)
 

@@ -163,13 +163,10 @@ FIGURES: Mapping[str, tuple[Arm, ...]] = {
 
 
 def epoch_hours(arm: Arm, changed: Change = UNCHANGED) -> float:
-    """Return the simulated hours of an epoch of ImageNet, by Table 1's row or one changed so.
-
-    ASP is taken at the paper's word, that it "has no communication overhead" (section 5.2).
-    """
+    """Return the simulated hours of an epoch of ImageNet, by Table 1's row or one changed so."""
     known = otherwise(arm.setting)
     row = known.get(changed, known[UNCHANGED])
-    if arm.method in (ASP, ASP_LATER):
+    if arm.method in (ASP, ASP_LATER):  # which "has no communication overhead" (section 5.2)
         seconds = row.compute_s / arm.setting.workers
     else:
         seconds = row.seconds(ONE_STAGE if METHODS[arm.method].stages == 1 else PIPEDREAM)
@@ -191,14 +188,11 @@ def asp_seconds(run: Callable[..., Trace], row: Row, delay: int, minibatches: in
 
 
 class Ratio(NamedTuple):
-    """How many times less one curve takes than another: in epochs (measured) and seconds of one.
-
-    If the other never got there, ``epochs`` is a ``bound``, the least that it can be.
-    """
+    """How many times less one curve takes than another: in epochs (measured) and seconds of one."""
 
     epochs: float
     seconds: float
-    bound: bool
+    bound: bool  # whether the other never got there: the least that ``epochs`` can be
 
     @property
     def time(self) -> float:

@@ -81,10 +81,7 @@ def _rounds(replicas: Sequence[int], minibatches: int) -> int:
 def worker_list(
     replicas: Sequence[int], stage: int, replica: int, minibatches: int, in_flight: int
 ) -> tuple[Task, ...]:
-    """Return one worker's 1F1B-RR list (PipeDream, 3.3), from nothing but its own place.
-
-    It owes at most ``in_flight`` backwards.
-    """
+    """Return one worker's 1F1B-RR list (3.3) from its own place; it owes at most ``in_flight``."""
     width, tasks, owed, updates = replicas[stage], [], deque[Task](), 0
 
     def backward() -> None:

@@ -68,11 +68,7 @@ def minibatch(model: nn.Sequential, sample: Tensor) -> dict[str, float]:
 def pair_of_runs(
     build: Build, sample: Tensor, minibatches: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the profile runs of two equal workers: processes that take turns on each core.
-
-    A run has a row a minibatch, and the columns of :func:`minibatch`; ``build`` is a function of a
-    module.
-    """
+    """Return the profile runs, a row a minibatch, of two processes that take turns on each core."""
     before, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
     os.environ.update(KEEP_MEMORY)
     try:

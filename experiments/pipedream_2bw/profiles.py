@@ -56,16 +56,12 @@ layers, which alone are recomputed (model/transformer.py, _checkpointed_forward)
 
 
 class Panel(NamedTuple):
-    """A panel of Figure 6: which GPT on how many servers of 8 V100s each.
-
-    ``depth`` counts stages of a pipeline, d, and ways of model parallelism (section 5.2); there are
-    a small and a large global batch, in sequences.
-    """
+    """A panel of Figure 6: which GPT on how many servers of 8 V100s each."""
 
     model: str
     servers: int
-    depth: int
-    batches: tuple[int, int]
+    depth: int  # stages of a pipeline, d, and ways of model parallelism (section 5.2)
+    batches: tuple[int, int]  # global, in sequences
 
 
 FIGURE6: Mapping[str, Panel] = {

@@ -28,10 +28,7 @@ from pipekit.schedules import Schedule
 def estimated(
     build: Callable[..., nn.Sequential], sample: Callable[[], Tensor], device: Device, **how: Any
 ) -> Profile:
-    """Return what a network costs on a device, from shapes alone (simulated).
-
-    ``build`` and ``sample`` make it and a microbatch; ``how`` is :meth:`.Profile.analytic`'s.
-    """
+    """Return what a network costs on a device, by its shapes; see :meth:`.Profile.analytic`."""
     with torch.device("meta"):
         x = sample()
     return Profile.analytic(build(device="meta"), x, device, **how)

@@ -108,10 +108,7 @@ class Notebook:
                     update_display(shown, raw=True, display_id=name)
 
     def show(self, figure: go.Figure, name: str, numbers: pd.DataFrame) -> str:
-        """Display a figure; return its SVG's name, for claims that it supports.
-
-        It is saved as ``<name>.svg``, which GitHub shows, too, its numbers as ``<name>.csv``.
-        """
+        """Display a figure, save it and its numbers; return the SVG's name, for claims."""
         svg = plots.save(figure, self.folder / name, numbers)["svg"]
         pictures = {
             "application/vnd.plotly.v1+json": json.loads(figure.to_json()),

@@ -51,10 +51,7 @@ def he_initialised(model: nn.Sequential) -> nn.Sequential:
 
 
 class TakeGradient(Optimizer):
-    """An optimizer that puts each gradient, or zero, in its parameter's place.
-
-    After one update the weights of the trained model are the gradients that the update got.
-    """
+    """An optimizer after whose step the weights are the gradients that the update got."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__(parameters, {})

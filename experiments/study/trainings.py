@@ -128,10 +128,7 @@ def each_seed(frame: pd.DataFrame, by: Sequence[str], target: float) -> pd.DataF
 
 
 def over_seeds(ends: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
-    """Return means and standard deviations over the seeds: a row for each combination of ``by``.
-
-    A mean is infinite, or not a number, if any seed's value is.
-    """
+    """Return means (infinite if any is) and deviations over the seeds: a row for each of ``by``."""
     groups = ends.groupby(list(by), sort=False)
     found = {"seeds": groups.size()}
     for value in values:

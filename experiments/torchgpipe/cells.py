@@ -52,11 +52,10 @@ class Benchmark:
 
 
 def unet_balance(published: Sequence[int], convolutions: int) -> tuple[int, ...]:
-    """Return a U-Net's partition in our layers.
+    """Return a U-Net's partition in our layers; a cut within one goes to its nearer end.
 
     In the repository a convolution, its dropout, its norm and its activation are four layers, and
-    stash and max-pool two, as upsampling and joining.  A cut within one of ours goes to its nearer
-    end.
+    stash and max-pool two, as upsampling and joining.
     """
     cell = [4] * convolutions
     sizes = [*([*cell, 2] * DEPTH), *cell, *([2, *cell] * DEPTH), 1]

@@ -34,14 +34,11 @@ def step(model: nn.Module, x: Tensor, seed: int = 0) -> dict[str, Tensor]:
 
 
 class Journal(Observer):
-    """Notes what each device does: "receive", "F", "F'", "B" and "send", as soon as it is over.
-
-    Every backward of the last device waits for ``late_s`` seconds.
-    """
+    """Notes what each device does: "receive", "F", "F'", "B" and "send", as soon as it is over."""
 
     def __init__(self, devices: int, late_s: float = 0.0) -> None:
         self.devices: list[list[str]] = [[] for _ in range(devices)]
-        self.late_s = late_s
+        self.late_s = late_s  # for which every backward of the last device waits
 
     def received(self, worker: int, step: Step, message: Message, source: int, tree: Tree) -> None:
         self.devices[worker].append("receive")

@@ -80,10 +80,7 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
 def seconds(
     setting: Setting, slot_s: float, batches: int = 2, names: Iterable[str] = NAMES
 ) -> pd.DataFrame:
-    """Return simulated and emulated seconds of each method, and their speed over Flush's.
-
-    Tasks that are meant to overlap run one after another in both.
-    """
+    """Return seconds of each method, overlapped tasks in turn, and their speed over Flush's."""
     rows = []
     for name in names:
         made, costs = schedule(name, setting).take(batches), _profile(name, setting, slot_s)

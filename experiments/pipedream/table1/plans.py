@@ -39,10 +39,7 @@ def pipelined(plan: Plan) -> Schedule:
 
 
 def twice_in_flight(plan: Plan) -> Schedule:
-    """Return PipeDream's schedule with twice as many minibatches in flight on every worker.
-
-    NOAM minibatches (section 3.2) leave none to travel, or to wait for others of their round.
-    """
+    """Return PipeDream's schedule with twice NOAM (3.2) in flight, some to travel or to wait."""
     counts, admitted = list[int](), math.inf
     for count, width in zip(optimal_in_flight(plan.replicas), plan.replicas, strict=True):
         counts.append(int(min(2 * count, admitted // width)))
