@@ -214,7 +214,8 @@ def _failure(term: Term, values: Sequence[float], targets: Sequence[Any]) -> str
         met = len(values) == term.bounds[0]
         return "" if met else f"{len(values)} numbers where {term.in_words('')} are asked for"
     if term.word == "same order":
-        ranked = sorted(range(len(values)), key=lambda i: targets[i])
+        compared = (i for i, target in enumerate(targets) if target is not None)
+        ranked = sorted(compared, key=lambda i: targets[i])
         met = all(values[i] < values[j] for i, j in pairwise(ranked))
         return "" if met else f"{_show(list(values))} does not rank as {_show(list(targets))}"
     if term.word in _NEIGHBOURS:

@@ -57,9 +57,10 @@ class Parameter:
             return str(value) in self.range[1:-1].split(" | ")
         low, high = self.ends
         try:
-            return bool(low <= type(low)(value) <= high)
+            number = type(low)(value) if isinstance(value, str) else value
         except ValueError:
             return False
+        return bool(low <= number <= high)
 
 
 def read(source: str) -> dict[str, Parameter]:
