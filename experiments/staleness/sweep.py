@@ -57,7 +57,10 @@ class Sweep:
         if network.is_own:
             network = replace(network, folder=folder)
             network.data()  # refused before any training starts
-        return cls(network, optimizer, parse_arms(methods), **how)
+        arms = parse_arms(methods)
+        for _, stages in arms:
+            network.balance(stages)  # likewise
+        return cls(network, optimizer, arms, **how)
 
     def run(self, folder: Path) -> pd.DataFrame:
         """Train what the folder has not yet; return all as :func:`table` does."""

@@ -157,6 +157,8 @@ def test_arms_are_methods_with_their_depth() -> None:
         parse_arms("pipedream")
     with pytest.raises(ValueError, match="proxy must be one of"):
         Sweep.of("resnet", "sgd", "2bw")
+    with pytest.raises(ValueError, match="use 1 to 8 stages, not 9"):
+        Sweep.of("images-small", "sgd", "2bw pipedream:9")
 
 
 OURS = [proxy for proxy in PROXIES.values() if not proxy.is_own]
