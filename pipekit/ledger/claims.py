@@ -99,7 +99,8 @@ def record(
 def outcomes(folder: str | Path) -> list[Outcome]:
     """Judge every claim of the ledger by its newest record in a folder or any folder below it.
 
-    A ValueError: there is no such folder, or a record in it cannot be read.
+    Raises:
+        ValueError: there is no such folder, or a record in it cannot be read.
     """
     if not Path(folder).is_dir():
         raise ValueError(f"no folder is named {folder}: run an experiment first, see pipekit run")

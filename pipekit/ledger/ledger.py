@@ -61,9 +61,11 @@ class Claim:
 
     @property
     def out_of_reach(self) -> bool:
+        """Whether the claim can be checked nowhere here."""
         return self.label == OUT_OF_REACH
 
     def met_by(self, value: Any) -> bool:
+        """Return whether a value meets the criterion."""
         return bool(evaluate(self.check, value, self.target).passed)
 
     def neared_by(self, other: Any, value: Any) -> bool:
@@ -92,9 +94,12 @@ class Claim:
 
 @functools.cache
 def load(path: Path | None = None) -> dict[str, Claim]:
-    """Return the claims by id, in the ledger's order; a row that cannot be used is a ValueError.
+    """Return the claims by id, in the ledger's order.
 
     ``path`` is a ledger of your own, in place of ``data/claims.csv`` of the checkout or the wheel.
+
+    Raises:
+        ValueError: there is no ledger, or a row of it cannot be used; the message names it.
     """
     found = path or next((place for place in _PLACES if place.exists()), None)
     if found is None:
