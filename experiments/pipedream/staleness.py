@@ -4,7 +4,6 @@ Minibatches and stages count from 0, and version v of the weights has v updates 
 """
 
 import copy
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from experiments.pipedream.timelines import MessageCounter
 from experiments.study.training import Tensors, plain_gradients, relative_difference
 from pipekit.clusters import Cluster
 from pipekit.datasets import Batch
+from pipekit.devices import CPU, Clock
 from pipekit.emulation import emulate
 from pipekit.engine import Observer, Pipeline, Watch
 from pipekit.engine.checkpoints import files as checkpoints
@@ -176,7 +176,7 @@ class _FirstSend(Observer):
     """Notes when a replicated stage's last backward of an update first starts, sends, is done."""
 
     def __init__(self) -> None:
-        self.at = dict[str, float]()
+        self.at, self._clock = dict[str, float](), Clock(CPU)
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
         self._note("start", step)
@@ -185,11 +185,11 @@ class _FirstSend(Observer):
         self._note("done", step)
 
     def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
-        self.at.setdefault("send", time.perf_counter())
+        self._note("send")
 
-    def _note(self, what: str, step: Step) -> None:
-        if step.ends_update and step.task.op is Op.BACKWARD:
-            self.at.setdefault(what, time.perf_counter())
+    def _note(self, what: str, step: Step | None = None) -> None:
+        if step is None or (step.ends_update and step.task.op is Op.BACKWARD):
+            self.at.setdefault(what, self._clock.seconds(self._clock.now()))
 
 
 def coordination(
