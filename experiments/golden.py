@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from pipekit.ledger.batches.runs import RECORD
 from pipekit.ledger.claims import FILE, load, outcomes
 from pipekit.ledger.outcomes import Status
 from pipekit.ledger.report.printed import cells
@@ -38,12 +39,18 @@ def main(
     load: Annotated[str, typer.Option(help="with --write: the host's load, in words")] = "",
     golden: Annotated[Path, typer.Option(help="the golden file")] = GOLDEN,
 ) -> None:
-    about = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
+    if not (run / RECORD).exists() or (run.parent / RECORD).exists():
+        raise typer.BadParameter(f"{run} is not a run: name a folder of results/runs itself")
+    about = json.loads((run / RECORD).read_text(encoding="utf-8"))
     require_ended(run, about)
     found = frame(run)
     if not write and not add:
-        lines = differences(pd.read_csv(golden, keep_default_na=False), found)
-        print("\n".join([*lines, f"{len(found)} claims of {run}, {len(lines)} unlike {golden}"]))
+        known = pd.read_csv(golden, keep_default_na=False)
+        lines = differences(known, found)
+        recorded, every = ((each["label"] != "").sum() for each in (found, known))
+        print(
+            *lines, f"{recorded} claims recorded of {every}, {len(lines)} unlike {golden}", sep="\n"
+        )
         sys.exit(bool(lines))
     records = "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
     seconds = pd.DataFrame(about["notebooks"])[["name", "seconds"]].assign(cpu=about["cpu"])

@@ -40,10 +40,7 @@ LOOPS_WITHIN = 0.03
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What is trained, with one microbatch, [rows, ...].
-
-    The optimizer keeps so many tensors of a parameter's size for each.
-    """
+    """What is trained, with one microbatch, [rows, ...]."""
 
     name: str
     module: nn.Sequential
@@ -51,7 +48,7 @@ class TrainedModel:
     targets: Tensor
     loss: Loss
     optimizer: OptimizerFactory
-    optimizer_states: int
+    optimizer_states: int  # tensors of a parameter's size that it keeps
 
     def batches(self, case: "MethodCase") -> list[Batch]:
         """Return a case's batches, all of the same microbatch."""
@@ -67,11 +64,9 @@ class TrainedModel:
             return profile(self.module, self.inputs, **how)
 
     def pipeline(self, case: "MethodCase", split: Plan, transport: str = "threads") -> Pipeline:
-        """Return the pipeline that trains by a method, cut as a plan says.
-
-        From then on this process keeps the memory that it frees, as workers' own processes do: else
-        the first batch of each run would pay for what the loops and profiles before it gave back.
-        """
+        """Return the pipeline that trains by a method, cut as a plan says."""
+        # As workers' own processes do: else the first batch of each run would pay for what the
+        # loops and profiles before it gave back.
         keep_freed_memory()
         return Pipeline(
             self.module,
@@ -100,14 +95,11 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class MethodCase:
-    """One row of a comparison: a name in :data:`.by_name.METHODS`, one worker a stage.
-
-    A batch has 1 microbatch where a method updates after every minibatch.
-    """
+    """A row of a comparison: a name in :data:`.by_name.METHODS`, a worker a stage."""
 
     method: str
     stages: int
-    microbatches: int
+    microbatches: int  # 1 where a method updates after every minibatch
     batches: int
 
     @property
@@ -132,8 +124,7 @@ def cases(
 ) -> list[MethodCase]:
     """Return every case that makes sense: 2BW needs as many microbatches as stages.
 
-    A method that updates after every minibatch has no microbatches: it gets as many minibatches as
-    the others have microbatches.
+    A method that updates after every minibatch gets as many as the others have microbatches.
     """
     made = []
     for method in methods:
@@ -226,16 +217,14 @@ def compared(
 
     A repeat is a run of each case over each transport, with a plain loop before and after; numbers
     are medians over the repeats.  A case is decided if the loops beside its runs and those beside
-    the profiles that it was :func:`predicted` from differ by 3 % at most, and half of the former
-    lie within 3 %: else the machine was not as fast here as there, or not steady, and nobody could
-    have predicted it.  Beside the loops the other cores compute, as in a run: a loop alone would
-    not notice another program on these.
+    its profiles differ by 3 % at most, and half of the former lie within 3 %: else the machine was
+    not as fast here as there, or not steady.  Beside the loops the other cores compute, too.
 
     ``error without host`` is that of a prediction from the profile alone, ``error of passes`` that
     against a prediction from the seconds that the run's own passes and updates took, and ``error
     between`` that of the latter.  ``loops`` says by how much the loops beside the runs are slower,
-    ``loops spread`` how far from their median half of these lie at most, and ``spread`` what lies
-    between the quartiles of the seconds found; both over the median.
+    ``loops spread`` how far from their median half of these lie, and ``spread`` what lies between
+    the quartiles of the seconds found; both over the median.
     """
     promised = promised[promised["model"] == model.name].set_index(KEYS)
     cuts = ([*map(int, cut.split("-"))] for cut in promised.index.unique("balance"))
@@ -273,8 +262,7 @@ def compared(
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """Return the errors of the cases that are decided, and of all: a row each.
 
-    Of the error, and of its two parts that multiply to it, the mean size and the signed mean; of
-    the error the largest size too.
+    Mean size and signed mean of the error and of the two parts that multiply to it.
     """
     decided = table[table["outcome"] == "decided"]
     rows = []
@@ -313,10 +301,7 @@ def _errors(
 
 
 def as_it_ran(trace: Trace, costs: Profile, split: Plan) -> Profile:
-    """Return a layer for each stage that takes what its passes took on average in a run.
-
-    The layers' ``costs`` say what stages send, ``split`` which layers each stage has.
-    """
+    """Return a layer for each stage of a plan that takes what its passes took in a run."""
     frame = trace.frame.assign(seconds=trace.frame["end_s"] - trace.frame["start_s"])
     mean = frame.groupby(["stage", "op"])["seconds"].mean()
     layers = (

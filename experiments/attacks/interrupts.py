@@ -1,8 +1,8 @@
 """Interrupts at random moments, over both transports; afterwards nothing may be left.
 
-A process of its own trains again and again. Each time its process group gets SIGINT, as from Ctrl-C
-in a terminal, at a random moment. The call then raises KeyboardInterrupt, nothing is left of it
-(left.py), and the same training, begun or taken up again, has the bits of an undisturbed one.
+A process of its own trains again and again, and gets SIGINT, as from Ctrl-C, at a random moment.
+The call then raises KeyboardInterrupt, nothing is left of it (left.py), and the same training,
+begun or taken up again, has the bits of an undisturbed one.
 """
 
 import faulthandler

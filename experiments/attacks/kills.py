@@ -1,11 +1,10 @@
 """Kill workers, or the whole program, at random moments; the training is resumed.
 
 A trial trains two epochs by one of the methods, each worker a process, with checkpoints every few
-batches. At a random moment a worker is killed, stopped or runs out of memory, or the process that
-starts workers or the whole program is killed. Then everything is built anew, the default generator
-seeded otherwise, and the training resumed, over threads or over processes, where it may be struck
-again.  In the end its last checkpoint is compared with that of an undisturbed training, over
-threads.
+batches. At a random moment a worker, the process that starts workers or the whole program is
+struck. Then everything is built anew, the default generator seeded otherwise, and the training
+resumed, over threads or processes, where it may be struck again.  In the end its last checkpoint is
+compared with that of an undisturbed training, over threads.
 """
 
 import multiprocessing.forkserver

@@ -4,13 +4,11 @@
     python -m experiments.benchmarks.engine --network gpt --stages 2 --repeats 1
     python -m experiments.benchmarks.engine --schedule interleaved --output mine
 
-A worker a stage, or two where they are interleaved. In every repeat each contestant trains the same
-network for a few batches, one contestant after the other, and ratios are between runs of the same
-repeat; the table shows medians. "limit" is what the cores of this machine give at once: as many
-processes as workers, each of which trains its part of the layers, with nothing passing between
-them. A pipeline with no more workers than cores reaches at most limit x (1 - bubble), of which
-``share_of_limit`` is the share. Run it alone: beside other programs every time is longer, and that
-of all cores many times longer, because OpenMP's threads spin while they wait for a core.
+Contestants take turns in every repeat, and ratios are between runs of the same repeat; the table
+shows medians. "limit" is what the cores of this machine give at once: as many processes as workers,
+each of which trains its part of the layers, with nothing passing between them. A pipeline with no
+more workers than cores reaches at most limit x (1 - bubble), of which ``share_of_limit`` is the
+share. Run it alone: OpenMP's threads spin while they wait for a core.
 """
 
 import time
@@ -286,33 +284,24 @@ def balanced(case: Case, stages: int) -> list[int]:
 
 
 def summarise(runs: pd.DataFrame, passes: int, cores: int) -> pd.DataFrame:
-    """Return a row for each network, number of workers and contestant: medians and ranges.
+    """Return a row for each case and contestant: medians, with ratios between runs of one repeat.
 
-    Every ratio is between runs of one repeat; ``passes`` are each worker's forwards in a batch.
+    ``passes`` are each worker's forwards in a batch.
     """
     table = []
     for (network, stages), case in runs.groupby(CASE, sort=False):
         seconds = case.pivot_table(index="repeat", columns="contestant", values="seconds")
+        bubble = (stages - 1) / (passes + stages - 1)  # the share in which a worker is idle
         for contestant in case["contestant"].unique():
             own = seconds[contestant]
-            faster = seconds[SERIAL] / own
-            bubble = (stages - 1) / (passes + stages - 1)  # the share in which a worker is idle
-            share = seconds[LIMIT] / own / (1 - bubble)
+            faster, share = seconds[SERIAL] / own, seconds[LIMIT] / own / (1 - bubble)
             held = contestant in PIPELINES and stages <= cores
-            table.append(
-                {
-                    "network": network,
-                    "stages": stages,
-                    "contestant": contestant,
-                    "ms": 1e3 * own.median(),
-                    "vs_serial": faster.median(),
-                    "vs_serial_min": faster.min(),
-                    "vs_serial_max": faster.max(),
-                    "vs_torch": (seconds[TORCH] / own).median() if TORCH in seconds else None,
-                    "vs_ddp": (seconds[DDP] / own).median(),
-                    "share_of_limit": share.median() if held else None,
-                }
-            )
+            row = {"network": network, "stages": stages, "contestant": contestant}
+            row |= {"ms": 1e3 * own.median(), "vs_serial": faster.median()}
+            row |= {"vs_serial_min": faster.min(), "vs_serial_max": faster.max()}
+            row["vs_torch"] = (seconds[TORCH] / own).median() if TORCH in seconds else None
+            row["vs_ddp"] = (seconds[DDP] / own).median()
+            table.append(row | {"share_of_limit": share.median() if held else None})
     return pd.DataFrame(table)
 
 

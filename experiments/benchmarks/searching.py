@@ -13,9 +13,9 @@ Three comparisons of simulated times on random instances, each defined by its nu
 import math
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +25,7 @@ from tqdm import tqdm
 from typer import Option
 
 from experiments.benchmarks.harness import conclude, show
+from pipekit.choices import require_choice
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.host.provenance import provenance
 from pipekit.plans import Plan
@@ -36,7 +37,7 @@ from pipekit.searching.bound import bound
 from pipekit.searching.judge import Found, Judge
 
 MEGABYTE = 1e6
-_MOMENT_S = 0.05  # of the search on a placement that was drawn
+_DRAWN, _MOMENT_S = 200, 0.05  # placements, and seconds of the search on each
 _SHOWN = 12  # rows of a table that is printed whole
 
 
@@ -55,8 +56,7 @@ class Instance:
 def instance(number: int, workers: int, microbatches: int, stages_a_worker: int) -> Instance:
     """Return an instance with unequal stages, links that take time, and a memory cap that binds.
 
-    A message takes up to half a forward on the average.  The cap, the same on all workers, is 1 to
-    2 times what the most frugal named method needs on its worst worker.
+    The cap is 1 to 2 times what the most frugal named method needs on its worst worker.
     """
     chance = random.Random(number)
     slowest = chance.uniform(0, 0.5) or 1e-9  # seconds of a message of 0.2 MB
@@ -134,11 +134,10 @@ def searched(one: Instance, seconds: float) -> dict[str, Any]:
     }
 
 
-def placed(number: int, seconds: float, drawn: int = 200) -> dict[str, Any]:
+def placed(number: int, seconds: float) -> dict[str, Any]:
     """Return what is found on the best placement, and on the best of some that are drawn.
 
-    Two servers of two workers, eight microbatches.  A message between servers takes ``link_s``, and
-    the activations of ``cap_activations`` passes fit on a worker.
+    Two servers of two workers, eight microbatches, whose activations cap the passes in flight.
     """
     chance = random.Random(f"placements {number}")
     stages, head = chance.choice([6, 8, 10]), chance.uniform(1, 4)
@@ -166,20 +165,14 @@ def placed(number: int, seconds: float, drawn: int = 200) -> dict[str, Any]:
         except ScheduleError:  # nothing fits there
             return math.inf
 
-    best = min(found(_MOMENT_S, each) for each in islice(_placements(chance, stages, 4), drawn))
-    ours = found(seconds)
+    drawn = ([chance.randrange(4) for _ in range(stages)] for _ in count())
+    all_used = islice((placement for placement in drawn if len({*placement}) == 4), _DRAWN)
+    best, ours = min(found(_MOMENT_S, placement) for placement in all_used), found(seconds)
     return {
         **{"stages": stages, "head": head, "link_s": link_s, "cap_activations": int(cap)},
-        **{"drawn": drawn, "best_drawn_s": best, "found_s": ours},
+        **{"drawn": _DRAWN, "best_drawn_s": best, "found_s": ours},
         "gain_percent": 100 * (1 - ours / best),
     }
-
-
-def _placements(chance: random.Random, stages: int, workers: int) -> Iterator[list[int]]:
-    while True:
-        placement = [chance.randrange(workers) for _ in range(stages)]
-        if len({*placement}) == workers:
-            yield placement
 
 
 def main(
@@ -187,7 +180,9 @@ def main(
     seconds: Annotated[float, Option(help="of a search, in named")] = 2.0,
     large_seconds: Annotated[float, Option(help="of a search, in large")] = 40.0,
     placed_seconds: Annotated[float, Option(help="of a search, in placements")] = 5.0,
-    count: Annotated[int, Option(help="of instances, in place of 200, 12 and 10")] = 0,
+    instances: Annotated[
+        int, Option("--count", help="of instances, in place of 200, 12 and 10")
+    ] = 0,
     output: Annotated[Path | None, Option(help="folder for the tables")] = None,
 ) -> None:
     """Compare what is found with what else could be had."""
@@ -196,12 +191,13 @@ def main(
         "large": (12, lambda number, limit: searched(large(number), limit), large_seconds),
         "placements": (10, placed, placed_seconds),
     }
-    for name, (instances, row, limit) in comparisons.items():
+    require_choice("only", only, ["", *comparisons])
+    for name, (usual, row, limit) in comparisons.items():
         if only not in ("", name):
             continue
         load = os.getloadavg()[0]
         record = provenance("simulated", 0, seconds=limit, load_average_at_start=load)
-        numbers = tqdm(range(count or instances), desc=name)
+        numbers = tqdm(range(instances or usual), desc=name)
         table = pd.DataFrame({"instance": n, **row(n, limit)} for n in numbers)
         gains = table["gain_percent"]
         quarters = ", ".join(f"{each:.1f}" for each in gains.quantile([0.25, 0.5, 0.75]))

@@ -2,12 +2,11 @@
 
     sudo .venv/bin/python -m experiments.benchmarks.shared_links [--repeats 3] [--output FOLDER]
 
-Trainings of 3 to 8 workers run on the real engine, each worker a process behind a link that the
-kernel holds to a rate (pipekit.clusters.namespaces).  Their layers sleep in place of computing, so
-that two cores are enough, and send real tensors over real TCP.  The simulator is given the bytes,
-the bandwidth of one tensor that was sent alone, and what passes and updates took on average; a row
-says how far its seconds are from the real ones.  "order" says how far simulations lie apart whose
-passes differ by 1 %, which may change the order of messages.
+Trainings of 3 to 8 workers run on the real engine, each a process behind a link that the kernel
+holds to a rate (pipekit.clusters.namespaces).  Layers sleep in place of computing.  The simulator
+is given the bytes, the bandwidth of one tensor that was sent alone, and what passes and updates
+took on average.  "order" says how far simulations lie apart whose passes differ by 1 %, which may
+change the order of messages.
 """
 
 import math
@@ -72,12 +71,10 @@ class Case:
             for number, seconds in enumerate(passes)
         )
         plan = Plan.by_hand([1] * len(layers), replicas=self.replicas)
-        schedule, workers = (
-            self.method_schedule.take(self.batches),
-            flat(sum(self.replicas), bandwidth),
-        )
+        workers = flat(sum(self.replicas), bandwidth)
         # The engine's workers each add up a share of the gradients and send it to all others.
         links = replace(workers, all_reduce="sharded parameter server")
+        schedule = self.method_schedule.take(self.batches)
         return simulate(schedule, Profile(layers), plan, links).makespan_s
 
 
@@ -191,15 +188,13 @@ def compared(case: Case, found: Measured) -> dict[str, object]:
 
 def order_spread(case: Case, bandwidth: float, passes: Passes) -> float:
     """Return how far simulations lie apart, for the shortest, whose passes differ a little."""
-    random = Random(0)
-    draws = [
-        [
-            {op: s * random.uniform(1 - DIFFERENCE, 1 + DIFFERENCE) for op, s in each.items()}
-            for each in passes
-        ]
+    draw, ends = Random(0), (1 - DIFFERENCE, 1 + DIFFERENCE)
+    seconds = [
+        case.simulated_s(
+            bandwidth, [{op: s * draw.uniform(*ends) for op, s in each.items()} for each in passes]
+        )
         for _ in range(DRAWS)
     ]
-    seconds = [case.simulated_s(bandwidth, draw) for draw in draws]
     return max(seconds) / min(seconds) - 1
 
 

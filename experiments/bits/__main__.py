@@ -3,11 +3,9 @@
     python -m experiments.bits main~3
     python -m experiments.bits d2ef406 --only 2bw
 
-Each commit trains on this machine in a process of its own, one operator thread a worker.  Told is
-each loss, weight, buffer, optimizer state and output that differs; the status is 1 if any does, or
-if either fails.
-
-Each commit brings its cases, too; those are compared whose names both have.
+Each commit trains its own cases in a process of its own, one operator thread a worker; those are
+compared whose names both have.  Told is each loss, weight, buffer, optimizer state and output that
+differs; the status is 1 if any does, or if either fails.
 """
 
 import json

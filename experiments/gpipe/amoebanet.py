@@ -1,9 +1,8 @@
 """AmoebaNets of any size (L, F): the bytes of D from three small ones, the parameters of B.
 
 A search looks at hundreds of networks, whose profiles take seconds each.  But every number of bytes
-in AmoebaNet-D is a polynomial of F of degree 2 at most, since a tensor has F channels times a
-constant and a weight has F^2 numbers, F or none; and from the third on, a group's normal cells are
-equal.
+in AmoebaNet-D is a polynomial of F of degree 2 at most, as a weight has F^2 numbers, F or none; and
+from the third on, a group's normal cells are equal.
 """
 
 from dataclasses import replace
@@ -99,10 +98,9 @@ def _convolution(before: int, after: int, kernel: int = 1) -> int:
 
 
 def reductions() -> pd.DataFrame:
-    """Return how a convolution's output and weights change with a reduction (section 3.3).
+    """Return how convolutions' outputs and weights change with a reduction (section 3.3).
 
-    Compared are those at the same place of the last blocks of ResNet-101's stages, and of the last
-    normal cells of AmoebaNet-D's groups.
+    Of the last blocks of ResNet-101's stages and the last normal cells of AmoebaNet-D's groups.
     """
 
     def sizes(layer: nn.Module, _: Tensor, output: Tensor) -> tuple[int, int]:

@@ -25,17 +25,14 @@ from pipekit.schedules import gpipe
 from pipekit.simulation import simulate
 from pipekit.traces import Memory
 
-GB = 1e9
-"""Bytes in the paper's gigabyte: only so are 12 bytes for each of 319.0M parameters "3.8GB"."""
-
+GB = 1e9  # bytes: only so are 12 for each of 319.0M parameters Table 1's "3.8GB"
 BUDGET = 8.0  # GB of an accelerator (section 4)
 STEP = 16  # F of Table 1 are all multiples of it
 STATES = 2  # of the optimizer: moving average and momentum, each as large as the parameter
 
 Cut = Literal["computation", "memory"]
-"""Where the network is cut: "computation", GPipe's own partitioner, which makes the variance of the
-stages' estimated FLOPs least (section 3.2); "memory", so that the fullest accelerator holds as
-little as can be, which is what section 4.1 expects of better partitioners."""
+"""Where the network is cut: by GPipe's own partitioner (section 3.2), or so that the fullest
+accelerator holds as little as can be, as section 4.1 expects of better ones."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +104,7 @@ def rmsprop(parameters: list[nn.Parameter]) -> Optimizer:
 
 
 CLASSES = 10
-BATCHES = 2
-"""The optimizer's state is there from the first update on, so that the second minibatch peaks."""
-
+BATCHES = 2  # the optimizer's state is there from the first update on, so that the second peaks
 WIDTH = 8  # numbers that one of the equal layers takes and gives, for each row
 Size = tuple[int, int, int]  # L, F and the pixels of an image's side
 
@@ -139,7 +134,7 @@ def trained(scenario: Scenario, size: Size) -> Memory:
         loss=nn.CrossEntropyLoss(),
         execution=Execution(devices=["cpu"] * scenario.stages),
     )
-    rows = scenario.rows * scenario.microbatches
+    rows = scenario.minibatch
     batch = torch.rand(rows, 3, pixels, pixels), torch.randint(CLASSES, (rows,))
     return memory_of(pipeline.train([batch] * BATCHES, watch=Watch(memory=True)).trace)
 

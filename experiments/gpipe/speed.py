@@ -1,8 +1,7 @@
 """GPipe's scenarios (section 4), the bars of its Figure 3, and where a step's time goes (3.3, 4.2).
 
-The paper's machines are estimated by the roofline, with the sizes that it prints (Table 1, 4, 4.1).
 Its partitioner minimises the variance of a *static* estimate of each layer's cost (3.1, 3.2): here
-its operations.
+its operations.  Seconds are the roofline's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from torch import nn
 from experiments.gpipe import bubble
 from experiments.study.claims import Rounds, emulated
 from experiments.study.costs import emulate_at_pace, estimated, images, recomputed_late, with_costs
-from experiments.study.traces import memory_of
+from experiments.study.traces import busy_s, memory_of
 from pipekit.clusters import TPU_V2_CORE, Cluster, gpipe_tpu_v2
 from pipekit.models import amoebanet_d, resnet101
 from pipekit.planning import balance
@@ -65,8 +64,7 @@ def named(name: str, minibatch: int = MINIBATCH, microbatches: int = MICROBATCHE
     return Scenario(name, int(stages), microbatches, "always", minibatch)
 
 
-By = Literal["operations", "time"]
-"""What a partition is balanced by; the paper's is a static estimate, here the operations."""
+By = Literal["operations", "time"]  # by which a partition is balanced
 
 
 def least_variance(profile: Profile, stages: int, by: By = "operations") -> list[int]:
@@ -98,12 +96,10 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
 
 @cache
 def profile_of(network: str) -> Profile:
-    """Return a network's costs on a TPU-v2 core, for one of Table 1's microbatches.
-
-    An update takes as long as its bytes: the gradient, and the parameter's 12 read and written.
-    """
+    """Return a network's costs on a TPU-v2 core, for one of Table 1's microbatches."""
     build, sample = NETWORKS[network], images(MINIBATCH // MICROBATCHES, PIXELS)
     profile = estimated(build, sample, TPU_V2_CORE, dtype="bfloat16", memory_efficiency=EFFICIENCY)
+    # An update takes as long as its bytes: the gradient, and the parameter's read and written.
     a_byte = (2 * STATE_BYTES / DTYPE_BYTES + 1) / TPU_V2_CORE.memory_bandwidth / EFFICIENCY
     return with_costs(profile, update_s=lambda layer: layer.parameter_bytes * a_byte)
 
@@ -223,9 +219,8 @@ def read_off(trace: Trace) -> pd.Series:
     """Return where a minibatch's time goes, in percent, read off as Figure 4's caption says.
 
     Imbalance is "the waiting time for the next micro-batch": idle time within a worker's forwards,
-    or within its backwards.  Bubble is the "idle time between forward and backward passes", and so
-    all that others wait for a slow stage in between, which :meth:`Trace.breakdown` calls imbalance.
-    Communication and other are idle time here.
+    or within its backwards.  Bubble is the "idle time between forward and backward passes", also
+    what others wait there for a slow stage.  Communication and other are idle time here.
     """
     imbalance = bubble = 0.0
     for _, own in trace.frame.groupby("worker"):
@@ -236,8 +231,8 @@ def read_off(trace: Trace) -> pd.Series:
         phases = sum(
             float(each["end_s"].max() - each["start_s"].min()) for each in (forwards, backwards)
         )
-        imbalance += phases - _busy(forwards) - _busy(backwards)
-        bubble += trace.makespan_s - phases - _busy(early) - _busy(own[own["op"] == "UPDATE"])
+        imbalance += phases - busy_s(forwards) - busy_s(backwards)
+        bubble += trace.makespan_s - phases - busy_s(early) - busy_s(own[own["op"] == "UPDATE"])
     shares = trace.breakdown().loc[ALL].copy()
     shares["imbalance"] = 100 * imbalance / (trace.workers * trace.makespan_s)
     shares["bubble"] = 100 * bubble / (trace.workers * trace.makespan_s)
@@ -257,7 +252,3 @@ def recomputes_early(trace: Trace) -> bool:
         firsts["start_s"][stage, "RECOMPUTE"] < firsts["end_s"][after, "BACKWARD"]
         for stage, after in pairwise(sorted(trace.frame["stage"].unique()))
     )
-
-
-def _busy(events: pd.DataFrame) -> float:
-    return float((events["end_s"] - events["start_s"]).sum())

@@ -3,14 +3,10 @@
     python -m experiments.gpu.check                    # all of it
     python -m experiments.gpu.check --device cpu       # a dry run of the speed
 
-The exit code is 1 if a test fails.  In turn:
-
-1. the tests of tests/device on the GPUs; then a part of them under PyTorch's CUDA sanitizer;
-2. milliseconds a batch of a small GPT in four stages that share the GPUs, beside the unsplit model
-   and beside torch.distributed.pipelining on the same GPUs.
-
-Torch has a process for each device, linked by NCCL (gloo between CPUs), which gives no two
-processes the same GPU: with fewer devices than stages each process has several.
+First the tests of tests/device on the GPUs, a part of them under PyTorch's CUDA sanitizer (the exit
+code is 1 if one fails); then the speed of a small GPT in four stages, beside the unsplit model and
+torch.distributed.pipelining.  Torch has a process for each device, since NCCL gives no two the same
+GPU: with fewer devices than stages each has several.
 """
 
 import os
@@ -18,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,14 +74,13 @@ def unsplit(model: nn.Sequential, device: str, rows: int) -> Callable[[], None]:
 
 def tables(stages: int, microbatches: int, ranks: int) -> dict[str, Schedule]:
     """Return the schedules that torch's runtime has for so many stages on so many ranks."""
-    made = {"GPipe": schedules.gpipe, "1F1B": schedules.flush}
+    made: dict[str, Callable[..., Schedule]] = {"GPipe": schedules.gpipe, "1F1B": schedules.flush}
+    how = {}
     if ranks < stages:
-        looped = {
-            "looped breadth-first": schedules.looped_bfs,
-            "interleaved 1F1B": schedules.interleaved,
-        }
-        made = {name: partial(method, workers=ranks) for name, method in looped.items()}
-    return {name: method(stages, microbatches).take(1) for name, method in made.items()}
+        how = {"workers": ranks}
+        made = {"looped breadth-first": schedules.looped_bfs}
+        made["interleaved 1F1B"] = schedules.interleaved
+    return {name: method(stages, microbatches, **how).take(1) for name, method in made.items()}
 
 
 def ranks_on(stages: int, devices: int) -> int:

@@ -104,11 +104,9 @@ def pipeline(p: int, m: int, v: int = 1) -> Schedule:
 
 def bubble(schedule: Schedule, backward: float = 2) -> float:
     """Return the idle time of a device over its ideal time; a forward takes one slot (2.2.1)."""
-    trace = Trace.from_schedule(
-        schedule, {Op.FORWARD: 1, Op.BACKWARD: backward, Op.UPDATE: 0}, batches=1
-    )
-    busy = (trace.frame["end_s"] - trace.frame["start_s"]).sum() / trace.workers
-    return float(trace.makespan_s / busy - 1)
+    slots = {Op.FORWARD: 1, Op.BACKWARD: backward, Op.UPDATE: 0}
+    share = Trace.from_schedule(schedule, slots, batches=1).bubble
+    return share / (1 - share)
 
 
 @cache

@@ -1,8 +1,6 @@
 """Epochs to an accuracy and hours an epoch, PipeDream's time to accuracy (2.1, Figures 10 to 12).
 
-A proxy: the epochs are measured in real trainings of a small network on real images, the hours
-simulated for the paper's networks and clusters.  Learning rate, momentum and rows a machine are
-those that the paper gives VGG16 (section 5.1), for every method.
+A proxy: epochs are measured on a small network, hours simulated for the paper's.
 """
 
 import math
@@ -165,13 +163,10 @@ FIGURES: Mapping[str, tuple[Arm, ...]] = {
 
 
 def epoch_hours(arm: Arm, changed: Change = UNCHANGED) -> float:
-    """Return the simulated hours of an epoch of ImageNet, by Table 1's row or one changed so.
-
-    ASP is taken at the paper's word, that it "has no communication overhead" (section 5.2).
-    """
+    """Return the simulated hours of an epoch of ImageNet, by Table 1's row or one changed so."""
     known = otherwise(arm.setting)
     row = known.get(changed, known[UNCHANGED])
-    if arm.method in (ASP, ASP_LATER):
+    if arm.method in (ASP, ASP_LATER):  # which "has no communication overhead" (section 5.2)
         seconds = row.compute_s / arm.setting.workers
     else:
         seconds = row.seconds(ONE_STAGE if METHODS[arm.method].stages == 1 else PIPEDREAM)
@@ -193,14 +188,11 @@ def asp_seconds(run: Callable[..., Trace], row: Row, delay: int, minibatches: in
 
 
 class Ratio(NamedTuple):
-    """How many times less one curve takes than another: in epochs (measured) and seconds of one.
-
-    If the other never got there, ``epochs`` is a ``bound``, the least that it can be.
-    """
+    """How many times less one curve takes than another: in epochs (measured) and seconds of one."""
 
     epochs: float
     seconds: float
-    bound: bool
+    bound: bool  # whether the other never got there: the least that ``epochs`` can be
 
     @property
     def time(self) -> float:
@@ -218,6 +210,7 @@ def ratio(
     epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int, changed: Change = UNCHANGED
 ) -> Ratio:
     """Return how many times less ``fast`` takes, by the epochs that each method needs."""
-    needed, bound = epochs[slow.method], math.isinf(epochs[slow.method])
+    bound = math.isinf(epochs[slow.method])
+    needed = trained if bound else epochs[slow.method]
     seconds = epoch_hours(slow, changed) / epoch_hours(fast, changed)
-    return Ratio((trained if bound else needed) / epochs[fast.method], seconds, bound)
+    return Ratio(needed / epochs[fast.method], seconds, bound)

@@ -1,9 +1,8 @@
 """Communication stalls of real data-parallel training over slow links (PipeDream, section 2.1).
 
-Two workers, each in a network of its own (:mod:`pipekit.clusters.namespaces`), train one model:
-with PyTorch's DistributedDataParallel (DDP), which sends a bucket of gradients as soon as the
-backward has computed it (wait-free backpropagation), and with pipekit's engine, for which data
-parallelism is a single stage on two workers (section 4).
+Two workers, each in a network namespace, train one model: with PyTorch's DistributedDataParallel
+(DDP), which sends a bucket of gradients as soon as the backward has computed it (wait-free
+backpropagation), and with pipekit's engine, as a single stage on two workers (section 4).
 """
 
 import time

@@ -142,15 +142,12 @@ def misplaced_parameters(model: nn.Sequential, batches: Sequence[Batch], replica
 
 
 class _Shards(Observer):
-    """Notes what workers send others to be added up.
-
-    ``parts`` are (begin, stop) of those sent, by the sum's number and the receiver; ``sizes`` are
-    the numbers in each sum, and ``senders`` the workers that contributed.
-    """
+    """Notes what workers send others to be added up."""
 
     def __init__(self) -> None:
+        # Begin and stop, by the sum's number and the receiver.
         self.parts: defaultdict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
-        self.sizes: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}  # of each sum, in numbers
         self.senders: defaultdict[int, set[int]] = defaultdict(set)
 
     def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
@@ -170,17 +167,16 @@ def first_send(
 
     Seconds from the start of the backward that makes them: of the first message, and of its end.
     """
-    seen = dict[str, float]()
-    watch = _FirstSend(seen)
-    emulate(pipedream(plan.replicas).take(minibatches), profile, plan, cluster, observers=[watch])
-    return seen["send"] - seen["start"], seen["done"] - seen["start"]
+    seen = _FirstSend()
+    emulate(pipedream(plan.replicas).take(minibatches), profile, plan, cluster, observers=[seen])
+    return seen.at["send"] - seen.at["start"], seen.at["done"] - seen.at["start"]
 
 
 class _FirstSend(Observer):
     """Notes when a replicated stage's last backward of an update first starts, sends, is done."""
 
-    def __init__(self, seen: dict[str, float]) -> None:
-        self._seen, self._clock = seen, Clock(CPU)
+    def __init__(self) -> None:
+        self.at, self._clock = dict[str, float](), Clock(CPU)
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
         self._note("start", step)
@@ -193,19 +189,17 @@ class _FirstSend(Observer):
 
     def _note(self, what: str, step: Step | None = None) -> None:
         if step is None or (step.ends_update and step.task.op is Op.BACKWARD):
-            self._seen.setdefault(what, self._clock.seconds(self._clock.now()))
+            self.at.setdefault(what, self._clock.seconds(self._clock.now()))
 
 
 def coordination(
     build: Callable[[], Pipeline], epochs: Sequence[Sequence[Batch]], folder: Path
 ) -> tuple[int, int]:
-    """Count what checkpoints at the end of every epoch make workers send to one another.
+    """Return how many messages more workers send with a checkpoint after every epoch.
 
-    Returns the messages beyond those without checkpoints, and the files for each stage and epoch
-    (-1 if not for all alike). Only the last two checkpoints stay.
+    And the files for each stage and epoch (-1 if not for all alike), of which the last two stay.
     """
-    without = _messages(build(), epochs, None)
-    extra = _messages(build(), epochs, folder) - without
+    extra = _messages(build(), epochs, folder) - _messages(build(), epochs, None)
     homes = sorted(folder.iterdir())
     stages = [[part.stage for part in checkpoints.parts_of(home)] for home in homes]
     files = {found.count(stage) for found in stages for stage in found}

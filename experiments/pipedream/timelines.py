@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 import pandas as pd
 from torch import Tensor
 
-from experiments.study.traces import busy_s
+from experiments.study.traces import busy_s, hidden_share
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
 from pipekit.engine.observers.observer import Observer
@@ -24,8 +24,8 @@ from pipekit.trees import Tree, leaves
 def run_length(replicas: Sequence[int], at_least: int, margin: int = 1) -> int:
     """Return the minibatches of a run of PipeDream's schedule that counts so many of them.
 
-    All parts are whole rounds of all stages.  Fast stages take some time to get ahead: ``margin``
-    lengthens what is not counted, and must be as large as the in-flight count over NOAM.
+    Fast stages take some time to get ahead: ``margin`` lengthens what is not counted, and must be
+    as large as the in-flight count over NOAM.
     """
     return sum(_rounds(replicas, n) for n in (at_least, *_uncounted(replicas, margin)))
 
@@ -81,10 +81,7 @@ def _rounds(replicas: Sequence[int], minibatches: int) -> int:
 def worker_list(
     replicas: Sequence[int], stage: int, replica: int, minibatches: int, in_flight: int
 ) -> tuple[Task, ...]:
-    """Return one worker's 1F1B-RR list (PipeDream, 3.3), from nothing but its own place.
-
-    It owes at most ``in_flight`` backwards.
-    """
+    """Return one worker's 1F1B-RR list (3.3) from its own place; it owes at most ``in_flight``."""
     width, tasks, owed, updates = replicas[stage], [], deque[Task](), 0
 
     def backward() -> None:
@@ -135,8 +132,7 @@ def _updated(order: Sequence[Pass]) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-LINK_LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD", "weights": "UPDATE"}
-"""A message has the colour of what makes it."""
+LINK_LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD"}  # by the colour of what makes it
 
 
 class MessageCounter(Observer):
@@ -179,13 +175,7 @@ def hidden_fraction(
     """Return the share of the steady state's time on links in which their machine computes."""
     start, end, _ = steady(trace, replicas, margin)
     within = transfers[(transfers["start_s"] >= start) & (transfers["end_s"] <= end)]
-    hidden = total = 0.0
-    for machine, own in trace.passes.groupby("worker"):
-        for side in ("source", "destination"):
-            for row in within[within[side] == machine].itertuples():
-                hidden += busy_s(own, row.start_s, row.end_s)
-                total += row.end_s - row.start_s
-    return hidden / total
+    return hidden_share(trace.passes, within)
 
 
 def machine_and_links(

@@ -1,7 +1,6 @@
 """PipeDream's profile runs, and planning by its equations and by brute force (section 3.2).
 
-Every minibatch is kept, to see how layers vary.  Times are of a thread's CPU: the claims are of an
-idle host, on which these are the clock's.
+Times are of a process's CPU: the claims are of an idle host, on which these are the clock's.
 """
 
 import math
@@ -32,12 +31,10 @@ from pipekit.trees import Tree, differentiable
 WARM_UP = 5  # minibatches of a profile run that do not count
 
 KEEP_MEMORY = {f"MALLOC_{name}_THRESHOLD_": str(2**30) for name in ("MMAP", "TRIM")}
-"""Environment in which glibc reuses memory, as PipeDream does (section 3.5).  Otherwise it may ask
-the kernel for every larger output anew, in one process and not in the other."""
+"""Environment in which glibc reuses memory, as PipeDream does (section 3.5); else one process may
+ask the kernel for every larger output anew, and the other not."""
 
-SAME = "the same product"
-"""A column of profile runs: what is always the same, so that what it varies by is the host's."""
-
+SAME = "the same product"  # a column of profile runs: what it varies by is the host's
 SAME_SIZE = 256  # rows and columns of that product, which takes as long as a layer
 
 Build = Callable[[], nn.Sequential]
@@ -71,11 +68,7 @@ def minibatch(model: nn.Sequential, sample: Tensor) -> dict[str, float]:
 def pair_of_runs(
     build: Build, sample: Tensor, minibatches: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the profile runs of two equal workers: processes that take turns on each core.
-
-    A run has a row a minibatch, and the columns of :func:`minibatch`; ``build`` is a function of a
-    module.
-    """
+    """Return the profile runs, a row a minibatch, of two processes that take turns on each core."""
     before, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
     os.environ.update(KEEP_MEMORY)
     try:

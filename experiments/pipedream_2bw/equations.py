@@ -105,29 +105,25 @@ def _states(optimizer: Optimizer) -> float:
 
 
 class Sizes(NamedTuple):
-    """What section 3's formulas are made of, in bytes: |W| / d, |A_total(b)| / d, |A_input(b)|."""
+    """What section 3's formulas are made of, in bytes."""
 
-    weights: float
-    activations: float
-    inputs: float
+    weights: float  # |W| / d
+    activations: float  # |A_total(b)| / d
+    inputs: float  # |A_input(b)|
 
 
 @dataclass(frozen=True)
 class EqualStages:
-    """A system at work on equal stages: GPT's blocks alone, without embedding and head.
-
-    ``depth`` stages, d, of a worker each, must divide the ``blocks``; ``microbatches`` of a batch,
-    m, have ``rows`` sequences, b, of so many tokens; ``hidden`` is h.
-    """
+    """A system at work on equal stages: GPT's blocks alone, without embedding and head."""
 
     system: str
-    depth: int
-    microbatches: int
-    rows: int
+    depth: int  # d, which divides the blocks
+    microbatches: int  # m
+    rows: int  # b, sequences of a microbatch
     recompute: Recompute = "always"
     blocks: int = 4
     hidden: int = 32
-    sequence: int = 16
+    sequence: int = 16  # tokens
 
     @property
     def schedule(self) -> Schedule:

@@ -6,7 +6,6 @@ Frames have the courses of :func:`train`, of one network and learning rate.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,9 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.types import Device
 
 from experiments import study
+from experiments.study.training import share_of_rate
 from pipekit import Updates
-from pipekit.datasets import Batch, Dataset, masked, python_source
+from pipekit.datasets import Dataset, masked, python_source
 from pipekit.engine import Pipeline, Watch
 from pipekit.host.provenance import provenance
 from pipekit.models import bert_large, gpt, token_loss
@@ -81,28 +81,26 @@ EVALUATION_ROWS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class PreTraining:
-    """All that a training depends on: of a GPT or BERT of bytes, by a key of :data:`METHODS`.
+    """All that a training depends on; more stages than layers are a ValueError.
 
-    By AdamW with a learning rate that warms up, a share of the steps, and decays, both linearly;
-    what the paper does not print is Megatron's (Shoeybi et al., 2019, section 4).  The seed is of
-    the weights, the order of the rows, the masks and the dropout; ``rows`` windows of text are
-    trained on, as often as the steps need. More stages than layers are a ValueError.
+    By AdamW with a learning rate that warms up and decays linearly; what the paper does not print
+    is Megatron's (Shoeybi et al., 2019, section 4).
     """
 
     batch_rows: int  # sequences of an update
     steps: int
     lr: float  # the greatest learning rate
     sequence: int  # tokens
-    warm_up: float
-    network: str  # "gpt" or "bert"
+    warm_up: float  # share of the steps
+    network: str  # "gpt" or "bert", of bytes
     layers: int
     hidden: int
     heads: int
     dropout: float
-    method: str
+    method: str  # a key of METHODS
     stages: int
-    seed: int
-    rows: int
+    seed: int  # of the weights, the order of the rows, the masks and the dropout
+    rows: int  # windows of text to train on, as often as the steps need
     test_rows: int
 
     def __post_init__(self) -> None:
@@ -129,8 +127,7 @@ class PreTraining:
 
     def share_of_lr(self, step: int) -> float:
         """Return by what the greatest learning rate is multiplied after ``step`` updates."""
-        warm_up = max(1, round(self.warm_up * self.steps))
-        return min((step + 1) / warm_up, (self.steps - step) / max(1, self.steps - warm_up))
+        return share_of_rate(step, self.steps, self.warm_up)
 
     def build(self) -> nn.Sequential:
         torch.manual_seed(self.seed)
@@ -182,18 +179,13 @@ def course(
     pipeline: Pipeline, data: Dataset, case: PreTraining
 ) -> Iterator[tuple[Sequence[float], float]]:
     """Train in :data:`POINTS` pieces; yield the losses of each and the validation loss then."""
-    batches = take(data, case.batch_rows, case.steps, case.seed)
+    batches = study.take(data, case.batch_rows, case.steps, case.seed)
     tests = data.test_batches(EVALUATION_ROWS)
     yield [], pipeline.evaluate(tests)
     for point in range(POINTS):
         start, stop = (len(batches) * p // POINTS for p in (point, point + 1))
         losses = pipeline.train(batches[start:stop], watch=Watch(trace=False)).losses
         yield losses, pipeline.evaluate(tests)
-
-
-def take(data: Dataset, batch_rows: int, steps: int, seed: int) -> list[Batch]:
-    endless = (batch for epoch in count() for batch in data.batches(batch_rows, seed, epoch))
-    return list(islice(endless, steps))
 
 
 def finals(frame: pd.DataFrame, method: str) -> pd.Series:
@@ -209,20 +201,16 @@ def distance(frame: pd.DataFrame, method: str) -> float:
     return float(abs(ours.mean() - base.mean())) / spread if spread else math.inf
 
 
-def gaps(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return 2BW's training loss minus vanilla's, ``gap``: a row for each seed and step."""
-    wide = frame.dropna(subset="loss").pivot_table(
-        index=["seed", "step"], columns="method", values="loss", sort=False
-    )
-    return (wide[TWO_BW] - wide[VANILLA]).rename("gap").reset_index()
-
-
 def early_and_late(frame: pd.DataFrame) -> tuple[float, float]:
-    """Return the mean |gap| of the first tenth of the steps and of the last half, nats a byte."""
-    found = gaps(frame)
-    last, size = found["step"].max(), found["gap"].abs()
-    early, late = found["step"] <= last / 10, found["step"] > last / 2
-    return float(size[early].mean()), float(size[late].mean())
+    """Return the mean |2BW's training loss - vanilla's| early and late, nats a byte.
+
+    Early is the first tenth of the steps, and late their last half.
+    """
+    losses = frame.dropna(subset="loss").set_index(["method", "seed", "step"])["loss"]
+    gap = (losses[TWO_BW] - losses[VANILLA]).abs()
+    step = gap.index.get_level_values("step")
+    early, late = step <= step.max() / 10, step > step.max() / 2
+    return float(gap[early].mean()), float(gap[late].mean())
 
 
 def movement(frame: pd.DataFrame, recipe: PreTraining) -> tuple[float, float]:

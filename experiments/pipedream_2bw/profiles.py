@@ -1,9 +1,9 @@
 """What PipeDream-2BW's section 5 and its figures fix, as data, and what its GPTs cost on a V100.
 
-The text prints no dimensions of the models (:data:`pipekit.models.LAYOUTS` are ours) and no
-bandwidths (:func:`.two_bw_v100` has the makers').  Costs are estimated from one block: products run
-at the rate with which a whole model attains the 45 TFLOP/s that section 5 prints; what moves more
-bytes than that takes its bytes over three quarters of the memory's bandwidth.
+The text prints no dimensions (:data:`pipekit.models.LAYOUTS` are ours) and no bandwidths
+(:func:`.two_bw_v100` has the makers').  Products run at the rate with which a whole model attains
+the 45 TFLOP/s that section 5 prints; what moves more bytes takes these over three quarters of the
+memory's bandwidth.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,9 +36,9 @@ STATE_BYTES = 12
 """Bytes of a parameter that Adam reads and writes in mixed precision: a weight and two moments of
 4 each (Micikevicius et al., "Mixed Precision Training", ICLR 2018)."""
 
-MEGATRON = "https://github.com/msr-fiddle/pipedream/tree/9fa62318cec0/megatron/megatron"
-"""The authors' adaption of Megatron (section 5, "Implementation"), which settles what a worker
-holds wherever the paper's formulas (3.1) leave it open; files below are of this folder."""
+# The authors' adaption of Megatron (section 5, "Implementation"), which settles what a worker holds
+# wherever the paper's formulas (3.1) leave it open; files below are of its folder
+# https://github.com/msr-fiddle/pipedream/tree/9fa62318cec0/megatron/megatron
 
 PARAMETER_BYTES, VERSION_BYTES = 20, 4
 """Of a parameter (optimizer/optimizer.py, FP16OptimizerWithFP16Params): a weight and a gradient of
@@ -56,16 +56,12 @@ layers, which alone are recomputed (model/transformer.py, _checkpointed_forward)
 
 
 class Panel(NamedTuple):
-    """A panel of Figure 6: which GPT on how many servers of 8 V100s each.
-
-    ``depth`` counts stages of a pipeline, d, and ways of model parallelism (section 5.2); there are
-    a small and a large global batch, in sequences.
-    """
+    """A panel of Figure 6: which GPT on how many servers of 8 V100s each."""
 
     model: str
     servers: int
-    depth: int
-    batches: tuple[int, int]
+    depth: int  # stages of a pipeline, d, and ways of model parallelism (section 5.2)
+    batches: tuple[int, int]  # global, in sequences
 
 
 FIGURE6: Mapping[str, Panel] = {
@@ -73,12 +69,9 @@ FIGURE6: Mapping[str, Panel] = {
     "b": Panel("2.2B", servers=8, depth=8, batches=(512, 2048)),
     "c": Panel("3.8B", servers=8, depth=16, batches=(512, 2048)),
 }
-"""By letter.  The text prints panel c's caption, a batch of 2048 (section 5.2), of 64 on 8 GPUs
-(section 5.3) and a tick of 256; that a GPU gets 8 or 32 sequences in every panel follows if the
-three belong together.  Models and depths of a and b are section 5.2's.
-
-The batch sizes differ in "numbers of microbatches over which gradients are averaged (m = d g)"
-(section 5.2); taken to be without accumulation, g = 1, for the smaller one."""
+"""By letter.  The text prints panel c's caption, a batch of 2048 (5.2), of 64 on 8 GPUs (5.3) and a
+tick of 256: 8 or 32 sequences a GPU in every panel, if the three belong together.  Models and
+depths of a and b are section 5.2's; the smaller batch is taken to have g = 1 (m = d g)."""
 
 FIGURE8 = ((4, 1), (8, 1), (8, 32))
 """(d, b) of the GPT with 1.3B on 64 GPUs.  Section 5.4 prints d = 4, d = 8 and b = 32; the smaller
@@ -103,29 +96,22 @@ mask and the dropped softmax are saved (Korthikanti et al., "Reducing Activation
 Large Transformer Models", 2022, section 4.1)."""
 
 
-def gpt_profile(size: str, rows: int = 1) -> Profile:
+def gpt_profile(size: str, rows: int = 1, make: Callable[..., nn.Sequential] = gpt) -> Profile:
     """Return what a microbatch costs, of so many sequences, for a GPT of :data:`LAYOUTS`."""
-    return _with_weights(_one_row(gpt, size, efficiency()).scaled(rows))
+    return _with_weights(_one_row(make, size, efficiency()).scaled(rows))
 
 
-def bert_profile(size: str, rows: int = 1) -> Profile:
-    """Return the same for a BERT with the blocks of that GPT (5.2: "results are similar")."""
-    return _with_weights(_one_row(bert_large, size, efficiency()).scaled(rows))
+bert_profile: ProfileOf = partial(gpt_profile, make=bert_large)
+"""A BERT with the blocks of that GPT (5.2: "results are similar")."""
+_WORDY_BERT = partial(bert_large, vocabulary=51_200)
+bert_with_gpts_words: ProfileOf = partial(gpt_profile, make=_WORDY_BERT)
 
 
-def bert_with_gpts_words(size: str, rows: int = 1) -> Profile:
-    """Return :func:`bert_profile` with as many words as that GPT has."""
-    return _with_weights(_one_row(_WORDY_BERT, size, efficiency()).scaled(rows))
-
-
-def headless_profile(size: str, rows: int = 1) -> Profile:
+def headless_profile(size: str, rows: int) -> Profile:
     """Return a GPT's costs as if its last layer, the logits, took no time."""
     profile = gpt_profile(size, rows)
     *layers, head = profile.layers
     return replace(profile, layers=(*layers, replace(head, forward_s=0.0, backward_s=0.0)))
-
-
-_WORDY_BERT = partial(bert_large, vocabulary=51_200)
 
 
 @cache

@@ -1,7 +1,7 @@
 """The systems of Figure 6 as schedules: their workers' bytes (3.1, 5.2, 5.3) and speed (5.2, 5.4).
 
-One memory model for all, by the paper's formulas (3.1) and the authors' code (:data:`.MEGATRON`):
-20 bytes a parameter and 4 more for each further weight version, 2 a number of activations.  Each
+One memory model for all, by the paper's formulas (3.1) and the authors' code (profiles.py): 20
+bytes a parameter and 4 more for each further weight version, 2 a number of activations.  Each
 microbatch in flight keeps the stage's input and what the stage has returned (schedules.py,
 input_tensors and output_tensors): on the last one the loss's probabilities.  What a stage has sent
 waits at the next one.
@@ -70,16 +70,12 @@ TABLES: Mapping[str, Callable[[int, int], Schedule]] = {
 
 @dataclass(frozen=True)
 class Pipelines:
-    """A model on parallel pipelines: what a bar of Figure 6 runs.
+    """A model on parallel pipelines: what a bar of Figure 6 runs."""
 
-    ``profile`` is of one microbatch; ``depth`` counts stages of a pipeline, d, or ways of tensor
-    model parallelism, and ``microbatches`` those of one pipeline in a batch, m.
-    """
-
-    profile: Profile
+    profile: Profile  # of one microbatch
     cluster: Cluster
-    depth: int
-    microbatches: int
+    depth: int  # stages of a pipeline, d, or ways of tensor model parallelism
+    microbatches: int  # of one pipeline in a batch, m
 
     @property
     def width(self) -> int:
@@ -171,12 +167,8 @@ def panel(letter: str, profile_of: ProfileOf = gpt_profile) -> dict[int, Pipelin
     return {batch: Pipelines(profile, cluster, depth, m) for batch, m in counts.items()}
 
 
-TIMED_BATCHES = 4
-"""Batches of a run without flushes: the first fills the pipeline, and of several pipelines the
-second waits for no sum of gradients."""
-
-FULL = 0.99
-"""Of the slowest stage's seconds that a microbatch more must cost, if the pipeline is full."""
+TIMED_BATCHES = 4  # without flushes: the first fills, and the second may wait for no sum
+FULL = 0.99  # of the slowest stage's seconds that a microbatch more costs in a full pipeline
 
 
 def simulated(job: Pipelines, system: str) -> float:

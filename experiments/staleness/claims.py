@@ -130,9 +130,8 @@ def comparisons(judged: pd.DataFrame) -> pd.DataFrame:
 def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return each claim in each setting that was trained, contradictions first.
 
-    Columns: ``verdict``, ``name``, ``claim``, ``source``, ``trained`` (whether the paper trained
-    such a network with that optimizer), those of :func:`.comparison.against`, ``effect`` (the
-    excess over the margin), and ``p_holm``.
+    ``trained``: whether the paper trained such a network with that optimizer; ``effect``: the
+    excess over the margin; others as of :func:`comparisons`.
     """
     every, rows = comparisons(comparison.judged(trainings)), []
     for claim in CLAIMS:
@@ -143,14 +142,9 @@ def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
             told = row["excess"] * (row["p_holm"] < LEVEL)
             verdict = claim.verdict(told, row["above"] < LEVEL, row["below"] < LEVEL)
             trained = claim.covers(row["proxy"], row["optimizer"])
-            about = {
-                "verdict": verdict,
-                "name": claim.name,
-                "claim": claim.text,
-                "trained": trained,
-            }
-            about |= {"source": claim.source, "effect": row["excess"] / row["margin"]}
-            rows.append(about | row)
+            about = {"name": claim.name, "claim": claim.text, "source": claim.source}
+            judged = {"verdict": verdict, "trained": trained}
+            rows.append(about | judged | {"effect": row["excess"] / row["margin"]} | row)
     return pd.DataFrame(rows, columns=COLUMNS).sort_values(
         "verdict", key=lambda each: each.map([*WORDS].index), kind="stable", ignore_index=True
     )
@@ -159,9 +153,8 @@ def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
 def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return what each mitigation earns over the method that it was added to: a row a setting.
 
-    Columns: ``verdict`` (:data:`HELPS`, :data:`HARMS` or undecided), proxy, optimizer, ``method``,
-    ``of`` (the method without it), stages, ``seeds``, ``excess`` over that (nats, mean over seeds)
-    with its interval, ``saved`` (the share of the cost of that one's delay), ``p``, ``p_holm``.
+    ``verdict`` is :data:`HELPS`, :data:`HARMS` or undecided, ``of`` the method without it, over
+    which ``excess`` is (nats), and ``saved`` the share of the cost of that one's delay.
     """
     costs = comparison.summary(trainings)
     costs = costs[costs["at"] == OWN].set_index([*comparison.SETTING, "method", "stages"])["cost"]

@@ -119,21 +119,20 @@ def summary(trainings: pd.DataFrame) -> pd.DataFrame:
     rows = judged(trainings)
     base = rows[(rows["method"] == SYNC) & (rows["at"] == OWN)]
     bases = {setting: ends(own) for setting, own in base.groupby(SETTING)}
+    columns = ["proxy", "optimizer", "arm", "method", "stages", "at", "rate", "seeds", "diverged"]
+    columns += ["loss", "std", "cost", "low", "high", "p", "effect"]
     found = []
     for (*key, at, arm), own in rows.groupby([*ARM, "at", "arm"], sort=False):
         proxy, method, stages, optimizer = key
-        final = ends(own)
+        final, rate, diverged = ends(own), own["rate"].iloc[0], own[FINAL].isna().sum()
         sync = bases.get((proxy, optimizer), pd.Series(dtype=float))
-        excess = Excess.of((final - sync).dropna())
-        names = {"proxy": proxy, "optimizer": optimizer, "arm": arm, "method": method}
+        cost = Excess.of((final - sync).dropna())
+        setting = proxy, optimizer, arm, method, stages, at, rate, len(final), diverged
+        effect = cost.mean / sync.std()
         found.append(
-            names
-            | {"stages": stages, "at": at, "rate": own["rate"].iloc[0], "seeds": len(final)}
-            | {"diverged": own[FINAL].isna().sum(), "loss": final.mean(), "std": final.std()}
-            | dict(zip(("cost", "low", "high"), (excess.mean, *excess.interval), strict=True))
-            | {"p": excess.p, "effect": excess.mean / sync.std()}
+            (*setting, final.mean(), final.std(), cost.mean, *cost.interval, cost.p, effect)
         )
-    return pd.DataFrame(found).assign(label="measured")
+    return pd.DataFrame(found, columns=columns).assign(label="measured")
 
 
 def ends(rows: pd.DataFrame) -> pd.Series:
@@ -148,12 +147,10 @@ def against(
 
     Their depths are equal, or the other's delay does not depend on it; the other is at its own
     rate, and has the method's optimizer or ``other_optimizer``.  At :data:`SYNCS` only where the
-    method's own rate is another, or is not found yet.
-
-    Yields ``proxy``, ``optimizer``, ``stages``, ``rates``, ``diverged`` (trainings of both that
-    did), ``seeds``, ``excess`` (nats, mean over seeds) with its interval ``low`` to ``high``,
-    ``margin`` (the other's standard deviation over seeds), and p: that there is no difference
-    (``p``), or none beyond the margin (``above`` and ``below``).
+    method's own rate is another, or is not found yet.  Of the columns ``diverged`` counts trainings
+    of both, ``excess`` is in nats, a mean over seeds with its interval, ``margin`` the other's
+    standard deviation, ``p`` that there is no difference, ``above`` and ``below`` that there is
+    none beyond the margin.
     """
     arms: dict[tuple[str, str, int, str, str], pd.DataFrame] = dict(
         iter(rows.groupby([*ARM, "at"], sort=False))

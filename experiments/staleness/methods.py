@@ -1,8 +1,7 @@
 """The asynchronous methods of the sweep, and the optimizers whose patience with them is compared.
 
-An optimizer is a recipe of one number; all have a linear warm-up over a tenth of the updates, then
-a linear decay to nothing. Gradients are not clipped: a common norm would make the stages of an
-asynchronous pipeline wait for one another.
+An optimizer is a recipe of one number. Gradients are not clipped: a common norm would make the
+stages of an asynchronous pipeline wait for one another.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Muon, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from experiments.study.training import share_of_rate
 from pipekit import schedules, staleness
 from pipekit.schedules import Schedule
 
@@ -122,16 +122,12 @@ class OptimizerRecipe:
     """An optimizer of a sweep: of a stage's parameters, the rate, and the network's outer sizes."""
 
     make: Callable[[list[nn.Parameter], float, frozenset[int]], Optimizer]
-    highest: int = -6  # power of two of the rates that are tried first, each twice the one before
+    middle: int = -8  # power of two of the rates that are tried first, each twice the one before
     states: float = 2  # tensors of a parameter's size that it keeps of each, for simulations
-
-    @property
-    def first_rates(self) -> list[float]:
-        return [2.0**power for power in range(self.highest - 4, self.highest + 1)]
 
 
 OPTIMIZERS: Mapping[str, OptimizerRecipe] = {
-    "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), -2, 1),
+    "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), -4, 1),
     "adamw": OptimizerRecipe(lambda own, lr, _: AdamW(own, lr, weight_decay=0.0)),
     "muon": OptimizerRecipe(MuonAndAdamW, states=1),
     "nadam": OptimizerRecipe(lambda own, lr, _: staleness.nesterov(lr, weight_decay=0.0)(own)),
@@ -142,9 +138,4 @@ for asynchronous pipelines."""
 
 
 def scheduler(optimizer: Optimizer, updates: int) -> LRScheduler:
-    warm_up = max(1, round(WARM_UP * updates))
-
-    def share(update: int) -> float:
-        return min((update + 1) / warm_up, (updates - update) / max(1, updates - warm_up))
-
-    return LambdaLR(optimizer, share)
+    return LambdaLR(optimizer, lambda update: share_of_rate(update, updates, WARM_UP))

@@ -7,7 +7,7 @@ in each.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import count, islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,16 +15,8 @@ from torch import Tensor, nn
 
 from experiments.study.training import he_initialised
 from pipekit.choices import require_choice
-from pipekit.datasets import (
-    Batch,
-    Dataset,
-    handwriting,
-    image_folder,
-    installed_text,
-    masked,
-    python_source,
-)
-from pipekit.datasets.text import BYTES, MASK
+from pipekit.datasets import Batch, Dataset, handwriting, image_folder, masked
+from pipekit.datasets.text import BYTES, MASK, installed_text, python_source
 from pipekit.models import bert_large, gpt, token_loss
 
 CLASSES = 10
@@ -34,15 +26,10 @@ PARTS = 8  # of every network, as many as there can be stages
 
 @dataclass(frozen=True)
 class Proxy:
-    """A network and what it learns.
-
-    Its ``size`` is "small", a second or some a training; "long", the same for more updates;
-    "medium", the large network on fewer rows; "large"; "huge", for a GPU; or "folder", images of
-    the user's own.
-    """
+    """A network and what it learns."""
 
     kind: str  # "gpt", "bert" or "images"
-    size: str
+    size: str  # "small" to "huge", which is for a GPU; "folder": images of the user's own
     width: int  # hidden features of a token, or channels of the first convolution
     length: int  # T, bytes of a row; or pixels of an image's side
     batch_rows: int  # examples of an update
@@ -57,7 +44,6 @@ class Proxy:
 
     @property
     def is_own(self) -> bool:
-        """Whether it learns from images of the user's own (:func:`.datasets.image_folder`)."""
         return self.size == "folder"
 
     @property
@@ -77,12 +63,11 @@ class Proxy:
     @property
     def description(self) -> str:
         """How large it is, and how much a training learns from, repeats included."""
-        samples = self.updates * self.batch_rows
-        seen = (
-            f"{samples:,} images" if self.kind == "images" else f"{samples * self.length:,} bytes"
-        )
+        count, unit = self.updates * self.batch_rows, "images"
+        if self.kind != "images":
+            count, unit = count * self.length, "bytes"
         size = f"{self.parameters:,} parameters, " if self.parameters else ""
-        return f"{size}{self.updates:,} updates, {seen} seen"
+        return f"{size}{self.updates:,} updates, {count:,} {unit} seen"
 
     @property
     def classes(self) -> int:
@@ -127,11 +112,6 @@ class Proxy:
                 f"`folder`, with cifar-10-batches-py in it, or train and val, or a folder a class"
             )
         return _data(replace(self, updates=0))
-
-    def batches(self, data: Dataset, seed: int) -> list[Batch]:
-        """Return the batches of a training, of as many epochs as it takes."""
-        endless = (batch for e in count() for batch in data.batches(self.batch_rows, seed, e))
-        return list(islice(endless, self.updates))
 
 
 PROXIES: Mapping[str, Proxy] = {

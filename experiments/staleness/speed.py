@@ -7,7 +7,7 @@ parallelism is not a pipeline and has no seconds here.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -151,16 +151,10 @@ def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
     shown = shown.assign(
         name=shown["arm"] + ", " + sizes.map(bytes_text), milliseconds=1e3 * shown["seconds"]
     )
-    figure = plots.points(
-        shown,
-        "milliseconds",
-        "loss",
-        "name",
-        title=title,
-        label="simulated x measured",
-        x_title="time of a sample (ms, simulated)",
-        y_title="validation loss at the end (nats, measured)",
-    )
+    x_title = "time of a sample (ms, simulated)"
+    y_title = "validation loss at the end (nats, measured)"
+    how: Any = {"label": "simulated x measured", "x_title": x_title, "y_title": y_title}
+    figure = plots.points(shown, "milliseconds", "loss", "name", title=title, **how)
     least, most = MARKER_PX
     for trace, share in zip(figure.data, sizes / sizes.max(), strict=True):
         trace.marker.size = least + (most - least) * share

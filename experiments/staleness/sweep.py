@@ -32,13 +32,12 @@ FINAL = VALIDATIONS[-1]
 class Sweep:
     """Trainings of several arms with one optimizer on one proxy."""
 
-    proxy: Proxy  # the network and its data
+    proxy: Proxy
     optimizer: str  # a name of OPTIMIZERS
-    # Methods, each with its depth; those that are not defined for the optimizer are left out.
-    arms: tuple[tuple[str, int], ...]
+    arms: tuple[tuple[str, int], ...]  # methods, those that the optimizer is for, with depths
     seeds: int = 5  # how many judge
     tuning_seeds: int = 2  # how many tune
-    rates: int = 5  # how many of the recipe's rates are tried at first, the middle ones
+    rates: int = 5  # how many are tried at first, about the recipe's middle
 
     @classmethod
     def of(
@@ -58,7 +57,10 @@ class Sweep:
         if network.is_own:
             network = replace(network, folder=folder)
             network.data()  # refused before any training starts
-        return cls(network, optimizer, parse_arms(methods), **how)
+        arms = parse_arms(methods)
+        for _, stages in arms:
+            network.balance(stages)  # likewise
+        return cls(network, optimizer, arms, **how)
 
     def run(self, folder: Path) -> pd.DataFrame:
         """Train what the folder has not yet; return all as :func:`table` does."""
@@ -82,9 +84,8 @@ class Sweep:
     def _tuned(
         self, templates: Sequence[StaleTraining], trainings: study.Trainings[StaleTraining]
     ) -> pd.DataFrame:
-        first = OPTIMIZERS[self.optimizer].first_rates
-        start = (len(first) - self.rates) // 2
-        rates = list(first[start : start + self.rates])
+        first = OPTIMIZERS[self.optimizer].middle - self.rates // 2
+        rates = [2.0**power for power in range(first, first + self.rates)]
         seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning_seeds)
         while True:
             cases = [t.at(rate, seed) for t in templates for rate in rates for seed in seeds]

@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, scheduler
 from experiments.staleness.proxies import Proxy, evaluate
+from experiments.study.training import take
 from experiments.study.trainings import Course
 from pipekit import Updates, Watch
 from pipekit.datasets import Batch
@@ -65,7 +66,8 @@ def train(case: StaleTraining) -> Course:
     """
     proxy = case.by_update
     data = proxy.data()
-    batches, tests = proxy.batches(data, case.seed), data.test_batches(TEST_ROWS)
+    batches = take(data, proxy.batch_rows, proxy.updates, case.seed)
+    tests = data.test_batches(TEST_ROWS)
     started = time.process_time()
     model = proxy.build(case.seed)
     losses, weights = _trained(case, model, batches)
@@ -73,8 +75,7 @@ def train(case: StaleTraining) -> Course:
     for _, end in _pieces(len(batches)):
         model.load_state_dict(weights[end])
         validation.append(evaluate(model, proxy, tests))
-    names = {name: getattr(case, name) for name in ("method", "stages", "optimizer", "rate")}
-    about = {"proxy": case.proxy.setting, **names, "seed": case.seed}
+    about = asdict(case) | {"proxy": case.proxy.setting}
     about |= {"updates": proxy.updates, "batch_rows": proxy.batch_rows}
     return Course.of(
         provenance("measured", case.seed, data=data.source, case=about),

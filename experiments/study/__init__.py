@@ -27,6 +27,7 @@ from experiments.study.tables import table as table
 from experiments.study.tables import with_line as with_line
 from experiments.study.traces import EQUAL_SLOTS as EQUAL_SLOTS
 from experiments.study.traces import busy_s as busy_s
+from experiments.study.traces import hidden_share as hidden_share
 from experiments.study.traces import in_turns as in_turns
 from experiments.study.traces import mean_interval as mean_interval
 from experiments.study.traces import memory_of as memory_of
@@ -43,6 +44,7 @@ from experiments.study.training import noted as noted
 from experiments.study.training import pipeline_gradients as pipeline_gradients
 from experiments.study.training import plain_gradients as plain_gradients
 from experiments.study.training import relative_difference as relative_difference
+from experiments.study.training import take as take
 from experiments.study.training import train_pipeline as train_pipeline
 from experiments.study.training import train_plain as train_plain
 from experiments.study.trainings import Course as Course

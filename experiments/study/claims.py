@@ -1,13 +1,9 @@
 """A claim's value, as a function finds it: alone, in rounds, and with one thing changed.
 
 An emulation that parts from its simulation by more than a bound says something about the machine:
-it is run again at half the pace, so that what the machine adds counts half, and if that does not
-help the simulated value stands in, labelled so.  Where the claim is about the engine's own doing,
-the value is invalid instead (:func:`unless_parted`).
-
-Emulations that count differ from host to host, too: they confirm the simulation, which stands in
-their place where they are judged otherwise.  A criterion so near to it that an emulation's known
-error could turn the verdict leaves the claim undecided (:func:`settled`).
+it is run again at half the pace, and if that does not help the simulated value stands in, labelled
+so.  Where the claim is about the engine's own doing, the value is invalid (:func:`unless_parted`).
+Emulations that count only confirm the simulation, lest a host turn an outcome (:func:`settled`).
 """
 
 import os
@@ -32,9 +28,7 @@ KNOWN_ERROR = 0.04
 """By what part of itself emulated seconds, or a ratio of them, may be wrong: the worst error of
 emulations (``results/reference/prediction_accuracy``), rounded up."""
 
-AGAIN = 1
-"""How many emulations that part from the simulation are run again, at half the pace: more would
-take most of a run's time, on a machine that cannot keep the pace."""
+AGAIN = 1  # emulations that part from the simulation and are run again: more would take too long
 
 T = TypeVar("T")
 
@@ -78,12 +72,11 @@ class Emulated(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The median emulation, or the simulated seconds if none counts."""
-        return median(self.counted) if self.counted else self.simulated_s
+        return median(self.counted or [self.simulated_s])
 
     @property
     def note(self) -> str:
-        """Why no emulation counts; empty if some do, or none was made."""
+        """Why no emulation counts, if none does and some were made."""
         if self.counted or not self.parted:
             return ""
         return (
@@ -91,14 +84,11 @@ class Emulated(NamedTuple):
             f"{max(self.parted):+.1%} of the simulated time more, beyond {BOUND:.0%}: simulated"
         )
 
-    def only(self, number: int) -> "Emulated":
-        """Return the same with one of its emulations, or with none if none counts."""
+    def only(self, number: int | None) -> "Emulated":
+        """Return the same with one of its emulations, if they count; None: as if nothing ran."""
+        if number is None:
+            return Emulated(self.simulated_s, ())
         return self._replace(counted=self.counted[number : number + 1])
-
-    @property
-    def unrun(self) -> "Emulated":
-        """The same as if nothing had been emulated."""
-        return Emulated(self.simulated_s, ())
 
 
 def emulated(run: Callable[[float], float], simulated_s: float, repeats: int) -> Emulated:
@@ -132,11 +122,9 @@ def settled(claim: str, rounds: Sequence[Found], simulated: Found | None) -> Fou
 
     A number is the median of its rounds, each of a list by itself; a truth value or a text is what
     most rounds found. The note is that of the round nearest to it. Invalid rounds count only if
-    there are no others.
-
-    The simulation stands in where not all emulations count or confirm it, or where it is within
-    :data:`KNOWN_ERROR` of the criterion: no host turns an outcome.  A value of a simulation that is
-    labelled emulated even so has no clock in it, say the engine's bytes, and stays.
+    there are no others. The simulation stands in where not all emulations count or confirm it, and
+    where it is within :data:`KNOWN_ERROR` of the criterion; a value that is labelled emulated even
+    then has no clock in it, say the engine's bytes, and stays.
     """
     own = _merged(claim, rounds)
     if simulated is None or own.invalid or own.shown_only or simulated.label != "simulated":
@@ -183,7 +171,7 @@ def _distance(value: Any, middle: Any) -> float:
 
 
 class Changed(NamedTuple):
-    """See :func:`changed`."""
+    """An experiment that may explain a miss, see :func:`changed`."""
 
     cause: str
     instead: str
@@ -227,7 +215,8 @@ def evaluated(
         base = (rounds.found[0] if rounds.simulated is None else rounds.simulated,)
     causes = []
     for change in because:
-        other = value("simulated", *(change.values or base), **change.one_thing)
+        weakest = "exact" if label == "exact" else "simulated"  # a change is not emulated anew
+        other = value(weakest, *(change.values or base), **change.one_thing)
         causes.append(Cause(change.cause, other.value, other.label, change.instead))
     return own, tuple(causes)
 

@@ -1,8 +1,7 @@
 """Profiles of the papers' networks: estimated, as published, changed, and run at another pace.
 
-Beside the roofline, which assumes one efficiency for all layers, is what became of networks on real
-devices: ``data/profiles/network_times.csv``, with sources, and ``layer_times.csv`` of those that
-were published layer by layer.  PipeDream's released profiles do not name their GPU: VGG16's images
+``data/profiles`` has what became of networks on real devices, with sources; ``layer_times.csv`` of
+those published layer by layer.  PipeDream's released profiles do not name their GPU: VGG16's images
 take 5.25 ms there, where a Titan X takes 8.04: a V100's.
 """
 
@@ -29,10 +28,7 @@ from pipekit.schedules import Schedule
 def estimated(
     build: Callable[..., nn.Sequential], sample: Callable[[], Tensor], device: Device, **how: Any
 ) -> Profile:
-    """Return what a network costs on a device, from shapes alone (simulated).
-
-    ``build`` and ``sample`` make it and a microbatch; ``how`` is :meth:`.Profile.analytic`'s.
-    """
+    """Return what a network costs on a device, by its shapes; see :meth:`.Profile.analytic`."""
     with torch.device("meta"):
         x = sample()
     return Profile.analytic(build(device="meta"), x, device, **how)

@@ -22,7 +22,7 @@ from pipekit.devices import stay_on_cpu
 from pipekit.host.provenance import provenance, write
 from pipekit.ledger import claims
 from pipekit.ledger.batches.experiment import GIVEN
-from pipekit.ledger.batches.ranges import Parameter, read
+from pipekit.ledger.batches.ranges import read
 from pipekit.ledger.batches.runs import GRID
 from pipekit.ledger.report import scoreboard
 from pipekit.traces import Memory, Trace
@@ -108,10 +108,7 @@ class Notebook:
                     update_display(shown, raw=True, display_id=name)
 
     def show(self, figure: go.Figure, name: str, numbers: pd.DataFrame) -> str:
-        """Display a figure; return its SVG's name, for claims that it supports.
-
-        It is saved as ``<name>.svg``, which GitHub shows, too, its numbers as ``<name>.csv``.
-        """
+        """Display a figure, save it and its numbers; return the SVG's name, for claims."""
         svg = plots.save(figure, self.folder / name, numbers)["svg"]
         pictures = {
             "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
@@ -186,7 +183,7 @@ def begin(
 
     ``namespace`` are the notebook's ``globals()``, with its parameters; a ``seed`` among them is
     kept with every claim. ``threads`` are those of torch's operators, here and at most in every
-    worker: over how many a sum is split rounds it. GPUs are used only if PIPEKIT_DEVICE is set.
+    worker, which decide how a sum is rounded. GPUs are used only if PIPEKIT_DEVICE is set.
     """
     stay_on_cpu()
     given = parameters(namespace)
@@ -207,7 +204,8 @@ def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     given and the notebook does not have, is a ValueError.
     """
     cells = namespace.get("In", ())
-    declared = _declared(cells)
+    declaring = (c for c in reversed(cells) if all(f"{name}: " in c for name in GIVEN))
+    declared = read(next(declaring, ""))
     for name in _injected(cells) if declared else ():
         require_choice("a parameter of this notebook", name, declared)
     given = {
@@ -221,22 +219,8 @@ def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _declared(cells: Sequence[str]) -> dict[str, Parameter]:
-    """Return the parameters of the last cell so far that declares what every notebook is given."""
-    for cell in reversed(cells):
-        if all(f"{name}: " in cell for name in GIVEN):
-            return read(cell)
-    return {}
-
-
 def _injected(cells: Sequence[str]) -> list[str]:
     """Return the names that papermill gave values to, in a cell of its own."""
     found = (cell for cell in cells if cell.startswith("# Parameters\n"))
-    statements = (statement for cell in found for statement in ast.parse(cell).body)
-    return [
-        target.id
-        for statement in statements
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-        if isinstance(target, ast.Name)
-    ]
+    nodes = (node for cell in found for node in ast.walk(ast.parse(cell)))
+    return [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]

@@ -17,7 +17,7 @@ from pipekit.traces import Trace
 def table(function: Callable[..., Any], **axes: Iterable[Any]) -> pd.DataFrame:
     """Return a row for each combination of the axes' values: these, and what the function returns.
 
-    That is the row's further columns, or a single number, whose column has the function's name.
+    A single number gets a column with the function's name.
     """
     rows = []
     for point in points({name: list(values) for name, values in axes.items()}):

@@ -1,5 +1,6 @@
 """One schedule's timelines in three ways, questions to several traces, and seconds measured."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -54,10 +55,19 @@ def memory_of(trace: Trace) -> Memory:
     return trace.memory
 
 
-def busy_s(events: pd.DataFrame, start: float, end: float) -> float:
+def busy_s(events: pd.DataFrame, start: float = -math.inf, end: float = math.inf) -> float:
     """Return how much of some events' time lies between two times, in the trace's unit."""
     clipped = events["end_s"].clip(start, end) - events["start_s"].clip(start, end)
     return float(clipped.sum())
+
+
+def hidden_share(events: pd.DataFrame, transfers: pd.DataFrame) -> float:
+    """Return the share of the transfers' time in which a worker at their ends computes."""
+    own, hidden = dict(iter(events.groupby("worker"))), 0.0
+    for side in ("source", "destination"):
+        for worker, *span in transfers[[side, "start_s", "end_s"]].itertuples(index=False):
+            hidden += busy_s(own[worker], *span)
+    return hidden / (2 * busy_s(transfers))
 
 
 def mean_interval(ends: Sequence[float], first: int, last: int) -> float:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any, TypeVar
 
 import torch
@@ -50,10 +51,7 @@ def he_initialised(model: nn.Sequential) -> nn.Sequential:
 
 
 class TakeGradient(Optimizer):
-    """An optimizer that puts each gradient, or zero, in its parameter's place.
-
-    After one update the weights of the trained model are the gradients that the update got.
-    """
+    """An optimizer after whose step the weights are the gradients that the update got."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__(parameters, {})
@@ -100,25 +98,32 @@ def noted(modules: Iterable[nn.Module], note: Callable[[nn.Module, Tensor, Tenso
     return found
 
 
+def take(data: Dataset, rows: int, batches: int, seed: int) -> list[Batch]:
+    """Return so many batches of a data set, of as many epochs as it takes."""
+    endless = (batch for epoch in count() for batch in data.batches(rows, seed, epoch))
+    return list(islice(endless, batches))
+
+
+def share_of_rate(step: int, steps: int, warm_up: float) -> float:
+    """Return a rate's factor after ``step`` updates: up for a share of them, then down to 0."""
+    begun = max(1, round(warm_up * steps))
+    return min((step + 1) / begun, (steps - step) / max(1, steps - begun))
+
+
 EVALUATION_ROWS = 250
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a training depends on, but for the method.
+    """All that a training depends on, but for the method."""
 
-    Every training starts from a copy of the unsplit ``model``; ``batch_rows`` are examples an
-    update, ``epochs`` passes over the training set; ``seed`` is of the shuffling and of the layers'
-    random numbers; ``loss`` is of a microbatch, a mean over rows.
-    """
-
-    model: nn.Sequential
+    model: nn.Sequential  # unsplit; a training starts from a copy
     data: Dataset
     optimizer: Callable[[list[nn.Parameter]], Optimizer]
-    batch_rows: int
+    batch_rows: int  # examples of an update
     epochs: int
-    seed: int = 0
-    loss: nn.Module = field(default_factory=nn.CrossEntropyLoss)
+    seed: int = 0  # of the shuffling and of the layers' random numbers
+    loss: nn.Module = field(default_factory=nn.CrossEntropyLoss)  # of a microbatch, a mean
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,7 @@ class Course(BaseModel):
 
     @field_validator("points")
     @classmethod
-    def _are_equally_many(
-        cls, points: dict[str, list[float | None]]
-    ) -> dict[str, list[float | None]]:
+    def _are_equally_many(cls, points: dict[str, Any]) -> dict[str, Any]:
         if len(counts := {len(values) for values in points.values()}) != 1 or counts == {0}:
             raise ValueError(f"it has {sorted(counts)} points of its numbers, not as many of each")
         return points
@@ -48,17 +46,18 @@ class Course(BaseModel):
     @classmethod
     def of(cls, provenance: dict[str, Any], **points: Sequence[float | None]) -> "Course":
         """Return a course; what is not finite becomes None."""
-        finite = {name: [_finite(value) for value in values] for name, values in points.items()}
+        finite = {
+            name: [v if v is not None and math.isfinite(v) else None for v in values]
+            for name, values in points.items()
+        }
         return cls(points=finite, provenance=provenance)
 
 
 class Trainings(Generic[S]):
-    """Trainings by one function; those that the folder has are read and not run again.
+    """Trainings by one function, ``train``; those that the folder has are not run again.
 
     They run side by side, each in a process on one core: the stages of so small a network wait for
-    one another more than they compute.  The folder keeps a JSON file of each training that is done.
-    ``train`` carries out one. What it does besides its settings is not looked at: who changes the
-    function deletes the folder.
+    one another more than they compute.  Who changes the function deletes the folder.
     """
 
     def __init__(self, train: Callable[[S], Course], folder: Path) -> None:
@@ -129,10 +128,7 @@ def each_seed(frame: pd.DataFrame, by: Sequence[str], target: float) -> pd.DataF
 
 
 def over_seeds(ends: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
-    """Return means and standard deviations over the seeds: a row for each combination of ``by``.
-
-    A mean is infinite, or not a number, if any seed's value is.
-    """
+    """Return means (infinite if any is) and deviations over the seeds: a row for each of ``by``."""
     groups = ends.groupby(list(by), sort=False)
     found = {"seeds": groups.size()}
     for value in values:
@@ -150,10 +146,6 @@ def _call(training: bytes) -> None:
 def _columns(settings: Any) -> dict[str, Any]:
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     return {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in values.items()}
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _keep(train: Callable[[S], Course], settings: S, file: Path) -> None:

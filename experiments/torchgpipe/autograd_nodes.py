@@ -21,8 +21,7 @@ from pipekit.engine.observers.memory_tracker import StageMemory
 from pipekit.layers import skips
 from pipekit.trees import leaves, refill, tree_map
 
-AHEAD = 1000
-"""Nodes that the main thread has made before; for a step of the paper's U-Net it makes hundreds."""
+AHEAD = 1000  # nodes that the main thread has made before: hundreds for a step of the paper's U-Net
 
 Flow = tuple[Tensor, dict[str, Tensor]]
 """What a device receives: the output of the one before, and skips by name."""
@@ -36,10 +35,9 @@ class Backward(NamedTuple):
 
 
 def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) -> Backward:
-    """Run a batch forward and backward; all but the last microbatch are recomputed.
+    """Run a batch forward and backward, all but the last microbatch recomputed.
 
-    The gradients of all outputs are there at once.  Gradients are added to the layers' parameters;
-    ``inputs`` are as :func:`received` returns them; ``in_order``: by Fork and Join.
+    The gradients of all outputs are there at once; ``in_order``: by Fork and Join.
     """
     device = _Device(layers)
     outputs: list[Tensor] = []

@@ -1,8 +1,7 @@
 """torchgpipe's benchmarks as data, and cells of its tables on P40s, simulated and emulated (4.2).
 
-The paper prints neither the partitions nor Table 2's batch sizes, but says where they are (section
-4, footnote 4): github.com/kakaobrain/torchgpipe, benchmarks/*/main.py, here as of commit a4710261.
-Nothing is fitted: costs are estimated for the P40.
+Partitions and Table 2's batch sizes are where the paper says (section 4, footnote 4):
+github.com/kakaobrain/torchgpipe, benchmarks/*/main.py, here as of commit a4710261.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,11 +52,10 @@ class Benchmark:
 
 
 def unet_balance(published: Sequence[int], convolutions: int) -> tuple[int, ...]:
-    """Return a U-Net's partition in our layers.
+    """Return a U-Net's partition in our layers; a cut within one goes to its nearer end.
 
     In the repository a convolution, its dropout, its norm and its activation are four layers, and
-    stash and max-pool two, as upsampling and joining.  A cut within one of ours goes to its nearer
-    end.
+    stash and max-pool two, as upsampling and joining.
     """
     cell = [4] * convolutions
     sizes = [*([*cell, 2] * DEPTH), *cell, *([2, *cell] * DEPTH), 1]
@@ -156,7 +154,6 @@ AT_ONCE = 4  # emulations beside one another: nearly all that they do is wait
 
 def as_drawn(stages: int, microbatches: int) -> Schedule:
     """Return a batch of GPipe's schedule with backwards from the last microbatch to the first."""
-
     batch = range(microbatches)
     order = [(Op.FORWARD, k) for k in batch] + [(Op.BACKWARD, k) for k in reversed(batch)]
     workers = ([(op, stage, k) for op, k in order] for stage in range(stages))
@@ -233,5 +230,7 @@ def emulated(
     longest_first = sorted(cells, key=lambda cell: cell.batch / cell.stages, reverse=True)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = dict(zip(longest_first, pool.map(time, longest_first), strict=True))
-    rounds = ({cell: found[cell].only(n) for cell in cells} for n in range(emulations))
-    return study.Rounds(tuple(rounds), {cell: found[cell].unrun for cell in cells})
+    *rounds, simulation = (
+        {cell: found[cell].only(n) for cell in cells} for n in (*range(emulations), None)
+    )
+    return study.Rounds(tuple(rounds), simulation)

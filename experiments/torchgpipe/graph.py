@@ -60,8 +60,7 @@ def figure1(m: int, n: int) -> Edges:
     edges: Edges = set()
     for i in range(1, m + 1):
         row = [PaperTask("F", i, j) for j in range(1, n + 1)]
-        row += [PaperTask("B", i, j) for j in range(n, 0, -1)]
-        edges |= set(pairwise(row))
+        edges |= {*pairwise([*row, *(task._replace(kind="B") for task in reversed(row))])}
     return edges
 
 

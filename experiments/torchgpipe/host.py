@@ -1,9 +1,8 @@
 """A batch as torchgpipe's host issues it, with some of its components (sections 3.2, 3.3, 4.1).
 
-One host issues everything (section 3.2.1), and each stream of a device runs its kernels one by one,
-so that copies can be issued to the streams that compute (3.2.3), and backwards in another order
-(3.2.2).  Simulated only.  The clock of pipekit's replays cannot serve here: a kernel may hold up
-several streams at once, where a task there holds up one worker.
+One host issues everything (3.2.1), and each stream of a device runs its kernels one by one.
+Simulated only.  The clock of pipekit's replays cannot serve here: a kernel may hold up several
+streams at once, where a task there holds up one worker.
 """
 
 from collections import defaultdict
@@ -45,12 +44,11 @@ Kernel = tuple[str, int, int] | tuple[str, int, int, int]
 
 
 class Host:
-    """Issues a batch; in each stream kernels run one by one, and the host is never late.
+    """Issues a batch, and is never late.
 
     Forwards are issued in clock cycles (Algorithm 1), backwards in their mirror image.  Without
     order, autograd goes by the numbers of its nodes (:mod:`.autograd_nodes`): a device recomputes
-    every microbatch as soon as its gradient is there, and goes backward through none of them before
-    it has all.
+    every microbatch as soon as its gradient is there, and goes backward only when it has all.
     """
 
     def __init__(
@@ -128,11 +126,7 @@ class Host:
                 self.copies.append((source, end, purpose, source, k, *span, size))
 
     def _run(
-        self,
-        kernel: Kernel,
-        seconds: float,
-        streams: Sequence[tuple[str, int]],
-        needs: Sequence[Kernel],
+        self, kernel: Kernel, seconds: float, streams: list[tuple[str, int]], needs: list[Any]
     ) -> tuple[float, float]:
         """Return when a kernel begins, as the first in its streams, and when it is over."""
         before = [self._ends[need] for need in needs if need in self._ends]
@@ -176,9 +170,7 @@ def carried(profile: Profile, has: Components) -> Profile:
 
 
 def in_order(trace: Trace, microbatches: int) -> bool:
-    """Return whether every device goes backward from the last microbatch, each right after its
-    recomputation.
-    """
+    """Return whether each device goes backward from the last microbatch, recomputing it before."""
     last = microbatches - 1
     pairs = [[(RECOMPUTE, k), (BACKWARD, k)] for k in reversed(range(last))]
     expected = [(BACKWARD, last), *(each for pair in pairs for each in pair)]
@@ -194,17 +186,9 @@ def copies_of(trace: Trace) -> pd.DataFrame:
     return trace.transfers
 
 
-def copying(trace: Trace) -> float:
-    return float((copies_of(trace)["end_s"] - copies_of(trace)["start_s"]).sum())
-
-
 def overlap(trace: Trace) -> float:
     """Return the share of the copies' time in which a device at their ends computes."""
-    hidden = 0.0
-    for side in ("source", "destination"):
-        for start, end, device in copies_of(trace)[["start_s", "end_s", side]].to_numpy():
-            hidden += study.busy_s(trace.frame[trace.frame["worker"] == device], start, end)
-    return hidden / (2 * copying(trace))
+    return study.hidden_share(trace.frame, copies_of(trace))
 
 
 def with_copies(trace: Trace) -> Trace:

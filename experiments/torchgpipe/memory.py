@@ -39,7 +39,7 @@ class OneStage:
     """A batch on one device, to be trained in each mode of recomputation."""
 
     model: nn.Sequential
-    inputs: Tensor  # of the batch, [rows, ...]
+    inputs: Tensor  # [rows, ...]
     targets: Tensor
     microbatches: int  # m
     loss: Loss
@@ -58,9 +58,8 @@ class OneStage:
         return {mode: self._held(each) for mode, (each, _) in self.pairs.items()}
 
     def _held(self, pipeline: Pipeline) -> Kept:
-        memory = measure_memory(
-            pipeline.train([(self.inputs, self.targets)], watch=Watch(memory=True))
-        )
+        batch = self.inputs, self.targets
+        memory = measure_memory(pipeline.train([batch], watch=Watch(memory=True)))
         frame = memory.frame
         kept = float((frame["activations"] + frame["recompute"]).max())
         parameters = sum(p.numel() for p in self.model.parameters())
@@ -75,16 +74,12 @@ PIXELS = 192
 
 LOSS = nn.BCEWithLogitsLoss()
 TRIED: Sequence[tuple[int, int, Recompute]] = (
-    (1, 1, "never"),
-    (1, 4, "except_last"),
-    (2, 4, "never"),
-    (2, 4, "except_last"),
-    (4, 8, "except_last"),
+    *((1, 1, "never"), (1, 4, "except_last"), (2, 4, "never")),
+    *((2, 4, "except_last"), (4, 8, "except_last")),
 )
 """(stages, microbatches, recomputed) of the small U-Nets that are trained."""
 
-SHALLOW = 3
-"""From so many convolutions a cell on, those between the first and the last are all alike."""
+SHALLOW = 3  # convolutions a cell, from which on those between the first and the last are alike
 
 
 def profile_of(convolutions: int, channels: int) -> Profile:

@@ -34,14 +34,11 @@ def step(model: nn.Module, x: Tensor, seed: int = 0) -> dict[str, Tensor]:
 
 
 class Journal(Observer):
-    """Notes what each device does: "receive", "F", "F'", "B" and "send", as soon as it is over.
-
-    Every backward of the last device waits for ``late_s`` seconds.
-    """
+    """Notes what each device does: "receive", "F", "F'", "B" and "send", as soon as it is over."""
 
     def __init__(self, devices: int, late_s: float = 0.0) -> None:
         self.devices: list[list[str]] = [[] for _ in range(devices)]
-        self.late_s = late_s
+        self.late_s = late_s  # for which every backward of the last device waits
 
     def received(self, worker: int, step: Step, message: Message, source: int, tree: Tree) -> None:
         self.devices[worker].append("receive")
@@ -105,10 +102,9 @@ def counted(model: nn.Sequential, x: Tensor, balance: Sequence[int], chunks: int
 def closed_form(
     model: nn.Sequential, x: Tensor, balance: Sequence[int], portals: bool
 ) -> Counter[Link]:
-    """Return the bytes over each link by the sizes of the tensors alone.
+    """Return the bytes over each link, both ways, by the sizes of the tensors alone.
 
-    The main tensor crosses every boundary, a skip one link by a portal, and else all boundaries
-    between (Figure 6).  Gradients go back the same ways.
+    A skip crosses one link by a portal, and else all boundaries between (Figure 6).
     """
     main, stashed, under_way = list[int](), dict[str, int](), dict[str, Tree]()
     y: Any = x

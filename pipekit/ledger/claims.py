@@ -89,10 +89,11 @@ def record(
         provenance=provenance(label, **extra),
         folder=folder.resolve(),
     )
+    line, outcome = entry.model_dump_json(), judge(load()[id], entry)  # or refused: nothing written
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / FILE).open("a", encoding="utf-8") as file:
-        file.write(entry.model_dump_json() + "\n")
-    return judge(load()[id], entry)
+        file.write(line + "\n")
+    return outcome
 
 
 def outcomes(folder: str | Path) -> list[Outcome]:

@@ -31,11 +31,10 @@ from itertools import pairwise
 from operator import ge, gt, le, lt
 from typing import Any
 
-Bound = float | tuple[float | None, ...]
-"""One limit for all values, or one for each, None where there is none."""
-
-RELATIVE, ABSOLUTE = 1e-9, 1e-12
-"""How far apart two numbers may be and still be ``equal``: the rounding of floats, no more."""
+Bound = (
+    float | tuple[float | None, ...]
+)  # for all values, or one for each, None where there is none
+RELATIVE, ABSOLUTE = 1e-9, 1e-12  # of numbers that are ``equal``: the rounding of floats, no more
 
 
 @dataclass(frozen=True)
@@ -130,8 +129,8 @@ def parse(text: str) -> tuple[Term, ...]:
 def evaluate(text: str, value: Any, target: Any = None) -> Verdict:
     """Judge a recorded JSON value; one of the wrong kind, say text for a number, does not pass.
 
-    ``within``, ``equal`` and ``same order`` compare with the ``target``; a list may have None where
-    nothing is compared. A ValueError: the criterion is not in the language, or lacks its target.
+    A list ``target`` may have None where nothing is compared. A ValueError: the criterion is not in
+    the language, or lacks its target.
     """
     terms = parse(text)
     if target is None and any(term.needs_target for term in terms):
@@ -215,7 +214,8 @@ def _failure(term: Term, values: Sequence[float], targets: Sequence[Any]) -> str
         met = len(values) == term.bounds[0]
         return "" if met else f"{len(values)} numbers where {term.in_words('')} are asked for"
     if term.word == "same order":
-        ranked = sorted(range(len(values)), key=lambda i: targets[i])
+        compared = (i for i, target in enumerate(targets) if target is not None)
+        ranked = sorted(compared, key=lambda i: targets[i])
         met = all(values[i] < values[j] for i, j in pairwise(ranked))
         return "" if met else f"{_show(list(values))} does not rank as {_show(list(targets))}"
     if term.word in _NEIGHBOURS:

@@ -12,11 +12,8 @@ from pydantic_core import from_json
 from pipekit.ledger.criteria import evaluate, is_number, parse
 from pipekit.reading import read_text
 
-OUT_OF_REACH = "out-of-reach"
-"""The label of a claim that nobody can check here, say one that needs ImageNet."""
-
-REFUTATION = "refutation"
-"""The kind of a claim whose criterion holds if the paper's statement is false."""
+OUT_OF_REACH = "out-of-reach"  # the label of a claim that nobody can check here
+REFUTATION = "refutation"  # the kind whose criterion holds if the paper's statement is false
 
 _PLACES = (
     Path(__file__).parents[2] / "data" / "claims.csv",  # a checkout, installed in editable mode

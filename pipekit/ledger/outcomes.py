@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,58 +12,48 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from pipekit.ledger.criteria import evaluate, is_number, parse
 from pipekit.ledger.ledger import REFUTATION, Claim
 from pipekit.ledger.spread import Error, decided, same_shape, spread
+from pipekit.units import plural
 
 OURS = ("measured", "emulated", "simulated", "exact")  # the labels that a value of ours may have
 _STRENGTH = ("simulated", "emulated", "measured")
 
 
 class Status(StrEnum):
-    """What became of a claim, with a sign, and the word by which it is counted.
+    """What became of a claim, with a sign, the word by which it is counted, and the meaning.
 
     Only the first two count as decided.
     """
 
-    PASS = "pass", "✔", "met"
-    MISS = "miss", "✘", "missed"
-    REFUTED = "refuted", "≠", "found false"
-    UNDECIDED = "undecided", "≈", "undecided"
-    INVALID = "invalid", "!", "invalid on this host"
-    REPORTED = "reported", "●", "only shown"
-    PRESET = "preset", "=", "about the paper's own set-up"
-    NOT_RUN = "not run", "○", "not run"
-    OUT_OF_REACH = "out of reach", "–", "out of reach here"
+    PASS = "pass", "✔", "met", "our value meets the criterion, evaluated when this was written"
+    MISS = "miss", "✘", "missed", "our value does not meet it"
+    REFUTED = "refuted", "≠", "found false", "our value shows that the paper's statement is false"
+    UNDECIDED = (
+        "undecided",
+        "≈",
+        "undecided",
+        "the criterion lies within the spread or error of ours",
+    )
+    INVALID = "invalid", "!", "invalid on this host", "emulations are too far from their simulation"
+    REPORTED = "reported", "●", "only shown", "there is no criterion, or ours rests on the claim"
+    PRESET = "preset", "=", "about the paper's own set-up", "no experiment of ours can confirm it"
+    NOT_RUN = "not run", "○", "not run", "nothing was recorded"
+    OUT_OF_REACH = "out of reach", "–", "out of reach here", "a value shown is a stand-in's"
 
     sign: str
     counted: str
+    meaning: str
 
-    def __new__(cls, value: str, sign: str, counted: str) -> "Status":
+    def __new__(cls, value: str, sign: str, counted: str, meaning: str) -> "Status":
         status = str.__new__(cls, value)
-        status._value_, status.sign, status.counted = value, sign, counted
+        status._value_, status.sign, status.counted, status.meaning = value, sign, counted, meaning
         return status
 
-
-MEANING = {
-    Status.PASS: "our value meets the claim's criterion, evaluated when this was written",
-    Status.MISS: "our value does not meet it",
-    Status.REFUTED: "our value shows that the paper's statement is false",
-    Status.UNDECIDED: "the criterion lies within the spread of our repeated values, or within the "
-    "known error of how ours was found",
-    Status.INVALID: "the emulations parted from their simulation by more than the bound stated",
-    Status.REPORTED: "ours is only shown: the claim has no criterion, or ours rests on the claim",
-    Status.PRESET: "about the paper's own set-up, arithmetic or quotations: no experiment of ours "
-    "can confirm it",
-    Status.NOT_RUN: "nothing was recorded",
-    Status.OUT_OF_REACH: "cannot be checked here; a value shown is a stand-in's",
-}
 
 BECOMES = "turned", "moved half of the way", "still missed", "still met", "broken"
 TURNED, NEARED, STILL_MISSED, STILL_MET, BROKEN = BECOMES
 
-CAUSE_UNKNOWN = "unknown"
-"""The cause of a miss that no experiment has turned, nor moved at least half of the way."""
-
-CONTRADICTION = "the paper contradicts itself"
-"""The cause of a miss whose claim has another number beside it in its own paper."""
+CAUSE_UNKNOWN = "unknown"  # no experiment has turned the miss, nor moved it half of the way
+CONTRADICTION = "the paper contradicts itself"  # it has another number, too
 
 
 @checked_dataclass(frozen=True)
@@ -109,6 +100,15 @@ class Record(BaseModel, frozen=True):
         if not all(same_shape(self.value, repeat) for repeat in self.repeats):
             raise ValueError(
                 f"the repeats of {self.id} must be of the same shape as its value, {self.value}"
+            )
+        errors = self.known_error if isinstance(self.known_error, tuple) else (self.known_error,)
+        numbers = len(self.value) if isinstance(self.value, list) else 1
+        if not all(0 <= error < inf for error in errors):
+            raise ValueError(f"known_error must be a share of the value from 0, not {errors}")
+        if isinstance(self.known_error, tuple) and len(errors) != numbers:
+            raise ValueError(
+                f"known_error has {plural(len(errors), 'number')} and the value {numbers}: give "
+                f"one for each, or one for all"
             )
         return self
 
@@ -256,6 +256,8 @@ def _judged(claim: Claim, record: Record | None) -> tuple[Status, str]:
 def show(value: Any) -> str:
     """Return a recorded value as text, numbers with four significant digits."""
     match value:
+        case None:
+            return "–"  # of a list: nothing is compared there
         case bool():
             return "yes" if value else "no"
         case int():

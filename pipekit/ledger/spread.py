@@ -1,9 +1,8 @@
 """Whether a value that differs from run to run is clear of its criterion.
 
 The *spread* is the interval in which the mean of another set of as many repeats lies with 95 %
-probability, by Student's distribution.  If the criterion lies within it, that other set could be
-judged otherwise, and nothing is decided.  Of a method that is known to err by so much, no number
-has a narrower spread than that.
+probability, by Student's distribution; it is at least as wide as the method's known error.  If the
+criterion lies within it, nothing is decided.
 """
 
 import math
@@ -19,20 +18,17 @@ Error = float | tuple[float, ...]
 
 CONFIDENCE = 0.95  # probability with which another set of repeats lies within the spread
 
-_MOST_CORNERS = 5
-"""Numbers of a list up to which all combinations of low, middle and high are tried."""
+_MOST_CORNERS = 5  # numbers of a list up to which all combinations of their points are tried
 
 
 def half_width(repeats: Sequence[float]) -> float:
-    """Return by how much the mean of another set of as many repeats may differ; 0 for one repeat.
-
-    Two means of n draws each differ by a normal number of variance 2/n.
-    """
+    """Return by how much the mean of as many other repeats may differ; 0 for one repeat."""
     n = len(repeats)
     if n < 2 or (deviation := stdev(repeats)) == 0:
         return 0.0
     from scipy.special import stdtrit  # here, since reports without repeats need no scipy
 
+    # Two means of n draws each differ by a normal number of variance 2/n.
     return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * deviation * math.sqrt(2 / n)
 
 
@@ -75,11 +71,7 @@ def same_shape(a: Any, b: Any) -> bool:
 def _within(
     terms: Sequence[Term], value: Any, repeats: Sequence[Any], target: Any, known_error: Error
 ) -> Iterator[Any]:
-    """Yield values all over the spread; of long lists one number at a time is moved.
-
-    A value that a bound breaks is at an edge of the spread; a value that meets it is there or, if
-    the spread is wider than the bounds, at a bound.
-    """
+    """Yield values at the spread's edges and at bounds within; of long lists one number moves."""
     if not isinstance(value, list):
         alone = _within(terms, [value], [[repeat] for repeat in repeats], [target], known_error)
         yield from (moved for (moved,) in alone)

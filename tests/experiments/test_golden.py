@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import typer
 
-from experiments.golden import GOLDEN, differences, frame, renewed, require_ended
+from experiments.golden import GOLDEN, differences, frame, main, renewed, require_ended
 from pipekit.ledger.batches import batch
 from pipekit.ledger.claims import load
 
@@ -52,6 +52,16 @@ def test_a_run_without_all_its_notebooks_is_not_judged() -> None:
     about = {"parameters": {"one": {}, "two": {}, "three": {}}, "notebooks": ended}
     with pytest.raises(typer.BadParameter, match=r"two, three of .* did not run to the end"):
         require_ended(Path("run"), about)
+
+
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a run"):
+        main(tmp_path)
+    for folder in (tmp_path, inner := tmp_path / "notebook"):  # of one notebook's results
+        folder.mkdir(exist_ok=True)
+        (folder / "provenance.json").write_text("{}")
+    with pytest.raises(typer.BadParameter, match="name a folder of results/runs itself"):
+        main(inner)
 
 
 def test_the_golden_file_has_every_claim_of_the_ledger() -> None:

@@ -151,7 +151,12 @@ def test_criteria_in_words(check: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(2.98e-8, "<1e-7"), (-0.0, "0"), (3.14159, "3.142"), ([12_345.6, True], "12,346, yes")],
+    [
+        (2.98e-8, "<1e-7"),
+        (-0.0, "0"),
+        ([None, 3.14159], "–, 3.142"),
+        ([12_345.6, True], "12,346, yes"),
+    ],
 )
 def test_values_are_written_for_readers(value: Any, text: str) -> None:
     assert show(value) == text

@@ -1,8 +1,7 @@
 """Plans of Table 1, its rows as printed (5.1, 5.2), and the bandwidth that explains them.
 
-The printed bandwidths do not explain Table 1.  The *effective* bandwidth, one number for all
-networks of a cluster, does for the cells that it is fitted on: with it, simulated data parallelism
-is as fast as the paper's, in the geometric mean.
+The printed bandwidths do not; the *effective* one, a number for all networks of a cluster, makes
+simulated data parallelism as fast as the cells that it is fitted on, in the geometric mean.
 """
 
 import math
@@ -31,11 +30,8 @@ from pipekit.simulation import simulate
 
 Method = Callable[[Plan], Schedule]  # a plan to its schedule, without end
 
-SIMULATED = 200
-"""Minibatches to be simulated in steady state: waits in a pipeline may repeat only after many."""
-
-MARGIN = 3
-"""How much longer simulated runs fill and drain: enough for twice as many minibatches in flight."""
+SIMULATED = 200  # minibatches in steady state: waits in a pipeline may repeat only after many
+MARGIN = 3  # of what fills and drains: enough for twice as many minibatches in flight
 
 
 def pipelined(plan: Plan) -> Schedule:
@@ -43,10 +39,7 @@ def pipelined(plan: Plan) -> Schedule:
 
 
 def twice_in_flight(plan: Plan) -> Schedule:
-    """Return PipeDream's schedule with twice as many minibatches in flight on every worker.
-
-    NOAM minibatches (section 3.2) leave none to travel, or to wait for others of their round.
-    """
+    """Return PipeDream's schedule with twice NOAM (3.2) in flight, some to travel or to wait."""
     counts, admitted = list[int](), math.inf
     for count, width in zip(optimal_in_flight(plan.replicas), plan.replicas, strict=True):
         counts.append(int(min(2 * count, admitted // width)))
@@ -170,12 +163,10 @@ MINIBATCHES = 32, 128
 other image networks', and those of ResNet-50's released profile."""
 
 CALIBRATED_ON = {"A": (FOUR,), "B": (EIGHT_B, INCEPTION_B)}
-"""The rows whose BSP cells give the one bandwidth of a cluster: those that the ledger has named as
-calibration cells from its beginning, but for S2VT, of which the paper prints no layers: nothing can
-be fitted on layers of ours."""
+"""The rows whose BSP cells, named so in the ledger from its beginning, give the one bandwidth of a
+cluster. Of S2VT the paper prints no layers: nothing can be fitted on ours."""
 
-FITTED = frozenset(CALIBRATED_ON["A"] + CALIBRATED_ON["B"])
-"""The rows whose BSP cell is no prediction."""
+FITTED = frozenset(CALIBRATED_ON["A"] + CALIBRATED_ON["B"])  # whose BSP cell is not a prediction
 
 
 def printed(setting: Setting, column: str) -> str:
@@ -211,7 +202,6 @@ class Cell(NamedTuple):
 def effective(cells: Sequence[Cell]) -> float:
     """Return the bytes/s with which simulated data parallelism is as fast as published.
 
-    With one bandwidth for all cells the geometric mean of simulated over published speedups is 1.
     It stands for all that the simulator does not know: copies between GPU and host, serialisation,
     other users of the network.
     """

@@ -111,10 +111,7 @@ class Row:
 
     def in_round(self, number: int | None) -> "Row":
         """Return the same with one emulation of each system; None: with the same simulations."""
-        kept = {
-            name: ran._replace(timed=ran.timed.unrun if number is None else ran.timed.only(number))
-            for name, ran in self.runs.items()
-        }
+        kept = {name: ran._replace(timed=ran.timed.only(number)) for name, ran in self.runs.items()}
         return replace(self, given=self.plan, runs=kept)
 
     def plan_of(self, system: str) -> Plan:

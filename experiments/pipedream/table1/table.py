@@ -1,7 +1,7 @@
 """Table 1's rows emulated, with one thing changed, and claims of them."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -85,63 +85,41 @@ def emulated(
     return found
 
 
-def kind(rows: Iterable[Row], systems: Container[str] = (BSP, PIPEDREAM)) -> str:
-    """Return "simulated" if the emulations of any of some systems do not count, else "emulated"."""
-    runs = [ran for row in rows for name, ran in row.runs.items() if name in systems]
-    return "emulated" if all(ran.timed.counted for ran in runs) else "simulated"
+def claim(
+    nb: study.Notebook,
+    changed: Mapping[names.Change, Mapping[str, Row]],
+    repeats: int,
+    id: str,
+    *rows: Row,
+    note: str = "",
+    label: str = "",
+    of: Container[str] = (BSP, PIPEDREAM),
+    circular: Container[names.Change] = (),
+    figure: str | None = None,
+) -> Callable[[F], F]:
+    """Record what the function below finds of some rows, as :meth:`.Notebook.claim` does.
 
+    It is called with the ``rows`` of each of the ``repeats`` rounds of emulations, as simulated,
+    and with each change that any of them can have and that is not ``circular``: puts in what the
+    claim says. ``label`` is of a value with no clock in it: all others rest on emulations ``of``
+    systems, and are simulated if any of these does not count.
+    """
+    runs = [ran.timed for row in rows for name, ran in row.runs.items() if name in of and not label]
+    kind = label or ("emulated" if all(run.counted for run in runs) else "simulated")
+    notes = dict.fromkeys([note, *(run.note for run in runs)])
+    emulations = tuple([row.in_round(n) for row in rows] for n in range(repeats))
+    rounds = study.Rounds[list[Row]](emulations, [row.in_round(None) for row in rows])
+    settings = {row.setting.name: row for row in rows}
+    because = [
+        study.changed(*cause, [each.get(name, row.simulated) for name, row in settings.items()])
+        for cause, each in changed.items()
+        if cause not in circular and each.keys() & {*settings}
+    ]
+    how: Any = {"over": [list(rows)] if label else rounds, "because": because, "figure": figure}
 
-@dataclass(frozen=True)
-class Claims:
-    """Records claims of rows of Table 1 that were emulated ``repeats`` times."""
+    def record(function: F) -> F:
+        decorate = nb.claim(f"pipedream-{id}", kind, "; ".join(filter(None, notes)), **how)
+        decorate(lambda rows: function(*rows))
+        return function
 
-    nb: study.Notebook
-    changed: Mapping[names.Change, Mapping[str, Row]]
-    repeats: int
-
-    def __call__(
-        self,
-        id: str,
-        *rows: Row,
-        note: str = "",
-        label: str = "",
-        of: Container[str] = (BSP, PIPEDREAM),
-        circular: Container[names.Change] = (),
-        figure: str | None = None,
-    ) -> Callable[[F], F]:
-        """Record what the function below finds of some rows, as :meth:`.Notebook.claim` does.
-
-        It is called with the ``rows`` of each round of emulations, as simulated, and with each
-        change that any of them can have and that is not ``circular``: puts in what the claim says.
-        ``label`` is of a value with no clock in it: all others rest on emulations ``of`` systems.
-        """
-        rounds = study.Rounds[list[Row]](
-            tuple([row.in_round(n) for row in rows] for n in range(self.repeats)),
-            [row.in_round(None) for row in rows],
-        )
-        settings = {row.setting.name: row for row in rows}
-        systems = [
-            ran for row in rows for name, ran in row.runs.items() if name in of and not label
-        ]
-        notes = dict.fromkeys([note, *(ran.timed.note for ran in systems)])
-
-        def record(function: F) -> F:
-            def value(rows: list[Row]) -> Any:
-                return function(*rows)
-
-            because = []
-            for cause, each in self.changed.items():
-                if cause not in circular and each.keys() & {*settings}:
-                    others = [each.get(name, row.simulated) for name, row in settings.items()]
-                    because.append(study.changed(*cause, others))
-            self.nb.claim(
-                f"pipedream-{id}",
-                label or kind(rows, of),
-                "; ".join(filter(None, notes)),
-                figure=figure,
-                over=[list(rows)] if label else rounds,
-                because=because,
-            )(value)
-            return function
-
-        return record
+    return record

@@ -62,12 +62,8 @@ def run(
     The run's folder, below ``results``, is named by the UTC time.  It holds each notebook's
     executed copy ``<name>.ipynb``, a folder ``<name>/`` for its files, and ``provenance.json``.  A
     notebook that fails keeps its error and does not stop the others.  The other arguments are those
-    of ``pipekit run``.
-
-    Raises:
-        ValueError: a file, a notebook or an argument is not as described, or there is nothing to
-            resume; nothing was run then.
-        OSError: nobody answers at the cluster's address.
+    of ``pipekit run``.  A ValueError: nothing was run, since a file or an argument is not as
+    described, or there is nothing to resume. An OSError: nobody answers at the cluster's address.
     """
     experiment = load_all(experiments, scale)
     if only is not None:

@@ -26,6 +26,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -116,10 +117,9 @@ def load(file: Path, scale: str = "quick") -> Experiment:
         for number, entry in enumerate(found.notebooks, start=1)
         for job in _jobs(entry, f"{file}, notebook {number}", file.parent, scale, found)
     )
-    names = [job.name for job in jobs]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{file} has two notebooks called {name}: give each a 'name'")
+    counted = Counter(job.name for job in jobs)
+    if twice := [name for name, count in counted.items() if count > 1]:
+        raise ValueError(f"{file} has two notebooks called {twice[0]}: give each a 'name'")
     return Experiment(found.name, scale, jobs)
 
 
@@ -184,9 +184,8 @@ def _axis(name: str, values: Any, where: str) -> list[tuple[str, str, Any]]:
         labelled = [(str(label), value) for label, value in values.items()]
     else:
         raise ValueError(f"{where}: the grid of {name!r} must be a list of values, not {values!r}")
-    labels = [label for label, _ in labelled]
-    for label in labels:
-        if labels.count(label) > 1:
+    for label, count in Counter(label for label, _ in labelled).items():
+        if count > 1:
             raise ValueError(f"{where}: two values of {name!r} are called {label!r}: name them")
         if not label:
             raise ValueError(f"{where}: a value of {name!r} has no name: write 'name: value'")

@@ -57,16 +57,16 @@ class Parameter:
             return str(value) in self.range[1:-1].split(" | ")
         low, high = self.ends
         try:
-            return bool(low <= type(low)(value) <= high)
+            number = type(low)(value) if isinstance(value, str) else value
         except ValueError:
             return False
+        return bool(low <= number <= high)
 
 
 def read(source: str) -> dict[str, Parameter]:
-    """Return the parameters of a cell by name, each on a line of its own, in their order.
+    """Return the parameters of a cell by name, in their order.
 
-    Parameters of other types are passed over, and brackets with other words hold no range. Source
-    that is not Python is a SyntaxError.
+    Other types are passed over, and brackets with other words. A SyntaxError: it is not Python.
     """
     lines, found = re.split("\r\n?|\n", source), {}
     for statement in ast.parse(source).body:

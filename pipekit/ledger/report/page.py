@@ -10,26 +10,19 @@ from datetime import UTC, datetime
 from itertools import count as count_up
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipekit.host.provenance import LABELS
 from pipekit.ledger.ledger import Claim
-from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Record
+from pipekit.ledger.outcomes import CAUSE_UNKNOWN, Outcome, Record, Status
 from pipekit.ledger.report.printed import cells, ours, printed_tables
 from pipekit.ledger.report.scoreboard import TITLES, template
 from pipekit.ledger.report.tables import changes, experiments, frame, kinds, scores
 from pipekit.reading import parse_json, read_text
 
 
-class Link(NamedTuple):
-    """A file beside the report, and what to call it."""
-
-    href: str
-    text: str
-
-
-def links(record: Record, folder: Path) -> list[Link]:
-    """Return links from a report in ``folder`` to what there is of a record's origin."""
+def links(record: Record, folder: Path) -> list[tuple[str, str]]:
+    """Return addresses and texts of links from a report in ``folder`` to a record's origin."""
     found = []
     executed = record.folder.with_suffix(".ipynb")
     if executed.exists():
@@ -37,7 +30,7 @@ def links(record: Record, folder: Path) -> list[Link]:
     if record.figure is not None:
         numbers = record.folder / Path(record.figure).with_suffix(".csv").name
         if numbers.exists():
-            found.append(Link(_address(numbers, folder), numbers.name))
+            found.append((_address(numbers, folder), numbers.name))
     return found
 
 
@@ -50,15 +43,15 @@ def _address(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path, folder.resolve())).as_posix()
 
 
-def _cell(executed: Path, claim: str, folder: Path) -> Link:
+def _cell(executed: Path, claim: str, folder: Path) -> tuple[str, str]:
     """Return a link to the cell of a claim, on the notebook's page if it has one."""
     page = executed.with_suffix(".html")
     address = _address(page if page.exists() else executed, folder)
     if claim not in _cells(executed):
-        return Link(address, executed.name)
+        return address, executed.name
     number, id = _cells(executed)[claim]
     fragment = f"#{anchor(id)}" if page.exists() else ""
-    return Link(address + fragment, f"{executed.name}, cell {number}")
+    return address + fragment, f"{executed.name}, cell {number}"
 
 
 @functools.cache
@@ -126,7 +119,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
         machine=MACHINE,
         machines=_machines(outcomes),
         links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
-        meaning=MEANING,
+        statuses=[*Status],
         labels={label: what for label, what in LABELS.items() if label != "paper"},
         titles=TITLES,
         recorded=sum(outcome.record is not None for outcome in outcomes),

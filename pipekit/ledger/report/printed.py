@@ -81,10 +81,7 @@ def cells(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 
 
 def ours(outcome: Outcome) -> str:
-    """Return our value of a cell as text: its own number, with the digits that the paper prints.
-
-    A value of another quantity is followed by the ledger's words for it.
-    """
+    """Return our value of a cell, with the digits that the paper prints if it is its number."""
     claim, record = outcome.claim, outcome.record
     if record is None:
         return ""

@@ -15,9 +15,9 @@ from experiments.pipedream_2bw.pretraining import (
     Movement,
     PreTraining,
     course,
-    take,
     train,
 )
+from experiments.study.training import take
 from pipekit import Updates, oracle
 from pipekit.engine import Pipeline
 from pipekit.models import token_loss

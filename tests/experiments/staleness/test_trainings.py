@@ -1,5 +1,6 @@
 """Proxies, trainings and the sweep: cut anywhere, the same bits by both ways, rates past the border."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -108,6 +109,17 @@ def test_all_arms_try_the_same_rates_and_go_on_past_the_border(
     assert len(table) == len(trained)
 
 
+@pytest.mark.parametrize("rates", [3, 4, 6, 16])
+def test_as_many_rates_are_tried_first_as_asked(
+    rates: int, trained: list[StaleTraining], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "MOST_RATES", rates)
+    Sweep.of("images-small", "adamw", "2bw", rates=rates).run(tmp_path)
+    tried = sorted({math.log2(case.rate) for case in trained if case.seed >= 100})
+    assert len(tried) == rates
+    assert tried[rates // 2] == -8
+
+
 def test_an_arm_that_never_learns_is_not_tuned_for_ever(
     trained: list[StaleTraining], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +157,8 @@ def test_arms_are_methods_with_their_depth() -> None:
         parse_arms("pipedream")
     with pytest.raises(ValueError, match="proxy must be one of"):
         Sweep.of("resnet", "sgd", "2bw")
+    with pytest.raises(ValueError, match="use 1 to 8 stages, not 9"):
+        Sweep.of("images-small", "sgd", "2bw pipedream:9")
 
 
 OURS = [proxy for proxy in PROXIES.values() if not proxy.is_own]

@@ -89,6 +89,15 @@ def test_over_rounds_the_median_counts_and_a_change_may_be_another_round(nb: Not
     assert record.causes[0].value == 7.0
 
 
+@pytest.mark.parametrize(
+    ("label", "changed"), [("exact", "exact"), ("emulated", "simulated"), ("measured", "simulated")]
+)
+def test_of_what_is_counted_a_change_is_counted_too(label: str, changed: str, nb: Notebook) -> None:
+    because = [study.changed("gigabytes", "2^30 bytes", gb=2**30)]
+    nb.claim("gpipe-sec41-activation-drop", label, because=because)(lambda gb=1e9: 1e9 / gb)
+    assert of(nb, "gpipe-sec41-activation-drop").causes[0].label == changed
+
+
 def test_tests_of_the_toolkit_may_be_the_proof(
     nb: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

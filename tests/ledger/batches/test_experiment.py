@@ -235,6 +235,7 @@ rates: str = "0.1"  # learning rates [0.001, 1.0]
 counts: str = "2"  # of workers [2, 8]
 scale: str = "quick"  # how much [quick | full]
 hidden: int = 32  # size [16 | 32]
+pass_ms: float = 10.0  # of a forward [1, 1000]
 shown: bool = True  # whether [a figure is shown]
 words: str = ""  # neither [1, many] nor [1]
 plain = 3
@@ -251,6 +252,7 @@ odd: int | None = None  # [1, 2]
         ("counts", ["2", "2 8"], ["2 9", "2.5"]),
         ("scale", ["quick", "full"], ["", "slow", "quick slow"]),
         ("hidden", [16, 32], [24, 0]),
+        ("pass_ms", [1, 1.5, 1000], [0.5, 1000.5, float("nan")]),
         ("words", ["", "anything"], []),
     ],
 )
