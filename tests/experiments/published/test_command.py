@@ -78,7 +78,7 @@ def test_a_file_of_rows_that_cannot_be_predicted_has_all_columns(tmp_path: Path)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model": "LLAMA3.3_70B"}, "model llama3.3-70b is unknown and taken for llama3"),
+        ({"model": "LLAMA3.3_70B"}, "model LLAMA3.3_70B is unknown and taken for llama3"),
         ({"system": "DGX-B250"}, "system DGX-B250 is unknown and taken for"),
         ({"release": "99.01", "precision": "FP8 of next year"}, ""),
     ],
@@ -103,6 +103,7 @@ def test_what_nobody_knows_is_taken_for_the_closest_and_said(
     [
         ({"layers": "nan"}, "row made0: layers is nan: give a number"),
         ({"layers": "many"}, "row made0: layers is 'many'"),
+        ({"layers": 0}, "row made0: layers is '0'"),
     ],
 )
 def test_values_that_are_no_numbers_are_refused_with_the_row(
@@ -139,6 +140,28 @@ def test_submissions_of_any_gpu_and_of_both_models_are_predicted(tmp_path: Path)
     (step,) = predicted(tmp_path, "mlperf_gpt3", gpt3)["step_s"]
     flops = 6 * 175e9 * 2048 * 2048 / 512
     assert 0.25 < flops / step / 1979e12 < 0.55  # of the peak
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        {"gpu_type": "gb200"},
+        {"gpu_type": "NVIDIA GB 200"},
+        {"gpu_type": " GB200 ", "cp": " 2", "precision": "fp8 "},
+    ],
+)
+def test_spelling_of_a_device_does_not_matter(tmp_path: Path, spelled: dict[str, object]) -> None:
+    found = predicted(tmp_path, "mlperf_405b", submission(gpu_type="GB200"), submission(**spelled))
+    assert found["step_s"][0] == found["step_s"][1]
+    assert set(found["basis"]) == {"data sheet, fitted constants"}
+
+
+def test_the_memory_in_a_device_s_name_and_degrees_of_none_count(tmp_path: Path) -> None:
+    kinds = [submission(gpu_type=f"A100-SXM4-{gb}GB", precision="bf16") for gb in (40, 80)]
+    degrees = [submission(vp=vp, pp=1, gpus=256) for vp in (0, None, 1)]
+    small, large, *flat = predicted(tmp_path, "mlperf_405b", *kinds, *degrees)["step_s"]
+    assert large < small  # its memory is faster
+    assert len({*flat}) == 1
 
 
 def test_rows_that_constants_were_fitted_on_are_named() -> None:
