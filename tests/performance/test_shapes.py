@@ -118,13 +118,51 @@ def test_layers_of_each_family(tmp_path: Path, more: dict[str, Any], kinds: dict
     [
         ({"layer_types": ["linear_attention"] * 32}, "has layers of 'linear_attention'"),
         ({"is_encoder_decoder": True}, "an encoder and a decoder"),
-        (MIXTURE | {"attn_layer_period": 8, "mamba_d_state": 16}, "has Mamba layers, and no"),
+        (MIXTURE | {"attn_layer_period": 8, "mamba_d_state": 16}, "mamba_d_state.*, and no"),
+        ({"model_type": "mamba2"}, "layers without attention .mamba2., and no"),
+        ({"linear_num_key_heads": 16}, "layers without attention"),
+        ({"num_hidden_groups": 1}, "layers that share their weights"),
+        ({"projection_dim": 768, "vision_config": {}}, "one of images"),
+        ({"num_experts_per_tok": 2}, "has none of num_experts, num_local_experts"),
         ({"num_attention_heads": [12, 12]}, "num_attention_heads is .*: give one whole number"),
     ],
 )
 def test_what_has_no_shape_is_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         from_config(written(tmp_path, LLAMA | more))
+
+
+BY_OTHER_NAMES: dict[str, dict[str, Any]] = {
+    "falcon": {"multi_query": True, "num_kv_heads": 71, "num_attention_heads": 71},
+    "dbrx": {"attn_config": {"kv_n_heads": 8}, "ffn_config": {"ffn_hidden_size": 10752}},
+    "chatglm": {"ffn_hidden_size": 13696, "multi_query_group_num": 2, "kv_channels": 128},
+    "llama4_text": {"intermediate_size_mlp": 16384, "intermediate_size": 8192, "head_dim": 128},
+}
+BY_OTHER_NAMES["dbrx"]["ffn_config"] |= {"moe_num_experts": 16, "moe_top_k": 4}
+BY_OTHER_NAMES["llama4_text"] |= {"num_local_experts": 128, "num_experts_per_tok": 1}
+BY_OTHER_NAMES["llama4_text"] |= {"interleave_moe_layer_step": 2, "num_key_value_heads": 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "hidden", "heads", "layers", "vocabulary", "billions", "active"),
+    [
+        ("falcon", 4544, 71, 32, 65024, 6.9, 6.9),
+        ("dbrx", 6144, 48, 40, 100352, 132, 36),
+        ("chatglm", 4096, 32, 40, 151552, 9.4, 9),
+        ("llama4_text", 5120, 40, 48, 202048, 400, 16),
+    ],
+)
+def test_names_of_other_families_mean_the_published_model(
+    tmp_path: Path, kind: str, hidden: int, heads: int, layers: int, vocabulary: int,
+    billions: float, active: float
+) -> None:  # fmt: skip
+    config = {"model_type": kind, "hidden_size": hidden, "num_attention_heads": heads}
+    config |= {"num_hidden_layers": layers, "vocab_size": vocabulary}
+    found = from_config(written(tmp_path, config | BY_OTHER_NAMES[kind]))
+    tables = (1 if found.tied else 2) * vocabulary * hidden
+    every = found.dense_parameters + found.expert_parameters + tables
+    assert every / 1e9 == pytest.approx(billions, rel=0.02)
+    assert found.active_parameters / 1e9 == pytest.approx(active, rel=0.07)
 
 
 def test_a_config_that_lacks_a_number_is_refused_with_its_names(tmp_path: Path) -> None:
