@@ -61,8 +61,8 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
     A ValueError names what it lacks, or the layers that no shape describes.
     """
     config = read_json(path, dict[str, Any], "a model's config.json")
-    for part in _PARTS:
-        config |= config.get(part) or {}
+    for part in map(config.get, _PARTS):
+        config |= part if isinstance(part, dict) else {}
 
     def number(what: str, default: int | None = None) -> int:
         names = _NAMES.get(what, (what,))

@@ -21,7 +21,6 @@ from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, shape
 from pipekit.performance.step import TrainingStep
-from pipekit.performance.terms.kernels import BYTES
 from pipekit.performance.training import MEGATRON_BRIDGE, Framework, TrainingSetup, on, training
 from pipekit.progress import progress_bar
 
@@ -153,14 +152,21 @@ def recommend(
         framework: that runs it.
 
     Raises:
-        ValueError: the model or the device is unknown, or no layout fits; the message says how
-            much memory the smallest takes.
+        ValueError: the model or the device is unknown, the device does not compute in the dtype, or
+            no layout fits; the message says how much memory the smallest takes.
     """
     count, kind = _gpus(cluster)
     known = _shape(model)
-    require_choice("dtype", dtype, BYTES)
+    for what, number in {"gpus": count, "batch": batch, "seq_tokens": seq_tokens}.items():
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"{what} must be a whole number of at least 1, not {number!r}")
+    require_choice(f"dtype on {kind.device.name}", dtype, kind.dtypes)
     room = USABLE * kind.device.memory_bytes
-    tried = [*layouts(known, kind, count, batch, seq_tokens)]
+    tried = [
+        layout
+        for layout in layouts(known, kind, count, batch, seq_tokens)
+        if layout.ep == 1 or dtype != "float16"  # in which Megatron-LM spreads no experts
+    ]
     if not tried:
         raise ValueError(
             f"a batch of {batch} cannot be dealt to {count} GPUs by {known.name}'s "
@@ -226,9 +232,9 @@ def _worth_it(found: Iterable[RankedLayout], apart: float) -> tuple[RankedLayout
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
-    if not isinstance(cluster, str):
+    if isinstance(cluster, tuple):
         return cluster
-    written = re.fullmatch(r"(\d{1,7}) ?x ?(.+)", cluster)
+    written = re.fullmatch(r"(\d{1,7}) ?x ?(.+)", str(cluster))
     if not written or not int(written[1]):
         raise ValueError(f"a cluster is a count and a device, e.g. 64xH100, not {cluster!r}")
     return int(written[1]), machine(written[2])
