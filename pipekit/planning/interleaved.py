@@ -59,10 +59,11 @@ def interleaved(
         ValueError: there are more stages than layers, or no split is found that fits the memory.
     """
     stages = cluster.workers * chunks
-    if not 0 <= predictors <= len(profile) - 2:
+    most = max(len(profile) - 2, 0)
+    if not 0 <= predictors <= most:
         raise ValueError(
             f"{predictors} predictors do not fit between the first and the last of "
-            f"{len(profile)} layers: use 0 to {len(profile) - 2}"
+            f"{len(profile)} layers: use 0 to {most}"
         )
     require_stages(stages, len(profile) - max(0, predictors - 1))
     loop = _Loop(profile, cluster, stages, microbatches, predictors, optimizer_states)

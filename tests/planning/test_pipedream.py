@@ -112,6 +112,10 @@ def test_impossible_calls() -> None:
         plan(PROFILE, CLUSTER, "balance", cost="paper")
     with pytest.raises(ValueError, match="parallel_pipelines needs the option 'max_batch'"):
         plan(PROFILE, CLUSTER, "parallel_pipelines")
+    with pytest.raises(ValueError, match=r"stages must be a whole number of at least 1, not 1\.5"):
+        plan(PROFILE, CLUSTER, "balance", stages=1.5)
+    with pytest.raises(ValueError, match="optimizer_states are 0 or more tensors"):
+        plan(PROFILE, CLUSTER, optimizer_states=-1)
     with pytest.raises(ValueError, match="pipedream plans for one microbatch size"):
         plan({1: PROFILE}, CLUSTER)
 
