@@ -196,10 +196,8 @@ def letters(name: str) -> str:
 
 def layout_of(row: Any, **rest: Any) -> ParallelLayout:
     """Return the degrees that a row has, as a layout; ``rest`` are its other fields."""
-    names = ("tp", "cp", "ep", "pp", "dp")
-    degrees: dict[str, Any] = {
-        name: int(getattr(row, name)) for name in names if hasattr(row, name)
-    }
+    names = "tp", "cp", "ep", "pp", "dp"
+    degrees: dict[str, Any] = {name: int(getattr(row, name, 1)) for name in names}
     return ParallelLayout(microbatch_samples=int(row.micro_batch_samples), **degrees, **rest)
 
 

@@ -28,10 +28,8 @@ _RECOMPUTED = {("nemotron-3-nano", "H100"), ("nemotron-3-super", "GB200")}
 """Models that seem to recompute mixtures on a device: read off the given rows' seconds, where they
 would not fit else."""
 _BASIS = "data sheet, fitted constants"
-Degree = Annotated[
-    PositiveInt | None, BeforeValidator(lambda cell: cell if cell and float(cell) else None)
-]
-"""Of parallelism; none where a file leaves it empty or says 0."""
+Degree = Annotated[PositiveInt, BeforeValidator(lambda cell: cell if cell and float(cell) else 1)]
+"""Of parallelism; 1 where a file leaves it empty or says 0."""
 _SAME_CHIP = {"H200": "H100", "GH200": "H100"}  # they differ in their memory alone
 
 
@@ -96,15 +94,15 @@ class MegatronRow(Row):
 
         ``rest`` are further fields of its layout.
         """
-        tp, cp, pp = self.tp or 1, self.cp or 1, self.pp or 1
-        slot = self.micro_batch_samples * max(self.gpus // (tp * cp * pp), 1)
+        dp = max(self.gpus // (self.tp * self.cp * self.pp), 1)
+        slot = self.micro_batch_samples * dp
         layout = on_gpus(
             self.gpus,
             math.ceil(self.global_batch_samples / slot) * slot,
-            tp=tp,
-            cp=cp,
-            pp=pp,
-            chunks=(self.vp or 1) if pp > 1 else 1,
+            tp=self.tp,
+            cp=self.cp,
+            pp=self.pp,
+            chunks=self.vp if self.pp > 1 else 1,
             microbatch_samples=self.micro_batch_samples,
             **rest,
         )
@@ -156,7 +154,7 @@ class BridgeRow(MegatronRow):
     @property
     def stage_ep(self) -> int:
         """Its expert ranks; one table prints more of them than a stage has."""
-        return min(self.ep or 1, self.gpus // (self.pp or 1))
+        return min(self.ep, self.gpus // self.pp)
 
     @property
     def group(self) -> str:
