@@ -1,4 +1,4 @@
-"""Fits the constants, by one rule for all sets: ``python -m experiments.published.fit``.
+"""Fits the constants, by one rule for all sets, for ``python -m experiments.published.table``.
 
 A machine's efficiency and overhead are the pair, of the candidates of its sets, with the least mean
 of ``|log(predicted / measured)|`` over the rows of the machine that are no named anomalies; each

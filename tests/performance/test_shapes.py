@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipekit.performance.configs import from_config
-from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, shape
+from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, Shape, shape
 
 GPT3 = shape("gpt3-175b")
 
@@ -38,7 +38,10 @@ def test_gpt_has_the_parameters_of_its_paper() -> None:
     ],
 )
 def test_models_have_the_published_parameters(name: str, billions: float, active: float) -> None:
-    known = shape(name)
+    assert_parameters(shape(name), billions, active)
+
+
+def assert_parameters(known: Shape, billions: float, active: float) -> None:
     tables = (1 if known.tied else 2) * known.vocabulary * known.hidden
     every = known.dense_parameters + known.expert_parameters + tables
     assert every / 1e9 == pytest.approx(billions, rel=0.02)
@@ -132,37 +135,28 @@ def test_what_has_no_shape_is_refused(tmp_path: Path, more: dict[str, Any], says
         from_config(written(tmp_path, LLAMA | more))
 
 
-BY_OTHER_NAMES: dict[str, dict[str, Any]] = {
-    "falcon": {"multi_query": True, "num_kv_heads": 71, "num_attention_heads": 71},
-    "dbrx": {"attn_config": {"kv_n_heads": 8}, "ffn_config": {"ffn_hidden_size": 10752}},
-    "chatglm": {"ffn_hidden_size": 13696, "multi_query_group_num": 2, "kv_channels": 128},
-    "llama4_text": {"intermediate_size_mlp": 16384, "intermediate_size": 8192, "head_dim": 128},
-}
-BY_OTHER_NAMES["dbrx"]["ffn_config"] |= {"moe_num_experts": 16, "moe_top_k": 4}
-BY_OTHER_NAMES["llama4_text"] |= {"num_local_experts": 128, "num_experts_per_tok": 1}
-BY_OTHER_NAMES["llama4_text"] |= {"interleave_moe_layer_step": 2, "num_key_value_heads": 8}
+def config(kind: str, hidden: int, heads: int, layers: int, vocab: int, **more: Any) -> Any:
+    more |= {"model_type": kind, "hidden_size": hidden, "num_attention_heads": heads}
+    return more | {"num_hidden_layers": layers, "vocab_size": vocab}
 
 
 @pytest.mark.parametrize(
-    ("kind", "hidden", "heads", "layers", "vocabulary", "billions", "active"),
+    ("published", "billions", "active"),
     [
-        ("falcon", 4544, 71, 32, 65024, 6.9, 6.9),
-        ("dbrx", 6144, 48, 40, 100352, 132, 36),
-        ("chatglm", 4096, 32, 40, 151552, 9.4, 9),
-        ("llama4_text", 5120, 40, 48, 202048, 400, 16),
+        (config("falcon", 4544, 71, 32, 65024, multi_query=True, num_kv_heads=71), 6.9, 6.9),
+        (config("dbrx", 6144, 48, 40, 100352, attn_config={"kv_n_heads": 8}, ffn_config={
+            "ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}), 132, 36),
+        (config("chatglm", 4096, 32, 40, 151552, ffn_hidden_size=13696, multi_query_group_num=2,
+                kv_channels=128), 9.4, 9),
+        (config("llama4_text", 5120, 40, 48, 202048, intermediate_size_mlp=16384, head_dim=128,
+                intermediate_size=8192, num_local_experts=128, num_experts_per_tok=1,
+                interleave_moe_layer_step=2, num_key_value_heads=8), 400, 16),
     ],
-)
+)  # fmt: skip
 def test_names_of_other_families_mean_the_published_model(
-    tmp_path: Path, kind: str, hidden: int, heads: int, layers: int, vocabulary: int,
-    billions: float, active: float
-) -> None:  # fmt: skip
-    config = {"model_type": kind, "hidden_size": hidden, "num_attention_heads": heads}
-    config |= {"num_hidden_layers": layers, "vocab_size": vocabulary}
-    found = from_config(written(tmp_path, config | BY_OTHER_NAMES[kind]))
-    tables = (1 if found.tied else 2) * vocabulary * hidden
-    every = found.dense_parameters + found.expert_parameters + tables
-    assert every / 1e9 == pytest.approx(billions, rel=0.02)
-    assert found.active_parameters / 1e9 == pytest.approx(active, rel=0.07)
+    tmp_path: Path, published: dict[str, object], billions: float, active: float
+) -> None:
+    assert_parameters(from_config(written(tmp_path, published)), billions, active)
 
 
 def test_a_config_that_lacks_a_number_is_refused_with_its_names(tmp_path: Path) -> None:
