@@ -32,9 +32,9 @@ def found(path: str | os.PathLike[str], what: str = "") -> Path:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return a file's text; raise ValueError if it is not UTF-8."""
+    """Return a file's text, without a mark of its byte order; ValueError if it is not UTF-8."""
     try:
-        return found(path).read_text("utf-8")
+        return found(path).read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text: {error}") from None
 

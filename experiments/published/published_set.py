@@ -152,7 +152,7 @@ class Row:
 
         A ValueError names a column that is missing, or the row whose value is not of its type.
         """
-        table = [*csv.DictReader(read_text(path).splitlines())]
+        table = [*csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)]
         if not table:
             raise ValueError(f"{path} has no rows: give a table with a line of columns and rows")
         missing = [each.name for each in fields(cls) if each.name not in table[0]]

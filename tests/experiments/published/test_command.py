@@ -151,6 +151,13 @@ def test_neither_spelling_nor_blanks_nor_degrees_of_none_matter(tmp_path: Path) 
     assert set(found["basis"]) == {"data sheet, fitted constants"}
 
 
+def test_a_table_that_excel_wrote_is_read(tmp_path: Path) -> None:
+    text = pd.DataFrame([GPT]).to_csv(index=False).replace(",", ", ")
+    (tmp_path / "excel.csv").write_text(text, "utf-8-sig")
+    main(["vtrain_single_node", str(tmp_path / "excel.csv"), str(tmp_path / "out.csv")])
+    assert pd.read_csv(tmp_path / "out.csv")["step_s"].notna().all()
+
+
 def test_the_memory_in_a_device_s_name_counts(tmp_path: Path) -> None:
     rows = [submission(gpu_type=f"A100-SXM4-{gb}GB", precision="bf16") for gb in (40, 80)]
     small, large = predicted(tmp_path, "mlperf_405b", *rows)["step_s"]
