@@ -4,6 +4,7 @@ import gzip
 import os
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -72,7 +73,7 @@ def read_json(
     If its key "format" has to say ``form``, it has no keys but this and the shape's, and those that
     are ``required``.  A ValueError says that it is not ``what`` it should be, and the first fault.
     """
-    content = read_bytes(path, what)
+    content = read_bytes(path, what).removeprefix(BOM_UTF8)
     try:
         if form is None:
             return parse_json(content, shape)

@@ -70,7 +70,7 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
         found = default if name is None else config[name]
         if found is None:
             raise ValueError(f"{path} has none of {', '.join(names)}: add it")
-        if not isinstance(found, int) or found < 0:
+        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
             raise ValueError(f"{path}: {name} is {found!s:.40}: give one whole number")
         return found
 
@@ -91,6 +91,8 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
         number("experts")  # a mixture that is not known as one would be a small model
     gated = kind not in _PLAIN
     known, blocks = _layers(config, number, gated), _blocks(config, number)
+    if not config.get("hybrid_override_pattern") and len(blocks) < number("layers"):
+        raise ValueError(f"{path} has layer_types of {len(blocks)} of {number('layers')} layers")
     if unknown := {name for block in blocks for name in block} - {*known}:
         raise ValueError(f"{path} has layers of {', '.join(map(repr, unknown))}, {_DESCRIBE}")
     return Shape(

@@ -56,7 +56,7 @@ LLAMA = HEADLESS | HEADS
 
 def written(folder: Path, config: dict[str, object]) -> Path:
     path = folder / "config.json"
-    path.write_text(json.dumps(config))
+    path.write_text(json.dumps(config), "utf-8-sig")  # as some editors write it
     return path
 
 
@@ -120,6 +120,8 @@ def test_layers_of_each_family(tmp_path: Path, more: dict[str, Any], kinds: dict
     ("more", "says"),
     [
         ({"layer_types": ["linear_attention"] * 32}, "has layers of 'linear_attention'"),
+        ({"layer_types": ["full_attention"] * 8}, "layer_types of 8 of 32 layers"),
+        ({"hidden_size": True}, "hidden_size is True: give one whole number"),
         ({"is_encoder_decoder": True}, "an encoder and a decoder"),
         (MIXTURE | {"attn_layer_period": 8, "mamba_d_state": 16}, "mamba_d_state.*, and no"),
         ({"model_type": "mamba2"}, "layers without attention .mamba2., and no"),
