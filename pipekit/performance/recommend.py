@@ -45,12 +45,15 @@ class RankedLayout:
     """A layout and what is predicted of it: its step, and the peak of each pipeline rank."""
 
     run: TrainingSetup
-    made: TrainingStep
     peak_bytes: tuple[float, ...]
 
     @property
     def layout(self) -> ParallelLayout:
         return self.run.layout
+
+    @cached_property
+    def made(self) -> TrainingStep:
+        return step(self.run)
 
     @cached_property
     def step_s(self) -> float:
@@ -172,14 +175,14 @@ def recommend(
             f"a batch of {batch} cannot be dealt to {count} GPUs by {known.name}'s "
             f"{known.layers} layers and its heads: use a multiple of {count}, or fewer GPUs"
         )
-    least, fitting = math.inf, list[tuple[TrainingSetup, tuple[float, ...]]]()
+    least, fitting = math.inf, list[RankedLayout]()
     for layout in progress_bar(tried, desc="recommend", unit="layout", delay=1.0):
         run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
         run = replace(run, graphs=graphs, trains_weights=trains_weights)
         peaks, run = _least_recomputed(run, room)
         least = min(least, max(peaks))
         if max(peaks) <= room:
-            fitting.append((run, tuple(peaks)))
+            fitting.append(RankedLayout(run, tuple(peaks)))
     if not fitting:
         raise ValueError(
             f"no layout of {known.name} fits on {count} {kind.device.name} with a batch of {batch}"
@@ -195,18 +198,15 @@ def recommend(
     return Recommendation(found, half_width, len(tried), len(tried) - len(fitting))
 
 
-def _alike(
-    fitting: Sequence[tuple[TrainingSetup, tuple[float, ...]]],
-) -> Iterable[list[RankedLayout]]:
+def _alike(fitting: Sequence[RankedLayout]) -> Iterable[list[RankedLayout]]:
     """Return layouts by how they spread the model; all recompute everything only if they have to.
 
     That is a third more work (Megatron-Core MoE, README, Profiling Bottlenecks).
     """
-    cheap = [each for each in fitting if each[0].layout.recompute != "everything"]
+    cheap = [each for each in fitting if each.layout.recompute != "everything"]
     alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
-    for run, peaks in cheap or fitting:
-        degrees = run.layout.tp, run.layout.cp, run.layout.ep, run.layout.pp
-        alike[degrees].append(RankedLayout(run, step(run), peaks))
+    for each in cheap or fitting:
+        alike[each.layout.tp, each.layout.cp, each.layout.ep, each.layout.pp].append(each)
     return alike.values()
 
 
