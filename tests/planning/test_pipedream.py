@@ -86,11 +86,6 @@ def test_the_memory_that_the_error_asks_for_is_enough_and_no_less_is() -> None:
         pipedream(CONVOLUTIONS, flat(4, 1 * GB, memory=least - 1))
 
 
-def test_an_unknown_cost() -> None:
-    with pytest.raises(ValueError, match="cost must be one of paper, released, not 'cheap'"):
-        pipedream(CONVOLUTIONS, flat(4, 1 * GB), cost="cheap")  # type: ignore[arg-type]
-
-
 PROFILE = Profile.uniform(4, output_bytes=1.0, parameter_bytes=1.0)
 CLUSTER = flat(3, 10.0)
 METHODS: dict[str, Any] = {"pipedream": {}, "parallel_pipelines": {"max_batch": 8}, "balance": {}}
@@ -108,6 +103,8 @@ def test_methods_are_planners_and_options_theirs() -> None:
 def test_impossible_calls() -> None:
     with pytest.raises(ValueError, match="method must be one of pipedream, parallel_pipelines"):
         plan(PROFILE, CLUSTER, "luck")
+    with pytest.raises(ValueError, match="cost must be one of paper, released, not 'cheap'"):
+        plan(PROFILE, CLUSTER, cost="cheap")
     with pytest.raises(ValueError, match="balance has no option 'cost', only stages, by"):
         plan(PROFILE, CLUSTER, "balance", cost="paper")
     with pytest.raises(ValueError, match="parallel_pipelines needs the option 'max_batch'"):
