@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, PositiveInt
+from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 
 from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, letters
 from pipekit.performance.constants import Constants
@@ -28,8 +28,8 @@ _RECOMPUTED = {("nemotron-3-nano", "H100"), ("nemotron-3-super", "GB200")}
 """Models that seem to recompute mixtures on a device: read off the given rows' seconds, where they
 would not fit else."""
 _BASIS = "data sheet, fitted constants"
-Degree = Annotated[PositiveInt, BeforeValidator(lambda cell: cell if cell and float(cell) else 1)]
-"""Of parallelism; 1 where a file leaves it empty or says 0."""
+Degree = Annotated[PositiveInt, BeforeValidator(lambda cell: cell or 1)]
+"""Of parallelism; 1 where a file leaves it empty."""
 _SAME_CHIP = {"H200": "H100", "GH200": "H100"}  # they differ in their memory alone
 
 
@@ -57,7 +57,7 @@ class MegatronRow(Row):
     tp: Degree
     pp: Degree
     cp: Degree
-    vp: Degree
+    vp: Annotated[NonNegativeInt, BeforeValidator(lambda cell: cell or 0)]  # 0 as Megatron's None
 
     @property
     def device(self) -> str:
@@ -102,7 +102,7 @@ class MegatronRow(Row):
             tp=self.tp,
             cp=self.cp,
             pp=self.pp,
-            chunks=self.vp if self.pp > 1 else 1,
+            chunks=max(self.vp, 1) if self.pp > 1 else 1,
             microbatch_samples=self.micro_batch_samples,
             **rest,
         )

@@ -42,7 +42,7 @@ class ParcaeRow(Row):
     pp: PositiveInt
     micro_batch_samples: PositiveInt
     microbatches_per_replica: PositiveInt
-    layers: Size
+    layers: PositiveInt | None
     hidden_size: Size
     attention_heads: Size
     seq_tokens: Size
