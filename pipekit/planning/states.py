@@ -5,7 +5,6 @@ stages between the cuts cost.
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,32 +114,20 @@ class StateRanges(LayerRanges):
         """Return what enters each stage, and what leaves it and is not saved.
 
         A stage from state a to state b reads a value that was there in a exactly if b holds more of
-        its users than a.  For a value of n users that is a sum over t < n of two factors, "a holds
-        t" and "b holds more than t", so that all stages are one product of matrices.
+        its users than a.
         """
-        none = np.zeros(len(self._states))  # so that there is a factor if there is no value
-        there_before: list[Any] = [none]
-        read_within: list[Any] = [none]
-        held_before: list[Any] = [none]
-        left_behind: list[Any] = [none]
+        entering, leaving = np.zeros((2, len(self._states), len(self._states)))
         there = self._with_input()
         for value in self._profile.values:
-            if not value.users:
-                continue
             made = there[:, -1 if value.source is None else value.source]
             read = self._states.members[:, value.users].sum(axis=1)
-            for users in range(len(value.users)):
-                there_before.append(value.bytes * (made & (read == users)))
-                read_within.append(read > users)
+            enters = made[:, None] & (read > read[:, None])
+            entering += value.bytes * enters
             if not value.saved:
                 # Whoever made it or passes it on holds it until it is backward.
-                waiting = read < len(value.users)
-                held_before += [value.bytes * ~made, *there_before[-len(value.users) :]]
-                left_behind.append(made & waiting)
-                left_behind += [more & waiting for more in read_within[-len(value.users) :]]
-        entering = np.transpose(there_before) @ np.array(read_within, float)
-        unsaved = np.transpose(held_before) @ np.array(left_behind, float)
-        return entering, unsaved
+                leaves = enters | (~made[:, None] & made)
+                leaving += value.bytes * (leaves & (read < len(value.users)))
+        return entering, leaving
 
     def _with_input(self) -> Bools:
         """Return whether each state has what each layer, and in the last column the input, made."""
