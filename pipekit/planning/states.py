@@ -2,7 +2,7 @@
 stages between the cuts cost.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -99,15 +99,11 @@ class StateRanges(LayerRanges):
         none = np.zeros((len(self._states), len(self._states)))
         return PairBytes(*((none, none) if self._profile.relayed else self._between()), lead)
 
-    def _crossing(self, values: Sequence[ValueProfile]) -> Floats:
+    def _crossing(self, values: Iterable[ValueProfile]) -> Floats:
         """Return the bytes that cross each state: of values made within it and read behind it."""
-        members = self._states.members
-        made = self._with_input()[:, [-1 if v.source is None else v.source for v in values]]
-        readers = np.zeros((len(values), members.shape[1]))
-        rows = np.repeat(np.arange(len(values)), [len(value.users) for value in values])
-        readers[rows, [user for value in values for user in value.users]] = 1
-        waiting = members.astype(float) @ readers.T < readers.sum(axis=1)
-        crossing: Floats = (made & waiting) @ np.array([value.bytes for value in values], float)
+        crossing = np.zeros(len(self._states))
+        for value, made, read in self._held(values):
+            crossing += value.bytes * (made & (read < len(value.users)))
         return crossing
 
     def _between(self) -> tuple[Floats, Floats]:
@@ -117,10 +113,7 @@ class StateRanges(LayerRanges):
         its users than a.
         """
         entering, leaving = np.zeros((2, len(self._states), len(self._states)))
-        there = self._with_input()
-        for value in self._profile.values:
-            made = there[:, -1 if value.source is None else value.source]
-            read = self._states.members[:, value.users].sum(axis=1)
+        for value, made, read in self._held(self._profile.values):
             enters = made[:, None] & (read > read[:, None])
             entering += value.bytes * enters
             if not value.saved:
@@ -129,10 +122,15 @@ class StateRanges(LayerRanges):
                 leaving += value.bytes * (leaves & (read < len(value.users)))
         return entering, leaving
 
-    def _with_input(self) -> Bools:
-        """Return whether each state has what each layer, and in the last column the input, made."""
-        anything = np.arange(len(self._states)) > 0
-        return np.column_stack([self._states.members, anything])
+    def _held(
+        self, values: Iterable[ValueProfile]
+    ) -> Iterator[tuple[ValueProfile, Bools, NDArray[np.int64]]]:
+        """Yield each value, whether each state has made it, and how many of its users it holds."""
+        members = self._states.members
+        anything = np.arange(len(members)) > 0  # where the model's input is there
+        for value in values:
+            made = anything if value.source is None else members[:, value.source]
+            yield value, made, members[:, value.users].sum(axis=1)
 
 
 def _every_state(profile: Profile) -> dict[int, list[int]]:
