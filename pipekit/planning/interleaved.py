@@ -194,9 +194,7 @@ def _ends(balance: Sequence[int]) -> tuple[Index, Index]:
 def _held(schedule: Schedule, chunks: int) -> Iterator[NDArray[np.int64]]:
     """Yield what each worker has in flight before its passes, ``[pass, chunk]``."""
     for tasks in schedule.workers:
+        chunk = [task.stage // len(schedule.workers) for task in tasks]
         changes = np.zeros((len(tasks) + 1, chunks), np.int64)
-        for number, task in enumerate(tasks, start=1):
-            if task.op.is_pass:
-                forward = task.op.own is None
-                changes[number, task.stage // len(schedule.workers)] = 1 if forward else -1
+        changes[range(1, len(tasks) + 1), chunk] = [task.op.in_flight for task in tasks]
         yield changes.cumsum(axis=0)
