@@ -31,7 +31,7 @@ class Machine:
 
     @property
     def dtypes(self) -> list[str]:
-        """Those that it has units for, of bfloat16 and float16 always both or the latter."""
+        """What it has units for; what has them for bfloat16 has them for float16, as fast."""
         known = self.device.peak_flops
         return [
             each for each in _WIDER if each in known or (each == "float16" and "bfloat16" in known)
@@ -68,11 +68,11 @@ def described(
 
 def machine(name: str) -> Machine:
     """Return a machine by its name, in any case; ValueError has the closest and the remedy."""
-    folded = name.casefold()
-    alike = [known for known in MACHINES if known.casefold().startswith(f"{folded} ")]
+    start = f"{name} ".casefold()
+    alike = [known for known in MACHINES if f"{known} ".casefold().startswith(start)]
     if len(alike) > 1:
         raise ValueError(f"there are several {name}: name one, {' or '.join(alike)}")
-    name, *_ = (*(known for known in MACHINES if known.casefold() == folded), *alike, name)
+    name, *_ = (*alike, name)
     try:
         require_choice("device", name, MACHINES)
     except ValueError as error:
