@@ -4,6 +4,7 @@ import gzip
 import os
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -32,9 +33,9 @@ def found(path: str | os.PathLike[str], what: str = "") -> Path:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return a file's text; raise ValueError if it is not UTF-8."""
+    """Return a file's text, without a mark of its byte order; ValueError if it is not UTF-8."""
     try:
-        return found(path).read_text("utf-8-sig")  # as some editors write it
+        return found(path).read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text: {error}") from None
 
@@ -72,7 +73,7 @@ def read_json(
     If its key "format" has to say ``form``, it has no keys but this and the shape's, and those that
     are ``required``.  A ValueError says that it is not ``what`` it should be, and the first fault.
     """
-    content = read_bytes(path, what)
+    content = read_bytes(path, what).removeprefix(BOM_UTF8)
     try:
         if form is None:
             return parse_json(content, shape)

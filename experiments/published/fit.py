@@ -1,4 +1,4 @@
-"""Fits the constants, by one rule for all sets: ``python -m experiments.published.fit``.
+"""Fits the constants, by one rule for all sets, for ``python -m experiments.published.table``.
 
 A machine's efficiency and overhead are the pair, of the candidates of its sets, with the least mean
 of ``|log(predicted / measured)|`` over the rows of the machine that are no named anomalies; each
@@ -159,17 +159,17 @@ def _predicted(rows: list[Known], by: Callable[[Known], Hashable]) -> list[RowPr
 
 def half_widths(residuals: Iterable[Residual]) -> dict[str, dict[str, float]]:
     """Return by set and class the half width of log(measured / predicted)."""
-    by_set: dict[str, list[float]] = defaultdict(list)
-    by_kind: dict[tuple[str, str], list[float]] = defaultdict(list)
+    by_set: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for name, kind, residual in residuals:
-        if kind != UNKNOWN:
-            by_set[name].append(abs(residual))
-        by_kind[name, kind].append(abs(residual))
-    found: dict[str, dict[str, float]] = defaultdict(dict)
-    for (name, kind), own in by_kind.items():
-        alone = kind == UNKNOWN or len(own) >= _FEWEST
-        found[name][kind] = _covering(own if alone else by_set[name])
-    return dict(found)
+        by_set[name][kind].append(abs(residual))
+    found = {}
+    for name, kinds in by_set.items():
+        every = [each for kind, own in kinds.items() if kind != UNKNOWN for each in own]
+        found[name] = {
+            kind: _covering(own if kind == UNKNOWN or len(own) >= _FEWEST else every)
+            for kind, own in kinds.items()
+        }
+    return found
 
 
 def _covering(sizes: Iterable[float]) -> float:

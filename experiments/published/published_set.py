@@ -66,6 +66,13 @@ class Row:
     efficiencies: ClassVar[tuple[float, ...]] = ()  # likewise
     published_error: ClassVar[float | None] = None  # of the publishers' own simulator, a mean
 
+    def __post_init__(self) -> None:
+        """Give names that differ from a known one in case, spaces or signs alone that spelling."""
+        for column, known in self.names.items():
+            spellings = {letters(each): each for each in known}
+            own = getattr(self, column)
+            object.__setattr__(self, column, spellings.get(letters(own), own))
+
     @property
     def machine(self) -> str:
         """Framework and device, say "Megatron-Core on H100", whose constants it is predicted by."""
@@ -131,12 +138,13 @@ class Row:
 
     def renamed(self, columns: Collection[str]) -> Self:
         """Return it with the closest other name in some columns; none is close: as it is."""
-        names = {
-            column: get_close_matches(own, {*self.names[column]} - {own}, 1, _LEAST_ALIKE)
-            for column in columns
-            for own in [getattr(self, column)]
-        }
-        return replace(self, **{column: found[0] for column, found in names.items() if found})
+        names = {}
+        for column in columns:
+            own = getattr(self, column)
+            others = {each.casefold(): each for each in self.names[column] if each != own}
+            if found := get_close_matches(own.casefold(), others, 1, _LEAST_ALIKE):
+                names[column] = others[found[0]]
+        return replace(self, **names)
 
     @classmethod
     def read(cls, path: Path) -> list[tuple["Row", Values]]:
@@ -144,7 +152,7 @@ class Row:
 
         A ValueError names a column that is missing, or the row whose value is not of its type.
         """
-        table = [*csv.DictReader(read_text(path).splitlines())]
+        table = [*csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)]
         if not table:
             raise ValueError(f"{path} has no rows: give a table with a line of columns and rows")
         missing = [each.name for each in fields(cls) if each.name not in table[0]]
@@ -156,10 +164,10 @@ class Row:
     @classmethod
     def _parsed(cls, shape: TypeAdapter[Self], values: Values, path: Path) -> "Row":
         place = f"{path}, row {values.get('row_id')}"
-        cells = ((each.name, values[each.name]) for each in fields(cls))
+        cells = ((each.name, str(values[each.name] or "").strip()) for each in fields(cls))
         own = {name: None if cell in ("", "n/a") else cell for name, cell in cells}
         for name, cell in own.items():
-            if str(cell).strip().lower() in ("nan", "inf", "-inf"):
+            if str(cell).lower() in ("nan", "inf", "-inf"):
                 raise ValueError(f"{place}: {name} is {cell}: give a number")
         try:
             return shape.validate_python(own)
@@ -181,12 +189,15 @@ class Unreadable(Row):
         return RowPrediction(None, self.reason)
 
 
+def letters(name: str) -> str:
+    """Return the letters and digits of a name, in lower case."""
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
 def layout_of(row: Any, **rest: Any) -> ParallelLayout:
     """Return the degrees that a row has, as a layout; ``rest`` are its other fields."""
-    names = ("tp", "cp", "ep", "pp", "dp")
-    degrees: dict[str, Any] = {
-        name: int(getattr(row, name)) for name in names if hasattr(row, name)
-    }
+    names = "tp", "cp", "ep", "pp", "dp"
+    degrees: dict[str, Any] = {name: int(getattr(row, name, 1)) for name in names}
     return ParallelLayout(microbatch_samples=int(row.micro_batch_samples), **degrees, **rest)
 
 

@@ -32,7 +32,7 @@ def question(row: BridgeRow) -> Question:
 
 
 def chosen(row: BridgeRow) -> Degrees:
-    return row.tp or 1, row.cp or 1, row.stage_ep, row.pp or 1
+    return row.tp, row.cp, row.stage_ep, row.pp
 
 
 def first(asked: Question) -> list[Degrees]:

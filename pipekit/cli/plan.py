@@ -20,7 +20,7 @@ def plan(
     stages: int | None = None,
     chunks: Annotated[int | None, typer.Option(min=1)] = None,
     microbatches: int | None = None,
-    optimizer_states: float = 0,
+    optimizer_states: float | None = None,
     quiet: bool = False,
     output: File = None,
 ) -> None:
@@ -56,7 +56,7 @@ def plan(
         "stages": stages,
         "chunks": chunks,
         "microbatches": microbatches,
-        "optimizer_states": optimizer_states or None,
+        "optimizer_states": optimizer_states,
     }
     options = {name: value for name, value in given.items() if value is not None}
     used = chosen_cluster(cluster, workers, bandwidth, memory)

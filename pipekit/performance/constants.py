@@ -54,9 +54,7 @@ class Fits:
 
     def constants(self, machine: str) -> Constants:
         """Return a machine's constants, or the medians of its framework's on others, if any."""
-        if machine in self.machines:
-            return self.machines[machine].constants
-        known = [fit.constants for fit in self._of_framework(machine)]
+        known = [fit.constants for fit in self._like(machine)]
         if not known:
             raise ValueError(f"nothing was fitted for {machine!r}: give its Constants yourself")
         return Constants(
@@ -69,9 +67,8 @@ class Fits:
         It is the median, over the sets that the machine was fitted on, of that class or the widest;
         of another machine that of new devices in its framework's sets, or the widest.
         """
-        fits = [self.machines[machine]] if machine in self.machines else self._of_framework(machine)
-        names = {name for fit in fits for name in fit.fitted_on} & {*self.half_widths}
-        sets = [self.half_widths[name] for name in names]
+        names = {name for fit in self._like(machine) for name in fit.fitted_on}
+        sets = [self.half_widths[name] for name in names & {*self.half_widths}]
         if machine in self.machines and sets:
             return median(widths.get(kind, max(widths.values())) for widths in sets)
         left_out = [widths[NEW_DEVICE] for widths in sets if NEW_DEVICE in widths]
@@ -82,11 +79,11 @@ class Fits:
         record = {"format": _FORM, **asdict(self)}
         _FILE.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
-    def _of_framework(self, machine: str) -> list[Fit]:
-        framework = machine.partition(" on ")[0]
-        return [
-            fit for name, fit in self.machines.items() if name.partition(" on ")[0] == framework
-        ]
+    def _like(self, machine: str) -> list[Fit]:
+        """Return the fit of a machine, or those of its framework on others."""
+        framework = f"{machine.partition(' on ')[0]} on "
+        alike = [fit for name, fit in self.machines.items() if name.startswith(framework)]
+        return [self.machines[machine]] if machine in self.machines else alike
 
 
 @cache

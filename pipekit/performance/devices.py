@@ -29,6 +29,14 @@ class Machine:
                     f"{self.device.name}'s {name} must be above 0, not {getattr(self, name)}"
                 )
 
+    @property
+    def dtypes(self) -> list[str]:
+        """What it has units for; what has them for bfloat16 has them for float16, as fast."""
+        known = self.device.peak_flops
+        return [
+            each for each in _WIDER if each in known or (each == "float16" and "bfloat16" in known)
+        ]
+
     def peak(self, dtype: str) -> float:
         """Return FLOP/s of a dtype, or of the next wider one that the device has units for."""
         known = self.device.peak_flops
@@ -60,7 +68,11 @@ def described(
 
 def machine(name: str) -> Machine:
     """Return a machine by its name, in any case; ValueError has the closest and the remedy."""
-    name = next((known for known in MACHINES if known.casefold() == name.casefold()), name)
+    start = f"{name} ".casefold()
+    alike = [known for known in MACHINES if f"{known} ".casefold().startswith(start)]
+    if len(alike) > 1:
+        raise ValueError(f"there are several {name}: name one, {' or '.join(alike)}")
+    name, *_ = (*alike, name)
     try:
         require_choice("device", name, MACHINES)
     except ValueError as error:

@@ -29,6 +29,7 @@ def megatron(run: TrainingSetup) -> str:
         words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
     if layout.zero == 3:
         words += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params"]
+        words += ["--use-distributed-optimizer", "--ckpt-format fsdp_dtensor"]
     words += _megatron_stages(run)
     words += _megatron_recomputes(run)
     words += [_MEGATRON_DTYPE[run.dtype]] if run.dtype in _MEGATRON_DTYPE else []
@@ -51,7 +52,8 @@ def _megatron_experts(run: TrainingSetup) -> list[str]:
     if run.shape.kind != "experts":
         return []
     words = [f"--expert-model-parallel-size {run.layout.ep}", "--expert-tensor-parallel-size 1"]
-    words += ["--moe-grouped-gemm", "--moe-token-dispatcher-type alltoall"]
+    words += ["--moe-grouped-gemm"] * (run.dtype != "float16")
+    words += ["--moe-token-dispatcher-type alltoall"]
     return words + ["--overlap-moe-expert-parallel-comm"] * run.layout.overlaps_experts
 
 

@@ -140,6 +140,8 @@ def layouts(
     most_ep = experts if kind.node_gpus <= _SERVER_GPUS else kind.node_gpus
     for tp in _divisors(math.gcd(gpus, heads), kind.node_gpus):
         for cp in _divisors(gpus // tp, max(seq_tokens // _LEAST_TOKENS, 1)):
+            if seq_tokens % (tp * cp * (2 if cp > 1 else 1)):
+                continue  # Megatron-LM cuts sequences into equal parts, two for each cp rank
             for pp in _divisors(gpus // (tp * cp), known.layers):
                 dp, stage_gpus = gpus // (tp * cp * pp), gpus // pp
                 # In a pipeline whole weights stay on their ranks between passes.

@@ -21,7 +21,6 @@ from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, shape
 from pipekit.performance.step import TrainingStep
-from pipekit.performance.terms.kernels import BYTES
 from pipekit.performance.training import MEGATRON_BRIDGE, Framework, TrainingSetup, on, training
 from pipekit.progress import progress_bar
 
@@ -46,12 +45,15 @@ class RankedLayout:
     """A layout and what is predicted of it: its step, and the peak of each pipeline rank."""
 
     run: TrainingSetup
-    made: TrainingStep
     peak_bytes: tuple[float, ...]
 
     @property
     def layout(self) -> ParallelLayout:
         return self.run.layout
+
+    @cached_property
+    def made(self) -> TrainingStep:
+        return step(self.run)
 
     @cached_property
     def step_s(self) -> float:
@@ -153,27 +155,34 @@ def recommend(
         framework: that runs it.
 
     Raises:
-        ValueError: the model or the device is unknown, or no layout fits; the message says how
-            much memory the smallest takes.
+        ValueError: the model or the device is unknown, the device does not compute in the dtype, or
+            no layout fits; the message says how much memory the smallest takes.
     """
     count, kind = _gpus(cluster)
     known = _shape(model)
-    require_choice("dtype", dtype, BYTES)
+    for what, number in {"gpus": count, "batch": batch, "seq_tokens": seq_tokens}.items():
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"{what} must be a whole number of at least 1, not {number!r}")
+    require_choice(f"dtype on {kind.device.name}", dtype, kind.dtypes)
     room = USABLE * kind.device.memory_bytes
-    tried = [*layouts(known, kind, count, batch, seq_tokens)]
+    tried = [
+        layout
+        for layout in layouts(known, kind, count, batch, seq_tokens)
+        if layout.ep == 1 or dtype != "float16"  # in which Megatron-LM spreads no experts
+    ]
     if not tried:
         raise ValueError(
             f"a batch of {batch} cannot be dealt to {count} GPUs by {known.name}'s "
             f"{known.layers} layers and its heads: use a multiple of {count}, or fewer GPUs"
         )
-    least, fitting = math.inf, list[tuple[TrainingSetup, tuple[float, ...]]]()
+    least, fitting = math.inf, list[RankedLayout]()
     for layout in progress_bar(tried, desc="recommend", unit="layout", delay=1.0):
         run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
         run = replace(run, graphs=graphs, trains_weights=trains_weights)
         peaks, run = _least_recomputed(run, room)
         least = min(least, max(peaks))
         if max(peaks) <= room:
-            fitting.append((run, tuple(peaks)))
+            fitting.append(RankedLayout(run, tuple(peaks)))
     if not fitting:
         raise ValueError(
             f"no layout of {known.name} fits on {count} {kind.device.name} with a batch of {batch}"
@@ -189,18 +198,15 @@ def recommend(
     return Recommendation(found, half_width, len(tried), len(tried) - len(fitting))
 
 
-def _alike(
-    fitting: Sequence[tuple[TrainingSetup, tuple[float, ...]]],
-) -> Iterable[list[RankedLayout]]:
+def _alike(fitting: Sequence[RankedLayout]) -> Iterable[list[RankedLayout]]:
     """Return layouts by how they spread the model; all recompute everything only if they have to.
 
     That is a third more work (Megatron-Core MoE, README, Profiling Bottlenecks).
     """
-    cheap = [each for each in fitting if each[0].layout.recompute != "everything"]
+    cheap = [each for each in fitting if each.layout.recompute != "everything"]
     alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
-    for run, peaks in cheap or fitting:
-        degrees = run.layout.tp, run.layout.cp, run.layout.ep, run.layout.pp
-        alike[degrees].append(RankedLayout(run, step(run), peaks))
+    for each in cheap or fitting:
+        alike[each.layout.tp, each.layout.cp, each.layout.ep, each.layout.pp].append(each)
     return alike.values()
 
 
@@ -226,9 +232,9 @@ def _worth_it(found: Iterable[RankedLayout], apart: float) -> tuple[RankedLayout
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
-    if not isinstance(cluster, str):
+    if isinstance(cluster, tuple):
         return cluster
-    written = re.fullmatch(r"(\d{1,7}) ?x ?(.+)", cluster)
+    written = re.fullmatch(r"(\d{1,7}) ?x ?(.+)", str(cluster))
     if not written or not int(written[1]):
         raise ValueError(f"a cluster is a count and a device, e.g. 64xH100, not {cluster!r}")
     return int(written[1]), machine(written[2])

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from operator import add
+from typing import NamedTuple
+
+import numpy as np
 
 from pipekit.names import METHODS
 from pipekit.profiling.layer_profile import INPUT_PART
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.clock import Walk, graph_needs
+from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.ops import PASSES
 
 _ROUNDS = 8  # microbatches a worker up to which a table is replayed whole; beyond, rounds repeat
@@ -69,27 +72,20 @@ class TrainingStep:
             for worker in range(workers)
         ]
 
-    def _replayed(self, tasks: "list[Task]") -> float:
+    def _replayed(self, table: "_Table") -> float:
         """Return when the last task is over: each runs as soon as the table lets it."""
-        links = self.transfer_s or (0.0,) * len(self.forward_s)
-        waits = [0.0] * len(self.forward_s)
+        links = np.array(self.transfer_s or (0.0,) * (len(self.forward_s) - 1))
+        waits = np.zeros(len(self.forward_s))
         if self.blocking:
-            for boundary, link in enumerate(self.transfer_s):
-                waits[boundary] += link
-                waits[boundary + 1] += link
-        passes = [
-            *map(add, self.forward_s, waits),
-            *map(add, self.backward_s, waits),
-            *(INPUT_PART * own + wait for own, wait in zip(self.backward_s, waits, strict=True)),
-            *((1 - INPUT_PART) * own for own in self.backward_s),
-            0.0,
-        ]
-        delays = (*((0.0,) * len(links) if self.blocking else links), 0.0)
-        ends = [0.0] * (len(tasks) + 1)
-        for number, kind, before, needed, boundary in tasks:
-            start, came = ends[before], ends[needed] + delays[boundary]
-            ends[number] = (start if start > came else came) + passes[kind]
-        return max(ends)
+            waits[:-1] += links
+            waits[1:] += links
+            links = 0 * links
+        forward, backward = np.array(self.forward_s), np.array(self.backward_s)
+        passes = (forward + waits, backward + waits, INPUT_PART * backward + waits)
+        seconds = np.concatenate([*passes, (1 - INPUT_PART) * backward, [0.0]])[table.kinds]
+        delays = np.append(links, 0.0)[table.boundaries]
+        needs = [*zip(zip(table.needed, delays.tolist(), strict=True), strict=True)]
+        return max(Walk(table.lists, seconds.tolist(), needs).run().free)
 
 
 @lru_cache(maxsize=4096)
@@ -103,30 +99,27 @@ def in_flight(
     return [max(accumulate(task.op.in_flight for task in own)) for own in table]
 
 
-Task = tuple[int, int, int, int, int]
-"""Its number, its kind, the task before it on its worker, the one of another worker that it needs,
-and the boundary between them; the last number and the last boundary mean none."""
+class _Table(NamedTuple):
+    """Each worker's tasks by number, and by number what they take and need."""
+
+    lists: list[list[int]]
+    kinds: list[int]  # of the passes that take equally long; the last one's take nothing
+    needed: list[int]  # the task of another worker
+    boundaries: list[int]  # that lies between; the last one is no boundary
 
 
 @lru_cache(maxsize=512)
-def _table(method: str, stages: int, workers: int, microbatches: int) -> list[Task]:
-    """Return the tasks of one batch in an order in which they can run."""
+def _table(method: str, stages: int, workers: int, microbatches: int) -> _Table:
     graph = one_batch(method, stages, workers, microbatches).dependencies
-    size = len(graph.tasks)
-    lists = [[*range(*each)] for each in pairwise(graph.first)]
-    needs = graph_needs(graph)
-    order = Walk(lists, [1.0] * size, needs).run().sequence
-    first = set(graph.first)
-    found = []
-    for number in order:
-        task = graph.tasks[number]
-        needed, boundary, kind = max((need for need, _ in needs[number]), default=-1), -1, -1
-        if task.op in PASSES:
-            kind = PASSES.index(task.op) * stages + task.stage
-            boundary = -1 if needed < 0 else min(task.stage, graph.tasks[needed].stage)
-        before = size if number in first else number - 1
-        found.append((number, kind, before, needed if needed >= 0 else size, boundary))
-    return found
+    table = _Table([[*range(*each)] for each in pairwise(graph.first)], [], [], [])
+    for task, needs in zip(graph.tasks, graph_needs(graph), strict=True):
+        needed = max((need for need, _ in needs), default=NOTHING)
+        crosses = task.op in PASSES and needed != NOTHING
+        kind = PASSES.index(task.op) * stages + task.stage if task.op in PASSES else -1
+        table.kinds.append(kind)
+        table.needed.append(needed)
+        table.boundaries.append(min(task.stage, graph.tasks[needed].stage) if crosses else -1)
+    return table
 
 
 @lru_cache(maxsize=512)

@@ -118,6 +118,7 @@ def balanced(
     Raises:
         ValueError: there are more stages than layers or workers, or they do not fit the memory.
     """
+    require_choice("recompute", recompute, get_args(Recompute))
     stages = cluster.workers if stages is None else stages
     if stages > cluster.workers:
         raise ValueError(

@@ -59,10 +59,11 @@ def interleaved(
         ValueError: there are more stages than layers, or no split is found that fits the memory.
     """
     stages = cluster.workers * chunks
-    if not 0 <= predictors <= len(profile) - 2:
+    most = max(len(profile) - 2, 0)
+    if not 0 <= predictors <= most:
         raise ValueError(
             f"{predictors} predictors do not fit between the first and the last of "
-            f"{len(profile)} layers: use 0 to {len(profile) - 2}"
+            f"{len(profile)} layers: use 0 to {most}"
         )
     require_stages(stages, len(profile) - max(0, predictors - 1))
     loop = _Loop(profile, cluster, stages, microbatches, predictors, optimizer_states)
@@ -193,9 +194,7 @@ def _ends(balance: Sequence[int]) -> tuple[Index, Index]:
 def _held(schedule: Schedule, chunks: int) -> Iterator[NDArray[np.int64]]:
     """Yield what each worker has in flight before its passes, ``[pass, chunk]``."""
     for tasks in schedule.workers:
+        chunk = [task.stage // len(schedule.workers) for task in tasks]
         changes = np.zeros((len(tasks) + 1, chunks), np.int64)
-        for number, task in enumerate(tasks, start=1):
-            if task.op.is_pass:
-                forward = task.op.own is None
-                changes[number, task.stage // len(schedule.workers)] = 1 if forward else -1
+        changes[range(1, len(tasks) + 1), chunk] = [task.op.in_flight for task in tasks]
         yield changes.cumsum(axis=0)

@@ -1,7 +1,9 @@
 """One function for all planners."""
 
+import math
 from collections.abc import Callable, Mapping
 from inspect import signature
+from numbers import Integral
 from typing import Any
 
 from pipekit.choices import require_choice
@@ -19,6 +21,8 @@ PLANNERS: Mapping[str, Callable[..., Plan]] = {
     "balance": balanced,
     "interleaved": interleaved,
 }
+
+_COUNTS = {"stages", "chunks", "microbatches", "max_batch"}
 
 
 def plan(
@@ -53,6 +57,16 @@ def plan(
     for name, each in known.items():
         if each.default is each.empty and name not in options:
             raise ValueError(f"{method} needs the option {name!r}")
+    for name in options.keys() & _COUNTS:
+        if not (
+            options[name] is None or (isinstance(options[name], Integral) and options[name] >= 1)
+        ):
+            raise ValueError(f"{name} must be a whole number of at least 1, not {options[name]!r}")
+    if not 0 <= options.get("optimizer_states", 0) < math.inf:
+        raise ValueError(
+            f"optimizer_states are 0 or more tensors of a parameter's size, not "
+            f"{options['optimizer_states']}"
+        )
     if planner is not parallel_pipelines and not isinstance(profile, Profile):
         raise ValueError(f"{method} plans for one microbatch size: give one profile")
     if "progress" in known:

@@ -2,10 +2,9 @@
 stages between the cuts cost.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,52 +99,38 @@ class StateRanges(LayerRanges):
         none = np.zeros((len(self._states), len(self._states)))
         return PairBytes(*((none, none) if self._profile.relayed else self._between()), lead)
 
-    def _crossing(self, values: Sequence[ValueProfile]) -> Floats:
+    def _crossing(self, values: Iterable[ValueProfile]) -> Floats:
         """Return the bytes that cross each state: of values made within it and read behind it."""
-        members = self._states.members
-        made = self._with_input()[:, [-1 if v.source is None else v.source for v in values]]
-        readers = np.zeros((len(values), members.shape[1]))
-        rows = np.repeat(np.arange(len(values)), [len(value.users) for value in values])
-        readers[rows, [user for value in values for user in value.users]] = 1
-        waiting = members.astype(float) @ readers.T < readers.sum(axis=1)
-        crossing: Floats = (made & waiting) @ np.array([value.bytes for value in values], float)
+        crossing = np.zeros(len(self._states))
+        for value, made, read in self._held(values):
+            crossing += value.bytes * (made & (read < len(value.users)))
         return crossing
 
     def _between(self) -> tuple[Floats, Floats]:
         """Return what enters each stage, and what leaves it and is not saved.
 
         A stage from state a to state b reads a value that was there in a exactly if b holds more of
-        its users than a.  For a value of n users that is a sum over t < n of two factors, "a holds
-        t" and "b holds more than t", so that all stages are one product of matrices.
+        its users than a.
         """
-        none = np.zeros(len(self._states))  # so that there is a factor if there is no value
-        there_before: list[Any] = [none]
-        read_within: list[Any] = [none]
-        held_before: list[Any] = [none]
-        left_behind: list[Any] = [none]
-        there = self._with_input()
-        for value in self._profile.values:
-            if not value.users:
-                continue
-            made = there[:, -1 if value.source is None else value.source]
-            read = self._states.members[:, value.users].sum(axis=1)
-            for users in range(len(value.users)):
-                there_before.append(value.bytes * (made & (read == users)))
-                read_within.append(read > users)
+        entering, leaving = np.zeros((2, len(self._states), len(self._states)))
+        for value, made, read in self._held(self._profile.values):
+            enters = made[:, None] & (read > read[:, None])
+            entering += value.bytes * enters
             if not value.saved:
                 # Whoever made it or passes it on holds it until it is backward.
-                waiting = read < len(value.users)
-                held_before += [value.bytes * ~made, *there_before[-len(value.users) :]]
-                left_behind.append(made & waiting)
-                left_behind += [more & waiting for more in read_within[-len(value.users) :]]
-        entering = np.transpose(there_before) @ np.array(read_within, float)
-        unsaved = np.transpose(held_before) @ np.array(left_behind, float)
-        return entering, unsaved
+                leaves = enters | (~made[:, None] & made)
+                leaving += value.bytes * (leaves & (read < len(value.users)))
+        return entering, leaving
 
-    def _with_input(self) -> Bools:
-        """Return whether each state has what each layer, and in the last column the input, made."""
-        anything = np.arange(len(self._states)) > 0
-        return np.column_stack([self._states.members, anything])
+    def _held(
+        self, values: Iterable[ValueProfile]
+    ) -> Iterator[tuple[ValueProfile, Bools, NDArray[np.int64]]]:
+        """Yield each value, whether each state has made it, and how many of its users it holds."""
+        members = self._states.members
+        anything = np.arange(len(members)) > 0  # where the model's input is there
+        for value in values:
+            made = anything if value.source is None else members[:, value.source]
+            yield value, made, members[:, value.users].sum(axis=1)
 
 
 def _every_state(profile: Profile) -> dict[int, list[int]]:

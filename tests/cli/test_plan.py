@@ -35,6 +35,8 @@ def test_a_cluster_described_by_its_numbers(printed: Printed) -> None:
     best = plan(PROFILE, flat(4, 1.25e9, 16e9), optimizer_states=2)
     line = "plan p.json --workers 4 --bandwidth 1.25e9 --memory 16e9"
     assert str(best) in printed(f"{line} --optimizer-states 2")
+    plain = plan(PROFILE, flat(4, 1.25e9, 16e9), optimizer_states=0)
+    assert str(plain) in printed(f"{line} --optimizer-states 0")
 
 
 def test_every_method(printed: Printed) -> None:

@@ -119,10 +119,17 @@ def made(model: Shape, layout: ParallelLayout) -> TrainingSetup:
         ("llama3-8b", {"pp": 5}, '-layout "E,t*7|t*7|t*7|t*7|t*4,L"'),
         ("deepseek-v3", {"pp": 2, "ep": 8, "dp": 8}, "--expert-tensor-parallel-size 1"),
         ("deepseek-v3", {"pp": 2, "ep": 8, "dp": 8}, "--mtp-num-layers 1 --pipeline-model"),
+        ("llama3-8b", {"dp": 8, "zero": 3}, "optimizer --ckpt-format fsdp_dtensor"),
     ],
 )
 def test_megatrons_flags_are_what_it_takes(model: str, layout: dict[str, Any], says: str) -> None:
     assert says in flags.megatron(made(shape(model), ParallelLayout(microbatches=8, **layout)))
+
+
+def test_no_flags_are_printed_that_megatron_refuses() -> None:
+    found = recommend(MIXTURE, "16xA100 80GB", 32, dtype="float16", seq_tokens=12_300).candidates
+    assert {(each.layout.ep, each.layout.cp) for each in found} == {(1, 1), (1, 2)}
+    assert "--moe-grouped-gemm" not in flags.megatron(found[0].run)
 
 
 def test_graphs_cost_a_mixture_less() -> None:
@@ -169,9 +176,12 @@ def test_more_memory_never_gives_a_slower_first() -> None:
         ("llama3-8b", "H100", "e.g. 64xH100, not 'H100'"),
         ("llama3.1-405b", "8xH100", "the smallest takes"),
         ("llama3-8b", "37xH100", "a batch of 16 cannot be dealt to 37 GPUs"),
+        ("llama3-8b", "8xA100", "several A100: name one, A100 40GB or A100 80GB"),
+        ("llama3-8b", "8xV100 32GB", "dtype on V100 32GB must be one of float16, float32"),
+        ("llama3-8b", (0, machine("H100")), "gpus must be a whole number of at least 1, not 0"),
     ],
 )
-def test_wrong_input_gets_a_sentence(model: str, cluster: str, says: str) -> None:
+def test_wrong_input_gets_a_sentence(model: str, cluster: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         recommend(model, cluster, 16)
 

@@ -53,7 +53,7 @@ LLAMA = HEADLESS | HEADS
 
 def written(folder: Path, config: dict[str, object]) -> Path:
     path = folder / "config.json"
-    path.write_text(json.dumps(config))
+    path.write_text(json.dumps(config), "utf-8-sig")  # as some editors write it
     return path
 
 
@@ -117,14 +117,39 @@ def test_layers_of_each_family(tmp_path: Path, more: dict[str, Any], kinds: dict
     ("more", "says"),
     [
         ({"layer_types": ["linear_attention"] * 32}, "has layers of 'linear_attention'"),
+        ({"layer_types": ["full_attention"] * 8}, "layer_types of 8 of 32 layers"),
         ({"is_encoder_decoder": True}, "an encoder and a decoder"),
-        (MIXTURE | {"attn_layer_period": 8, "mamba_d_state": 16}, "has Mamba layers, and no"),
+        (MIXTURE | {"attn_layer_period": 8, "mamba_d_state": 16}, "mamba_d_state.*, and no"),
+        ({"model_type": "mamba2"}, "layers without attention .mamba2., and no"),
+        ({"num_experts_per_tok": 2}, "has none of num_experts, num_local_experts"),
         ({"num_attention_heads": [12, 12]}, "num_attention_heads is .*: give one whole number"),
     ],
 )
 def test_what_has_no_shape_is_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         from_config(written(tmp_path, LLAMA | more))
+
+
+DBRX = {"moe_num_experts": 16, "moe_top_k": 4, "ffn_hidden_size": 512}
+SCOUT = {"model_type": "llama4_text", "num_local_experts": 8, "num_experts_per_tok": 1}
+SCOUT |= {"intermediate_size": 512, "intermediate_size_mlp": 2048}
+
+
+@pytest.mark.parametrize(
+    ("more", "kv_heads", "layer"),
+    [
+        ({"model_type": "falcon", "multi_query": True, "num_kv_heads": 16}, 1, MLP(4096, False)),
+        ({"ffn_config": DBRX, "attn_config": {"kv_n_heads": 4}}, 4, Experts(16, 4, 512)),
+        ({"ffn_hidden_size": 512, "multi_query_group_num": 2}, 2, MLP(512)),
+        (SCOUT, 16, Experts(8, 1, 512, shared_width=512)),
+    ],
+)
+def test_families_name_things_otherwise(
+    tmp_path: Path, more: dict[str, Any], kv_heads: int, layer: MLP | Experts
+) -> None:
+    sizes = {"d_model": 1024, "n_layers": 2, "n_heads": 16, "vocab_size": 100}
+    (block, _), *_ = from_config(written(tmp_path, sizes | more)).blocks
+    assert block == (Attention(16, kv_heads, 64), layer)
 
 
 def test_a_config_that_lacks_a_number_is_refused_with_its_names(tmp_path: Path) -> None:

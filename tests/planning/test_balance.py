@@ -153,6 +153,7 @@ def test_recomputation_takes_another_forward() -> None:
         ({"stages": 0}, "ask for at least 1"),
         ({"of": "hope"}, "of must be one of time, size, not 'hope'"),
         ({"by": "hope"}, "by must be"),
+        ({"recompute": "hope"}, "recompute must be"),
     ],
 )
 def test_impossible_plans(options: dict[str, object], says: str) -> None:

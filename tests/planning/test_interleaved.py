@@ -157,3 +157,4 @@ def test_more_stages_than_layers_are_refused() -> None:
         interleaved(chain([1.0] * 5), flat(3, 1.0), chunks=2)
     with pytest.raises(ValueError, match="use 0 to 3"):
         interleaved(chain([1.0] * 5), flat(2, 1.0), predictors=4)
+    assert interleaved(chain([1.0]), flat(1, 1.0)).predicted_s == 1.0

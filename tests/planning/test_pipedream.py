@@ -86,11 +86,6 @@ def test_the_memory_that_the_error_asks_for_is_enough_and_no_less_is() -> None:
         pipedream(CONVOLUTIONS, flat(4, 1 * GB, memory=least - 1))
 
 
-def test_an_unknown_cost() -> None:
-    with pytest.raises(ValueError, match="cost must be one of paper, released, not 'cheap'"):
-        pipedream(CONVOLUTIONS, flat(4, 1 * GB), cost="cheap")  # type: ignore[arg-type]
-
-
 PROFILE = Profile.uniform(4, output_bytes=1.0, parameter_bytes=1.0)
 CLUSTER = flat(3, 10.0)
 METHODS: dict[str, Any] = {"pipedream": {}, "parallel_pipelines": {"max_batch": 8}, "balance": {}}
@@ -108,10 +103,16 @@ def test_methods_are_planners_and_options_theirs() -> None:
 def test_impossible_calls() -> None:
     with pytest.raises(ValueError, match="method must be one of pipedream, parallel_pipelines"):
         plan(PROFILE, CLUSTER, "luck")
+    with pytest.raises(ValueError, match="cost must be one of paper, released, not 'cheap'"):
+        plan(PROFILE, CLUSTER, cost="cheap")
     with pytest.raises(ValueError, match="balance has no option 'cost', only stages, by"):
         plan(PROFILE, CLUSTER, "balance", cost="paper")
     with pytest.raises(ValueError, match="parallel_pipelines needs the option 'max_batch'"):
         plan(PROFILE, CLUSTER, "parallel_pipelines")
+    with pytest.raises(ValueError, match=r"stages must be a whole number of at least 1, not 1\.5"):
+        plan(PROFILE, CLUSTER, "balance", stages=1.5)
+    with pytest.raises(ValueError, match="optimizer_states are 0 or more tensors"):
+        plan(PROFILE, CLUSTER, optimizer_states=-1)
     with pytest.raises(ValueError, match="pipedream plans for one microbatch size"):
         plan({1: PROFILE}, CLUSTER)
 

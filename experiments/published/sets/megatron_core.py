@@ -1,12 +1,13 @@
 """Megatron-Core's trainings: NVIDIA's throughput tables, and MLPerf's submissions."""
 
 import math
+import re
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import PositiveInt
+from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 
-from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values
+from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, letters
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.layout import on_gpus
@@ -27,13 +28,21 @@ _RECOMPUTED = {("nemotron-3-nano", "H100"), ("nemotron-3-super", "GB200")}
 """Models that seem to recompute mixtures on a device: read off the given rows' seconds, where they
 would not fit else."""
 _BASIS = "data sheet, fitted constants"
+Degree = Annotated[PositiveInt, BeforeValidator(lambda cell: cell or 1)]
+"""Of parallelism; 1 where a file leaves it empty."""
 _SAME_CHIP = {"H200": "H100", "GH200": "H100"}  # they differ in their memory alone
 
 
 def _device(system: str) -> str:
-    """Return the longest device's name that is in a system's, say GB200 of DGX-GB200."""
-    known = [name for name in MACHINES if name.partition(" ")[0] in system]
-    return max(known, key=lambda name: len(name.partition(" ")[0]), default=system)
+    """Return the device in a system's name, say GB200 of DGX-GB200: that of the longest name.
+
+    Of one that is sold with two memories it is that whose memory the name has, too.
+    """
+    chips = {name: letters(re.sub(r" \d+GB", "", name)) for name in MACHINES}
+    found = [name for name, chip in chips.items() if chip in letters(system)]
+    return max(
+        found, key=lambda name: (len(chips[name]), name.split()[-1] in system), default=system
+    )
 
 
 @dataclass(frozen=True)
@@ -45,10 +54,10 @@ class MegatronRow(Row):
     global_batch_samples: PositiveInt
     micro_batch_samples: PositiveInt
     seq_tokens: PositiveInt
-    tp: PositiveInt | None
-    pp: PositiveInt | None
-    cp: PositiveInt | None
-    vp: PositiveInt | None
+    tp: Degree
+    pp: Degree
+    cp: Degree
+    vp: Annotated[NonNegativeInt, BeforeValidator(lambda cell: cell or 0)]  # 0 as Megatron's None
 
     @property
     def device(self) -> str:
@@ -85,15 +94,15 @@ class MegatronRow(Row):
 
         ``rest`` are further fields of its layout.
         """
-        tp, cp, pp = self.tp or 1, self.cp or 1, self.pp or 1
-        slot = self.micro_batch_samples * max(self.gpus // (tp * cp * pp), 1)
+        dp = max(self.gpus // (self.tp * self.cp * self.pp), 1)
+        slot = self.micro_batch_samples * dp
         layout = on_gpus(
             self.gpus,
             math.ceil(self.global_batch_samples / slot) * slot,
-            tp=tp,
-            cp=cp,
-            pp=pp,
-            chunks=(self.vp or 1) if pp > 1 else 1,
+            tp=self.tp,
+            cp=self.cp,
+            pp=self.pp,
+            chunks=max(self.vp, 1) if self.pp > 1 else 1,
             microbatch_samples=self.micro_batch_samples,
             **rest,
         )
@@ -119,13 +128,13 @@ class BridgeRow(MegatronRow):
     variant: str | None
     fsdp: int | None
     system: str
-    ep: PositiveInt | None
+    ep: Degree
 
     def __post_init__(self) -> None:
-        name = self.model.lower().replace("_", "-").replace(" ", "-")
-        name = name.replace("deepseekv", "deepseek-v").replace("-vl-", "-")  # by its text blocks
-        object.__setattr__(self, "model", name)
+        text = re.sub("[-_ ]VL(?=[-_ ])", "", self.model, flags=re.IGNORECASE)  # without images
+        object.__setattr__(self, "model", text)
         object.__setattr__(self, "system", _device(self.system))
+        super().__post_init__()
 
     @property
     def device(self) -> str:
@@ -145,7 +154,7 @@ class BridgeRow(MegatronRow):
     @property
     def stage_ep(self) -> int:
         """Its expert ranks; one table prints more of them than a stage has."""
-        return min(self.ep or 1, self.gpus // (self.pp or 1))
+        return min(self.ep, self.gpus // self.pp)
 
     @property
     def group(self) -> str:

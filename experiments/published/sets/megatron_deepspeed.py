@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar
 
-from pydantic import PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from experiments.published.published_set import Row, RowPrediction, given, layout_of
 from pipekit.performance.constants import Constants
@@ -138,10 +138,10 @@ class BigScienceRow(Row):
     date: str
     nodes: PositiveInt
     gpus: PositiveInt
-    model_billions: float
-    layers: float | None
-    hidden_size: float | None
-    attention_heads: float | None
+    model_billions: PositiveFloat
+    layers: PositiveFloat | None
+    hidden_size: PositiveFloat | None
+    attention_heads: PositiveFloat | None
     zero_stage: float | None
     seq_tokens: PositiveInt
     dp: PositiveInt

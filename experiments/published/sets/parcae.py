@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from pydantic import PositiveInt
+from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 
 from experiments.published.published_set import Row, RowPrediction, given
 from pipekit.performance.constants import Constants
@@ -25,10 +25,12 @@ _IMAGES = {"resnet152": (11.5e9, 60.2e6, 14 * 14 * 1024), "vgg19": (19.6e9, 143.
 """Forward FLOPs and parameters at 224 x 224 pixels, and the activations of the middle layer (He et
 al., CVPR 2016, Table 1; Simonyan and Zisserman, ICLR 2015, Table 1)."""
 
+Size = Annotated[NonNegativeInt, BeforeValidator(lambda cell: cell or 0)]
+
 
 @dataclass(frozen=True)
 class ParcaeRow(Row):
-    """Degrees, microbatches and the model's shape (None of image models)."""
+    """Degrees, microbatches and the model's shape (0 where a cell is empty: image models)."""
 
     name = "parcae"
     file = "parcae/step_times.csv"
@@ -41,14 +43,23 @@ class ParcaeRow(Row):
     micro_batch_samples: PositiveInt
     microbatches_per_replica: PositiveInt
     layers: PositiveInt | None
-    hidden_size: PositiveInt | None
-    attention_heads: PositiveInt | None
-    seq_tokens: PositiveInt | None
-    vocabulary: PositiveInt | None
+    hidden_size: Size
+    attention_heads: Size
+    seq_tokens: Size
+    vocabulary: Size
 
     @property
     def gpus(self) -> int:
         return self.dp * self.pp
+
+    @property
+    def blocks(self) -> int:
+        return self.layers or _BLOCKS_UNSTATED
+
+    @property
+    def tokens(self) -> int:
+        """Of a microbatch."""
+        return self.micro_batch_samples * self.seq_tokens
 
     @property
     def machine(self) -> str:
@@ -67,8 +78,7 @@ class ParcaeRow(Row):
         samples = self.micro_batch_samples * self.microbatches_per_replica / self.pp
         if self.model in _IMAGES:
             return samples * _IMAGES[self.model][0]
-        model = _transformer(self)
-        return samples * 24 * model.blocks * model.hidden**2 * model.seq_tokens
+        return samples * 24 * self.blocks * self.hidden_size**2 * self.seq_tokens
 
     @property
     def anomaly(self) -> str | None:
@@ -79,33 +89,14 @@ class ParcaeRow(Row):
         return None
 
     def predict(self, constants: Constants) -> RowPrediction:
-        seconds = (_images if self.model in _IMAGES else _language)(self, constants)
-        return RowPrediction(seconds, _network().basis)
-
-
-class _Transformer(NamedTuple):
-    blocks: int
-    hidden: int
-    heads: int
-    seq_tokens: int
-    vocabulary: int
-    tokens: int  # of a microbatch
-
-
-def _transformer(row: ParcaeRow) -> _Transformer:
-    if not (row.hidden_size and row.attention_heads and row.seq_tokens and row.vocabulary):
-        raise ValueError(
-            f"{row.model} needs hidden_size, attention_heads, seq_tokens and vocabulary; image "
-            f"models are {', '.join(_IMAGES)}"
-        )
-    return _Transformer(
-        row.layers or _BLOCKS_UNSTATED,
-        row.hidden_size,
-        row.attention_heads,
-        row.seq_tokens,
-        row.vocabulary,
-        row.micro_batch_samples * row.seq_tokens,
-    )
+        if self.model in _IMAGES:
+            return RowPrediction(_images(self, constants), _network().basis)
+        if not (self.hidden_size and self.attention_heads and self.seq_tokens and self.vocabulary):
+            raise ValueError(
+                f"{self.model} needs hidden_size, attention_heads, seq_tokens and vocabulary; "
+                f"image models are {', '.join(_IMAGES)}"
+            )
+        return RowPrediction(_language(self, constants), _network().basis)
 
 
 class _Network(NamedTuple):
@@ -145,17 +136,17 @@ def _language(row: ParcaeRow, constants: Constants) -> float:
 
     Items are the blocks, and for GPT the head; BERT's head is part of its last block.
     """
-    model, head_items = _transformer(row), int(row.model != "bert")
-    items = filled(model.blocks + head_items, row.pp)
+    head_items = int(row.model != "bert")
+    items = filled(row.blocks + head_items, row.pp)
     last = max(stage for stage, count in enumerate(items) if count)
     items[last] -= head_items
     again = 4 / 3 if row.model == "gpt-6.7b" else 1  # it alone recomputes
-    block = max(again * _block_s(model, constants), constants.overhead_s)
-    head = _head_s(model, constants)
+    block = max(again * _block_s(row, constants), constants.overhead_s)
+    head = _head_s(row, constants)
     seconds = [count * block + head * (stage == last) for stage, count in enumerate(items)]
-    transfer = _network().transfer_s(2.0 * model.tokens * model.hidden)
+    transfer = _network().transfer_s(2.0 * row.tokens * row.hidden_size)
     weights = max(
-        count * 12 * model.hidden**2 + model.vocabulary * model.hidden * (stage in (0, last))
+        count * 12 * row.hidden_size**2 + row.vocabulary * row.hidden_size * (stage in (0, last))
         for stage, count in enumerate(items)
     )
     # Workers behind the last layer always wait, so that one of the two transfers is hidden.
@@ -180,22 +171,22 @@ def _step_s(
     ).seconds
 
 
-def _block_s(model: _Transformer, constants: Constants) -> float:
+def _block_s(row: ParcaeRow, constants: Constants) -> float:
     """Return forward and backward seconds of a block: products, and activations kept three times.
 
     The activations are those of Korthikanti et al., arXiv 2205.05198, section 4.1.
     """
-    flops = 12 * model.hidden * model.tokens * (6 * model.hidden + model.seq_tokens)
-    moved = 3 * model.tokens * (34 * model.hidden + 5 * model.heads * model.seq_tokens)
-    efficiency = constants.efficiency * model.hidden / (model.hidden + _NARROW)
+    flops = 12 * row.hidden_size * row.tokens * (6 * row.hidden_size + row.seq_tokens)
+    moved = 3 * row.tokens * (34 * row.hidden_size + 5 * row.attention_heads * row.seq_tokens)
+    efficiency = constants.efficiency * row.hidden_size / (row.hidden_size + _NARROW)
     return _products_s(flops, efficiency) + moved / _V100.device.memory_bandwidth
 
 
-def _head_s(model: _Transformer, constants: Constants) -> float:
-    logits = model.tokens * model.vocabulary
-    width = math.sqrt(model.vocabulary * model.hidden)
+def _head_s(row: ParcaeRow, constants: Constants) -> float:
+    logits = row.tokens * row.vocabulary
+    width = math.sqrt(row.vocabulary * row.hidden_size)
     efficiency = constants.efficiency * width / (width + 2 * _NARROW)
-    products = _products_s(6 * logits * model.hidden, efficiency)
+    products = _products_s(6 * logits * row.hidden_size, efficiency)
     return products + _LOGIT_BYTES * logits / _V100.device.memory_bandwidth
 
 

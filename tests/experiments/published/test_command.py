@@ -24,7 +24,8 @@ def no_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
 def predicted(folder: Path, name: str, *rows: dict[str, object]) -> pd.DataFrame:
     """Return what the command writes for a file of rows."""
     paths = folder / "configurations.csv", folder / "out.csv"
-    pd.DataFrame(rows).to_csv(paths[0], index=False)
+    text = pd.DataFrame(rows).to_csv(index=False)
+    paths[0].write_text(text, "utf-8-sig")  # as Excel writes it
     main([name, *map(str, paths)])
     return pd.read_csv(paths[1])
 
@@ -78,7 +79,7 @@ def test_a_file_of_rows_that_cannot_be_predicted_has_all_columns(tmp_path: Path)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model": "LLAMA3.3_70B"}, "model llama3.3-70b is unknown and taken for llama3"),
+        ({"model": "LLAMA3.3_70B"}, "model LLAMA3.3_70B is unknown and taken for llama3"),
         ({"system": "DGX-B250"}, "system DGX-B250 is unknown and taken for"),
         ({"release": "99.01", "precision": "FP8 of next year"}, ""),
     ],
@@ -131,14 +132,23 @@ def submission(**changes: object) -> dict[str, object]:
 def test_submissions_of_any_gpu_and_of_both_models_are_predicted(tmp_path: Path) -> None:
     kinds = ["H100-SXM5-80GB", "H200", "GB300", "NVIDIA B200-SXM-180GB", "MI300X"]
     rows = [submission(row_id=kind, gpu_type=kind) for kind in kinds]
+    rows += [submission(gpu_type=f"A100-SXM4-{gb}GB", precision="bf16") for gb in (40, 80)]
     seconds = predicted(tmp_path, "mlperf_405b", *rows)["step_s"]
     assert seconds.notna().all()
+    assert seconds[6] < seconds[5]  # its memory is faster
     assert seconds[2] < seconds[0]
     assert seconds[1] == pytest.approx(seconds[0], rel=0.1)  # the same chip, more memory
     gpt3 = submission(pp=8, vp=6, cp=1, gpus=512, global_batch_samples=2048, seq_tokens=2048)
     (step,) = predicted(tmp_path, "mlperf_gpt3", gpt3)["step_s"]
     flops = 6 * 175e9 * 2048 * 2048 / 512
     assert 0.25 < flops / step / 1979e12 < 0.55  # of the peak
+
+
+def test_neither_spelling_nor_blanks_nor_degrees_of_none_matter(tmp_path: Path) -> None:
+    known = submission(gpu_type="GB200", vp=1)
+    other = {"gpu_type": "gb200"}, {"gpu_type": " NVIDIA GB 200 ", "cp": " 2"}, {"vp": 0}
+    found = predicted(tmp_path, "mlperf_405b", known, *(known | each for each in other))
+    assert len({*found["step_s"]}) == 1
 
 
 def test_rows_that_constants_were_fitted_on_are_named() -> None:

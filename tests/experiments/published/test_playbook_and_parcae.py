@@ -127,13 +127,13 @@ def test_workers_without_layers_make_a_pipeline_no_faster() -> None:
 
 
 def test_a_transformer_without_its_shape_is_refused() -> None:
-    found = replace(GPT, hidden_size=None).predicted(lambda _: PARCAE_CONSTANTS)
+    found = replace(GPT, hidden_size=0).predicted(lambda _: PARCAE_CONSTANTS)
     assert found.step_s is None
     assert "gpt-1.5b needs hidden_size" in found.basis
 
 
 def test_image_models_need_no_shape() -> None:
-    images = ParcaeRow("made", "vgg19", 2, 4, 32, 32, None, None, None, None, None)
+    images = ParcaeRow("made", "vgg19", 2, 4, 32, 32, None, 0, 0, 0, 0)
     assert seconds(images) > seconds(replace(images, microbatches_per_replica=16))
 
 
