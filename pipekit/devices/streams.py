@@ -186,16 +186,14 @@ class Clock:
     """Marks points of a device's work, and turns them into seconds once it is done.
 
     On a CPU a mark is the time, on an accelerator an event in this thread's stream.
-
-    Attributes:
-        now: returns a mark at this point of the device's work; the first one waits for it.
-        seconds: waits for a mark, and returns its time on the scale of ``time.perf_counter()``.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         by_events = is_accelerator(device)
+        # Returns a mark at this point of the device's work; the first one waits for it.
         self.now: Callable[[], Any] = self._mark if by_events else time.perf_counter
+        # Waits for a mark, and returns its time on the scale of ``time.perf_counter()``.
         self.seconds: Callable[[Any], float] = self._seconds_of if by_events else float
         # An event, and when it was; there is none before anybody asks for a time.
         self._known: torch.Event | None = None

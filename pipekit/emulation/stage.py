@@ -25,13 +25,13 @@ _FLOAT_BYTES = 4
 
 
 class Waiter:
-    """Ends waits when it is told to, on average: one that ended late shortens the next.
-
-    Some tasks, by op and microbatch or update, take so many ``times`` as long.
-    """
+    """Ends waits when it is told to, on average: one that ended late shortens the next."""
 
     def __init__(self, times: Mapping[tuple[Op, int], float] | None = None) -> None:
-        self._times, self._late = times or {}, 0.0
+        self._times = (
+            times or {}
+        )  # as long as profiled, of some tasks by op and microbatch or update
+        self._late = 0.0
 
     def compute(self, op: Op, number: int, start: float, seconds: float) -> None:
         """Return when a task is over that began at ``start`` and is profiled to take so long."""

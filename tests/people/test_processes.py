@@ -397,9 +397,7 @@ def test_a_fork_of_a_program_with_processes_may_start_its_own() -> None:
 def test_a_folder_for_temporary_files_whose_name_is_too_long_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    folder = tmp_path / ("long" * 25)
-    folder.mkdir()
-    monkeypatch.setattr("multiprocessing.util.get_temp_dir", lambda: str(folder))
+    monkeypatch.setattr("multiprocessing.util.get_temp_dir", lambda: str(tmp_path) * 9)
     monkeypatch.setattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     with pytest.raises(OSError, match=r"has no socket in .*too long\): let TMPDIR"):
         piped(model())

@@ -21,13 +21,10 @@ from pipekit.schedules.lowering.boundaries import boundaries
 
 
 class CheckpointFolder:
-    """The folder of a training, all checkpoints in which are its own.
-
-    ``agree`` calls a function in one of the processes that train together, and all get its result.
-    """
+    """The folder of a training, all checkpoints in which are its own."""
 
     def __init__(self, agree: Callable[[Callable[[], Any]], Any]) -> None:
-        self._agree = agree
+        self._agree = agree  # calls a function in one of the training's processes, for all of them
         self._folder: Path | None = None
         self._attempt, self._training = "", ""
         self._known: set[str] = set()  # this attempt, and those that it goes on from

@@ -33,11 +33,7 @@ _FORWARD, _WEIGHT, _UPDATE = Op.FORWARD.name, Op.BACKWARD_WEIGHT.name, Op.UPDATE
 
 
 class Worker:
-    """Goes through a list of steps, with observers around each; it knows no methods and no ops.
-
-    ``conclude`` is called after the last step, before observers hear of the end; ``survives``
-    returns whether the other steps can go on after a step's error.
-    """
+    """Goes through a list of steps, with observers around each; it knows no methods and no ops."""
 
     def __init__(
         self,
@@ -45,7 +41,8 @@ class Worker:
         execute: Callable[[Step], None],
         transport: Transport,
         observers: Sequence[Observer] = (),
-        conclude: Callable[[], None] | None = None,
+        conclude: Callable[[], None] | None = None,  # called before observers hear of the end
+        # Whether the other steps can go on after a step's error.
         survives: Callable[[Step, Exception], bool] = lambda step, error: False,
     ) -> None:
         self._execute, self._transport = execute, transport

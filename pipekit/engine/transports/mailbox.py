@@ -36,19 +36,15 @@ def end_key(microbatch: int, run: int = 0) -> Key:
 
 
 class KeyedMailbox:
-    """A mailbox whose messages arrive in any order, and are taken by name.
-
-    ``put`` puts a message into a worker's mailbox; ``get`` waits for the next one here.
-    ``require_peers`` raises if another worker has failed; ``run`` is the run's number.
-    """
+    """A mailbox whose messages arrive in any order, and are taken by name."""
 
     def __init__(
         self,
-        put: Callable[[int, Key, Any], None],
-        get: Callable[[], tuple[Key, Any]],
-        require_peers: Callable[[], None] = lambda: None,
+        put: Callable[[int, Key, Any], None],  # puts a message into a worker's mailbox
+        get: Callable[[], tuple[Key, Any]],  # waits for the next one here
+        require_peers: Callable[[], None] = lambda: None,  # raises if another worker has failed
         stop_point: StopPoint | None = None,
-        run: int = 0,
+        run: int = 0,  # its number
     ) -> None:
         self.put, self._get = put, get
         self.require_peers, self._run = require_peers, run

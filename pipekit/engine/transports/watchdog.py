@@ -32,13 +32,10 @@ class Stalled(TimeoutError):
 
 
 class WorkerStates(Observer):
-    """A few numbers for each worker, which it writes and anybody may read at any time.
-
-    ``memory`` is where they lie, as zeros; by default in this process alone.
-    """
+    """A few numbers for each worker, which it writes and anybody may read at any time."""
 
     def __init__(self, workers: int, memory: Buffer | None = None) -> None:
-        size = BYTES * workers
+        size = BYTES * workers  # in ``memory``, as zeros, or in this process alone
         self._memory = memoryview(bytearray(size) if memory is None else memory)[:size]
         self._numbers = self._memory.cast("B").cast("q")
 

@@ -161,4 +161,3 @@ def test_a_file_is_not_a_folder_without_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="file"):
         newest(tmp_path / "file")
-    assert newest(tmp_path / "none") is None
