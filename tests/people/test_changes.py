@@ -270,7 +270,7 @@ def test_what_metrics_count_in_worker_processes_comes_back() -> None:
         seen.append(len(output))
         return 1.0
 
-    metrics = {"counts": counts, "rows": rows}
+    metrics: dict[str, Any] = {"counts": counts, "rows": rows}
     with closing(piped(model, transport="distributed")) as pipeline:
         pipeline.evaluate(data(2), metrics)
     assert (seen, counts.calls) == ([8, 8], 2)

@@ -93,7 +93,9 @@ class BatchReader:
         target = batch[1] if is_pair else batch
         is_list = isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
         if is_pair and target is not None and not is_list:
-            _same_rows([*leaves(taken), *_with_rows(target)], number)
+            is_tree = isinstance(target, (tuple, dict))
+            rowed = _with_rows(target) if is_tree else leaves(target)
+            _same_rows([*leaves(taken), *rowed], number)
         self._compare(Form(number, _outline(batch), {} if is_pair else _sized(named, rows)))
         read = _batch(taken, target, rows, parts, number, self._fewer)
         if is_pair:

@@ -19,11 +19,8 @@ from pipekit.layers.user_functions import FunctionCopies
 def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
     """Warn of an optimizer that is another one for each stage, or made again from its state.
 
-    PyTorch's own are neither; one that cannot be copied or that fails is not asked.
+    PyTorch's own are neither.  One that cannot be copied or that fails is not asked.
     """
-    made_by = getattr(optimizer, "func", optimizer)  # of a partial
-    if made_by in vars(torch.optim).values():
-        return
     has_groups = any(each.updates.groups for each in model.configs)
     _require_no_own_parameters(optimizer, model, has_groups)
     stages = [each for each in model.configs if trained(each.module)]

@@ -20,7 +20,7 @@ from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.optimizer_questions import ask_optimizer
 from pipekit.engine.runs.users_model import users_models
 from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.layers.module_state import state_untouched, trained
+from pipekit.layers.module_state import state_untouched
 from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import is_pure, module_names
 from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
@@ -53,7 +53,7 @@ def ask(
 ) -> None:
     """Ask before a model's first training by a schedule; errors are those of the functions here."""
     require_no_graph(first.batch)
-    if not any(trained(each.module) for each in model.configs):
+    if not model.users.trained:
         warnings.warn(
             "no parameter of the model is trained: call model.requires_grad_(True) before "
             "Pipeline(model), or the pipeline's own requires_grad_(names)",
@@ -70,7 +70,9 @@ def ask(
         warn_of_mixed_rows(microbatches[0], microbatches[1], first.evaluate)
         warn_of_frequencies(first.original)
     ask_loss(loss, first)
-    ask_optimizer(optimizer, model)
+    made_by = getattr(optimizer, "func", optimizer)  # of a partial
+    if made_by not in vars(torch.optim).values():
+        ask_optimizer(optimizer, model)
 
 
 def require_no_graph(batch: Batch) -> None:
