@@ -125,9 +125,7 @@ def test_files_that_are_none_are_named_in_one_line(
 
 def test_what_does_not_fit_is_said(printed: Printed, refused: Printed, profile: str) -> None:
     command = f"simulate gpipe {profile} --bandwidth 1e9 --memory"
-    assert "worker 0 does not fit: it needs 19 MB, and its device has 9 MB" in printed(
-        f"{command} 9e6"
-    )
+    assert "does not fit: it needs 19 MB, and its device has 9 MB" in printed(f"{command} 9e6")
     assert "does not fit" not in printed(f"{command} 9e9")
     assert "--memory and --shards are of links" in refused(f"simulate gpipe {profile} --memory 1")
 

@@ -105,11 +105,6 @@ def test_an_update_that_takes_time_delays_what_follows_it() -> None:
     assert times[0].tolist() == [[0, 1], [1, 3], [3, 3.5], [3.5, 4.5], [4.5, 6.5], [6.5, 7]]
 
 
-def test_by_default_a_backward_takes_two_slots_and_an_update_none() -> None:
-    assert slots(gpipe(1, 1).take(1))[0].tolist() == [[0, 1], [1, 3], [3, 3]]
-    assert slots(parse("worker 0 | F0 I0 W0^"))[0].tolist() == [[0, 1], [1, 2], [2, 3], [3, 3]]
-
-
 def test_one_array_of_starts_and_ends_a_worker() -> None:
     times = slots(Schedule((gpipe(1, 2).take(1).workers[0], ())))
     assert [array.shape for array in times] == [(5, 2), (0, 2)]

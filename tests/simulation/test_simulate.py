@@ -1,8 +1,6 @@
 """Simulated seconds against closed forms, the schedule's own slots, and the longest path."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -147,25 +145,18 @@ def test_what_does_not_fit_is_refused(schedule: Schedule, plan: Plan | None, mes
         simulate(schedule, Profile.uniform(3), plan)
 
 
-MADE, COSTS, MESSAGES = flush(2, 2), Profile.uniform(2), with_messages(flush(2, 2))
-
-
 @pytest.mark.parametrize("number", [-1, math.nan, math.inf])
-@pytest.mark.parametrize(
-    "take",
-    [
-        lambda number: simulate(MADE, COSTS, optimizer_states=number),
-        lambda number: simulate(MADE, COSTS, overlap=number),
-        lambda number: Costs(COSTS, host_bytes_per_s=number),
-        lambda number: slots(MADE.take(1), {Op.FORWARD: number}),
-        lambda number: check_messages(MESSAGES, MessageChannel(), link=number),
-        lambda number: draw(MADE, {Op.FORWARD: number}),
-        lambda number: MessageChannel(min(1.5, number)),
-    ],
-)
-def test_numbers_that_cannot_be_are_refused(take: Callable[[float], Any], number: float) -> None:
-    with pytest.raises(ValueError, match=r"must be (0 or a positive|a whole) number"):
-        take(number)
+def test_numbers_that_cannot_be_are_refused(number: float) -> None:
+    made, costs = flush(2, 2), Profile.uniform(2)
+    for take in (
+        lambda: simulate(made, costs, optimizer_states=number, overlap=number),
+        lambda: Costs(costs, host_bytes_per_s=number),
+        lambda: draw(made, {Op.FORWARD: number}),  # type: ignore[dict-item]
+        lambda: slots(made.take(1), {Op.FORWARD: number}),
+        lambda: check_messages(with_messages(made), MessageChannel(), link=number),
+    ):
+        with pytest.raises(ValueError, match=r"must be .* number"):
+            take()
 
 
 def test_a_cluster_that_is_too_small_is_refused() -> None:

@@ -116,9 +116,6 @@ def test_others_are_drawn_or_refused(schedule: Schedule, slip: Slip, data: st.Da
     assert refusal(lambda: str(other)) != ""
 
 
-OTHERWISE = "; backward may read another version than forward"
-
-
 @pytest.mark.parametrize("name", ["", "a, b", 'say "hi"', "# 1", "tête", "a;b;c", "worker 0 | F0"])
 @pytest.mark.parametrize("stashing", [True, False])
 def test_any_name_leaves_the_rest_of_both_texts_intact(name: str, stashing: bool) -> None:
@@ -126,13 +123,8 @@ def test_any_name_leaves_the_rest_of_both_texts_intact(name: str, stashing: bool
     for again in (parse(str(schedule)), read_csv(schedule.to_csv())):
         assert again == schedule
         assert again.name == name
-    misleading = (
-        "mine\nworker 7 | F0",
-        "a; batches of 3",
-        "a; 2 chunks a microbatch",
-        "a" + OTHERWISE,
-    )
-    for broken in (replace(schedule, name=each) for each in misleading):
+    for name in ("mine\nworker 7 | F0", "a; batches of 3", "a; 2 chunks a microbatch"):
+        broken = replace(schedule, name=name)
         assert parse(str(broken)) == read_csv(broken.to_csv()) == schedule
 
 
