@@ -5,7 +5,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -110,29 +110,41 @@ class FolderLock:
 
     def __init__(self) -> None:
         self._file: int | None = None
+        self._path = Path()
 
     def take(self, folder: Path) -> str | None:
-        """Take the lock of a folder until it is given back; return who has it, if another does."""
-        path = folder / ".lock"  # which stays: another process may be about to lock it
-        # Not through a link, to a file whose beginning would be written over.
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        with deferred_interrupts():  # what is open is known when one comes
-            self.give_back()
-            file = self._file = os.open(path, flags, 0o666)
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise ValueError(f"{path} is not a file: delete it")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return os.pread(file, 1000, 0).decode(errors="replace") or "another process"
-        except OSError:
-            return None
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        """Take the lock of a folder; return who has it, if it is somebody else's."""
+        with deferred_interrupts():  # whatever is open is known when one comes
+            return self._take(folder / ".lock")
+
+    def _take(self, path: Path) -> str | None:
+        while self._file is None:
+            # Not through a link, to a file whose beginning would be written over.
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                os.close(file)
+                raise ValueError(f"{path} is not a file: delete it")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(file, 1000, 0).decode(errors="replace")
+                os.close(file)
+                return holder or "another process"
+            except OSError:
+                os.close(file)
+                return None
+            # The last holder may have deleted the file that was opened here.
+            with suppress(FileNotFoundError):
+                if os.stat(path).st_ino == os.fstat(file).st_ino:
+                    self._file, self._path = file, path
+                    continue
+            os.close(file)
+        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         return None
 
     def give_back(self) -> None:
         if self._file is not None:
             with deferred_interrupts():  # one between the lines would leave the file open
+                self._path.unlink(missing_ok=True)
                 os.close(self._file)
                 self._file = None
