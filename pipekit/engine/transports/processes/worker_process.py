@@ -51,43 +51,28 @@ READ_STAGES = b""  # in place of a task: hand over the stages of the last traini
 
 @dataclass(frozen=True)
 class ProcessTask:
-    """What a worker process gets for one run.
-
-    Attributes:
-        kept: whether the worker goes on with the stages of its last training.
-        config: makes of the loss what is common to all workers, pickled.
-        loss: of the run, pickled.
-        settings: of torch, in the process that asks.
-        named: what functions name there, as far as it has changed.
-        store: the file by which the processes find one another for torch.distributed; None:
-            messages pass through shared memory.
-        watched: whether every loss is reported at once.
-    """
+    """What a worker process gets for one run."""
 
     assignment: WorkerAssignment
-    kept: bool
-    config: bytes
-    loss: bytes
-    settings: tuple[Any, ...]
-    named: Mapping[Place, Any]
-    store: str | None
-    watched: bool
+    kept: bool  # whether the worker goes on with the stages of its last training
+    config: bytes  # makes of the loss what is common to all workers, pickled
+    loss: bytes  # of the run, pickled
+    settings: tuple[Any, ...]  # of torch, in the process that asks
+    named: Mapping[Place, Any]  # what functions name there, as far as it has changed
+    store: str | None  # where processes meet for torch.distributed; None: they share memory
+    watched: bool  # whether every loss is reported at once
 
 
 @dataclass(frozen=True)
 class Connections:
-    """What a worker process is started with.
-
-    The ``lifeline`` ends with the parent; ``endpoints`` are those of all workers, of the feeder,
-    and if any stage has several workers, of all workers for sums.
-    """
+    """What a worker process is started with."""
 
     index: int
     workers: int
     tasks: Connection
     reports: Connection
-    lifeline: Connection
-    endpoints: Sequence[Endpoint]
+    lifeline: Connection  # ends with the parent
+    endpoints: Sequence[Endpoint]  # of all workers, of the feeder, and of all workers for sums
     states: SharedBuffer
 
 
@@ -194,17 +179,14 @@ class _WorkerProcess:
         on_news = self._report_news if task.watched else None
         own = FunctionState(config.loss)
         report = run(assignment, config, transport, feed, on_news, [states])
-        report = replace(report, stages={})
+        changed: Mapping[str, Any] = {}
         with contextlib.suppress(TypeError):  # what cannot travel stays here
-            changed = own.changed()
-            dumps(changed)
-            report = replace(report, loss_values=changed)
+            dumps(found := own.changed())
+            changed = found
         if self._sums_mailboxes:  # notes of the end for which no sum has waited
             self._sums_mailboxes.clear()
-        if report.error is not None:
-            travelling: Any = TravellingError(report.error)
-            report = replace(report, error=travelling)
-        return report
+        error: Any = report.error and TravellingError(report.error)
+        return replace(report, stages={}, loss_values=changed, error=error)
 
     def _loss_of(self, task: ProcessTask, training: bool) -> Loss:
         """Return a run's loss: the last training's own if it is the same, with what it counts."""
