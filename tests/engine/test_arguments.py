@@ -50,13 +50,6 @@ def test_a_generator_is_read() -> None:
     assert arguments.counted(n for n in range(3)) == ([0, 1, 2], 3, 3)
 
 
-def test_no_batches() -> None:
-    nothing: list[Any] = []
-    for empty in (nothing, iter(nothing)):
-        with pytest.raises(ValueError, match="no batches"):
-            arguments.counted(empty)
-
-
 def test_a_gather_is_refused_when_the_pipeline_is_built() -> None:
     check(GATHERED)
     said = (

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import Schedule, bucketing, schedules
-from tests.engine.examples import Batches, data, sgd
-from tests.engine.replicas.test_replicas import pipeline, replicated
+from tests.engine.examples import Batches, data, pipeline, sgd
+from tests.engine.replicas.test_replicas import replicated
 from tests.engine.test_failures import LIMIT_S, Fault, OutOfCheeseError, pipekit_threads, wait_until
 
 

@@ -132,16 +132,3 @@ def test_checkpoints_of_a_stream(tmp_path: Path) -> None:
     assert again.resume(tmp_path) == 0
     again.train(Stream(), steps=6, checkpoints=pk.Checkpoints(tmp_path, every=2))
     assert different(again.state_dict(), plain.state_dict()) == []
-
-
-@pytest.mark.parametrize(
-    ("batches", "steps", "message"),
-    [
-        (iter(()), None, "no batches"),
-        (iter(()), 3, "no batches"),
-        (data(2), 0, "steps must be at least 1 batch"),
-    ],
-)
-def test_nothing_to_train_on(batches: Any, steps: int | None, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        pipeline(mlp(6, 6, 3), "flush", [1, 1]).train(batches, steps=steps)
