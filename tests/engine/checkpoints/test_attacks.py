@@ -394,11 +394,8 @@ def spoilt(batches: int, at: int) -> list[Any]:
 def test_a_batch_that_is_not_a_number_does_not_fill_all_checkpoints(tmp_path: Path) -> None:
     pipe().train(spoilt(8, at=3), checkpoints=pk.Checkpoints(tmp_path, every=1))
     assert [int(home.name[6:14]) for home in homes(tmp_path)] == [3, 7, 8]
-    assert [files.is_complete(home, finite=True) for home in homes(tmp_path)] == [
-        True,
-        False,
-        False,
-    ]
+    finite = [files.is_complete(home, finite=True) for home in homes(tmp_path)]
+    assert finite == [True, False, False]
     with pytest.warns(UserWarning, match="not finite: delete it"):
         pipe().resume(tmp_path)
     for home in homes(tmp_path)[1:]:
@@ -415,8 +412,6 @@ def test_a_batch_that_is_not_a_number_does_not_fill_all_checkpoints(tmp_path: Pa
 def test_as_many_stay_as_are_wanted(keep: int, tmp_path: Path) -> None:
     pipe().train(data(6), checkpoints=pk.Checkpoints(tmp_path, every=1, keep=keep))
     assert [int(home.name[6:14]) for home in homes(tmp_path)] == [*range(7 - keep, 7)]
-    with pytest.raises(ValueError, match="at least 1 checkpoint"):
-        pipe().train(data(1), checkpoints=pk.Checkpoints(tmp_path, keep=0))
 
 
 # --- options -------------------------------------------------------------------------------------
