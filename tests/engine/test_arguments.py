@@ -101,6 +101,7 @@ def test_the_answer_names_the_value_and_its_place() -> None:
         (Execution, "autocast", torch.int8, "not torch.int8"),
         (Execution, "recompute", "sometimes", "never, except_last, always"),
         (Execution, "recompute", ["never", "now"], "not 'now'"),
+        (Execution, "short_batches", "skip", "refuse, fewer"),
         (Execution, "timeout", 0, "more than 0 s, or None for never, not 0"),
     ],
 )

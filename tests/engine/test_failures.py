@@ -334,14 +334,6 @@ class NoTensor(nn.Module):
         ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, TypeError, "optimizer was made outside"),
         ({"loss": 3}, TypeError, "loss must be a function"),
         ({"model": sharing()}, ValueError, "stages 0 and 2 share the buffer '2.running_mean'"),
-        (
-            {
-                "schedule": schedules.pipedream(3, stashing=False),
-                "recompute": "always",
-            },
-            ValueError,
-            "use recompute='never'",
-        ),
     ],
 )
 def test_wrong_arguments(changes: dict[str, Any], kind: type[Exception], message: str) -> None:

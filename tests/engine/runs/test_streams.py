@@ -10,7 +10,7 @@ from torch import nn
 
 import pipekit as pk
 from pipekit import schedules
-from tests.engine.examples import METHODS, by_equations, data, different, mixed, mlp, pipeline, sgd
+from tests.engine.examples import METHODS, by_equations, data, different, mixed, mlp, pipeline
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 EACH_METHOD = first_over_processes("method", ["pipedream", "2bw", "flush"])
@@ -115,8 +115,7 @@ def test_stages_on_several_workers_read_a_stream_at_once_or_as_far_as_steps() ->
     """Their table has to know its end: the last update averages what is left."""
 
     def shared() -> pk.Pipeline:
-        how: dict[str, Any] = {"optimizer": sgd, "loss": nn.MSELoss()}
-        return pk.Pipeline(mlp(6, 6, 6, 3), schedules.pipedream([2, 1]), balance=[1, 2], **how)
+        return pipeline(mlp(6, 6, 6, 3), schedules.pipedream([2, 1]), [1, 2])
 
     for arguments in ({"batches": iter(data(5))}, {"batches": iter(data(9)), "steps": 5}):
         pipe, plain = shared(), shared()

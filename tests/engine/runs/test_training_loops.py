@@ -318,15 +318,6 @@ def test_on_one_stage_dropout_can_be_the_plain_loops(m: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"stages": 2}, {"transport": "distributed"}, {"recompute": "always"}], ids=str
-)
-def test_where_it_cannot_be_it_is_refused(options: dict[str, Any]) -> None:
-    arguments = {"stages": 1, "seed": None} | options
-    with pytest.raises(ValueError, match=r"seed=None and .* do not go together"):
-        pipeline(mixed(), "flush", **arguments)
-
-
-@pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"batches": 5}, TypeError, "must be an iterable, e.g. a list of .input, target."),
