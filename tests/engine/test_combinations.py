@@ -13,7 +13,7 @@ from pipekit import ScheduleError, schedules
 from pipekit.engine import combinations
 from pipekit.engine.combinations import CONFLICTS, Conflict
 from pipekit.schedules import seq1f1b
-from tests.engine.examples import data, mlp, nesterov, values
+from tests.engine.examples import data, mlp, pipeline
 from tests.engine.execution.moving_tables import fill_and_drain, to
 
 CLUSTER = pk.clusters.pipedream_a(4)
@@ -63,8 +63,7 @@ def attempt(tmp_path: Path, **how: Any) -> None:
     schedule = how.pop("schedule", None) or schedules.flush(
         *((1, 1) if how.get("seed", 0) is None else (2, 2))
     )
-    arguments = {"optimizer": nesterov, "loss": nn.MSELoss()} | how
-    pipe = pk.Pipeline(model(), schedule, **values(**arguments))
+    pipe = pipeline(model(), schedule, **how)
     pipe.train([(x, torch.cat([y, y], 1)) for x, y in data(2)], **calls)
 
 

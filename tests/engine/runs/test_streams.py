@@ -85,7 +85,9 @@ def test_a_loader_may_fill_one_buffer_again_and_again(method: str, transport: st
     assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
 
 
-def test_batches_of_a_stream_are_read_when_they_are_needed() -> None:
+@pytest.mark.parametrize("sized", [False, True])
+def test_batches_are_read_when_they_are_needed(sized: bool) -> None:
+    """No more are in memory than the pipeline needs."""
     read = list[int]()
     run = list[int]()
 
@@ -95,13 +97,17 @@ def test_batches_of_a_stream_are_read_when_they_are_needed() -> None:
                 run.append(len(read))
             return x
 
-    def stream() -> Iterator[Any]:
-        for number, batch in enumerate(data(9)):
-            read.append(number)
-            yield batch
+    class Sized:
+        def __len__(self) -> int:
+            return 9
+
+        def __iter__(self) -> Iterator[Any]:
+            for number, batch in enumerate(data(9)):
+                read.append(number)
+                yield batch
 
     model = nn.Sequential(Counts(), nn.Linear(6, 3))
-    pipeline(model, "flush", [1, 1], m=2).train(stream())
+    pipeline(model, "flush", [1, 1], m=2).train(Sized() if sized else iter(Sized()))
     assert [count - number // 2 for number, count in enumerate(run)] == [1] * len(run)
 
 

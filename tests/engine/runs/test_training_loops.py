@@ -21,7 +21,6 @@ from tests.engine.examples import (
     mixed,
     mlp,
     pipeline,
-    values,
 )
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
@@ -67,8 +66,7 @@ def plain_epoch(model: nn.Module, optimizer: Optimizer, batches: Batches) -> flo
 
 
 def two_stages(model: nn.Sequential, **options: Any) -> pk.Pipeline:
-    arguments: dict[str, Any] = {"optimizer": adamw, "loss": nn.MSELoss()} | options
-    return pk.Pipeline(model, schedules.flush(2, 1), balance=[2, 2], **values(**arguments))
+    return pipeline(model, schedules.flush(2, 1), [2, 2], **{"optimizer": adamw, **options})
 
 
 # --- groups of parameters ------------------------------------------------------------------------
