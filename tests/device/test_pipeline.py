@@ -12,29 +12,13 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import schedules
 from pipekit.engine.observers.observer import Observer, WorkerView
-from pipekit.layers.skips import Skippable
 from tests.device.kind import SIMULATED, careful, on, to_compare
 from tests.device.simulated.process import simulated
 from tests.engine.examples import METHODS, data, different, images, mixed, pairs, values
 from tests.engine.execution.moving_tables import AWAY_AND_BACK, fill_and_drain, to
+from tests.layers.test_skips import Pop, Stash
 
 STAGES = 4
-
-
-class Stash(Skippable):
-    stashes = ("skip",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.stash("skip", x)
-        return 2 * x
-
-
-class Pop(Skippable):
-    pops = ("skip",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        skip: Tensor = self.pop("skip")
-        return x + skip
 
 
 def skipping() -> nn.Sequential:

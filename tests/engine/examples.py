@@ -203,11 +203,12 @@ def values(**settings: Any) -> dict[str, Any]:
 def pipeline(
     model: nn.Sequential,
     method: str | pk.Schedule = "flush",
-    balance: Sequence[int] | str = "auto",
+    balance: Sequence[int] | pk.Plan | str = "auto",
     **options: Any,
 ) -> pk.Pipeline:
     """A pipeline with the tests' defaults: momentum, mean squares."""
     if isinstance(method, str):
+        assert not isinstance(balance, pk.Plan)
         counts = options.pop("stages", None) or len(balance), options.pop("m", 4)
         method = METHODS[method].schedule(*counts)
     arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss(), "seed": 0} | options

@@ -50,13 +50,6 @@ def test_a_generator_is_read() -> None:
     assert arguments.counted(n for n in range(3)) == ([0, 1, 2], 3, 3)
 
 
-def test_no_batches() -> None:
-    nothing: list[Any] = []
-    for empty in (nothing, iter(nothing)):
-        with pytest.raises(ValueError, match="no batches"):
-            arguments.counted(empty)
-
-
 def test_a_gather_is_refused_when_the_pipeline_is_built() -> None:
     check(GATHERED)
     said = (
@@ -108,6 +101,7 @@ def test_the_answer_names_the_value_and_its_place() -> None:
         (Execution, "autocast", torch.int8, "not torch.int8"),
         (Execution, "recompute", "sometimes", "never, except_last, always"),
         (Execution, "recompute", ["never", "now"], "not 'now'"),
+        (Execution, "short_batches", "skip", "refuse, fewer"),
         (Execution, "timeout", 0, "more than 0 s, or None for never, not 0"),
     ],
 )

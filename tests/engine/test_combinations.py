@@ -13,7 +13,7 @@ from pipekit import ScheduleError, schedules
 from pipekit.engine import combinations
 from pipekit.engine.combinations import CONFLICTS, Conflict
 from pipekit.schedules import seq1f1b
-from tests.engine.examples import data, mlp, nesterov, values
+from tests.engine.examples import data, mlp, pipeline
 from tests.engine.execution.moving_tables import fill_and_drain, to
 
 CLUSTER = pk.clusters.pipedream_a(4)
@@ -32,7 +32,7 @@ USES: dict[str, dict[str, Any]] = {
     combinations.MITIGATION: {"mitigation": "gap-aware"},
     combinations.FOR_STASHING: {"mitigation": "gap-aware"},
     combinations.FOR_NEWEST: {"mitigation": "pipemare:anneal=5"},
-    combinations.TIES: {"model": tied},
+    combinations.TIES: {"model": tied, "balance": [1, 1]},
     combinations.NO_SEED: {"seed": None},
     combinations.CLUSTER: {"cluster": CLUSTER},
     combinations.STASHING: {"schedule": schedules.pipedream(2)},
@@ -48,6 +48,8 @@ USES: dict[str, dict[str, Any]] = {
     combinations.STOP: {"on_batch": lambda done: True},
 }
 """The arguments of Pipeline and train that use a feature."""
+OF_TRAIN = {combinations.OUTPUTS, combinations.CHECKPOINTS, combinations.STOP}
+"""Those of train: all others are refused when the pipeline is built."""
 ELSEWHERE = {
     combinations.VALIDATE: "tests/emulation/test_emulate.py",
     combinations.TORCHRUN: "tests/engine/transports/distributed",
@@ -55,7 +57,7 @@ ELSEWHERE = {
 """Features that need GPUs, torchrun or emulation, and their tests."""
 
 
-def attempt(tmp_path: Path, **how: Any) -> None:
+def attempt(tmp_path: Path, trains: bool = True, **how: Any) -> None:
     calls = {n: how.pop(n) for n in ("checkpoints", "on_batch", "watch") if n in how}
     if "checkpoints" in calls:
         calls["checkpoints"] = tmp_path
@@ -63,17 +65,18 @@ def attempt(tmp_path: Path, **how: Any) -> None:
     schedule = how.pop("schedule", None) or schedules.flush(
         *((1, 1) if how.get("seed", 0) is None else (2, 2))
     )
-    arguments = {"optimizer": nesterov, "loss": nn.MSELoss()} | how
-    pipe = pk.Pipeline(model(), schedule, **values(**arguments))
-    pipe.train([(x, torch.cat([y, y], 1)) for x, y in data(2)], **calls)
+    pipe = pipeline(model(), schedule, **how)
+    if trains:
+        pipe.train([(x, torch.cat([y, y], 1)) for x, y in data(2)], **calls)
 
 
 @pytest.mark.parametrize(
     "row", [row for row in CONFLICTS if not {row.one, row.other} & ELSEWHERE.keys()], ids=str
 )
 def test_every_pair_is_refused_with_its_reason_and_remedy(row: Conflict, tmp_path: Path) -> None:
+    trains = bool({row.one, row.other} & OF_TRAIN)
     with pytest.raises((ValueError, ScheduleError, RuntimeError)) as caught:
-        attempt(tmp_path, **USES[row.one] | USES[row.other])
+        attempt(tmp_path, trains, **USES[row.one] | USES[row.other])
     assert str(row) in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from pipekit import Execution, Pipeline, schedules
+from pipekit import schedules
 from pipekit.engine.batches import cut, cut_entry, has_one_a_row, parted
+from tests.engine.examples import mlp, pipeline
 from tests.engine.parametrized import first_over_processes
 
 ROWS = 5
@@ -101,14 +101,8 @@ def test_labels_in_any_container_train_the_same(labels: Callable[..., Any], tran
             "y": labels([0, 2, 1, 2]),
             "table": torch.arange(4.0),
         }
-        pipe = Pipeline(
-            nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)),
-            schedules.flush(2, 2),
-            optimizer=sgd,
-            loss=with_table,
-            transport=transport,
-            execution=Execution(inputs="x", rows={"table": False}),
-        )
+        how: dict[str, Any] = {"loss": with_table, "inputs": "x", "rows": {"table": False}}
+        pipe = pipeline(mlp(8, 8, 3), schedules.flush(2, 2), transport=transport, **how)
         losses = pipe.train([batch] * 2).losses
         pipe.close()
         return losses
@@ -121,10 +115,6 @@ def with_table(output: Any, batch: Any) -> Any:
     return zipped(output, batch) * batch["table"].mean()
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1)
-
-
 @pytest.mark.parametrize("target", [[5, 6, 7, 8], [torch.zeros(k) for k in range(4)], None])
 def test_the_target_of_a_pair_may_be_a_list_of_rows_or_nothing(target: Any) -> None:
     seen = []
@@ -133,7 +123,7 @@ def test_the_target_of_a_pair_may_be_a_list_of_rows_or_nothing(target: Any) -> N
         seen.append(target)
         return output.mean()
 
-    pipe = Pipeline(nn.Sequential(nn.Linear(2, 2)), schedules.gpipe(1, 2), optimizer=sgd, loss=loss)
+    pipe = pipeline(mlp(2, 2), schedules.gpipe(1, 2), loss=loss)
     pipe.train([(torch.zeros(4, 2), target)])
     expected = [None, None] if target is None else [target[:2], target[2:]]
     assert str(seen) == str(expected)

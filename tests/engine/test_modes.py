@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import pipekit as pk
-from pipekit import Pipeline, schedules
+from pipekit import schedules
+from tests.engine.examples import pipeline
 from tests.people.plain import plain_loop
 
 BATCHES = [(x, x.flip(1)) for x in torch.linspace(-1, 2, 72).view(3, 6, 4).sin()]
@@ -83,41 +84,26 @@ def test_training_is_the_plain_loops_also_after_an_evaluation(make: type[Net], w
     layers = layers_of(make(), way)
     model = copy.deepcopy(layers) if way == "layers" else make()
     expected = plain(model, train=make is not frozen)
-    pipeline = Pipeline(
-        layers,
-        schedules.flush(2, 1),
-        optimizer=OPTIMIZER,
-        loss=nn.functional.mse_loss,
-    )
-    pipeline.train(BATCHES)
-    pipeline.evaluate(BATCHES)
-    pipeline.train(BATCHES)
-    state = pipeline.state_dict()
+    pipe = pipeline(layers, schedules.flush(2, 1), optimizer=OPTIMIZER)
+    pipe.train(BATCHES)
+    pipe.evaluate(BATCHES)
+    pipe.train(BATCHES)
+    state = pipe.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
 
 
 def test_copies_of_weights_and_other_processes_know_of_it() -> None:
-    pipeline = Pipeline(
-        pk.stages(Freezing(), BATCHES[0][0]),
-        schedules.two_bw(2, 2),
-        optimizer=OPTIMIZER,
-        loss=nn.functional.mse_loss,
-        transport="distributed",
-    )
-    pipeline.train(BATCHES)
-    state = pipeline.state_dict()
-    pipeline.close()
+    layers = pk.stages(Freezing(), BATCHES[0][0])
+    pipe = pipeline(layers, schedules.two_bw(2, 2), transport="distributed")
+    pipe.train(BATCHES)
+    state = pipe.state_dict()
+    pipe.close()
     assert all(state[name].eq(0).all() for name in state if "running_mean" in name)
 
 
 def test_what_somebody_has_put_into_evaluation_mode_is_told_of() -> None:
     with pytest.warns(UserWarning, match=r"3 of the model's modules .*BatchNorm1d.*\.train\(\)"):
-        Pipeline(
-            layers_of(frozen(), "layers"),
-            schedules.flush(2, 1),
-            optimizer=OPTIMIZER,
-            loss=nn.functional.mse_loss,
-        )
+        pipeline(layers_of(frozen(), "layers"), schedules.flush(2, 1))
 
 
 def test_modes_are_left_as_they_were() -> None:

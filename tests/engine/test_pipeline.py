@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from pipekit import Watch, schedules
+from pipekit import Watch
 from pipekit.schedules import check
 from tests.engine.examples import (
     METHODS,
@@ -24,7 +24,6 @@ from tests.engine.examples import (
     different,
     mixed,
     mlp,
-    pairs,
     pipeline,
 )
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
@@ -247,44 +246,15 @@ class Stream(IterableDataset[Any]):
 @pytest.mark.parametrize(
     "batches",
     [
-        lambda: (batch for batch in data(3)),
         lambda: DataLoader(Stream(), batch_size=None),
         lambda: tuple(data(3)),
         lambda: [list(batch) for batch in data(3)],
     ],
-    ids=["generator", "loader of a stream", "tuple", "lists"],
+    ids=["loader of a stream", "tuple", "lists"],
 )
 def test_other_kinds_of_batches(batches: Any) -> None:
     run = pipeline(mixed(), "flush", [4, 4]).train(batches())
     assert run.losses == by_equations(mixed(), data(3), "flush", [4, 4]).losses
-
-
-def test_batches_are_read_one_by_one() -> None:
-    """No more are in memory than the pipeline needs."""
-    model = nn.Sequential(Reads(), nn.Linear(6, 3))
-    Reads.ahead, Reads.run = 0, 0
-    pipeline(model, "flush", [1, 1]).train(Counted())
-    assert Reads.ahead <= 2
-
-
-class Counted:
-    def __len__(self) -> int:
-        return 20
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for number, batch in enumerate(data(20), start=1):
-            Reads.ahead = max(Reads.ahead, number - Reads.run // 4)
-            yield batch
-
-
-class Reads(nn.Module):
-    """Counts its passes, and the most batches that had been read ahead."""
-
-    run, ahead = 0, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        Reads.run += torch.is_grad_enabled()
-        return x
 
 
 # --- what a run tells ----------------------------------------------------------------------------
@@ -358,11 +328,6 @@ class Slow(nn.Module):
 
 
 # --- construction --------------------------------------------------------------------------------
-
-
-def test_a_schedule_as_such() -> None:
-    pipe = pipeline(pairs(), schedules.gpipe(2, 4).take(3), [3, 5])
-    assert pipe.train(data(3)).losses == by_equations(pairs(), data(3), "gpipe", [3, 5]).losses
 
 
 def test_automatic_balance() -> None:

@@ -165,6 +165,3 @@ def test_inlined_skips_cross_every_boundary_on_their_way() -> None:
         (2, 1, "gradient"): main + skip,
         (3, 2, "gradient"): main + skip,
     }
-
-
-# ---- memory

@@ -1,5 +1,6 @@
-"""What modules keep in Python is found, and put back."""
+"""What modules keep in Python is found, and put back; and copies of them."""
 
+import threading
 from collections import Counter, deque
 from typing import Any
 
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipekit.layers.module_state import state_untouched
+from pipekit.layers.module_state import copied, state_untouched, twin
 from pipekit.layers.python_state import Change, PythonState, is_pure
+from tests.engine.examples import mlp, pipeline
 
 CALLS = 0
 
@@ -152,3 +154,34 @@ def test_it_is_put_back_after_an_error() -> None:
     with pytest.raises(OSError, match="a forward fails"):
         fails()
     assert model.log == []
+
+
+# --- copies --------------------------------------------------------------------------------------
+
+
+class Locked(nn.Module):
+    """Has what nobody can copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number, self.lock = 1, threading.Lock()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def test_what_cannot_be_copied_is_named() -> None:
+    with pytest.raises(TypeError, match=r"copy of the model, and 1\.lock .*__deepcopy__"):
+        copied(nn.Sequential(nn.Linear(2, 2), Locked()))
+    with pytest.raises(TypeError, match=r"1\.lock"):
+        pipeline(nn.Sequential(*mlp(6, 3), Locked()), "flush", [1, 1])
+
+
+def test_a_twin_has_weights_of_its_own_and_the_same_buffers() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    bias = model.get_parameter("0.bias").requires_grad_(False)
+    other = twin(model, [bias])
+    model(torch.ones(4, 2))
+    assert other.get_parameter("0.weight") is not model.get_parameter("0.weight")
+    assert other.get_parameter("0.bias") is bias
+    assert other.get_buffer("1.running_mean") is model.get_buffer("1.running_mean")

@@ -30,6 +30,26 @@ class Struck:
             yield batch
 
 
+class Interrupted(Exception):
+    """Raised by :class:`EndsAfter`."""
+
+
+class EndsAfter:
+    """So many batches, and an error once a part of a checkpoint has been written to a folder."""
+
+    def __init__(self, count: int, batches: Any, folder: Path) -> None:
+        self._count, self._batches, self._folder = count, batches, folder
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._batches[: self._count]
+        while not list(self._folder.glob("*/stage*.worker*.pt")):
+            pass
+        raise Interrupted
+
+
 def kill(worker: int) -> None:
     """Send SIGKILL to the processes of a worker.
 

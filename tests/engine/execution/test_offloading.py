@@ -1,7 +1,7 @@
 """Recomputation at a place, and activations that move away and back: equal to the bit."""
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,7 @@ from pipekit.measured import recognise
 from pipekit.schedules import Op, Step
 from pipekit.schedules.methods.offloading import bpipe, pipe_offload
 from pipekit.simulation import Costs
-from tests.engine.examples import MODELS, data, different, mixed, mlp, nesterov, pipeline, values
+from tests.engine.examples import MODELS, data, different, mixed, mlp, nesterov, pipeline
 from tests.engine.execution.moving_tables import AWAY_AND_BACK, fill_and_drain, to, with_tasks
 
 BATCHES = 3
@@ -111,9 +111,9 @@ def test_over_processes_with_modes_and_empty_microbatches() -> None:
     _, expected = trained(schedules.gpipe(2, 4))
     for options in OTHER_WAYS:
         assert different(trained(schedule, **options)[1], expected) == []
-    few = partial(pk.Pipeline, mlp(6, 6, 3), optimizer=nesterov, loss=nn.MSELoss(), balance=[1, 1])
     some = [
-        few(each, **values(short_batches="fewer")) for each in (schedule, schedules.gpipe(2, 4))
+        pipeline(mlp(6, 6, 3), each, [1, 1], short_batches="fewer")
+        for each in (schedule, schedules.gpipe(2, 4))
     ]
     for pipe in some:
         pipe.train(data(2, rows=3))
@@ -166,7 +166,7 @@ def test_what_has_left_is_freed() -> None:
     """On a stage of its own: between threads a neighbour reads the very output."""
     observer = Freed()
     schedule = fill_and_drain(1, 4, offloaded=[0, 1])
-    pipe = pk.Pipeline(mixed(), schedule, optimizer=nesterov, loss=nn.MSELoss(), seed=0)
+    pipe = pipeline(mixed(), schedule)
     pipe.train(data(BATCHES), watch=pk.Watch(observers=[observer]))
     assert observer.bytes > 0
 
@@ -181,6 +181,6 @@ class EditsWhatIsSaved(nn.Module):
 def test_an_edit_of_what_a_backward_needs_is_refused_as_ever() -> None:
     model = nn.Sequential(nn.Linear(6, 3), EditsWhatIsSaved())
     schedule = fill_and_drain(1, 2, offloaded=[0])
-    pipe = pk.Pipeline(model, schedule, optimizer=nesterov, loss=nn.MSELoss())
+    pipe = pipeline(model, schedule)
     with pytest.raises(RuntimeError, match="edited in place after it had been saved"):
         pipe.train(data(1))

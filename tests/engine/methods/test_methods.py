@@ -4,7 +4,7 @@ The judge is the oracle, which knows no schedules: it is told which worker adds 
 gradients, and that is all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch import nn
 
 from pipekit import Checkpoints, LossScale, Pipeline, Run, Schedule, oracle
 from pipekit.schedules import replicate
-from tests.engine.examples import data, different, nesterov, values
+from tests.engine.checkpoints.killing import EndsAfter, Interrupted
+from tests.engine.examples import data, different, nesterov, pipeline, values
 from tests.engine.parametrized import first_over_processes
 from tests.engine.updates.test_ties import tied
 from tests.schedules.formats.torch_tables import torchs
@@ -154,28 +155,13 @@ def test_it_is_taken_up_again_between_its_batches(name: str, tmp_path: Path) -> 
     schedule = made(name)
     batches = data(BATCHES, rows=2 * len(schedule.batch(0)))
 
-    class Interrupted(Exception):
-        pass
-
-    class Failing:
-        def __len__(self) -> int:
-            return BATCHES
-
-        def __iter__(self) -> Iterator[Any]:
-            yield from batches[:2]
-            while not list(tmp_path.glob("*/stage*.worker*.pt")):
-                pass
-            raise Interrupted
-
     def pipe() -> Pipeline:
-        model, balance = network(schedule.stages), [1] * schedule.stages
-        how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss(), "seed": 0}
-        return Pipeline(model, schedule, balance=balance, **values(**how))
+        return pipeline(network(schedule.stages), schedule, [1] * schedule.stages)
 
     whole = pipe()
     losses = whole.train(batches).losses
     with pytest.raises(Interrupted):
-        pipe().train(Failing(), checkpoints=Checkpoints(tmp_path, every=1))
+        pipe().train(EndsAfter(2, batches, tmp_path), checkpoints=Checkpoints(tmp_path, every=1))
     again = pipe()
     again.resume(tmp_path)
     assert again.train(batches).losses == losses

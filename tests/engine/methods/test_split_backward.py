@@ -27,6 +27,7 @@ from pipekit import (
 from pipekit.profiling import Profile
 from pipekit.schedules import Op
 from tests.emulation.own_time import own_time
+from tests.engine.checkpoints.killing import EndsAfter, Interrupted
 from tests.engine.examples import Batches, different, values
 from tests.engine.parametrized import first_over_processes
 from tests.schedules.examples import SPLIT
@@ -170,25 +171,12 @@ def test_the_trace_has_both_parts_and_the_memory_is_followed() -> None:
 
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
 def test_it_resumes_between_its_batches(transport: str, tmp_path: Path) -> None:
-    class Interrupted(Exception):
-        pass
-
     model, batches, how = made("convnet with batch norm")
     losses, weights = trained("convnet with batch norm", SPLIT)
 
-    class Failing:
-        def __len__(self) -> int:
-            return 2
-
-        def __iter__(self) -> Any:
-            yield batches[0]
-            while not list(tmp_path.glob("*/stage*.worker*.pt")):
-                pass
-            raise Interrupted
-
     pipe = Pipeline(model, SPLIT, transport=transport, **values(**how))
     with pytest.raises(Interrupted):
-        pipe.train(Failing(), checkpoints=Checkpoints(tmp_path, every=1))
+        pipe.train(EndsAfter(1, batches, tmp_path), checkpoints=Checkpoints(tmp_path, every=1))
     again = Pipeline(
         made("convnet with batch norm")[0], SPLIT, transport=transport, **values(**how)
     )

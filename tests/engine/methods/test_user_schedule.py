@@ -1,7 +1,6 @@
 """A user's own function is a method: proved, trained with on both transports, and traced."""
 
 import io
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,9 +16,8 @@ from tests.engine.examples import (
     different,
     mixed,
     mlp,
-    nesterov,
+    pipeline,
     sgd,
-    values,
 )
 from tests.engine.parametrized import TRANSPORTS
 
@@ -35,31 +33,12 @@ def reversed_gpipe() -> Schedule:
     return Schedule(tuple(map(worker, range(3))), "reversed GPipe").repeat()
 
 
-def interleaved(workers: int = 2, stages: int = 4) -> Schedule:
-    """GPipe on looping stages: worker w hosts the stages w, w + workers, ..."""
-    lists: list[list[Task]] = [[] for _ in range(workers)]
-    for stage in range(stages):
-        lists[stage % workers] += [Task(Op.FORWARD, stage, k, 0) for k in range(4)]
-    for stage in reversed(range(stages)):
-        lists[stage % workers] += [Task(Op.BACKWARD, stage, k, 0) for k in range(4)]
-    for stage in range(stages):
-        lists[stage % workers].append(Task(Op.UPDATE, stage, 3, 1))
-    return Schedule(tuple(map(tuple, lists)), "interleaved GPipe").repeat()
-
-
-def pipe_for(
-    schedule: Schedule, model: nn.Sequential, balance: list[int], **options: Any
-) -> pk.Pipeline:
-    how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss(), "seed": 0} | options
-    return pk.Pipeline(model, schedule, balance=balance, **values(**how))
-
-
 @TRANSPORTS
 def test_reversed_backwards(transport: str) -> None:
     """The same gradients, summed in another order: close, not equal."""
     check(reversed_gpipe())
     batches, balance = data(3, rows=10), [2, 3, 3]
-    pipe = pipe_for(reversed_gpipe(), mixed(), balance, transport=transport)
+    pipe = pipeline(mixed(), reversed_gpipe(), balance, transport=transport)
     run = pipe.train(batches)
     truth = by_equations(mixed(), batches, "gpipe", balance)
     assert run.losses == pytest.approx(truth.losses, rel=1e-5)
@@ -74,7 +53,7 @@ def test_reversed_backwards(transport: str) -> None:
 def test_reversed_backwards_sum_from_the_last() -> None:
     """Bit for bit: the oracle's sum over the microbatches in reverse."""
     x, y = data(1)[0]
-    pipe = pipe_for(reversed_gpipe(), mlp(6, 6, 6, 3), [1, 1, 1], optimizer=sgd)
+    pipe = pipeline(mlp(6, 6, 6, 3), reversed_gpipe(), [1, 1, 1], optimizer=sgd)
     pipe.train([(x, y)])
     model = mlp(6, 6, 6, 3)
     outputs = [model(part) for part in x.tensor_split(4)]
@@ -92,7 +71,7 @@ def test_a_picture_trains() -> None:
         worker 1 | .  F0 B0 -  F1 B1 -^
         """
     )
-    pipe = pipe_for(schedule, mixed(), [4, 4])
+    pipe = pipeline(mixed(), schedule, [4, 4])
     run = pipe.train(data(1))
     assert run.losses == by_equations(mixed(), data(1), "gpipe", [4, 4], m=2).losses
 
@@ -100,7 +79,7 @@ def test_a_picture_trains() -> None:
 def test_a_table_from_csv_trains() -> None:
     text = flush(2, 4).take(3).to_csv()
     assert len(pd.read_csv(io.StringIO(text), comment="#")) == 2 * 3 * (4 + 4 + 1)
-    run = pipe_for(pk.schedules.read_csv(text), mixed(), [4, 4]).train(data(3))
+    run = pipeline(mixed(), pk.schedules.read_csv(text), [4, 4]).train(data(3))
     assert run.losses == by_equations(mixed(), data(3), "flush", [4, 4]).losses
 
 
@@ -111,7 +90,7 @@ def test_a_schedule_that_deadlocks_is_refused() -> None:
     wrong = Schedule((first, tuple(tasks), last))
     for schedule in (wrong, wrong.repeat()):
         with pytest.raises(pk.ScheduleError, match="B3 of stage 1"):
-            pipe_for(schedule, mixed(), [2, 3, 3])
+            pipeline(mixed(), schedule, [2, 3, 3])
 
 
 def mixed_versions() -> Schedule:
@@ -131,7 +110,7 @@ def mixed_versions() -> Schedule:
 
 def test_an_update_may_sum_gradients_of_several_versions() -> None:
     batches = data(2)
-    pipe = pipe_for(mixed_versions(), mlp(6, 3), [1], optimizer=sgd)
+    pipe = pipeline(mlp(6, 3), mixed_versions(), [1], optimizer=sgd)
     run = pipe.train(batches)
     assert run.weight_slots == (2,)
     old, new = mlp(6, 3), mlp(6, 3)

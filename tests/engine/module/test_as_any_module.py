@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import PipelinedModule, Watch
-from pipekit.layers.skips import Skippable
 from tests.engine.examples import data, different, mixed, mlp
+from tests.layers.test_skips import Pop, Stash
 
 
 def test_a_layer_that_is_used_twice_keeps_both_names() -> None:
@@ -41,25 +41,10 @@ COPIES: dict[str, Callable[[PipelinedModule], PipelinedModule]] = {
 }
 
 
-class Marked(Skippable):
-    stashes = ("x",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.stash("x", x)
-        return x
-
-
-class Read(Skippable):
-    pops = ("x",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.pop("x")
-
-
 @pytest.mark.parametrize("without", [(), ("portals",)])
 @pytest.mark.parametrize("how", COPIES)
 def test_it_is_copied(how: str, without: tuple[str, ...]) -> None:
-    layers = nn.Sequential(Marked(), *mixed()[:2], nn.Linear(8, 6), Read().isolate(""))
+    layers = nn.Sequential(Stash(), *mixed()[:2], nn.Linear(8, 6), Pop().isolate(""))
     model = PipelinedModule(
         layers,
         [2, 2, 1],
@@ -86,6 +71,8 @@ def test_no_way_moves_it() -> None:
     parent = nn.Sequential(model)
     elsewhere = torch.empty(0, device="meta")
     moves: list[Callable[[], object]] = [
+        model.cuda,
+        lambda: model.to("cpu"),
         lambda: model.to(tensor=elsewhere),
         lambda: model.to(elsewhere),
         lambda: model.to_empty(device="meta"),

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from pipekit import PipelinedModule, Watch, is_checkpointing, is_recomputing
 from pipekit.engine.module.backward_order import link
-from pipekit.layers.skips import Skippable
 from pipekit.models import unet
 from tests.engine.examples import SlowBackward
 from tests.engine.gloo import over_gloo
+from tests.layers.test_skips import Stash
 
 
 def mlp(*between: nn.Module) -> nn.Sequential:
@@ -254,16 +254,8 @@ def test_skips_with_and_without_portals(without: tuple[str, ...]) -> None:
     assert_same(model.eval(), layers.eval(), torch.randn(2, 3, 64, 64))
 
 
-class Stash(Skippable):
-    stashes = ("x",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.stash("x", x)
-        return x
-
-
 def test_an_unmatched_skip_is_refused() -> None:
-    with pytest.raises(ValueError, match="stashes 'x', which no layer pops"):
+    with pytest.raises(ValueError, match="stashes 'skip', which no layer pops"):
         PipelinedModule(nn.Sequential(Stash(), nn.Linear(1, 1)), [1, 1], chunks=1)
 
 
@@ -372,10 +364,6 @@ def test_no_rows() -> None:
         PipelinedModule(mlp(), [2, 3], chunks=2)(torch.ones(0, 6))
 
 
-def test_it_cannot_be_moved_but_converted() -> None:
-    model = PipelinedModule(mlp(), [2, 3], chunks=2)
-    moves: list[Callable[[], object]] = [model.cuda, lambda: model.to("cpu")]
-    for move in moves:
-        with pytest.raises(TypeError, match="devices of their own"):
-            move()
-    assert_same(model.to(torch.float64), mlp().double(), torch.randn(4, 6, dtype=torch.float64))
+def test_it_can_be_converted() -> None:
+    model = PipelinedModule(mlp(), [2, 3], chunks=2).to(torch.float64)
+    assert_same(model, mlp().double(), torch.randn(4, 6, dtype=torch.float64))

@@ -48,15 +48,6 @@ def test_what_the_last_worker_holds_is_told_if_it_is_counted(transport: str) -> 
     assert heard_of(pipe, data(1))[0].held_bytes is None
 
 
-def test_what_the_listener_raises_ends_the_run() -> None:
-    def refuse(done: BatchDone) -> None:
-        if done.number == 1:
-            raise RuntimeError("enough")
-
-    with pytest.raises(RuntimeError, match="enough"):
-        pipeline(mlp(6, 6, 3), "flush", [1, 1]).train(data(4), on_batch=refuse)
-
-
 def heard_of(pipe: Pipeline, batches: Any, **options: Any) -> list[BatchDone]:
     heard: list[BatchDone] = []
     pipe.train(batches, on_batch=lambda done: heard.append(done), **options)

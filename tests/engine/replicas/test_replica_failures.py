@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import Schedule, bucketing, schedules
-from tests.engine.examples import Batches, data, sgd
-from tests.engine.replicas.test_replicas import pipeline, replicated
+from tests.engine.examples import Batches, data, pipeline, sgd
+from tests.engine.replicas.test_replicas import replicated
 from tests.engine.test_failures import LIMIT_S, Fault, OutOfCheeseError, pipekit_threads, wait_until
 
 
 class FailsAtMark(nn.Module):
-    """Raises on the minibatch that is marked, in the forward or the backward."""
+    """Fails on the minibatch that is marked."""
 
     def __init__(self, what: str) -> None:
         super().__init__()
@@ -24,10 +24,14 @@ class FailsAtMark(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() and bool((x.abs() > 1000).any()):
-            if self.what == "forward":
-                raise OutOfCheeseError("in the forward")
-            faulty: Tensor = Fault.apply(x)
-            return faulty
+            if self.what == "backward":
+                faulty: Tensor = Fault.apply(x)
+                return faulty
+            if self.what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.what == "late":  # the other replicas have come to wait for this one
+                time.sleep(0.1)
+            raise OutOfCheeseError("in the forward")
         return x
 
 
@@ -73,41 +77,23 @@ def test_a_failing_replica_ends_all_with_its_error(name: str, what: str, transpo
         pipe.train(data(3))
 
 
-class Late(nn.Module):
-    """Fails after the other replicas have had time to come to wait for this one."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and bool((x.abs() > 1000).any()):
-            time.sleep(0.1)
-            raise OutOfCheeseError
-        return x
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["3", "3-1", ("1-2"), ("ASP")],
-)
+@pytest.mark.parametrize("name", FAILING)
 def test_lanes_with_many_sums_ahead_end_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each parameter is a sum of its own: a lane has more to do than the one it waits for."""
     monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
     schedule, balance = FAILING[name]
+    pipe = pipeline(around(FailsAtMark("late")), schedule, balance, optimizer=sgd)
     before = pipekit_threads()
     with pytest.raises(OutOfCheeseError):
-        pipeline(around(Late()), schedule, balance, optimizer=sgd).train(marked_at(4))
+        pipe.train(marked_at(4))
     wait_until(lambda: not pipekit_threads() - before, LIMIT_S)
-
-
-class Killed(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and bool((x.abs() > 1000).any()):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return x
 
 
 def test_a_killed_replica_is_named() -> None:
     """Minibatch 7 of three replicas is the second one's."""
     schedule, balance = FAILING["3"]
-    pipe = pipeline(around(Killed()), schedule, balance, optimizer=sgd, transport="distributed")
+    model = around(FailsAtMark("kill"))
+    pipe = pipeline(model, schedule, balance, optimizer=sgd, transport="distributed")
     with pytest.raises(pk.WorkerDied, match=r"worker 1.*-9.*killed"):
         pipe.train(marked_at(7))
 

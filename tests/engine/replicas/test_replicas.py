@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import pipekit as pk
-from pipekit import Schedule, ScheduleError, schedules
+from pipekit import schedules
 from tests.engine.examples import (
     OPTIMIZERS,
     Batches,
@@ -23,8 +23,8 @@ from tests.engine.examples import (
     mixed,
     mlp,
     nesterov,
+    pipeline,
     sgd,
-    values,
 )
 from tests.engine.gloo import over_gloo
 from tests.engine.parametrized import TRANSPORTS
@@ -39,16 +39,6 @@ def replicated(
     """A pipeline by PipeDream's schedule with the tests' defaults."""
     variant = options.pop("variant", {})
     return pipeline(model, schedules.pipedream(replicas, **variant), balance, **options)
-
-
-def pipeline(
-    model: nn.Sequential,
-    schedule: Schedule,
-    balance: Sequence[int],
-    **options: Any,
-) -> pk.Pipeline:
-    arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss(), "seed": 0} | options
-    return pk.Pipeline(model, schedule, balance=balance, **values(**arguments))
 
 
 def joined(batches: Batches) -> Batches:
@@ -275,11 +265,6 @@ def test_data_parallelism_with_clipping_is_one_workers() -> None:
     pipe.train(batches)
     whole.train(joined(batches))
     assert_close(pipe.state_dict(), whole.state_dict())
-
-
-def test_stages_that_update_at_different_times_have_no_norm_in_common() -> None:
-    with pytest.raises(ScheduleError, match="clip_norm and stages that update at different times"):
-        replicated(mlp(6, 8, 3), [2, 1], [1, 1], clip_norm=1.0)
 
 
 @TRANSPORTS

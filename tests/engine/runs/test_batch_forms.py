@@ -2,6 +2,7 @@
 
 from collections import UserDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 import pipekit as pk
 from pipekit import schedules
 from pipekit.engine.runs.batch_reader import BatchReader
-from tests.engine.examples import cores_of_each, data, different, mlp, values
+from tests.engine.examples import cores_of_each, data, different, mlp, pipeline
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 ROWS, LENGTH, WORDS = 6, 5, 11
@@ -80,14 +81,8 @@ def plain_loop(model: nn.Module, batches: Any, call: Callable[[nn.Module, Any], 
 
 
 def trained(model: nn.Sequential, batches: Any, loss: Any, **options: Any) -> pk.Pipeline:
-    pipe = pk.Pipeline(
-        model,
-        schedules.flush(2, 2),
-        balance=[1, len(model) - 1],
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-        loss=loss,
-        **values(**options),
-    )
+    how = {"optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9), "loss": loss} | options
+    pipe = pipeline(model, schedules.flush(2, 2), [1, len(model) - 1], **how)
     pipe.train(batches)
     return pipe
 

@@ -30,9 +30,7 @@ def test_outputs_are_the_unsplit_models(transport: str) -> None:
 
 def test_outputs_may_be_structures_and_inputs_are_read_as_they_are_needed() -> None:
     model = nn.Sequential(nn.Linear(6, 3), Twice())
-    pipe = pipeline(
-        model, schedules.flush(2, 1), [1, 1], optimizer=lambda p: torch.optim.SGD(p, lr=0.1)
-    )
+    pipe = pipeline(model, schedules.flush(2, 1), [1, 1])
     (output,) = pipe.predict(x for x in [torch.ones(2, 6)])
     assert torch.equal(output["twice"], 2 * output["once"])
     assert not output["once"].requires_grad

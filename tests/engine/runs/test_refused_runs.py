@@ -13,6 +13,7 @@ from torch import nn
 from pipekit import schedules
 from tests.engine.examples import data, different, mlp, pipeline
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
+from tests.engine.test_failures import NeedsTwoArguments
 
 
 def negative_rate(parameters: Any) -> torch.optim.Optimizer:
@@ -28,13 +29,6 @@ class AsksAgain(torch.optim.SGD):
 
     def step(self, closure: Any) -> Any:  # type: ignore[override]
         return super().step(closure)
-
-
-class NeedsTwoArguments(Exception):
-    """Cannot travel: unpickling calls it with one."""
-
-    def __init__(self, one: str, two: str) -> None:
-        super().__init__(f"{one} and {two}")
 
 
 def cannot_travel(parameters: Any) -> torch.optim.Optimizer:

@@ -156,8 +156,3 @@ def test_one_that_comes_unforeseen_costs_no_weights(transport: str) -> None:
         pipe.train(stream())
     plain.train(data(rows=[8, 8]))
     assert different(pipe.state_dict(), plain.state_dict()) == []
-
-
-def test_an_unknown_choice_is_refused() -> None:
-    with pytest.raises(ValueError, match="refuse, fewer"):
-        pipeline(mlp(6, 6, 3), "flush", [1, 1], short_batches="skip")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pipekit import Pipeline, schedules
+from pipekit import schedules
 from pipekit.engine.runs import tables
 from tests.engine.examples import data, different, mixed, mlp, pipeline
 
@@ -29,7 +29,7 @@ def test_optimizers_and_tables_are_made_once(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(tables, "lower", lower)
     schedule = schedules.two_bw(2, 4)
-    pipe = Pipeline(mlp(6, 6, 3), schedule, balance=[1, 1], optimizer=optimizer, loss=nn.MSELoss())
+    pipe = pipeline(mlp(6, 6, 3), schedule, [1, 1], optimizer=optimizer)
     for _ in range(3):
         pipe.train(data(2))
         pipe.evaluate(data(1))
@@ -74,9 +74,7 @@ def test_replicas_begin_with_the_first_ones_statistics() -> None:
     """A worker with norms is sent the first one's again, or is a thread: the bits are the same."""
     states = []
     for transport in ("threads", "distributed"):
-        pipe = pipeline(
-            mixed(), schedules.asp(2), [8], optimizer=torch.optim.SGD, transport=transport
-        )
+        pipe = pipeline(mixed(), schedules.asp(2), [8], transport=transport)
         for _ in range(3):
             pipe.train(data(4))
         states.append(dict(pipe.state_dict()))

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline, schedules
+from pipekit import schedules
+from tests.engine.examples import pipeline
 from tests.engine.gloo import over_gloo
 
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
@@ -49,15 +50,9 @@ class Exposed(nn.Linear):
 
 
 def exposed_in_all_workers(transport: str) -> float:
-    pipeline = Pipeline(
-        nn.Sequential(Exposed(1, 1), Exposed(1, 1)),
-        schedules.gpipe(2, 1),
-        balance=[1, 1],
-        optimizer=torch.optim.SGD,
-        loss=nn.MSELoss(),
-        transport=transport,
-    )
-    return pipeline.evaluate([(torch.zeros(1, 1), torch.zeros(1, 1))], lambda x, _: x.sum().item())
+    layers = nn.Sequential(Exposed(1, 1), Exposed(1, 1))
+    pipe = pipeline(layers, schedules.gpipe(2, 1), [1, 1], transport=transport)
+    return pipe.evaluate([(torch.zeros(1, 1), torch.zeros(1, 1))], lambda x, _: x.sum().item())
 
 
 def under_torchrun() -> tuple[float, int]:

@@ -229,17 +229,6 @@ def test_stages_on_several_workers(method: str, transport: str) -> None:
     assert run.skipped_updates
 
 
-def test_stages_that_update_at_different_times_cannot_skip_together() -> None:
-    how: dict[str, Any] = {"optimizer": OPTIMIZERS["sgd"], "loss": nn.MSELoss()}
-    with pytest.raises(schedules.ScheduleError, match="loss_scale and stages that update at"):
-        Pipeline(
-            mlp(6, 6, 3),
-            schedules.pipedream([2, 1]),
-            balance=[1, 1],
-            **values(loss_scale="dynamic", **how),
-        )
-
-
 # --- PyTorch's own -------------------------------------------------------------------------------
 
 

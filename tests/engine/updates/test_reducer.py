@@ -226,9 +226,6 @@ def test_ones_own_gradient_of_a_later_update_stays_out_of_anothers() -> None:
         assert_close(reducer.gradients(2), expected(mlp(6, 3), 1.0, 2.0))
 
 
-# --- Parameters without a gradient ---------------------------------------------------------------
-
-
 # --- What is left behind -------------------------------------------------------------------------
 
 

@@ -215,12 +215,6 @@ def test_the_automatic_balance_may_tear_a_tie() -> None:
     assert_equal_copies(pipe.state_dict(), TIES[0])
 
 
-def test_stages_that_update_at_different_times_cannot_share() -> None:
-    how: dict[str, Any] = {"optimizer": OPTIMIZERS["sgd"], "loss": nn.MSELoss()}
-    with pytest.raises(schedules.ScheduleError, match="weights that stages share and stages"):
-        Pipeline(tied(TIES[0]), schedules.pipedream([2, 1]), balance=[3, 3], **values(**how))
-
-
 # --- A training loop of one's own ----------------------------------------------------------------
 
 

@@ -77,13 +77,9 @@ def test_evaluation_when_the_first_worker_gets_no_batches() -> None:
     one, two, three = flush(3, 2).take(1).workers
     turned = Schedule((two, three, one), "turned").repeat()
     losses = [
-        pipeline(
-            mlp(6, 6, 6, 3),
-            turned,
-            [1, 1, 1],
-            optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-            transport=transport,
-        ).evaluate(data(rows=[8, 5]))
+        pipeline(mlp(6, 6, 6, 3), turned, [1, 1, 1], transport=transport).evaluate(
+            data(rows=[8, 5])
+        )
         for transport in ("threads", "distributed")
     ]
     assert losses[0] == losses[1]
@@ -97,12 +93,6 @@ def test_an_error_of_the_disk_surfaces_where_the_run_may_not_end() -> None:
             yield from data(5)
             raise OSError("damaged")
 
-    pipe = pipeline(
-        mlp(6, 6, 3),
-        pipedream([2, 1]),
-        [1, 1],
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-        transport="distributed",
-    )
+    pipe = pipeline(mlp(6, 6, 3), pipedream([2, 1]), [1, 1], transport="distributed")
     with pytest.raises(OSError, match="damaged"):
         pipe.train(Damaged(data(9)))
