@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pipekit import PipelinedModule
 from pipekit.layers.seeded import layer_seed
-from pipekit.layers.skips import Skip, Skippable, links, require_matched
+from pipekit.layers.skips import Skip, links, require_matched
 from pipekit.models import amoebanet_d, unet
 
 
@@ -74,32 +74,6 @@ def test_cells_give_the_shapes_that_the_docstring_says() -> None:
 @pytest.mark.parametrize("pixels", [32, 57])
 def test_any_image_will_do(pixels: int) -> None:
     assert amoebanet_d(3, 8, classes=5)(torch.rand(2, 3, pixels, pixels)).shape == (2, 5)
-
-
-def test_a_unet_is_as_symmetric_as_the_paper_says() -> None:
-    """torchgpipe, 4.2.2: five halvings and doublings, B convolutions between, C channels at first."""
-    for convolutions, channels in (1, 8), (3, 7):
-        x, cells = torch.empty(1, 3, 192, 192, device="meta"), [list[int]()]
-        pixels, stashed = [192], list[torch.Size]()
-        for layer in unet(convolutions, channels, device="meta"):
-            if not isinstance(layer, Skippable):
-                x = layer(x)
-                cells[-1].append(x.shape[1])
-                continue
-            if layer.stashes:
-                stashed.append(x.shape)
-                x = nn.functional.max_pool2d(x, 2)
-            else:
-                size = stashed.pop()  # of the way down, joined with the same size of the way up
-                assert (size[1], size[2]) == (x.shape[1], 2 * x.shape[2])
-                x = x.new_empty(1, 2 * size[1], *size[2:])
-            pixels.append(x.shape[2])
-            cells.append([])
-        widths = [channels * 2**level for level in range(5)]
-        assert pixels == [192, 96, 48, 24, 12, 6, 12, 24, 48, 96, 192]
-        assert [len(cell) for cell in cells] == [convolutions] * 10 + [convolutions + 1]
-        assert [cell[0] for cell in cells[:5]] == widths
-        assert [cell[convolutions - 1] for cell in cells[6:]] == [w // 2 for w in widths[::-1]]
 
 
 def test_skips_are_nested() -> None:

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline, schedules
 from pipekit.models import LAYOUTS, bert_large, gpt, token_loss
 
 V, S = 51_200, 512
@@ -75,24 +74,6 @@ def test_a_token_of_gpt_sees_none_that_come_later() -> None:
 def test_a_token_of_bert_sees_all_others() -> None:
     before, after = with_another_token(small_bert())
     assert not torch.isclose(before, after).all(dim=2).any()
-
-
-def trained(model: nn.Sequential, batch: Any, batches: int, rate: float) -> list[float]:
-    pipeline = Pipeline(
-        model,
-        schedules.flush(2, 2).take(batches),
-        balance=[2, len(model) - 2],
-        optimizer=lambda p: torch.optim.Adam(p, lr=rate),
-        loss=token_loss,
-    )
-    return pipeline.train([batch] * batches).losses
-
-
-def test_one_step_of_a_pipeline_is_one_step_of_the_model() -> None:
-    model, text = small_gpt(sequence=32), torch.randint(256, (4, 33))
-    tokens, following = text[:, :-1], text[:, 1:]
-    losses = trained(model, (tokens, following), batches=1, rate=0.1)
-    assert losses == pytest.approx([token_loss(model(tokens), following).item()])
 
 
 def test_impossible_sizes_are_refused() -> None:

@@ -40,25 +40,27 @@ def parameters(notebook: NotebookNode) -> NotebookNode:
     return tagged[0]
 
 
+def code(notebook: NotebookNode) -> list[str]:
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
 def test_it_is_a_sound_notebook_without_outputs(notebook: NotebookNode) -> None:
     nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)
     assert notebook.metadata.kernelspec.name == "python3"
 
 
 def test_all_that_it_imports_of_ours_is_there(notebook: NotebookNode) -> None:
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    statements = [node for source in code for node in ast.walk(ast.parse(source))]
+    statements = [node for source in code(notebook) for node in ast.walk(ast.parse(source))]
     imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
     ours = [ast.unparse(node) for node in imports if OURS.search(ast.unparse(node))]
     exec("\n".join(ours), {})
 
 
 def test_every_test_that_proves_a_claim_is_there(notebook: NotebookNode) -> None:
-    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     known: dict[str, object] = {}
-    for statement in ast.parse(code).body:
+    for statement in ast.parse("\n".join(code(notebook))).body:
         if isinstance(statement, ast.Assign):
             with suppress(Exception):  # what is imported or computed: no name of a test
                 exec(ast.unparse(statement), known)
@@ -78,8 +80,7 @@ def test_it_says_at_its_beginning_how_long_it_takes(notebook: NotebookNode) -> N
 
 
 def test_the_first_code_cell_holds_the_parameters(notebook: NotebookNode) -> None:
-    first = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    assert first is parameters(notebook)
+    assert code(notebook)[0] == parameters(notebook).source
 
 
 def test_every_parameter_is_a_typed_scalar_with_a_comment(notebook: NotebookNode) -> None:
@@ -101,9 +102,9 @@ def test_no_cell_gives_a_parameter_another_value(notebook: NotebookNode) -> None
     given = {ast.unparse(s.target) for s in statements if isinstance(s, ast.AnnAssign)}
     others = [
         node.id
-        for cell in notebook.cells
-        if cell.cell_type == "code" and cell.source != parameters(notebook).source
-        for node in ast.walk(ast.parse(cell.source))
+        for source in code(notebook)
+        if source != parameters(notebook).source
+        for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     ]
     assert given.isdisjoint(others)
@@ -112,12 +113,10 @@ def test_no_cell_gives_a_parameter_another_value(notebook: NotebookNode) -> None
 def test_no_cell_ends_with_a_name_that_jupyter_would_print(notebook: NotebookNode) -> None:
     """What shows a figure returns its file's name, below which it would stand as 'name.svg'."""
     shows = {name for name in vars(Notebook) if name.startswith("show")}
-    for cell in notebook.cells:
-        if cell.cell_type != "code" or not cell.source:
-            continue
-        match ast.parse(cell.source).body[-1]:
+    for source in filter(None, code(notebook)):
+        match ast.parse(source).body[-1]:
             case ast.Expr(ast.Call(ast.Attribute(ast.Name("nb"), called))) if called in shows:
-                assert cell.source.endswith(";"), f"no semicolon ends {cell.source!r}"
+                assert source.endswith(";"), f"no semicolon ends {source!r}"
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -143,8 +142,7 @@ def test_every_parameter_out_of_the_range_in_its_comment_is_refused_at_once(
     if path.parent.name == "explore":  # sliders: whatever they begin with, they have ends
         return
     source = parameters(notebook).source
-    second = [cell for cell in notebook.cells if cell.cell_type == "code"][1]
-    assert re.search(r"(parameters|begin)\(globals\(\)", second.source)
+    assert re.search(r"(parameters|begin)\(globals\(\)", code(notebook)[1])
     declared = read(source)
     given = {s.target.id: s.value.value for s in ast.parse(source).body}
     assert set(declared) == set(given)
@@ -157,54 +155,40 @@ def test_every_parameter_out_of_the_range_in_its_comment_is_refused_at_once(
 
 
 def test_a_papers_notebook_opens_with_what_was_found(notebook: NotebookNode) -> None:
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    if not any("nb.claim(" in cell.source for cell in code):
+    if not any("nb.claim(" in source for source in code(notebook)):
         return  # it judges no claim
-    assert code[2].source == "nb.scoreboard()"
-    assert [cell.metadata.jupyter.source_hidden for cell in code[:3]] == [True] * 3
+    assert code(notebook)[2] == "nb.scoreboard()"
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.metadata.jupyter.source_hidden for cell in cells[:3]] == [True] * 3
     assert all(cell.cell_type == "code" for cell in notebook.cells[1:4]), "no prose before it"
 
 
 def test_the_template_of_ones_own_has_thirty_lines() -> None:
-    cells = nbformat.read(ROOT / "notebooks/own.ipynb", as_version=4).cells
-    lines = [line for c in cells if c.cell_type == "code" for line in c.source.splitlines()]
-    assert sum(bool(line.strip()) for line in lines) <= 30
+    sources = code(nbformat.read(ROOT / "notebooks/own.ipynb", as_version=4))
+    assert sum(bool(line.strip()) for s in sources for line in s.splitlines()) <= 30
 
 
 def test_no_cell_has_more_than_30_lines(notebook: NotebookNode) -> None:
-    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    assert max(len(source.splitlines()) for source in cells) <= 30
+    assert max(len(source.splitlines()) for source in code(notebook)) <= 30
 
 
-@pytest.fixture
-def cell(repository: Path, name: str) -> str:
-    notebook = nbformat.read(repository / f"notebooks/{name}.ipynb", as_version=4)
-    return str(next(c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])).source)
-
-
-@pytest.fixture
-def most(cell: str) -> Callable[[str], int]:
-    """A parameter's greatest value."""
-
-    def of(name: str) -> int:
-        allowed = read(cell)[name]
-        assert allowed is not None
-        assert allowed.ends is not None
-        return int(allowed.ends[1])
-
-    return of
-
-
-@pytest.mark.parametrize("name", ["pipedream_2bw/convergence"])
-def test_there_is_as_much_text_as_is_allowed(cell: str, most: Callable[[str], int]) -> None:
+def begun(name: str) -> tuple[dict[str, Any], Callable[[str], int]]:
+    """Return what a notebook's first cell gives, and the greatest value of each parameter."""
+    source = parameters(nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4)).source
     given: dict[str, Any] = {}
-    exec(cell, given)
+    exec(source, given)
+    declared = read(source)
+    return given, lambda parameter: int(declared[parameter].ends[1])  # type: ignore[index]
+
+
+def test_there_is_as_much_text_as_is_allowed() -> None:
+    given, most = begun("pipedream_2bw/convergence")
     rows, tests = most("rows"), most("test_rows")
     learnt = python_source(given["sequence"], rows + tests, tests).train_inputs
     assert len(learnt) == rows
 
 
-@pytest.mark.parametrize("name", ["gpipe/timelines"])
-def test_there_are_as_many_images_as_is_allowed(most: Callable[[str], int]) -> None:
+def test_there_are_as_many_images_as_is_allowed() -> None:
+    _, most = begun("gpipe/timelines")
     images = 256 * most("steps")
     assert len(mnist(rows=images + 250, test_rows=250).train_inputs) == images

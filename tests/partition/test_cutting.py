@@ -20,26 +20,12 @@ from pipekit.partition.probe import probe
 from pipekit.partition.stages import stages
 from pipekit.schedules import flush
 from tests.engine.examples import data, mlp, sgd, values
+from tests.layers.test_skips import Pop, Stash
 from tests.planning.enumeration import splits, sums
 
 
-class Down(skips.Skippable):
-    stashes = ("skip",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.stash("skip", x)
-        return x
-
-
-class Up(skips.Skippable):
-    pops = ("skip",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.pop("skip")
-
-
 def test_skips_from_stage_to_stage_are_numbered() -> None:
-    model = nn.Sequential(Down(), nn.Tanh(), Up())
+    model = nn.Sequential(Stash(), nn.Tanh(), Pop())
     between = skips.between(skips.links(model), [1, 1, 1])
     found = partition(model, [1, 1, 1], probe(model, torch.randn(2, 6)), between)
     assert [(skip.source, skip.destination) for skip in found.skips] == [(0, 2)]

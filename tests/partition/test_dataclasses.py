@@ -12,7 +12,6 @@ from pipekit import schedules
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import decode, encode
 from pipekit.partition.stages import stages
-from tests.engine.examples import cores_of_each
 from tests.partition.networks import require_as_in_a_plain_loop
 
 X = torch.linspace(-1, 1, 24).view(4, 6)
@@ -116,12 +115,9 @@ class Network(nn.Module):
     [(Frozen, "threads"), (Made, "threads"), (nested, "threads"), (nested, "distributed")],
 )
 def test_they_pass_from_stage_to_stage(made: Callable[..., Any], transport: str) -> None:
-    cores = torch.get_num_threads()
     layers, batches = stages(Network(made), X), [(X, X)] * 2
-    torch.set_num_threads(cores_of_each(3))
     flush = schedules.flush(3, 1)
     require_as_in_a_plain_loop(layers, Network(made), batches, flush, transport=transport)
-    torch.set_num_threads(cores)
 
 
 @pytest.mark.parametrize("made", [Holder, Attached])

@@ -174,21 +174,6 @@ def test_a_part_that_cannot_be_recorded_may_be_a_block() -> None:
     assert len(stages(Net(forward, [nn.Linear(4, 4), Branching()]), X)) == 2
 
 
-class Checkpointed(nn.Module):
-    """Blocks that run again in their backward, by themselves."""
-
-    def __init__(self, first: nn.Module, reentrant: bool) -> None:
-        super().__init__()
-        self.first, self.reentrant = first, reentrant
-        self.blocks = nn.ModuleList(Again(reentrant) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
 class Again(nn.Linear):
     def __init__(self, reentrant: bool) -> None:
         super().__init__(4, 4)
@@ -199,19 +184,24 @@ class Again(nn.Linear):
         return x + checkpoint(run, x, use_reentrant=self.reentrant)
 
 
+def checkpointed(first: nn.Module, reentrant: bool) -> Net:
+    """Return blocks that run again in their backward, by themselves, behind a first one."""
+    return Net(in_turn, [first, *(Again(reentrant) for _ in range(3))])
+
+
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_a_reentrant_checkpoint_in_a_block_is_refused_where_it_loses_gradients() -> None:
     """Its weights get none if its input needs none: as a later stage's, it would."""
     with pytest.raises(
-        NotRecordable, match=r"that need no gradient.*blocks.0.*use_reentrant=False"
+        NotRecordable, match=r"that need no gradient.*blocks.1.*use_reentrant=False"
     ):
-        stages(Checkpointed(nn.Identity(), reentrant=True), X)
-    stages(Checkpointed(nn.Identity(), reentrant=False), X)
+        stages(checkpointed(nn.Identity(), reentrant=True), X)
+    stages(checkpointed(nn.Identity(), reentrant=False), X)
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_a_reentrant_checkpoint_in_a_block_trains_as_in_a_plain_loop() -> None:
-    model = Checkpointed(nn.Embedding(9, 4), reentrant=True)
+    model = checkpointed(nn.Embedding(9, 4), reentrant=True)
     judge, words = copy.deepcopy(model), torch.arange(6).view(6, 1)
     how = partial(torch.optim.SGD, lr=0.1)
     pipeline = Pipeline(
@@ -359,17 +349,11 @@ def test_wishes_that_nothing_answers_to_are_refused(wish: list[Any]) -> None:
         stages(Between(lambda model, x: x), X, wish)
 
 
-class Keeps(nn.Module):
+class Keeps(Net):
     """A block, or what blocks lie within, with a state that is no tensor."""
 
     def __init__(self, blocks: list[nn.Module]) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x
+        super().__init__(in_turn, blocks)
 
     def get_extra_state(self) -> Any:
         return {"blocks": len(self.blocks)}

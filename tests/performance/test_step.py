@@ -44,11 +44,6 @@ def test_no_step_of_1f1b_is_shorter_than_its_bound(
     assert step.least_s <= step.seconds * (1 + 1e-9)
 
 
-def test_equal_stages_take_their_bound() -> None:
-    step = TrainingStep((1.0,) * 4, (2.0,) * 4, 8)
-    assert step.least_s == step.seconds
-
-
 @settings(max_examples=10)
 @pytest.mark.parametrize(
     ("methods", "workers", "chunks"),

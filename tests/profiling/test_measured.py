@@ -5,6 +5,7 @@ import sys
 import threading
 import warnings
 from collections import UserDict
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -269,7 +270,10 @@ CHAINS: dict[str, tuple[nn.Sequential, Tree]] = {
     "batch norm": (nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()), ROWS),
     "dropout": (nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8)), ROWS),
     "max-pool": (
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 2)),
+        nn.Sequential(
+            *(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 2)),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        ),
         IMAGES,
     ),
     "residual block": (nn.Sequential(nn.Conv2d(3, 4, 1), Residual(4), Residual(4)), IMAGES),
@@ -284,6 +288,7 @@ CHAINS: dict[str, tuple[nn.Sequential, Tree]] = {
     "skips": (skipping(), ROWS),
     "U-Net": (models.unet(1, 2), torch.rand(1, 3, 64, 64)),
     "GPT": (models.gpt(2, 8, 2, vocabulary=32, sequence=6), torch.randint(32, (2, 6))),
+    "BERT": (models.bert_large(1, 8, 2, vocabulary=32, sequence=6), torch.randint(32, (2, 6))),
     "S2VT": (
         models.s2vt(vocabulary=20, features=8, embedding=4, hidden=6),
         (torch.rand(2, 3, 8), torch.randint(20, (2, 4))),
@@ -346,19 +351,18 @@ def test_nothing_is_touched() -> None:
     assert torch.get_num_threads() == made.provenance["threads"] == threads
 
 
-class TestProvenance:
-    def test_it_says_what_was_measured_and_how(self) -> None:
-        made = profile(linear_relu_linear().bfloat16(), torch.rand(3, 8).bfloat16(), repeats=4)
-        known = made.provenance
-        assert known["label"] == "measured"
-        assert known["device"] == "cpu"
-        assert known["dtype"] == "bfloat16"
-        assert known["rows"] == 3
-        assert known["repeats"] == 4
-        assert known["torch"] == torch.__version__
-        assert known["tolerance"] == 0.1
-        assert known["spread"] >= 0
-        assert known["spread_layer"] in [layer.name for layer in made.layers]
+def test_it_says_what_was_measured_and_how() -> None:
+    made = profile(linear_relu_linear().bfloat16(), torch.rand(3, 8).bfloat16(), repeats=4)
+    known = made.provenance
+    assert known["label"] == "measured"
+    assert known["device"] == "cpu"
+    assert known["dtype"] == "bfloat16"
+    assert known["rows"] == 3
+    assert known["repeats"] == 4
+    assert known["torch"] == torch.__version__
+    assert known["tolerance"] == 0.1
+    assert known["spread"] >= 0
+    assert known["spread_layer"] in [layer.name for layer in made.layers]
 
 
 def test_it_works_where_gradients_are_off() -> None:
@@ -367,14 +371,19 @@ def test_it_works_where_gradients_are_off() -> None:
     assert all(layer.backward_s > 0 for layer in made.layers)
 
 
-class Refuses(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        raise RuntimeError("no")
+class Calls(nn.Module):
+    """A layer whose forward is a function."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
 
 
-class ReturnsText(nn.Module):
-    def forward(self, x: Tensor) -> str:
-        return "text"
+def refuses(x: Tensor) -> Tensor:
+    raise RuntimeError("no")
 
 
 class RefusesBackward(torch.autograd.Function):
@@ -387,23 +396,9 @@ class RefusesBackward(torch.autograd.Function):
         raise RuntimeError("not back")
 
 
-class OnlyForward(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = RefusesBackward.apply(x)
-        return y
-
-
 def test_a_dict_may_hold_more_than_a_recorded_model_takes() -> None:
-    class Named(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = linear_relu_linear()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layers(x)  # type: ignore[no-any-return]
-
     x = torch.rand(2, 8)
-    layers = pipekit.stages(Named(), {"x": x})
+    layers = pipekit.stages(Calls(linear_relu_linear()), {"x": x})
     found = profile(layers, UserDict(x=x, labels=torch.zeros(2)), repeats=1)
     assert len(found.layers) == len(layers)
 
@@ -414,18 +409,18 @@ class TestErrors:
             profile(nn.Linear(2, 2), torch.rand(1, 2))  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
-        ("layer", "error", "says"),
+        ("function", "error", "says"),
         [
-            (Refuses(), ValueError, "layer '1 Refuses' fails in its forward: RuntimeError: no"),
-            (OnlyForward(), ValueError, "layer '1 OnlyForward' fails in its backward: .* not back"),
-            (ReturnsText(), TypeError, "layer '1 ReturnsText' cannot be profiled: .* not str"),
+            (refuses, ValueError, "layer '1 Calls' fails in its forward: RuntimeError: no"),
+            (RefusesBackward.apply, ValueError, "'1 Calls' fails in its backward: .* not back"),
+            (lambda x: "text", TypeError, "layer '1 Calls' cannot be profiled: .* not str"),
         ],
     )
     def test_a_layer_that_fails_is_named(
-        self, layer: nn.Module, error: type[Exception], says: str
+        self, function: Callable[[Tensor], Any], error: type[Exception], says: str
     ) -> None:
         with pytest.raises(error, match=says):
-            profile(nn.Sequential(nn.Linear(2, 2), layer), torch.rand(1, 2))
+            profile(nn.Sequential(nn.Linear(2, 2), Calls(function)), torch.rand(1, 2))
 
     def test_a_model_without_data_cannot_be_timed(self) -> None:
         with pytest.raises(ValueError, match=r"device 'meta' .* use Profile\.analytic"):

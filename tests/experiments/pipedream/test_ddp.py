@@ -49,20 +49,13 @@ UNEVEN = Profile(
 conv's follow until 5.5 s."""
 
 
-@pytest.fixture
-def a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
-
-
-@pytest.mark.usefixtures("a_bucket_for_each_layer")
-def test_a_simulated_step_is_compute_and_what_is_not_hidden() -> None:
+def test_a_simulated_step_is_compute_and_what_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)  # a bucket for each layer
     found = overhead.step(UNEVEN, flat(2, 2))
     assert found["step_s"] == pytest.approx(3 + 4 + 1.5)
     assert (found["compute_s"], found["exchange_s"]) == (7, 4.5)
     assert found["overhead"] == pytest.approx(100 * 1.5 / 8.5)
-
-
-@pytest.mark.usefixtures("a_bucket_for_each_layer")
-def test_what_the_backward_does_not_hide() -> None:
     assert overhead.exposed_seconds(UNEVEN, 2, bandwidth=2) == 1.5
     assert overhead.exposed_seconds(UNEVEN, 2, bandwidth=1e9) == pytest.approx(1e-9)

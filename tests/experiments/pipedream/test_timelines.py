@@ -72,11 +72,6 @@ def test_figure_3_has_one_worker_active_and_figure_8_four() -> None:
     assert tl.utilisation(four, STRAIGHT) == 1
 
 
-def test_too_short_a_run_has_no_steady_state() -> None:
-    with pytest.raises(ValueError, match="run at least 14"):
-        tl.steady(Trace.from_schedule(schedules.pipedream([1, 1, 2]).take(12)), [1, 1, 2])
-
-
 @pytest.mark.parametrize("replicas", [STRAIGHT, [1, 1, 2], [3, 2]])
 @pytest.mark.parametrize("margin", [1, 2])
 def test_no_shorter_run_has_a_steady_state(replicas: list[int], margin: int) -> None:

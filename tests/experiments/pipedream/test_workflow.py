@@ -15,6 +15,7 @@ from experiments.pipedream import workflow
 from experiments.pipedream.workflow import SAME, Problem, candidates, random_problem
 from pipekit.models import image_mlp
 from pipekit.profiling import LayerProfile, Profile
+from tests.profiling.test_measured import CLOCK, Sleeper, taking
 
 
 def recurrence(problem: Problem) -> dict[tuple[int, int], float]:
@@ -99,41 +100,14 @@ def test_the_candidates_counted_are_those_of_the_loops() -> None:
     assert slope == pytest.approx(2)
 
 
-class Clock:
-    """A clock that layers move on."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Slow(nn.Module):
-    """Takes so many seconds of a clock forward and backward."""
-
-    def __init__(self, clock: Clock, forward_s: float, backward_s: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(()))
-        self.clock, self.forward_s, self.backward_s = clock, forward_s, backward_s
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.clock.now += self.forward_s
-        y = x * self.weight
-        y.register_hook(lambda _: setattr(self.clock, "now", self.clock.now + self.backward_s))
-        return y
-
-
 def test_a_minibatch_times_every_layer_and_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, took = Clock(), iter([9.0, 2.0])  # the first of two products warms up
-
-    def product(a: torch.Tensor, b: torch.Tensor) -> None:
-        clock.now += next(took)
-
-    monkeypatch.setattr(time, "process_time", clock)
-    monkeypatch.setattr(torch, "mm", product)
-    model = nn.Sequential(Slow(clock, 0.25, 0.5), Slow(clock, 1, 3))
+    took = iter([9.0, 2.0])  # the first of two products warms up
+    monkeypatch.setattr(time, "process_time", CLOCK)
+    monkeypatch.setattr(torch, "mm", lambda a, b: CLOCK.sleep(next(took)))
+    model = nn.Sequential(nn.Linear(2, 2), Sleeper(0.25, 0.5), Sleeper(1, 3))
     found = workflow.minibatch(model, torch.rand(4, 2))
-    assert found == {"0 Slow": 0.75, "1 Slow": 4, SAME: 2}
+    names = ["0 Linear", "1 Sleeper", "2 Sleeper", SAME]
+    assert found == dict(zip(names, map(taking, (0, 0.75, 4, 2)), strict=True))
 
 
 @pytest.mark.long

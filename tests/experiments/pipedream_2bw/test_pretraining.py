@@ -60,11 +60,6 @@ BERT = PreTraining(
 GPT = replace(BERT, network="gpt")
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 @pytest.mark.parametrize("case", [GPT, BERT], ids=["gpt", "bert"])
 def test_more_stages_than_layers_are_refused_before_anything_is_trained(case: PreTraining) -> None:
     layers = len(case.build())

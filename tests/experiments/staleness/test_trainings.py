@@ -1,7 +1,6 @@
 """Proxies, trainings and the sweep: cut anywhere, the same bits by both ways, rates past the border."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -20,16 +19,6 @@ from experiments.staleness.trainings import StaleTraining, train
 TINY = replace(PROXIES["images-small"], width=2, length=8, updates=12)
 DEEP = 4
 WIDE = replace(TINY, batch_rows=DEEP * TINY.batch_rows, updates=TINY.updates // DEEP)
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let operators have one thread, as in a sweep: over how many a sum is split rounds it."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the engine's, even with one worker
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def case(method: str, optimizer: str = "adamw") -> StaleTraining:

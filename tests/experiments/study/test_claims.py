@@ -113,13 +113,6 @@ def test_tests_of_the_toolkit_may_be_the_proof(
         nb.proved({least: f"{test}::no_such_test"})
 
 
-def test_a_value_that_is_known_is_only_recorded(nb: Notebook) -> None:
-    (nb.folder / "a.svg").write_text("<svg/>")
-    nb.record(CLAIM, 4, "exact", "why", "a.svg", repeats=[4, 4])
-    record = of(nb, CLAIM)
-    assert (record.value, record.note, record.figure, record.repeats) == (4, "why", "a.svg", (4, 4))
-
-
 def test_beginning_writes_where_the_numbers_come_from(nb: Notebook) -> None:
     origin = json.loads((nb.folder / "provenance.json").read_text())
     wanted = ("label", "seed", "notebook", "scale", "parameters")

@@ -60,11 +60,6 @@ def test_a_configuration_that_memory_does_not_hold_is_refused() -> None:
         best_cut(UNEQUAL, flat(2, 1e9, memory=1e5), [1, 1])
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_data_parallelism_over_free_links_scales_perfectly(workers: int) -> None:
-    assert plans.bsp_speedup(LAYERS, flat(workers, float("inf"))) == pytest.approx(workers)
-
-
 @pytest.mark.parametrize("speedup", [0.5, 1.47, 3.5])
 def test_the_fitted_bandwidth_gives_the_published_speedup(speedup: float) -> None:
     four = flat(4, 1e9)
