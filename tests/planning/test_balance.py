@@ -1,6 +1,7 @@
 """Stages of about equal cost, against every way to cut the layers, and plans of them."""
 
 import math
+from collections.abc import Callable
 from statistics import pvariance
 
 import pytest
@@ -21,21 +22,22 @@ costs_of_layers = st.lists(
 )
 
 
+@pytest.mark.parametrize(
+    ("by", "measured", "tolerance"), [("variance", pvariance, 1e-9), ("max", max, 1e-12)]
+)
 @given(costs_of_layers, st.integers(1, 5))
-def test_variance_is_the_least_that_there_is(costs: list[float], stages: int) -> None:
+def test_it_is_the_least_that_there_is(
+    by: By,
+    measured: Callable[[list[float]], float],
+    tolerance: float,
+    costs: list[float],
+    stages: int,
+) -> None:
     stages = min(stages, len(costs))
-    ours = balance(costs, stages, "variance")
-    least = min(pvariance(sums(costs, split)) for split in splits(len(costs), stages))
+    ours = balance(costs, stages, by)
+    least = min(measured(sums(costs, split)) for split in splits(len(costs), stages))
     assert len(ours) == stages
-    assert pvariance(sums(costs, ours)) == pytest.approx(least, rel=1e-9, abs=1e-9)
-
-
-@given(costs_of_layers, st.integers(1, 5))
-def test_max_is_the_least_that_there_is(costs: list[float], stages: int) -> None:
-    stages = min(stages, len(costs))
-    ours = balance(costs, stages, "max")
-    least = min(max(sums(costs, split)) for split in splits(len(costs), stages))
-    assert max(sums(costs, ours)) == pytest.approx(least, rel=1e-12)
+    assert measured(sums(costs, ours)) == pytest.approx(least, rel=tolerance, abs=tolerance)
 
 
 @settings(max_examples=300)
@@ -147,23 +149,19 @@ def test_recomputation_takes_another_forward() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "workers", "says"),
     [
-        ({"stages": 4}, "use at most 3 stages"),
-        ({"stages": 0}, "ask for at least 1"),
-        ({"of": "hope"}, "of must be one of time, size, not 'hope'"),
-        ({"by": "hope"}, "by must be"),
-        ({"recompute": "hope"}, "recompute must be"),
+        ({"stages": 4}, 3, "use at most 3 stages"),
+        ({"stages": 0}, 3, "ask for at least 1"),
+        ({"of": "hope"}, 3, "of must be one of time, size, not 'hope'"),
+        ({"by": "hope"}, 3, "by must be"),
+        ({"recompute": "hope"}, 3, "recompute must be"),
+        ({}, 9, "use at most 6 stages"),  # more than layers
     ],
 )
-def test_impossible_plans(options: dict[str, object], says: str) -> None:
+def test_impossible_plans(options: dict[str, object], workers: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        balanced(PROFILE, flat(3, 1.0), **options)  # type: ignore[arg-type]
-
-
-def test_more_stages_than_layers() -> None:
-    with pytest.raises(ValueError, match="use at most 6 stages"):
-        balanced(PROFILE, flat(9, 1.0))
+        balanced(PROFILE, flat(workers, 1.0), **options)  # type: ignore[arg-type]
 
 
 def test_the_memory_that_the_error_asks_for_is_enough() -> None:
