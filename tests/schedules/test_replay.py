@@ -98,13 +98,6 @@ def test_every_task_starts_as_soon_as_worker_and_data_are_there_and_not_before(
             free = end
 
 
-def test_an_update_that_takes_time_delays_what_follows_it() -> None:
-    times = slots(
-        parse("worker 0 | F0 B0^ F1 B1^"), {Op.FORWARD: 1, Op.BACKWARD: 2, Op.UPDATE: 0.5}
-    )
-    assert times[0].tolist() == [[0, 1], [1, 3], [3, 3.5], [3.5, 4.5], [4.5, 6.5], [6.5, 7]]
-
-
 def test_one_array_of_starts_and_ends_a_worker() -> None:
     times = slots(Schedule((gpipe(1, 2).take(1).workers[0], ())))
     assert [array.shape for array in times] == [(5, 2), (0, 2)]

@@ -45,11 +45,6 @@ def test_gpipes_and_flushs_bubble(k: int, t: int, bubble: float) -> None:
         assert round(trace.bubble, 4) == bubble
 
 
-def test_without_flushes_the_bubble_vanishes_with_the_length_of_the_run() -> None:
-    assert Trace.from_schedule(two_bw(4, 4).take(250)).bubble == pytest.approx(3 / 1003)
-    assert Trace.from_schedule(pipedream(4).take(1000)).bubble == pytest.approx(3 / 1003)
-
-
 def test_makespan_runs_from_the_first_start_to_the_last_end() -> None:
     trace = Trace.from_schedule(gpipe(4, 4).take(1))
     assert trace.makespan_s == (4 + 4 - 1) * 3
