@@ -21,6 +21,7 @@ from pipekit.schedules import (
     Op,
     Schedule,
     ScheduleError,
+    Task,
     check,
     flush,
     looped_bfs,
@@ -42,8 +43,6 @@ from pipekit.schedules.transfers import (
 from pipekit.simulation.costs import Costs, Shards
 from pipekit.traces import Trace
 from tests.schedules.methods.test_all_methods import METHODS
-from tests.schedules.reference import refusal
-from tests.schedules.strategies import Slip, drop, move, swap
 
 
 def test_breadth_first_gathers_each_stage_twice_a_batch() -> None:
@@ -254,15 +253,29 @@ def test_memory_is_a_stage_and_the_copies_on_their_way() -> None:
     assert held["gradients"].max().between(200, 400).all()
 
 
-@given(st.sampled_from([2, 3]), st.sampled_from([drop, move, swap]), st.data())
+def tampered(tasks: list[Task], change: str, place: int) -> list[Task]:
+    place %= len(tasks)
+    if change == "drop":
+        return tasks[:place] + tasks[place + 1 :]
+    other = (place + 1) % len(tasks)
+    tasks[place], tasks[other] = tasks[other], tasks[place]
+    return tasks
+
+
+@given(st.sampled_from([2, 3]), st.sampled_from(["drop", "swap"]), st.integers(0, 2), st.data())
 def test_damaged_tables_are_refused_where_the_judge_finds_a_fault(
-    p: int, slip: Slip, data: st.DataObject
+    p: int, change: str, worker: int, data: st.DataObject
 ) -> None:
     one = weipipe(p, 2 * p).take(1)
     lists = [*map(list, one.workers)]
-    slip(data, lists)
+    worker %= p
+    lists[worker] = tampered(lists[worker], change, data.draw(st.integers(0, 200)))
     damaged = replace(one, head=tuple(map(tuple, lists)))
-    assert refusal(lambda: check(damaged)) is not None or is_sound(damaged)
+    try:
+        check(damaged)
+    except ScheduleError:
+        return
+    assert is_sound(damaged)
 
 
 def without(number: int, name: str) -> Callable[[], object]:
