@@ -28,9 +28,8 @@ class Waiter:
     """Ends waits when it is told to, on average: one that ended late shortens the next."""
 
     def __init__(self, times: Mapping[tuple[Op, int], float] | None = None) -> None:
-        self._times = (
-            times or {}
-        )  # as long as profiled, of some tasks by op and microbatch or update
+        # How many times as long some tasks take, by op and microbatch or update.
+        self._times = times or {}
         self._late = 0.0
 
     def compute(self, op: Op, number: int, start: float, seconds: float) -> None:

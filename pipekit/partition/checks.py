@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
         raise ValueError(
             f"balance {list(balance)} is for {len(balance)} stages and the schedule has {stages}"
         )
-    if any(not isinstance(count, int) or count < 1 for count in balance):
+    if any(not isinstance(count, Integral) or count < 1 for count in balance):
         raise ValueError(f"balance {list(balance)}: every stage needs at least one layer")
     if sum(balance) != len(model):
         raise ValueError(

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pipekit as pk
 from tests.engine.parametrized import first_over_processes
-from tests.people.plain import plain_loop
+from tests.people.plain import assert_as_plain, plain_loop
 from tests.people.test_data import SGD, X, Y, pipeline
 
 
@@ -260,3 +261,7 @@ def test_a_prediction_of_pairs_is_told_to_leave_out_targets() -> None:
     for model in network(), pk.stages(network(), X):
         with pytest.raises(ValueError, match=says):
             pipeline(model).predict(DataLoader(TensorDataset(X, Y), 8))
+
+
+def test_a_balance_may_have_numpys_numbers() -> None:
+    assert_as_plain(network(), balance=list(np.array([1, 2])))
