@@ -28,12 +28,6 @@ def test_one_row_an_event() -> None:
     )
 
 
-def test_a_schedule_is_exact_and_in_slots() -> None:
-    trace = Trace.from_schedule(two_bw(3, 4).take(2))
-    assert (trace.label, trace.unit) == ("exact", "slots")
-    assert (trace.name, trace.workers) == ("PipeDream-2BW", 3)
-
-
 @pytest.mark.parametrize(
     ("k", "t", "bubble"), [(2, 4, 0.200), (4, 4, 0.4286), (4, 16, 0.1579), (8, 32, 0.1795)]
 )
