@@ -1,6 +1,7 @@
 """PipeDream's planner on profiles whose plan is known by hand, and one function for all planners."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -73,6 +74,16 @@ def test_replicas_stay_inside_a_server() -> None:
     assert plan.predicted_s == pytest.approx(8 * 0.3 / 8)
     slow = pipedream(profile, flat(8, 1 * GB))
     assert plan.predicted_s < slow.predicted_s
+
+
+def test_the_memory_that_the_error_asks_for_is_enough_and_no_less_is() -> None:
+    with pytest.raises(ValueError, match="no plan fits") as caught:
+        pipedream(CONVOLUTIONS, flat(4, 1 * GB, memory=1 * GB))
+    (text,) = re.findall(r"at least ([\d,]+) bytes", str(caught.value))
+    least = int(text.replace(",", ""))
+    assert pipedream(CONVOLUTIONS, flat(4, 1 * GB, memory=least)).memory_bytes == least
+    with pytest.raises(ValueError, match="no plan fits"):
+        pipedream(CONVOLUTIONS, flat(4, 1 * GB, memory=least - 1))
 
 
 PROFILE = Profile.uniform(4, output_bytes=1.0, parameter_bytes=1.0)
