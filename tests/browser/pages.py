@@ -1,6 +1,5 @@
 """What the browser is shown: notebooks to run, and pages that need no kernel."""
 
-import importlib.util
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from pipekit.ledger.report import write
 from pipekit.schedules import flush, gpipe
 from pipekit.schedules.methods.by_name import METHODS
 from pipekit.traces import Trace
+from tests.course.test_kit import loaded
 
 SMALL = {"stage_counts": "2", "microbatches": 2, "batch_rows": 20, "epochs": 1}
 """The quickstart's parameters here; with them go fewer images."""
@@ -88,12 +88,7 @@ def write_pages(folder: Path, repository: Path) -> None:
 
 def of_site(repository: Path, name: str) -> Any:
     """Return a part of the site's build."""
-    spec = importlib.util.spec_from_file_location(name, repository / f"docs/site/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(repository / f"docs/site/{name}.py")
 
 
 @contextmanager

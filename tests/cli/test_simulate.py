@@ -1,8 +1,6 @@
 """``pipekit simulate``, as a user types it."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -87,14 +85,13 @@ def test_it_says_why_a_run_takes_longer_than_its_plan(printed: Printed, tmp_path
 
 
 def test_stages_on_different_numbers_of_workers_are_pipedreams(
-    pipekit: Callable[[str], Any], profile: str, tmp_path: Path
+    printed: Printed, refused: Printed, profile: str, tmp_path: Path
 ) -> None:
     plan = tmp_path / "plan.json"
     Plan("mine", (StagePlan(0, 2, 2), StagePlan(2, 4, 1))).save(plan)
-    assert "PipeDream 2-1: " in pipekit(f"simulate pipedream {profile} --plan {plan}").stdout
-    result = pipekit(f"simulate flush {profile} --plan {plan}")
-    assert result.exit_code == 2
-    assert "only PipeDream has stages on different numbers of workers" in result.stderr
+    assert "PipeDream 2-1: " in printed(f"simulate pipedream {profile} --plan {plan}")
+    says = "only PipeDream has stages on different numbers of workers"
+    assert says in refused(f"simulate flush {profile} --plan {plan}")
 
 
 def test_it_draws_the_timeline(printed: Printed, profile: str, tmp_path: Path) -> None:
@@ -130,10 +127,9 @@ def test_what_does_not_fit_is_said(printed: Printed, refused: Printed, profile: 
     assert "--memory and --shards are of links" in refused(f"simulate gpipe {profile} --memory 1")
 
 
-def test_other_files_are_refused(pipekit: Callable[[str], Any], profile: str) -> None:
-    result = pipekit(f"simulate flush {profile} --output timeline.png")
-    assert result.exit_code == 2
-    assert "must end in .svg, .html, .perfetto.json" in result.stderr
+def test_other_files_are_refused(refused: Printed, profile: str) -> None:
+    says = "must end in .svg, .html, .perfetto.json"
+    assert says in refused(f"simulate flush {profile} --output timeline.png")
 
 
 @pytest.mark.parametrize(

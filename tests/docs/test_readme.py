@@ -183,9 +183,6 @@ def test_every_name_of_ours_and_of_torchs_beside_other_tools_exists(repository: 
     assert {row.count("|") for row in rows} == {3}
 
 
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
 @pytest.fixture(scope="module")
 def page(repository: Path) -> str:
     return (repository / "docs/gradients.md").read_text()

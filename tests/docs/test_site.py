@@ -1,7 +1,6 @@
 """The site's own parts; that it builds without a warning is for ``make site``."""
 
 import base64
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -15,17 +14,14 @@ import pipekit
 from pipekit.explore.browser.picture import picture
 from pipekit.explore.timeline import see
 from pipekit.schedules.methods.by_name import METHODS, TABLES
+from tests.course.test_kit import loaded
 
 
 @pytest.fixture(scope="module")
 def build(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_build", repository / "docs/site/build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(repository / "docs/site"))  # as for a script
-        spec.loader.exec_module(module)
+        module = loaded(repository / "docs/site/build.py")
     module.SOURCE = tmp_path_factory.mktemp("source")  # type: ignore[attr-defined]
     return module
 

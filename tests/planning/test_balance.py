@@ -147,23 +147,19 @@ def test_recomputation_takes_another_forward() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "workers", "says"),
     [
-        ({"stages": 4}, "use at most 3 stages"),
-        ({"stages": 0}, "ask for at least 1"),
-        ({"of": "hope"}, "of must be one of time, size, not 'hope'"),
-        ({"by": "hope"}, "by must be"),
-        ({"recompute": "hope"}, "recompute must be"),
+        ({"stages": 4}, 3, "use at most 3 stages"),
+        ({"stages": 0}, 3, "ask for at least 1"),
+        ({"of": "hope"}, 3, "of must be one of time, size, not 'hope'"),
+        ({"by": "hope"}, 3, "by must be"),
+        ({"recompute": "hope"}, 3, "recompute must be"),
+        ({}, 9, "use at most 6 stages"),  # more than layers
     ],
 )
-def test_impossible_plans(options: dict[str, object], says: str) -> None:
+def test_impossible_plans(options: dict[str, object], workers: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        balanced(PROFILE, flat(3, 1.0), **options)  # type: ignore[arg-type]
-
-
-def test_more_stages_than_layers() -> None:
-    with pytest.raises(ValueError, match="use at most 6 stages"):
-        balanced(PROFILE, flat(9, 1.0))
+        balanced(PROFILE, flat(workers, 1.0), **options)  # type: ignore[arg-type]
 
 
 def test_the_memory_that_the_error_asks_for_is_enough() -> None:

@@ -192,12 +192,6 @@ def test_each_pass_grows_from_its_start_to_its_end() -> None:
         )
 
 
-def key_times(element: ElementTree.Element) -> list[float]:
-    """Return the two inner key key_times of an element's animation."""
-    (animation,) = element.iter(f"{SVG}animate")
-    return [float(time) for time in animation.attrib["keyTimes"].split(";")][1:3]
-
-
 def test_methods_share_one_clock_and_end_when_they_end() -> None:
     short, long = schedules.gpipe(2, 2).take(1), schedules.gpipe(2, 4).take(1)
     text = plots.moving(short, long, titles=["short", "long"])

@@ -1,6 +1,7 @@
 """Where no messages meet, the longest path gives what the events give; and workers of one host."""
 
 import math
+from dataclasses import replace
 from itertools import combinations
 from typing import get_args
 
@@ -21,6 +22,7 @@ from pipekit.simulation.costs import stage_costs
 from pipekit.simulation.loads import loads
 from pipekit.traces import TRANSFERS
 from tests.schedules.strategies import training_methods
+from tests.simulation.test_long_run import profile_of
 
 seconds = st.floats(0, 9, allow_subnormal=False)
 
@@ -42,25 +44,13 @@ def slowed(profile: Profile) -> st.SearchStrategy[Costs]:
 def test_it_is_what_the_events_give_to_the_bit(schedule: Schedule, data: st.DataObject) -> None:
     if any(len(workers) > 1 for workers in schedule.stage_workers):
         reject()  # their gradients are summed over links, which takes turns
-    layers = tuple(
-        LayerProfile(
-            f"layer {stage}",
-            data.draw(seconds),
-            data.draw(seconds),
-            output_bytes=stage,
-            update_s=data.draw(seconds),
-            copy_s=data.draw(st.sampled_from([0.0, 0.5])),
-            backward_input_s=data.draw(seconds),
-            backward_weight_s=data.draw(seconds),
-        )
-        for stage in range(schedule.stages)
-    )
     ends = st.lists(st.integers(0, schedule.stages - 1), min_size=2, max_size=2, unique=True).map(
         sorted
     )
     skips = data.draw(st.lists(ends, max_size=3)) if schedule.stages > 1 else []
-    profile = Profile(
-        layers, skips=tuple(SkipProfile(str(n), a, b, 10.0) for n, (a, b) in enumerate(skips))
+    profile = replace(
+        profile_of(data, schedule.stages, seconds),
+        skips=tuple(SkipProfile(str(n), a, b, 10.0) for n, (a, b) in enumerate(skips)),
     )
     recompute = data.draw(st.sampled_from(get_args(Recompute)))
     plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
@@ -102,18 +92,10 @@ def test_a_host_that_takes_nothing_changes_nothing(
 ) -> None:
     if any(len(workers) > 1 for workers in schedule.stage_workers):
         reject()
-    layers = tuple(
-        LayerProfile(
-            f"{n}",
-            data.draw(some_seconds),
-            data.draw(some_seconds),
-            update_s=data.draw(some_seconds),
-        )
-        for n in range(schedule.stages)
-    )
     plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
-    costs = stage_costs(schedule, Profile(layers), plan)
-    load = loads(schedule, costs, Costs(Profile(layers)))
+    profile = profile_of(data, schedule.stages, some_seconds)
+    costs = stage_costs(schedule, profile, plan)
+    load = loads(schedule, costs, Costs(profile))
     found = alone.run_on_host(schedule, costs, load, Host())
     judge = alone.run(schedule, costs, load)
     assert judge is not None

@@ -40,13 +40,6 @@ def without_gradients(memory: Memory) -> list[float]:
 # --- PipeDream-2BW, section 3 ---------------------------------------------------------------------
 
 
-@given(st.integers(1, 5), st.integers(0, 4))
-def test_2bw_keeps_two_versions_and_at_most_d_activations(d: int, more: int) -> None:
-    found = memory(two_bw(d, d + more).take(4))
-    assert peak(found, "weights") == [2 * W] * d
-    assert peak(found, "activations") == [(d - stage) * A for stage in range(d)]
-
-
 @given(st.integers(1, 5), st.integers(0, 6))
 def test_recomputing_2bw_keeps_d_inputs_and_one_microbatch_whole(d: int, more: int) -> None:
     """2|W|/d + |A_total(b)|/d + d |A_input(b)| (section 3.1); the whole one's input is of the d."""

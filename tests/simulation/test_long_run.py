@@ -29,14 +29,16 @@ endless = st.one_of(
 
 
 def profile_of(data: st.DataObject, stages: int, numbers: st.SearchStrategy[float]) -> Profile:
+    """Draw layers whose outputs are the larger the later they come."""
     layers = (
         LayerProfile(
             f"{stage}",
             data.draw(numbers),
             data.draw(numbers),
-            output_bytes=2.0,
+            output_bytes=stage,
             parameter_bytes=5.0,
             update_s=data.draw(numbers),
+            copy_s=data.draw(st.sampled_from([0.0, 0.5])),
             backward_input_s=data.draw(numbers),
             backward_weight_s=data.draw(numbers),
         )

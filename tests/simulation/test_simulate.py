@@ -4,7 +4,6 @@ import math
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from pipekit import bucketing
 from pipekit.clusters import flat
@@ -21,28 +20,16 @@ from pipekit.schedules import (
     pipedream,
     replicate,
     slots,
-    two_bw,
 )
 from pipekit.schedules.messages import MessageChannel, check_messages, with_messages
 from pipekit.simulation import Costs, simulate
 from pipekit.traces import RECOMPUTE, Trace
 from tests.schedules.strategies import training_methods
 
-seconds = st.integers(1, 9).map(float)
-
 
 @pytest.fixture(autouse=True)
 def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
-
-
-@given(st.integers(1, 8), st.integers(1, 12), seconds, seconds)
-def test_gpipe_and_flush_take_the_same_closed_form(p: int, m: int, f: float, b: float) -> None:
-    profile = Profile.uniform(p, f, b)
-    for schedule in (gpipe(p, m).take(1), flush(p, m).take(1)):
-        trace = simulate(schedule, profile)
-        assert trace.makespan_s == (m + p - 1) * (f + b)
-        assert trace.bubble == pytest.approx((p - 1) / (m + p - 1))
 
 
 @given(training_methods)
@@ -93,12 +80,6 @@ def test_without_a_cluster_a_sum_is_listed_too_and_takes_no_time() -> None:
     assert trace.transfers["purpose"].eq("weights").all()
     assert trace.transfers["bytes"].sum() == 4 * (2 - 1) / 2 * 200
     assert trace.transfers["start_s"].equals(trace.transfers["end_s"])
-
-
-def test_with_free_links_pipelines_side_by_side_take_the_time_of_one() -> None:
-    profile = Profile.uniform(3, parameter_bytes=10)
-    one, four = two_bw(3, 4).take(3), replicate(two_bw(3, 4).take(3), 4)
-    assert simulate(four, profile).makespan_s == simulate(one, profile).makespan_s
 
 
 def test_recomputing_adds_a_forward_that_need_not_wait_for_the_gradient() -> None:

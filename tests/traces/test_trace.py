@@ -28,12 +28,6 @@ def test_one_row_an_event() -> None:
     )
 
 
-def test_a_schedule_is_exact_and_in_slots() -> None:
-    trace = Trace.from_schedule(two_bw(3, 4).take(2))
-    assert (trace.label, trace.unit) == ("exact", "slots")
-    assert (trace.name, trace.workers) == ("PipeDream-2BW", 3)
-
-
 @pytest.mark.parametrize(
     ("k", "t", "bubble"), [(2, 4, 0.200), (4, 4, 0.4286), (4, 16, 0.1579), (8, 32, 0.1795)]
 )
@@ -43,11 +37,6 @@ def test_gpipes_and_flushs_bubble(k: int, t: int, bubble: float) -> None:
         trace = Trace.from_schedule(schedule)
         assert trace.bubble == pytest.approx((k - 1) / (t + k - 1), abs=1e-12)
         assert round(trace.bubble, 4) == bubble
-
-
-def test_without_flushes_the_bubble_vanishes_with_the_length_of_the_run() -> None:
-    assert Trace.from_schedule(two_bw(4, 4).take(250)).bubble == pytest.approx(3 / 1003)
-    assert Trace.from_schedule(pipedream(4).take(1000)).bubble == pytest.approx(3 / 1003)
 
 
 def test_makespan_runs_from_the_first_start_to_the_last_end() -> None:

@@ -15,7 +15,6 @@ from pipekit.schedules import (
     check,
     flush,
     gpipe,
-    interleaved,
     lower,
     parse,
     pipedream,
@@ -229,11 +228,6 @@ def test_gradients_of_a_sum_are_from_so_many_batches(schedule: Schedule) -> None
     for updates, each in zip(schedule.updates, sums(schedule), strict=True):
         for summed, found in zip(updates, each.head, strict=True):
             assert found.batches == len({schedule.batch_of[k] for k in summed})
-
-
-def test_stages_of_one_worker_are_not_summed_with_anybody() -> None:
-    assert sum_order(flush(3, 4).take(2)).head == ()
-    assert sum_order(interleaved(4, 4, workers=2).take(2)).head == ()
 
 
 def test_sums_come_as_their_gradients_do() -> None:
