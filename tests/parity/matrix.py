@@ -110,6 +110,7 @@ def trainers() -> dict[str, tuple[Callable[[list[str]], dict[str, Verdict | str]
 
 def matrix(folder: Path) -> None:
     """Write both files; cells that the JSON has are kept, a few models of all trainers come first."""
+    folder.mkdir(parents=True, exist_ok=True)
     target = folder / "matrix.json"
     known = json.loads(target.read_text()) if target.exists() else {"verdicts": {}}
     found = ["torch", "pipekit", *(["deepspeed"] if find_spec("deepspeed") else [])]
