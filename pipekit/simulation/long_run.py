@@ -130,6 +130,8 @@ def _busy(trace: Trace) -> float:
 
 def _tasks(some: Schedule, trace: Trace) -> pd.DataFrame:
     """Return the events of a schedule's tasks, without forwards that its plan has run again."""
+    if not (trace.frame["op"] == RECOMPUTE).any():
+        return trace.frame
     at_a_place = {task[1:3] for task in chain(*some.workers) if task.op is Op.RECOMPUTE}
     columns = (trace.frame[name] for name in ("op", "stage", "microbatch"))
     is_task = [op != RECOMPUTE or (s, k) in at_a_place for op, s, k in zip(*columns, strict=True)]

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,7 +26,7 @@ from pipekit.engine.observers.record import TraceRecorder, WorkerRecord, recorde
 from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
-from pipekit.engine.transports.worker_threads import WorkerThreads, default_device
+from pipekit.engine.transports.worker_threads import WorkerThreads, as_here
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, differentiable, leaves, refill
@@ -131,7 +130,7 @@ class Minibatch:
         keeps: bool,
     ) -> None:
         # Autograd may have another thread run the backward.
-        self._context, self._default_device = copy_context(), default_device()
+        self._as_called = as_here()
         self._runtime, self._keeps = runtime, keeps
         self._inputs: dict[int, Tree] = dict(enumerate(inputs))
         self._outputs: dict[int, Tree] = {}
@@ -240,7 +239,7 @@ class Minibatch:
             stage = self._stages[number]
             runtime.at_work.add(number)
             try:
-                with self._default_device(), runtime.workers[number].entered(self._ready):
+                with runtime.workers[number].entered(self._ready):
                     transport, observers = network.transport(number), [*stage.observers, states]
                     executor = Executor(
                         number,
@@ -261,7 +260,7 @@ class Minibatch:
         last = op is Op.BACKWARD or not self._keeps
         try:
             runtime.threads.run(
-                lambda number, _: self._context.copy().run(work, number),
+                lambda number, _: self._as_called(work, number),
                 len(stages),
                 network.abort,
                 on_wait=watchdog.look,

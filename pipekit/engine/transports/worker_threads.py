@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -31,13 +31,19 @@ GRACE_S = 1.0  # for threads to end after an error or an interrupt
 IDLE = "pipekit, idle"  # the name of a thread between two calls
 
 
-def default_device() -> Callable[[], AbstractContextManager[object]]:
-    """Return what gives another thread this thread's kind of default device, for a while.
+def as_here() -> Callable[..., Any]:
+    """Return what calls a function in another thread with what is this thread's own.
 
-    It is a kind, of which each worker has its own device.  Any slows all calls of torch.
+    That is its context variables, and its kind of default device, of which each worker has one.
     """
-    kind = torch.get_default_device().type
-    return nullcontext if kind == "cpu" else partial(torch.device, kind)
+    context, kind = copy_context(), torch.get_default_device().type
+
+    def call(function: Callable[..., Any], *args: Any) -> Any:
+        # A default device slows each call of torch.
+        with nullcontext() if kind == "cpu" else torch.device(kind):
+            return context.copy().run(function, *args)
+
+    return call
 
 
 class WorkerThreads:
@@ -71,14 +77,13 @@ class WorkerThreads:
         news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         results: dict[int, T] = {}
         begun = threading.Event()
-        share, as_here = share_of_cores(count), default_device()
+        share, call = share_of_cores(count), as_here()
 
         def run(index: int) -> None:
             try:
                 begun.wait()  # else the first ones keep the cores from those that follow
                 torch.set_num_threads(share)
-                with as_here():
-                    result = function(index, lambda event: news.put(("event", event)))
+                result = function(index, lambda event: news.put(("event", event)))
                 news.put(("done", (index, result)))
             except BaseException as error:
                 news.put(("failed", error))
@@ -95,7 +100,7 @@ class WorkerThreads:
             with deferred_interrupts():  # one in its start may end a thread before it has begun
                 threads = self._take(count)
                 for index, thread in enumerate(threads):
-                    thread.begin(partial(copy_context().run, run, index), f"pipekit worker {index}")
+                    thread.begin(partial(call, run, index), f"pipekit worker {index}")
             begun.set()
             while len(results) < len(threads):
                 try:
