@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, NonNegativeInt, TypeAdapter, ValidationError
 
 from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants, measurements
@@ -16,6 +16,7 @@ from pipekit.performance.layout import ParallelLayout
 from pipekit.reading import read_text
 
 Values = Mapping[str, str]  # a row of a file as text, by column
+Size = Annotated[NonNegativeInt, BeforeValidator(lambda cell: cell or 0)]  # 0: the cell is empty
 _LEAST_ALIKE = 0.4  # of a name that stands in for an unknown one (difflib's ratio)
 
 

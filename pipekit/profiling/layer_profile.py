@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pipekit.schedules import Op
-from pipekit.units import MOST
+from pipekit.units import MOST, require_amount
 
 INPUT_PART = 0.5
 """Of a backward's seconds, those for its part for the input where nobody has measured them: each of
@@ -109,7 +109,7 @@ class SkipProfile:
     saved: bool = True
 
     def __post_init__(self) -> None:
-        require_bytes(f"skip {self.name!r}", self.bytes)
+        require_amount(f"skip {self.name!r}: bytes", self.bytes)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class TieProfile:
         object.__setattr__(self, "layers", tuple(sorted(set(self.layers))))
         if len(self.layers) < 2:
             raise ValueError(f"weights are shared by two layers or more, not by {self.layers}")
-        require_bytes("shared weights", self.bytes)
+        require_amount("shared weights: bytes", self.bytes)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class ValueProfile:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "users", tuple(sorted(set(self.users))))
-        require_bytes(str(self), self.bytes)
+        require_amount(f"{self}: bytes", self.bytes)
         if self.source is not None and self.source < 0:
             raise ValueError(f"{self}: no such layer exists")
         if self.users and self.users[0] <= (-1 if self.source is None else self.source):
@@ -166,12 +166,6 @@ class ValueProfile:
         return (
             "a value of the model's input" if self.source is None else f"a value of {self.source}"
         )
-
-
-def require_bytes(what: str, size: float) -> None:
-    """Raise ValueError unless a size can be."""
-    if not 0 <= size <= MOST:
-        raise ValueError(f"{what}: bytes must be 0 or a positive number up to {MOST:g}, not {size}")
 
 
 def renumbered(ties: Iterable[TieProfile], number: Sequence[int]) -> tuple[TieProfile, ...]:

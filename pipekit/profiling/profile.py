@@ -17,10 +17,10 @@ from pipekit.profiling.layer_profile import (
     ValueProfile,
     combined,
     renumbered,
-    require_bytes,
 )
 from pipekit.reading import read_json
 from pipekit.schedules import Op
+from pipekit.units import require_amount
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,7 +76,7 @@ class Profile:
             raise ValueError("a profile needs at least one layer")
         if not 1 <= self.rows <= _MOST_ROWS:
             raise ValueError(f"a profile is of 1 to {_MOST_ROWS:,} rows, not {self.rows}")
-        require_bytes("the input", self.input_bytes)
+        require_amount("the input: bytes", self.input_bytes)
         for skip in self.skips:
             if not 0 <= skip.source < skip.destination < len(self):
                 raise ValueError(

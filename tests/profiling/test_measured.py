@@ -24,6 +24,7 @@ from pipekit.profiling import SkipProfile
 from pipekit.schedules import Op
 from pipekit.trees import Tree, differentiable, leaves
 from tests.engine.examples import cores_of_each
+from tests.people.test_torchgpipe import Calls
 
 pytestmark = pytest.mark.filterwarnings("ignore:the layers' times add up")  # a busy machine
 
@@ -369,17 +370,6 @@ def test_it_works_where_gradients_are_off() -> None:
     with torch.no_grad():
         made = profile(linear_relu_linear(), torch.rand(3, 8), repeats=1)
     assert all(layer.backward_s > 0 for layer in made.layers)
-
-
-class Calls(nn.Module):
-    """A layer whose forward is a function."""
-
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
 
 
 def refuses(x: Tensor) -> Tensor:

@@ -5,9 +5,16 @@ import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, PositiveInt
 
-from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, letters
+from experiments.published.published_set import (
+    Row,
+    RowMeasured,
+    RowPrediction,
+    Size,
+    Values,
+    letters,
+)
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.layout import on_gpus
@@ -57,7 +64,7 @@ class MegatronRow(Row):
     tp: Degree
     pp: Degree
     cp: Degree
-    vp: Annotated[NonNegativeInt, BeforeValidator(lambda cell: cell or 0)]  # 0 as Megatron's None
+    vp: Size  # 0 as Megatron's None
 
     @property
     def device(self) -> str:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
-from experiments.published.published_set import Row, RowPrediction, given
+from experiments.published.published_set import Row, RowPrediction, Size, given
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.step import TrainingStep
@@ -24,8 +24,6 @@ _BLOCKS_UNSTATED = 32  # of gpt-6.7b, in its training script
 _IMAGES = {"resnet152": (11.5e9, 60.2e6, 14 * 14 * 1024), "vgg19": (19.6e9, 143.7e6, 56 * 56 * 256)}
 """Forward FLOPs and parameters at 224 x 224 pixels, and the activations of the middle layer (He et
 al., CVPR 2016, Table 1; Simonyan and Zisserman, ICLR 2015, Table 1)."""
-
-Size = Annotated[NonNegativeInt, BeforeValidator(lambda cell: cell or 0)]
 
 
 @dataclass(frozen=True)
