@@ -179,6 +179,15 @@ def test_a_link_that_cannot_be_is_answered_by_a_sentence(wrong: str, says: str) 
     assert live.values() == {"stages": 3, "method": "flush"}
 
 
+@pytest.mark.parametrize("start", [{"stages": "a"}, {"stages": 2.5}, {"stages": 9}, {"stage": 2}])
+@pytest.mark.parametrize("interactive", [True, False])
+def test_a_start_that_cannot_be_is_refused(
+    start: dict[str, Any], interactive: bool, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="stages cannot be|did you mean 'stages'"):
+        explore(see, interactive, tmp_path, controls=MAKERS, **start)
+
+
 def test_the_setting_as_python_returns_what_is_shown() -> None:
     live = begun(controls(), stages=5)
     scope: dict[str, Any] = {}
