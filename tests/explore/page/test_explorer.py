@@ -184,7 +184,7 @@ def test_a_link_that_cannot_be_is_answered_by_a_sentence(wrong: str, says: str) 
 def test_a_start_that_cannot_be_is_refused(
     start: dict[str, Any], interactive: bool, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="stages cannot be|did you mean 'stages'"):
+    with pytest.raises(ValueError, match=r"stages cannot be|did you mean 'stages'"):
         explore(see, interactive, tmp_path, controls=MAKERS, **start)
 
 
