@@ -49,7 +49,12 @@ def search(
             found, and the bound, to a .json; or draw the timeline: .svg (and .csv) or .html.
     """
     options.require_suffix(output, (".csv", ".json", ".svg", ".html"))
-    homes = None if placement is None else _workers(placement)
+    try:
+        homes = None if placement is None else [int(part) for part in placement.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--placement is the worker of each stage, as 0,1,1,0, not {placement!r}"
+        ) from None
     costs = pk.Profile.load(profile)
     used = options.chosen_plan(costs, plan, stages)
     links = options.chosen_links(cluster, workers or len(used.stages), bandwidth)
@@ -79,12 +84,3 @@ def search(
     else:
         timed = pk.simulation.Costs(costs, host_bytes_per_s=host_bandwidth)
         options.save_timelines([pk.simulate(found.schedule, timed, used, links)], output)
-
-
-def _workers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"--placement is the worker of each stage, as 0,1,1,0, not {text!r}"
-        ) from None

@@ -36,7 +36,8 @@ def packed(*columns: ArrayLike) -> Numbers:
 def among(kind: pd.Series, names: Collection[str]) -> Mask:
     """Return which of some categories are one of these names."""
     chosen = [name in names for name in kind.cat.categories.to_numpy()]
-    return np.array([*chosen, False]).take(kind.cat.codes)  # False is of rows that have none
+    found: Mask = np.array([*chosen, False]).take(kind.cat.codes)  # False is of rows without one
+    return found
 
 
 class Places:
