@@ -34,7 +34,6 @@ def see(stages: int = 3, method: str = "flush") -> View:
 
 PRESETS: dict[str, dict[str, Any]] = {"GPipe": {"method": "gpipe"}, "five": {"stages": 5}}
 
-
 MAKERS: dict[str, Maker] = {
     "stages": whole("stages", 1, 8),
     "method": choice("method", ["flush", "gpipe"]),
@@ -101,10 +100,12 @@ def test_without_a_front_end_figures_are_shown_and_saved(
     timelines, memory, curves, _table = shown
     kinds = {"application/vnd.plotly.v1+json", "image/svg+xml"}
     assert {*timelines} == {*memory} == {*curves} == kinds
-    drawn = {
-        f"{name}.{kind}" for name in ("held", "memory", "timelines") for kind in ("csv", "svg")
-    }
+    stems = "held", "memory", "timelines"
+    drawn = {f"{stem}.{kind}" for stem in stems for kind in ("csv", "svg")}
     assert {path.name for path in tmp_path.iterdir()} == drawn | {"table.csv"}
+    for start in {"stages": "a"}, {"stages": 2.5}, {"stages": 9}, {"stage": 2}:
+        with pytest.raises(ValueError, match=r"stages cannot be|did you mean 'stages'"):
+            explore(see, False, tmp_path, controls=MAKERS, **start)
 
 
 def test_a_saved_notebook_has_the_first_picture_beside_the_live_explorer(
@@ -177,15 +178,6 @@ def test_a_link_that_cannot_be_is_answered_by_a_sentence(wrong: str, says: str) 
     live._setting._handle_custom_msg({"fragment": f"{__name__}?{wrong}"}, [])
     assert says in texts(live)
     assert live.values() == {"stages": 3, "method": "flush"}
-
-
-@pytest.mark.parametrize("start", [{"stages": "a"}, {"stages": 2.5}, {"stages": 9}, {"stage": 2}])
-@pytest.mark.parametrize("interactive", [True, False])
-def test_a_start_that_cannot_be_is_refused(
-    start: dict[str, Any], interactive: bool, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=r"stages cannot be|did you mean 'stages'"):
-        explore(see, interactive, tmp_path, controls=MAKERS, **start)
 
 
 def test_the_setting_as_python_returns_what_is_shown() -> None:
