@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+import pipekit as pk
 from pipekit.choices import require_choice
 from pipekit.cli.common.options import TABLE, File, require_suffix, save_text
 from pipekit.cli.schedule import chosen_schedule
@@ -60,7 +61,6 @@ def check(
             "--order, --asynchronous, --communicators, --shapes-first, --link and --repair are of "
             "messages: name a channel, e.g. --messages rendezvous"
         )
-    from pipekit.schedules import check as prove
     from pipekit.schedules import messages as proofs
     from pipekit.schedules.methods.by_name import parse_replicas
 
@@ -73,7 +73,7 @@ def check(
     table = (
         program.table if program else chosen_schedule(method, split, microbatches, batches, None)
     )
-    prove(table)
+    pk.schedules.check(table)
     typer.echo(f"{table.title}: the tasks can never wait for one another (exact)")
     if not channel:
         return
@@ -91,12 +91,11 @@ def check(
 def _program_of(file: Path) -> "MessageProgram | None":
     """Return the program in a file of torch's; None for any other file, and for a method."""
     from pipekit.reading import read_text
-    from pipekit.schedules import ScheduleError
     from pipekit.schedules.messages import read_torch_comms
 
     if file.suffix != ".csv" or not file.is_file() or read_text(file).startswith("#"):
         return None
     try:
         return read_torch_comms(file)
-    except ScheduleError as error:
-        raise ScheduleError(f"{file}: {error}") from None
+    except pk.ScheduleError as error:
+        raise pk.ScheduleError(f"{file}: {error}") from None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).parents[2]
 REFERENCE = CHECKOUT / "results" / "reference" / "papers"
 """What one whole run of ``make papers`` recorded."""
+_TEXT = re.compile(r"""(["'])(.*?)\1""")
 
 
 def claim(
@@ -129,30 +130,27 @@ def _named(notebook: Path, id: str) -> Iterator[tuple[int, str]]:
     """Yield for each statement that names a claim the letters of its id, and the place."""
     for number, cell in enumerate(json.loads(notebook.read_text(encoding="utf-8"))["cells"], 1):
         source, place = "".join(cell["source"]), f"{notebook.relative_to(CHECKOUT)}, cell {number}"
-        for statement in ast.parse(source).body if cell["cell_type"] == "code" else ():
-            if letters := max(_letters(node, id) for node in ast.walk(statement)):
+        is_named = cell["cell_type"] == "code" and _letters(source, id)
+        for statement in ast.parse(source).body if is_named else ():
+            if letters := _letters(ast.unparse(statement), id):
                 named = isinstance(statement, ast.FunctionDef) and f": {statement.name}()"
                 yield letters, f"{place}{named or ''}"
 
 
-def _letters(node: ast.AST, id: str) -> int:
-    """Return how many letters of a claim's id a text in code spells; 0 if it is another text.
+def _letters(code: str, id: str) -> int:
+    """Return the most letters of a claim's id that a text in code spells; 0 if none is the id.
 
     Braces stand for some of it; the paper's name, which all claims share, does not count.
     """
-    match node:
-        case ast.Constant(value=str(text)):
-            parts = re.split(r"\{\w*\}", text)
-        case ast.JoinedStr(values=values):
-            parts = [str(each.value) if isinstance(each, ast.Constant) else "" for each in values]
-        case _:
-            return 0
-    pattern = re.compile(".*".join(map(re.escape, parts)))
-    paper, _, place = id.partition("-")
-    spelt = sum(map(len, parts))
-    if pattern.fullmatch(place):
-        return spelt
-    return max(spelt - len(paper) - 1, 0) if pattern.fullmatch(id) else 0
+    (paper, _, place), most = id.partition("-"), 0
+    for _, text in _TEXT.findall(code):
+        parts = re.split(r"\{[^{}]*\}", text)
+        pattern, spelt = re.compile(".*".join(map(re.escape, parts))), sum(map(len, parts))
+        if pattern.fullmatch(place):
+            most = max(most, spelt)
+        elif pattern.fullmatch(id):
+            most = max(most, spelt - len(paper) - 1)
+    return most
 
 
 def _run_again(outcome: "Outcome") -> Path:

@@ -2,14 +2,11 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from pipekit.engine import Run
-    from pipekit.schedules import Schedule
-    from pipekit.traces import Trace
+import pipekit as pk
 
 STAGES, MICROBATCHES, BATCH_ROWS, LEARNING_RATE = 2, 4, 50, 0.002
 BALANCE = 7, 7  # layers of each stage, which take about equally long on a CPU
@@ -51,12 +48,10 @@ def demo(
     )
     import pandas as pd  # after that: it takes seconds, as the next ones do
 
-    from pipekit import plots
     from pipekit.cli.common.training import first_batches
-    from pipekit.traces import Trace
     from pipekit.workloads import ACCURACY
 
-    runs: list[Run] = []
+    runs: list[pk.Run] = []
     for method, how in HOW.items():
         typer.echo(how)
         run, score = _trained(method, seed)
@@ -68,10 +63,10 @@ def demo(
         )
     drawn = [first_batches(run, DRAWN_BATCHES) for run in runs]
     numbers = pd.concat([trace.frame.assign(method=trace.name) for trace in drawn])
-    path = plots.save(plots.compare(*drawn), output / "timelines", numbers)["svg"]
+    path = pk.plots.save(pk.plots.compare(*drawn), output / "timelines", numbers)["svg"]
     exact = [_schedule(method).take(2 * STAGES * DRAWN_BATCHES) for method in HOW]
     idle = [_idle(run.trace) for run in runs]
-    planned = [_idle(Trace.from_schedule(schedule)) for schedule in exact]
+    planned = [_idle(pk.Trace.from_schedule(schedule)) for schedule in exact]
     typer.echo(
         f"Workers were idle for {idle[0]:.0%} of the time without a pipeline and for {idle[1]:.0%} "
         f"with one (measured). It would be {planned[0]:.0%} and {planned[1]:.0%} if stages took "
@@ -81,27 +76,26 @@ def demo(
     typer.echo(NEXT)
 
 
-def _schedule(method: str) -> "Schedule":
+def _schedule(method: str) -> "pk.Schedule":
     from pipekit.schedules.methods.by_name import METHODS
 
-    schedule: Schedule = METHODS[method](STAGES, MICROBATCHES)
+    schedule: pk.Schedule = METHODS[method](STAGES, MICROBATCHES)
     return schedule
 
 
-def _idle(trace: "Trace") -> float:
+def _idle(trace: "pk.Trace") -> float:
     return float(trace.bubbles().loc["all", "steady"])
 
 
-def _trained(method: str, seed: int) -> "tuple[Run, float]":
+def _trained(method: str, seed: int) -> "tuple[pk.Run, float]":
     import torch
 
-    import pipekit
     from pipekit.workloads import WORKLOADS
 
     workload = WORKLOADS["convnet"]
     data = workload.data()
     torch.manual_seed(seed)
-    pipeline = pipekit.Pipeline(
+    pipeline = pk.Pipeline(
         workload.build(),
         _schedule(method),
         balance=BALANCE,
@@ -109,5 +103,5 @@ def _trained(method: str, seed: int) -> "tuple[Run, float]":
         loss=workload.loss,
         seed=seed,
     )
-    run = pipeline.train(data.batches(BATCH_ROWS, seed), watch=pipekit.Watch(progress=True))
+    run = pipeline.train(data.batches(BATCH_ROWS, seed), watch=pk.Watch(progress=True))
     return run, pipeline.evaluate(data.test_batches(BATCH_ROWS), workload.metric.of)

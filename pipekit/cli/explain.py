@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import pipekit as pk
 from pipekit.cli.common.options import File, save_text
 
 
@@ -36,8 +37,6 @@ def explain(
     if len(paths) > 2 or (len(paths) == 2 and (json or html)):
         raise ValueError("name one trace, or two without --json and --html to compare them")
     chosen = _slice(steps)
-    from pipekit.measured import compared, read_trace
-    from pipekit.measured import explain as why
     from pipekit.measured.formats import megatron_timers
     from pipekit.progress import PATIENCE_S, progress_bar
 
@@ -50,11 +49,11 @@ def explain(
             typer.echo(str(megatron_timers.read(path)))
         return
     bar = progress_bar(paths, desc="reading and replaying", delay=PATIENCE_S)
-    found = [why(read_trace(path, chosen)) for path in bar]
+    found = [pk.explain(pk.read_trace(path, chosen)) for path in bar]
     for number, explanation in enumerate(found):
         typer.echo(("\n" if number else "") + str(explanation))
     if len(found) == 2:
-        typer.echo("\n" + compared(*found))
+        typer.echo("\n" + pk.measured.compared(*found))
     if json is not None:
         save_text(json, found[0].to_json())
     if html is not None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+import pipekit as pk
 from pipekit.cli.common.options import File, chosen_cluster, save
 
 
@@ -44,12 +45,10 @@ def plan(
         microbatches: For balance and interleaved: number in a batch, 1 by default.
         output: Write the plan to this .json file.
     """
-    from pipekit.planning import plan as best_plan
-    from pipekit.profiling import Profile
     from pipekit.reading import printable
     from pipekit.units import plural
 
-    costs = Profile.load(profile)
+    costs = pk.Profile.load(profile)
     given = {
         "replicate": False if straight else None,
         "max_batch": max_batch,
@@ -60,7 +59,7 @@ def plan(
     }
     options = {name: value for name, value in given.items() if value is not None}
     used = chosen_cluster(cluster, workers, bandwidth, memory)
-    best = best_plan(costs, used, method, progress=not quiet, **options)
+    best = pk.plan(costs, used, method, progress=not quiet, **options)
     typer.echo(best)
     if (spare := used.workers - best.workers) > 0:
         verb = "stay" if spare > 1 else "stays"

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import pipekit as pk
 from pipekit.cli.common.options import OWN_MODEL, PUBLISHED, TRAINED, File, print_table, save
 from pipekit.cli.common.own import OwnModel, require_known
 from pipekit.references import require_module
@@ -12,7 +13,6 @@ from pipekit.units import bytes_text
 if TYPE_CHECKING:
     from torch import nn
 
-    from pipekit.profiling import LayerProfile, Profile
     from pipekit.trees import Tree
 
 
@@ -61,7 +61,6 @@ def profile(
         raise ValueError("--loss needs --data, whose first batch has the target")
     import warnings
 
-    import pipekit
     from pipekit.choices import require_choice
     from pipekit.clusters import K80, P40, TITAN_X, TPU_V2_CORE, V100
 
@@ -70,7 +69,7 @@ def profile(
         devices = {known.name: known for known in (K80, TITAN_X, V100, P40, TPU_V2_CORE)}
         require_choice("analytic", analytic, devices)
         network, sample = _make(own or model, rows, "cpu" if own else "meta", dtype)
-        made = pipekit.Profile.analytic(network, sample, devices[analytic])
+        made = pk.Profile.analytic(network, sample, devices[analytic])
     else:
         network, sample = _make(own or model, rows, "cpu", dtype)
         judged: dict[str, Any] = {}
@@ -78,7 +77,7 @@ def profile(
             sample, judged["target"], judged["loss"] = own.judged(loss)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            made = pipekit.profile(network, sample, device, repeats, progress=not quiet, **judged)
+            made = pk.profile(network, sample, device, repeats, progress=not quiet, **judged)
         for warning in caught:
             typer.secho(f"warning: {warning.message}", fg="yellow", err=True)
     _print(model, made)
@@ -90,7 +89,6 @@ def _make(
 ) -> tuple["nn.Sequential", "Tree"]:
     import torch
 
-    from pipekit import models
     from pipekit.partition.recording.batch import with_rows
     from pipekit.trees import tree_map
     from pipekit.workloads import WORKLOADS
@@ -99,7 +97,7 @@ def _make(
         network = name.build()
         sample = name.example if rows is None else with_rows(name.example, rows)
     else:
-        known = WORKLOADS.get(name) or models.PUBLISHED[name]
+        known = WORKLOADS.get(name) or pk.models.PUBLISHED[name]
         with torch.device(device):
             network, sample = known.build(), known.sample(rows or 32)
     floating = getattr(torch, dtype)
@@ -107,7 +105,7 @@ def _make(
     return network.to(floating), sample
 
 
-def _print(name: str, made: "Profile") -> None:
+def _print(name: str, made: "pk.Profile") -> None:
     columns = ["forward (ms)", "backward (ms)", "out (MB)", "parameters (MB)", "saved (MB)"]
     print_table(
         ["layer", *columns],
@@ -122,13 +120,13 @@ def _print(name: str, made: "Profile") -> None:
         typer.echo(f"skip {skip.name!r}: layer {skip.source} to {skip.destination}, {size}")
 
 
-def _cells(layer: "LayerProfile") -> list[str]:
+def _cells(layer: "pk.profiling.LayerProfile") -> list[str]:
     times = [f"{seconds * 1e3:.3f}" for seconds in (layer.forward_s, layer.backward_s)]
     sizes = [layer.output_bytes, layer.parameter_bytes, layer.saved_bytes]
     return times + [f"{size / 1e6:.2f}" for size in sizes]
 
 
-def _origin(made: "Profile") -> str:
+def _origin(made: "pk.Profile") -> str:
     known = made.provenance
     if known["label"] == "simulated":
         return (

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+import pipekit as pk
 from pipekit.cli.common.options import File, require_suffix, save
 
 
@@ -49,10 +50,9 @@ def recommend(
     from pipekit.choices import require_choice
     from pipekit.performance import flags
     from pipekit.performance.devices import machine
-    from pipekit.performance.recommend import recommend as ranked
 
     require_choice("framework", framework, flags.FRAMEWORKS)
-    found = ranked(
+    found = pk.recommend(
         model,
         (gpus, machine(device)),
         batch,

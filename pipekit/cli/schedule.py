@@ -2,18 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import pipekit as pk
 from pipekit.choices import meant
 from pipekit.cli.common.options import TABLE, File, require_suffix, save, save_text, save_timelines
 from pipekit.cli.common.own import called
 from pipekit.names import TABLES
 from pipekit.references import load, require_module
-
-if TYPE_CHECKING:
-    from pipekit.schedules import Schedule
 
 
 def schedule(
@@ -74,7 +72,7 @@ def schedule(
 
 def chosen_schedule(
     name: str, stages: int | Sequence[int], microbatches: int, batches: int, minibatches: int | None
-) -> "Schedule":
+) -> "pk.Schedule":
     """Return the finite schedule of a method by its name, of a file, or of a user's function.
 
     ``stages`` is their number, or the number of workers of each.
@@ -97,17 +95,16 @@ def require_method(name: str) -> None:
         TABLES.require(name)
 
 
-def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "Schedule":
+def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "pk.Schedule":
     """Return the schedule in a file, or that of a user's ``package.module:function``."""
     from pipekit.reading import read_text
-    from pipekit.schedules import Schedule, ScheduleError, parse, read_csv
 
     if ":" in name:
         if not isinstance(stages, int) and set(stages) != {1}:
             raise ValueError(f"{name} is asked for stages of one worker each: leave out replicas")
         count = stages if isinstance(stages, int) else len(stages)
         found = called(name, load(name), stages=count, microbatches=microbatches)
-        if not isinstance(found, Schedule):
+        if not isinstance(found, pk.Schedule):
             raise TypeError(f"{name} must return a pipekit Schedule, not {type(found).__name__}")
         return found
     file = Path(name)
@@ -117,35 +114,30 @@ def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "
             f"{TABLES}{meant(name, TABLES)}"
         )
     try:
-        return read_csv(file) if file.suffix == ".csv" else parse(read_text(file))
-    except ScheduleError as error:
-        raise ScheduleError(f"{file}: {error}") from None
+        is_csv = file.suffix == ".csv"
+        return pk.schedules.read_csv(file) if is_csv else pk.schedules.parse(read_text(file))
+    except pk.ScheduleError as error:
+        raise pk.ScheduleError(f"{file}: {error}") from None
 
 
-def _facts(schedule: "Schedule") -> str:
-    from pipekit.schedules import check
-    from pipekit.traces import Trace, describe_bubbles
-
-    report = check(schedule)
-    trace = Trace.from_schedule(schedule)
+def _facts(schedule: "pk.Schedule") -> str:
+    report = pk.schedules.check(schedule)
+    trace = pk.Trace.from_schedule(schedule)
+    bubbles = pk.traces.describe_bubbles(trace.bubbles())
     return (
-        f"{schedule.title}: {describe_bubbles(trace.bubbles())}, {trace.makespan_s:g} slots; "
+        f"{schedule.title}: {bubbles}, {trace.makespan_s:g} slots; "
         f"at most, a worker: weight slots {' '.join(map(str, report.peak_versions))}, "
         f"microbatches in flight {' '.join(map(str, report.peak_in_flight))} (exact)"
     )
 
 
-def _write(shown: list["Schedule"], output: Path, versions: bool, moving: bool) -> None:
+def _write(shown: list["pk.Schedule"], output: Path, versions: bool, moving: bool) -> None:
     if output.suffix == ".csv":
         save(output, shown[0].to_csv)
     elif moving:
-        from pipekit import plots
-
-        save_text(output, plots.moving(*shown))
+        save_text(output, pk.plots.moving(*shown))
     elif output.suffix == ".txt":
         save_text(output, f"{shown[0]}\n")
     else:
-        from pipekit.traces import Trace
-
-        traces = [Trace.from_schedule(schedule) for schedule in shown]
+        traces = [pk.Trace.from_schedule(schedule) for schedule in shown]
         save_timelines(traces, output, versions=versions)

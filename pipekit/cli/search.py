@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+import pipekit as pk
 from pipekit.cli.common import options
 from pipekit.cli.common.options import File
 from pipekit.units import listed
@@ -47,16 +48,17 @@ def search(
         output: Write the schedule to a .csv, that pipekit schedule and simulate read; or what was
             found, and the bound, to a .json; or draw the timeline: .svg (and .csv) or .html.
     """
-    import pipekit
-    from pipekit.profiling import Profile
-    from pipekit.simulation import Costs
-
     options.require_suffix(output, (".csv", ".json", ".svg", ".html"))
-    homes = None if placement is None else _workers(placement)
-    costs = Profile.load(profile)
+    try:
+        homes = None if placement is None else [int(part) for part in placement.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--placement is the worker of each stage, as 0,1,1,0, not {placement!r}"
+        ) from None
+    costs = pk.Profile.load(profile)
     used = options.chosen_plan(costs, plan, stages)
     links = options.chosen_links(cluster, workers or len(used.stages), bandwidth)
-    found = pipekit.search(
+    found = pk.search(
         costs,
         used,
         links,
@@ -80,14 +82,5 @@ def search(
     elif output.suffix == ".json":
         options.save_text(output, found.to_json())
     else:
-        timed = Costs(costs, host_bytes_per_s=host_bandwidth)
-        options.save_timelines([pipekit.simulate(found.schedule, timed, used, links)], output)
-
-
-def _workers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"--placement is the worker of each stage, as 0,1,1,0, not {text!r}"
-        ) from None
+        timed = pk.simulation.Costs(costs, host_bytes_per_s=host_bandwidth)
+        options.save_timelines([pk.simulate(found.schedule, timed, used, links)], output)

@@ -3,19 +3,15 @@
 import math
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import pipekit as pk
 from pipekit.cli.common import options
 from pipekit.cli.common.options import File
 from pipekit.cli.schedule import chosen_schedule
 from pipekit.units import bytes_text
-
-if TYPE_CHECKING:
-    from pipekit.plans import Plan
-    from pipekit.profiling import Profile
-    from pipekit.traces import Trace
 
 
 def simulate(
@@ -57,13 +53,10 @@ def simulate(
         output: Draw the timeline: .svg (and .csv) or .html; or write it for Perfetto:
             .perfetto.json.
     """
-    import pipekit
-    from pipekit.profiling import Profile
     from pipekit.schedules.methods.by_name import TABLES
-    from pipekit.simulation import Costs, Shards
 
     options.require_suffix(output, (".svg", ".html", ".perfetto.json"))
-    costs = Profile.load(profile)
+    costs = pk.Profile.load(profile)
     used = options.chosen_plan(costs, plan, stages)
     count = options.chosen_microbatches(microbatches, used)
     replicas = used.replicas
@@ -78,10 +71,10 @@ def simulate(
         raise ValueError(
             "--workers, --memory and --shards are of links: name a --cluster, or say --bandwidth"
         )
-    shared = Shards(shards, links.levels[0].bandwidth) if shards and links else None
+    shared = pk.simulation.Shards(shards, links.levels[0].bandwidth) if shards and links else None
     simulated = partial(
-        pipekit.simulate,
-        profile=Costs(costs, host_bytes_per_s=host_bandwidth, shards=shared),
+        pk.simulate,
+        profile=pk.simulation.Costs(costs, host_bytes_per_s=host_bandwidth, shards=shared),
         plan=used,
         cluster=links,
         optimizer_states=optimizer_states,
@@ -99,7 +92,7 @@ def simulate(
         options.save(output, trace.to_perfetto)
 
 
-def _beside_the_plan(plan: "Plan", trace: "Trace", longer: "Trace") -> str:
+def _beside_the_plan(plan: "pk.Plan", trace: "pk.Trace", longer: "pk.Trace") -> str:
     """Return why a run takes another time than its plan, from the run and one twice as long."""
     count = _microbatches(trace)
     pipelines = plan.replicas[0] if plan.method == "parallel_pipelines" else 1
@@ -116,13 +109,12 @@ def _beside_the_plan(plan: "Plan", trace: "Trace", longer: "Trace") -> str:
     )
 
 
-def _microbatches(trace: "Trace") -> int:
+def _microbatches(trace: "pk.Trace") -> int:
     return int(trace.frame["microbatch"].max()) + 1
 
 
-def _print(trace: "Trace", plan: "Plan", costs: "Profile", memory: float) -> None:
+def _print(trace: "pk.Trace", plan: "pk.Plan", costs: "pk.Profile", memory: float) -> None:
     from pipekit.reading import printable
-    from pipekit.traces import describe_bubbles, describe_gaps
 
     assert trace.memory is not None
     assert trace.transfers is not None
@@ -130,9 +122,9 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile", memory: float) -> Non
     typer.echo(
         f"{printable(trace.name)}: {trace.makespan_s:.4g} s, "
         f"{each_ms:.4g} ms a microbatch of {plan.microbatch_rows} rows, "
-        f"{describe_bubbles(trace.bubbles())} (simulated)"
+        f"{pk.traces.describe_bubbles(trace.bubbles())} (simulated)"
     )
-    typer.echo(describe_gaps(trace.gaps(), trace.makespan_s, trace.workers))
+    typer.echo(pk.traces.describe_gaps(trace.gaps(), trace.makespan_s, trace.workers))
     origin = printable(str(costs.provenance.get("label", "of unknown origin")))
     typer.echo(f"the costs of the {len(costs)} layers are {origin}")
     sent = trace.transfers.groupby("source")["bytes"].sum()

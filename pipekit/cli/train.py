@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+import pipekit as pk
 from pipekit.choices import require_choice
 from pipekit.cli.common.options import OWN_MODEL, TABLE, TRAINED, Folder
 from pipekit.cli.common.own import require_known
@@ -95,7 +96,6 @@ def train(
         require_module(reference)
     import torch
 
-    import pipekit
     from pipekit.cli.common import training
     from pipekit.engine.transports import torchrun
     from pipekit.schedules.methods import by_name
@@ -121,15 +121,15 @@ def train(
     )
     named = by_name.TABLES.get(method, partial(own_schedule, method))
     schedule = named(split, microbatches)
-    pipeline = pipekit.Pipeline(
+    pipeline = pk.Pipeline(
         learning.layers,
         schedule if schedule.is_endless else schedule.repeat(),
         optimizer=partial(torch.optim.Adam, lr=lr),
         loss=learning.loss,
         transport=transport,
         seed=seed,
-        updates=pipekit.Updates(loss_scale=_number(loss_scale), mitigation=mitigation),
-        execution=pipekit.Execution(
+        updates=pk.Updates(loss_scale=_number(loss_scale), mitigation=mitigation),
+        execution=pk.Execution(
             autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(autocast or ""),
             timeout=timeout,
         ),
@@ -142,8 +142,8 @@ def train(
         for epoch in range(begin, epochs):
             run = pipeline.train(
                 learning.batches(epoch),
-                checkpoints=checkpoints and pipekit.Checkpoints(checkpoints, every),
-                watch=pipekit.Watch(progress=shown and not quiet),
+                checkpoints=checkpoints and pk.Checkpoints(checkpoints, every),
+                watch=pk.Watch(progress=shown and not quiet),
             )
             test = learning.test
             score = None if test is None else pipeline.evaluate(test, learning.metric.of)
@@ -152,7 +152,7 @@ def train(
         if shown and checkpoints is not None:
             typer.echo(f"interrupted: {_how_to_resume(checkpoints)}", err=True)
         raise
-    except (pipekit.WorkerDied, pipekit.Stalled) as error:
+    except (pk.WorkerDied, pk.Stalled) as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         typer.echo(_how_to_resume(checkpoints), err=True)
         raise typer.Exit(1) from error

@@ -3,6 +3,7 @@
 from functools import lru_cache, partial
 from typing import Annotated
 
+import pipekit as pk
 from pipekit.explore.page.controls import choice, count, entry
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
@@ -12,8 +13,6 @@ from pipekit.performance.predict import step
 from pipekit.performance.recommend import RankedLayout, recommend
 from pipekit.performance.step import one_batch
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.simulation import simulate
-from pipekit.traces import Trace
 
 DTYPES = "bfloat16", "float16", "float8", "float4"
 SHOWN, ROUNDS = 12, 3  # candidates in the table; microbatches a rank in the timeline
@@ -60,9 +59,9 @@ choose_parallelism = partial(explore, see, waits_for="trying layouts")
 _recommended = lru_cache(8)(recommend)
 
 
-def _timeline(chosen: RankedLayout) -> Trace:
+def _timeline(chosen: RankedLayout) -> pk.Trace:
     made, layout = step(chosen.run), chosen.layout
     microbatches = min(layout.microbatches, ROUNDS * layout.pp)
     schedule = one_batch(layout.method, layout.stages, layout.pp, microbatches)
     passes = zip(made.forward_s, made.backward_s, strict=True)
-    return simulate(schedule, Profile(tuple(LayerProfile("", *each) for each in passes)))
+    return pk.simulate(schedule, Profile(tuple(LayerProfile("", *each) for each in passes)))

@@ -8,15 +8,12 @@ from typing import Annotated
 
 import ipywidgets as widgets
 
-from pipekit import schedules
+import pipekit as pk
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.schedules import ScheduleError, check, parse
-from pipekit.simulation import simulate
-from pipekit.traces import Trace
 from pipekit.units import listed
 
-PICTURE = str(schedules.flush(3, 4).take(2))
+PICTURE = str(pk.schedules.flush(3, 4).take(2))
 _ROW = re.compile(r"^[ \t]*(worker (\d+))(?: stage (\d+))?[ \t]*\|", re.MULTILINE)
 _WRITTEN = re.compile(r"[A-Z^][^\s/^&]*")
 Place = tuple[int, int]  # the characters from the first to the one before the second
@@ -24,12 +21,12 @@ _TEXT = "white-space: pre; overflow-x: auto; line-height: 1.4;"
 PRESETS = {
     schedule.name: {"picture": str(schedule)}
     for schedule in (
-        schedules.gpipe(3, 4).take(1),
-        schedules.flush(3, 4).take(2),
-        schedules.pipedream(3).take(6),
-        schedules.two_bw(3, 3).take(3),
-        schedules.zb_h1(3, 4).take(1),
-        schedules.interleaved(4, 4, workers=2).take(1),
+        pk.schedules.gpipe(3, 4).take(1),
+        pk.schedules.flush(3, 4).take(2),
+        pk.schedules.pipedream(3).take(6),
+        pk.schedules.two_bw(3, 3).take(3),
+        pk.schedules.zb_h1(3, 4).take(1),
+        pk.schedules.interleaved(4, 4, workers=2).take(1),
     )
 }
 
@@ -45,10 +42,10 @@ def see(picture: Annotated[str, text_area] = PICTURE) -> View:
     """Return a picture's schedule, drawn in time slots and simulated as the network's training."""
     from pipekit.explore.training import split  # here, since torch takes seconds
 
-    schedule = parse(picture)
-    report = check(schedule)
-    drawn = Trace.from_schedule(schedule)
-    simulated = simulate(schedule, *split(schedule))
+    schedule = pk.schedules.parse(picture)
+    report = pk.schedules.check(schedule)
+    drawn = pk.Trace.from_schedule(schedule)
+    simulated = pk.simulate(schedule, *split(schedule))
     return View(
         text=f"executable: no worker waits for ever; weight slots, a worker: "
         f"{listed(report.peak_versions)}; microbatches in flight: "
@@ -64,7 +61,7 @@ def trained(picture: str = PICTURE) -> View:
     """Return :func:`see` with a real training by the engine."""
     from pipekit.explore.training import with_training
 
-    return with_training(see(picture), parse(picture))
+    return with_training(see(picture), pk.schedules.parse(picture))
 
 
 def faults(picture: str, error: ValueError) -> list[Place]:
@@ -72,7 +69,7 @@ def faults(picture: str, error: ValueError) -> list[Place]:
 
     A missing task has no cell: then the names of the rows that have its stage are at fault.
     """
-    if not isinstance(error, ScheduleError):
+    if not isinstance(error, pk.ScheduleError):
         return []
     if error.line is not None:
         line = [*re.finditer("^.*$", picture, re.MULTILINE)][error.line - 1]
@@ -105,7 +102,7 @@ def marked(picture: str, error: ValueError) -> str:
 
 def _cells(picture: str) -> Iterator[tuple[tuple[str, int, int], Place]]:
     """Yield the label, stage and worker of each task of a picture, and its place."""
-    workers = parse(picture).workers
+    workers = pk.schedules.parse(picture).workers
     for row in _ROW.finditer(picture):
         worker, end = int(row[2]), picture.find("\n", row.end())
         written = _WRITTEN.finditer(picture, row.end(), end if end >= 0 else len(picture))

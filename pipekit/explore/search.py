@@ -8,12 +8,11 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
+import pipekit as pk
 import pipekit.units as units
-from pipekit.clusters import Cluster, flat
 from pipekit.explore.page.controls import number, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, Timeline, View
-from pipekit.plans import Plan
 from pipekit.plots import style
 from pipekit.plots.series import marked, series
 from pipekit.profiling import LayerProfile, Profile
@@ -21,7 +20,6 @@ from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.judge import Found, Judge
 from pipekit.searching.search import Searched
 from pipekit.searching.search import search as shortest
-from pipekit.simulation import simulate
 
 PASS_S = 0.01  # of a stage's forward, and of each part of its backward, on the average
 ACTIVATION_BYTES, MESSAGE_BYTES, WEIGHT_BYTES = 8e6, 1e6, 16e6  # of each stage, on the average
@@ -61,14 +59,14 @@ def see(
         f"under {units.written(chosen['cap_bytes'], units.BYTES)} on each worker, found: "
         f"{units.written(chosen['makespan_s'], units.SECONDS)}"
     )
-    timelines = [Timeline(simulate(chosen["schedule"], *costs), title="found")]
+    timelines = [Timeline(pk.simulate(chosen["schedule"], *costs), title="found")]
     for best in fitting.itertuples():
         gain = 100 * (1 - chosen["makespan_s"] / best.makespan_s)
         text += (
             f", {gain:.1f} % less than the best named method that fits, {best.name}: "
             f"{units.written(best.makespan_s, units.SECONDS)}"
         )
-        timelines.append(Timeline(simulate(best.schedule, *costs)))
+        timelines.append(Timeline(pk.simulate(best.schedule, *costs)))
     title = f"{workers} workers, {microbatches} microbatches: what memory buys"
     figure = _figure(curve, chosen["cap_bytes"], title)
     return View(
@@ -88,7 +86,7 @@ search = partial(
 
 def _costs(
     workers: int, stages_a_worker: int, unequal: float, link: float
-) -> tuple[Profile, Plan, Cluster | None]:
+) -> tuple[Profile, pk.Plan, pk.clusters.Cluster | None]:
     """Return a layer for each stage, and the links, if they cost anything."""
     stages, chance = workers * stages_a_worker, random.Random(0)
 
@@ -111,8 +109,8 @@ def _costs(
         )
         layers.append(layer)
     profile = Profile(tuple(layers), input_bytes=MESSAGE_BYTES, provenance={"label": "simulated"})
-    links = flat(workers, MESSAGE_BYTES / (link * PASS_S)) if link else None
-    return profile, Plan.by_hand([1] * stages), links
+    links = pk.clusters.flat(workers, MESSAGE_BYTES / (link * PASS_S)) if link else None
+    return profile, pk.Plan.by_hand([1] * stages), links
 
 
 @cache

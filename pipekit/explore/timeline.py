@@ -9,19 +9,16 @@ from typing import Annotated, Any, get_args
 
 import numpy as np
 
+import pipekit as pk
 import pipekit.units as units
 from pipekit.clusters import Device, flat, papers
 from pipekit.explore.page.controls import choice, number, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.planning import plan
 from pipekit.planning.balance import Of
 from pipekit.plans import Plan, Recompute
-from pipekit.profiling import Profile
-from pipekit.schedules import Schedule, check
 from pipekit.schedules.methods.by_name import TABLES, batches_of, stages_a_worker
 from pipekit.simulation import Costs, Shards, simulate
-from pipekit.traces import Trace
 
 LAYERS = 4  # of each stage: what a recomputed stage need not keep lies between them
 FORWARD_S = 0.01  # of a stage, for a microbatch, on the average
@@ -134,7 +131,7 @@ timeline = partial(explore, see, presets=PRESETS, waits_for=ESTIMATES)
 
 
 @cache
-def estimated(model: str, device: Device) -> Profile:
+def estimated(model: str, device: Device) -> pk.Profile:
     """Return what each layer of a model costs for a microbatch of one row (a second or two)."""
     import torch  # here, since it takes seconds, and one explorer needs none of it
 
@@ -143,11 +140,11 @@ def estimated(model: str, device: Device) -> Profile:
     published = PUBLISHED[model]
     with torch.device("meta"):
         row = published.sample(1)
-    return Profile.analytic(published.build(device="meta"), row, device)
+    return pk.Profile.analytic(published.build(device="meta"), row, device)
 
 
 @lru_cache(REMEMBERED)
-def _made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int) -> Schedule:
+def _made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int) -> pk.Schedule:
     schedule = batches_of(name, replicas, microbatches, batches)
     # What repeats is written out: it is gone through a dozen times while a slider moves.
     return replace(schedule, head=tuple(map(tuple, schedule.workers)))
@@ -156,7 +153,7 @@ def _made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int)
 @lru_cache(REMEMBERED)
 def _simulated(
     name: str, setting: tuple[Any, ...], of_networks: tuple[Any, ...]
-) -> tuple[Schedule, Trace]:
+) -> tuple[pk.Schedule, pk.Trace]:
     network, stages, replicas, microbatches, batches, ratio, unequal, recompute, gbit = setting
     by, rows, optimizer, device = of_networks
     parts = stages_a_worker(name)
@@ -167,7 +164,7 @@ def _simulated(
         profile = estimated(network, DEVICES[device]).scaled(rows)
         states: Any = {"optimizer_states": OPTIMIZERS[optimizer]}
         equal = flat(schedule.stages, math.inf)
-        cut = plan(profile, equal, "balance", of=CUTS[by], recompute=recompute, **states)
+        cut = pk.plan(profile, equal, "balance", of=CUTS[by], recompute=recompute, **states)
         costs, cut = _costs(profile, gbit), cut.with_replicas(homes)
         return schedule, simulate(schedule, costs, cut, links, **states)
     cut = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)
@@ -175,17 +172,17 @@ def _simulated(
     return schedule, simulate(schedule, costs, cut, links)
 
 
-def _costs(profile: Profile, gbit: float) -> Costs:
+def _costs(profile: pk.Profile, gbit: float) -> Costs:
     """Return a profile's costs, with a host behind PCIe and groups that share weights by links."""
     rate = BYTES_PER_GBIT * (FASTEST_GBIT if gbit == FREE else gbit)
     return Costs(profile, host_bytes_per_s=HOST_BYTES_PER_S, shards=Shards(SHARING, rate))
 
 
-def _layers(stages: int, ratio: float, unequal: float) -> Profile:
+def _layers(stages: int, ratio: float, unequal: float) -> pk.Profile:
     """Return the stages' layers; those of one stage take equally long."""
     forward_s, chance = FORWARD_S / LAYERS, random.Random(0)
     bytes_ = {"output_bytes": ACTIVATION_BYTES, "parameter_bytes": WEIGHT_BYTES}
-    profile = Profile.uniform(stages * LAYERS, forward_s, ratio * forward_s, **bytes_)
+    profile = pk.Profile.uniform(stages * LAYERS, forward_s, ratio * forward_s, **bytes_)
     parts = [chance.uniform(1 - unequal, 1 + unequal) for _ in range(stages)]
     layers = (
         replace(layer, forward_s=part * layer.forward_s, backward_s=part * layer.backward_s)
@@ -194,7 +191,7 @@ def _layers(stages: int, ratio: float, unequal: float) -> Profile:
     return replace(profile, layers=tuple(layers))
 
 
-def _verdict(trace: Trace, network: str, device: str) -> str:
+def _verdict(trace: pk.Trace, network: str, device: str) -> str:
     assert trace.memory is not None
     capacity = DEVICES[device].memory_bytes
     full = [f"worker {w}" for w, peak in enumerate(trace.memory.peak_bytes) if peak > capacity]
@@ -202,8 +199,8 @@ def _verdict(trace: Trace, network: str, device: str) -> str:
     return f"{network} by {trace.name} {fits} the {units.memory_text(capacity)} of a {device}"
 
 
-def _notes(schedule: Schedule, trace: Trace) -> list[str]:
-    report = check(schedule)
+def _notes(schedule: pk.Schedule, trace: pk.Trace) -> list[str]:
+    report = pk.schedules.check(schedule)
     assert trace.memory is not None
     return [
         f"{units.plural(versions, 'weight slot')}\n{flying} in flight\n"
@@ -214,7 +211,7 @@ def _notes(schedule: Schedule, trace: Trace) -> list[str]:
     ]
 
 
-def _compared(traces: Sequence[Trace]) -> str:
+def _compared(traces: Sequence[pk.Trace]) -> str:
     """Return a line that compares the methods' time and memory, the first one's with each."""
     first, *others = traces
     told = []

@@ -7,17 +7,10 @@ import pandas as pd
 import torch
 from torch import nn
 
-from pipekit import plots
-from pipekit.clusters import flat
+import pipekit as pk
 from pipekit.datasets import Batch, digits
-from pipekit.engine import Pipeline, Run
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.models import mlp
-from pipekit.planning import plan
-from pipekit.plans import Plan
-from pipekit.profiling import Profile
-from pipekit.profiling.measured import profile
-from pipekit.schedules import Schedule
 
 WIDTH, DEPTH = 512, 8  # of the network: a perceptron of so many linear layers
 ROWS = 64  # of a microbatch
@@ -25,24 +18,24 @@ LEAST_BATCHES = 30  # the schedule is run again until it has trained on so many
 OPTIMIZER = partial(torch.optim.Adam, lr=0.001)
 
 
-def with_training(view: View, schedule: Schedule) -> View:
+def with_training(view: View, schedule: pk.Schedule) -> View:
     """Return a view with the run and the losses of a training on scikit-learn's digits."""
     run, losses = _train(schedule)
     data = pd.DataFrame({"batch": range(1, len(losses) + 1), "loss": losses, "run": schedule.title})
     title = f"Trained: loss {losses[0]:.2f} to {losses[-1]:.2f}"
-    words = plots.series.Words(title=title, label="measured", y_title="loss (nats)")
-    figure = plots.curves(data, "batch", "loss", "run", **words)
+    words = pk.plots.series.Words(title=title, label="measured", y_title="loss (nats)")
+    figure = pk.plots.curves(data, "batch", "loss", "run", **words)
     # A phone is no wider than the only name in the legend, and the room that is kept for it.
     figure.update_layout(showlegend=False, margin_r=20)
     executed = Timeline(run.trace, title=f"{schedule.title}, as executed")
     return View(view.text, [*view.timelines, executed], {"loss": Plot(figure, data)})
 
 
-def split(schedule: Schedule) -> tuple[Profile, Plan]:
+def split(schedule: pk.Schedule) -> tuple[pk.Profile, pk.Plan]:
     """Return the network's costs here, and stages of about equal time."""
-    balance = plan(_costs(), flat(schedule.stages, math.inf), "balance").balance
+    balance = pk.plan(_costs(), pk.clusters.flat(schedule.stages, math.inf), "balance").balance
     replicas = [len(workers) for workers in schedule.stage_workers]
-    return _costs(), Plan.by_hand(balance, rows=ROWS, replicas=replicas)
+    return _costs(), pk.Plan.by_hand(balance, rows=ROWS, replicas=replicas)
 
 
 _data = cache(digits)
@@ -52,11 +45,11 @@ def _network() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), *mlp(WIDTH, DEPTH, inputs=8 * 8, outputs=10))
 
 
-def _train(schedule: Schedule) -> tuple[Run, list[float]]:
+def _train(schedule: pk.Schedule) -> tuple[pk.Run, list[float]]:
     """Run a schedule until there were enough batches; return its last run, and all losses."""
     torch.manual_seed(0)
     _, planned = split(schedule)
-    pipeline = Pipeline(
+    pipeline = pk.Pipeline(
         _network(),
         schedule,
         balance=planned.balance,  # a plan has a worker a stage, a picture what it draws
@@ -70,7 +63,7 @@ def _train(schedule: Schedule) -> tuple[Run, list[float]]:
     return run, losses
 
 
-def _batches(schedule: Schedule, seed: int) -> list[Batch]:
+def _batches(schedule: pk.Schedule, seed: int) -> list[Batch]:
     rows = [ROWS * len(batch) for batch in schedule.batches]
     data = _data()
     chosen = torch.randint(
@@ -80,10 +73,10 @@ def _batches(schedule: Schedule, seed: int) -> list[Batch]:
 
 
 @cache
-def _costs() -> Profile:
+def _costs() -> pk.Profile:
     """Measure what a microbatch costs a worker that has a core of its own."""
     data = _data()
-    return profile(
+    return pk.profile(
         _network(),
         data.train_inputs[:ROWS],
         loss=torch.nn.CrossEntropyLoss(),

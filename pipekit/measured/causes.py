@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.messages import Numbers, among, packed
+from pipekit.measured.messages import Numbers, packed
 from pipekit.measured.operations import MESSAGES, Operations, Times
 from pipekit.measured.recognition import Recognition, named
 from pipekit.measured.what_if import WhatIf
@@ -76,11 +76,9 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
 def _slow(what_if: WhatIf) -> Iterator[Case]:
     """Where a worker and its stage are the same passes, its updates say which of them is slow."""
     operations, passes = what_if.operations, what_if.operations.passes
-    rows = operations.table.loc[passes, ["stage", "worker"]].assign(
-        kind=operations.kind[passes], seconds=operations.seconds[passes]
-    )
+    rows = _passes(operations, "stage", "worker")
     by_worker, by_stage = _by_worker(rows), _over_median(rows, "stage")
-    homes = pd.Series(packed(rows["stage"], rows["worker"])).nunique()
+    homes = len(pd.unique(packed(rows["stage"], rows["worker"])))
     one_each = homes == len(by_stage) == len(by_worker)
     worker, times = int(by_worker.idxmax()), by_worker.max()
     tells = _updates_tell(what_if, worker, times - 1)
@@ -106,6 +104,14 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
             yield kind, {"stage": stage}, text, seconds
 
 
+def _passes(operations: Operations, *names: str) -> pd.DataFrame:
+    """Return some columns of the passes, with the numbers of their kinds and their seconds."""
+    here = operations.passes
+    rows = {name: operations.table[name].to_numpy()[here] for name in names}
+    kind, seconds = operations.kind[here], operations.seconds[here]
+    return pd.DataFrame({**rows, "kind": kind, "seconds": seconds})
+
+
 def _by_worker(rows: pd.DataFrame) -> pd.Series:
     """Return how many times as long a worker takes for its passes as others with its stages.
 
@@ -122,13 +128,13 @@ def _beside_peers(rows: pd.DataFrame) -> pd.Series:
     usual = usual[usual.notna().sum(axis=1) > 1]
     if usual.empty:
         return pd.Series(np.nan, usual.columns)
-    ratio = usual.div(usual.quantile(0.5, axis=1, interpolation="lower"), axis=0).mean(axis=0)
+    ratio = usual.div(_median(usual, axis=1), axis=0).mean(axis=0)
     return ratio / _median(ratio)  # over 1 on all workers if two pipelines meet on each
 
 
-def _median(values: Any) -> Any:
+def _median(values: Any, axis: int = 0) -> Any:
     """Return the lower median, so that one of two can be slow."""
-    return values.quantile(0.5, interpolation="lower")
+    return np.nanquantile(values, 0.5, axis=axis, method="lower")
 
 
 def _over_median(rows: pd.DataFrame, *owner: str) -> pd.Series:
@@ -146,7 +152,7 @@ def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
     updates = what_if.operations.among(Op.UPDATE.name)
     seconds = pd.Series(what_if.operations.seconds[updates])
     usual = seconds.groupby(what_if.worker[updates]).median()
-    others = usual.drop(worker, errors="ignore").median()
+    others = usual[usual.index != worker].median()
     there = worker in usual and others > 0
     return bool(there and usual[worker] / others - 1 > excess / 2)
 
@@ -157,11 +163,9 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     The share of the variance between microbatches says how much of a microbatch's mean to believe.
     """
     operations, passes = what_if.operations, what_if.operations.passes
-    rows = operations.table[["step", "replica", "stage", "worker", "microbatch"]][passes]
-    rows = rows.reset_index(drop=True).assign(kind=operations.kind[passes])
-    seconds = pd.Series(operations.seconds[passes])
+    rows = _passes(operations, "step", "replica", "stage", "worker", "microbatch")
     own = packed(rows["kind"], rows["stage"], rows["worker"])
-    relative = _relative(rows, seconds, own)
+    relative = _relative(rows, own)
     groups = relative.groupby(packed(rows["step"], rows["replica"], rows["microbatch"]))
     mean, count = groups.transform("mean"), groups.transform("size")
     within = float(((relative - mean) ** 2).sum() / max(1, len(rows) - groups.ngroups))
@@ -182,16 +186,17 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     yield "noise", None, text, taking(usual * length / relative.clip(lower=1e-9))
 
 
-def _relative(rows: pd.DataFrame, seconds: pd.Series, own: Numbers) -> pd.Series:
+def _relative(rows: pd.DataFrame, own: Numbers) -> pd.Series:
     """Return how many times as long as usual each pass takes, on the average 1.
 
     A worker's own mean is usual; but where several workers have a stage of one pipeline, each has
     microbatches of its own, so that the stage's median, as long as the worker is slow, tells more.
     """
-    if rows.groupby(["replica", "stage"])["worker"].nunique().max() == 1:
+    seconds, place = rows["seconds"], packed(rows["replica"], rows["stage"])
+    if len(pd.unique(place)) == len(pd.unique(packed(place, rows["worker"]))):
         return seconds / seconds.groupby(own).transform("mean")
-    usual = seconds.groupby([rows["kind"], rows["stage"]]).transform("median")
-    slower = rows["worker"].map(_beside_peers(rows.assign(seconds=seconds))).fillna(1.0)
+    usual = seconds.groupby(packed(rows["kind"], rows["stage"])).transform("median")
+    slower = rows["worker"].map(_beside_peers(rows)).fillna(1.0)
     relative = seconds / usual / slower
     return relative / relative.mean()
 
@@ -220,13 +225,15 @@ def _links(what_if: WhatIf) -> Iterator[Case]:
 
 def _link(what_if: WhatIf, workers: int) -> Numbers:
     """Return of each message the lower of its workers times their number, plus the higher."""
-    table, place = what_if.operations.table, ["replica", "stage"]
-    passes = table[what_if.operations.passes].drop_duplicates(place)
-    home = passes.set_index(place)["worker"]
-    sent = table.loc[what_if.operations.messages, [*place, "kind"]]
-    ahead = among(sent["kind"], [name for name in MESSAGES if Payload.ACTIVATION.value in name])
-    ends = [sent, sent.assign(stage=sent["stage"] + np.where(ahead, 1, -1))]
-    one, other = (home.reindex(pd.MultiIndex.from_frame(each[place])).to_numpy() for each in ends)
+    operations = what_if.operations
+    names = "replica", "stage", "worker"
+    replica, stage, worker = (operations.table[name].to_numpy() for name in names)
+    passes, sent = operations.passes, operations.messages
+    home = np.full((replica.max() + 1, stage.max() + 3), np.nan)  # of stages -2 and -1, too
+    home[replica[passes], stage[passes]] = worker[passes]
+    ahead = operations.among(*(name for name in MESSAGES if Payload.ACTIVATION.value in name))
+    ends = stage[sent], stage[sent] + np.where(ahead[sent], 1, -1)
+    one, other = (home[replica[sent], each] for each in ends)
     return np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
 
 

@@ -1,7 +1,6 @@
 """Which pass sends to which, and the messages between them where they were not recorded."""
 
 from collections.abc import Collection, Iterator
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,17 +33,10 @@ def packed(*columns: ArrayLike) -> Numbers:
     return key
 
 
-def in_order(*keys: NDArray[Any]) -> Numbers:
-    """Return np.lexsort's order, the last key being of whole numbers, in a third of the time."""
-    *_, start, lane = keys
-    key = lane * len(lane) + np.unique(start, return_inverse=True)[1]
-    order = np.argsort(key)
-    return order if (np.diff(key[order]) > 0).all() else np.lexsort(keys)
-
-
 def among(kind: pd.Series, names: Collection[str]) -> Mask:
     """Return which of some categories are one of these names."""
-    found: Mask = np.append(np.isin(kind.cat.categories, list(names)), False)[kind.cat.codes]
+    chosen = [name in names for name in kind.cat.categories.to_numpy()]
+    found: Mask = np.array([*chosen, False]).take(kind.cat.codes)  # False is of rows without one
     return found
 
 

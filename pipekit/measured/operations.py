@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.measured import messages
-from pipekit.measured.messages import RULES, Mask, Numbers, Places, among, in_order, packed
+from pipekit.measured.messages import RULES, Mask, Numbers, Places, among, packed
 from pipekit.schedules import Op, Payload
 from pipekit.traces import RECOMPUTE, Trace
 
@@ -26,6 +26,8 @@ _SENT = {p: [p.value, f"send {p.value}"] for p in Payload}
 _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
 _WHOLE = [p.value for p in Payload]  # messages that were not recorded
 MESSAGES = list(dict.fromkeys(name for p in Payload for name in _SENT[p] + _RECEIVED[p]))
+
+COLUMNS = ["step", "worker", "replica", "stage", "kind", "microbatch", "start_s", "end_s"]
 
 Blocks = list[tuple[int, int, int]]
 """Operations of which none waits for another: from which row to which so many end together."""
@@ -133,7 +135,7 @@ def operations(trace: Trace) -> Operations:
     at = np.full(len(table) + 1, len(table))
     at[order] = np.arange(len(table))
     return Operations(
-        table.take(order).reset_index(drop=True),
+        table[COLUMNS].take(order).reset_index(drop=True),
         at[before[order]],
         blocks,
         seconds[order],
@@ -153,7 +155,7 @@ def _table(trace: Trace) -> pd.DataFrame:
     streams = np.array([MESSAGES.index(n) + 1 if n in MESSAGES else 0 for n in kind.cat.categories])
     stream = np.where(table["moves"], streams[kind.cat.codes], 0)
     lane = packed(table["step"], table["worker"], stream)
-    order = in_order(table["end_s"].to_numpy(), table["start_s"].to_numpy(), lane)
+    order = np.lexsort((table["end_s"], table["start_s"], lane))
     table = table.assign(lane=lane, kind=kind).take(order).reset_index(drop=True)
     if trace.steps is not None:
         place = np.searchsorted(trace.steps["step"], table["step"])

@@ -11,7 +11,7 @@ import pandas as pd
 from pipekit.measured import messages
 from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.recording import Recording, head, is_json
-from pipekit.measured.messages import RULES, Numbers, among, in_order, packed
+from pipekit.measured.messages import RULES, Numbers, among, packed
 from pipekit.traces import Trace
 
 _COMPILED = 1.5  # a first step that takes so many times the median compiled something
@@ -96,7 +96,7 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)
     passes, other = np.flatnonzero(is_pass), rows[~is_pass]
-    passes = passes[in_order(*(rows[name].to_numpy()[passes] for name in ("start_s", "worker")))]
+    passes = passes[np.lexsort([rows[name].to_numpy()[passes] for name in ("start_s", "worker")])]
     frame = rows.drop(columns=["moves", "group"]).rename(columns={"kind": "op"})
     return Trace(
         frame.take(passes).reset_index(drop=True),
@@ -122,19 +122,19 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(f"{path} has stages beyond {_MOST_STAGES}: the file is damaged")
     rows = rows.assign(kind=rows["kind"].astype("category"))
     is_pass = among(rows["kind"], RULES)
-    passes = rows[is_pass]
-    if passes["stage"].nunique() < 2:
+    stage = rows["stage"].to_numpy()[is_pass]
+    if len(pd.unique(stage)) < 2:
         raise ValueError(
             f"{path} has passes of less than two stages: it is cut off, or not of a pipeline"
         )
     if "replica" not in rows:
-        rows["replica"] = rows["worker"].map(_pipelines(passes)).fillna(0).astype(int)
-    number, pipelines = pd.factorize(rows["replica"][is_pass], sort=True)
-    there = np.zeros((len(pipelines), passes["stage"].max() + 2), np.bool_)  # the last: of no stage
-    there[number, passes["stage"]] = True
-    for pipeline, stage in np.argwhere(~there[:, :-1])[:1]:
+        rows["replica"] = rows["worker"].map(_pipelines(rows[is_pass])).fillna(0).astype(int)
+    number, pipelines = pd.factorize(rows["replica"].to_numpy()[is_pass], sort=True)
+    there = np.zeros((len(pipelines), stage.max() + 2), np.bool_)  # the last: of no stage
+    there[number, stage] = True
+    for pipeline, lacks in np.argwhere(~there[:, :-1])[:1]:
         raise ValueError(
-            f"{path} has no passes of stage {stage} in pipeline {pipelines[pipeline]}: the records "
+            f"{path} has no passes of stage {lacks} in pipeline {pipelines[pipeline]}: the records "
             f"of its rank are missing"
         )
     return rows.assign(moves=rows.get("moves", False), group=rows.get("group", -1))

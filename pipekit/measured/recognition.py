@@ -95,37 +95,29 @@ def recognise(trace: Trace) -> Recognition:
 
 
 def _lists(trace: Trace) -> Lists:
-    frame = trace.frame
-    pipeline = np.zeros(len(frame), np.int64)
-    if trace.steps is not None:
-        pipeline = packed(frame["step"], frame.get("replica", 0))
-    chosen = np.unique(pipeline)
-    here = np.isin(pipeline, chosen[:: max(1, len(chosen) // _ENOUGH)])
-    here &= frame["op"].isin([op.name for op in OPS]).to_numpy()
-    frame, pipeline = frame[here], pipeline[here]
-    order = np.lexsort((frame["end_s"], frame["start_s"], frame["worker"], pipeline))
-    names = ("worker", "op", "stage", "microbatch")
-    columns = (frame[name].to_numpy()[order].tolist() for name in names)
-    found: dict[int, list[tuple[int, str, int, int]]] = {}
-    for which, *task in zip(pipeline[order].tolist(), *columns, strict=True):
-        found.setdefault(which, []).append(tuple(task))
-    workers = range(trace.workers if trace.steps is None else 0)
-    return Counter(_ordered(each, workers) for each in found.values()).most_common(1)[0][0]
+    """Return what most pipelines do in a step, microbatches numbered from 0."""
+    own = trace.steps is None  # else recorded ranks and microbatches may have any names
+    frame, names = trace.frame, ("pipeline", "worker", "op", "stage", "microbatch")
+    pipeline = 0 if own else packed(frame["step"], frame.get("replica", 0))
+    frame = frame.assign(pipeline=pipeline)[frame["op"].isin([op.name for op in OPS])]
+    chosen = np.unique(frame["pipeline"])
+    frame = frame[frame["pipeline"].isin(chosen[:: max(1, len(chosen) // _ENOUGH)])]
+    frame = frame.sort_values(["pipeline", "worker", "start_s", "end_s"], kind="stable")
+    numbers = frame.groupby("pipeline")["microbatch"].rank("dense").astype(int) - 1
+    columns = (frame.assign(microbatch=numbers)[name].tolist() for name in names)
+    found: dict[int, dict[int, list[tuple[str, int, int]]]] = {}
+    for which, worker, *task in zip(*columns, strict=True):
+        lists = found.setdefault(which, {rank: [] for rank in range(trace.workers * own)})
+        lists.setdefault(worker, []).append(tuple(task))
 
+    def begins(tasks: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
+        microbatch, stage = min((microbatch, stage) for _, stage, microbatch in tasks)
+        return stage, microbatch
 
-def _ordered(tasks: Sequence[tuple[int, str, int, int]], workers: range) -> Lists:
-    numbers = {old: new for new, old in enumerate(sorted({task[3] for task in tasks}))}
-    lists: dict[int, list[tuple[str, int, int]]] = {worker: [] for worker in workers}
-    for worker, op, stage, microbatch in tasks:
-        lists.setdefault(worker, []).append((op, stage, numbers[microbatch]))
-    if not workers:  # recorded ranks may have any names: the first microbatch says their order
-        return tuple(map(tuple, sorted(lists.values(), key=_begins)))
-    return tuple(map(tuple, lists.values()))
-
-
-def _begins(tasks: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
-    microbatch, stage = min((microbatch, stage) for _, stage, microbatch in tasks)
-    return stage, microbatch
+    ordered = (
+        each.values() if own else sorted(each.values(), key=begins) for each in found.values()
+    )
+    return Counter(tuple(map(tuple, lists)) for lists in ordered).most_common(1)[0][0]
 
 
 def _moves(rows: pd.DataFrame, first: int = 0) -> set[Move]:

@@ -89,17 +89,21 @@ class WhatIf:
         That is before a worker's first pass of a step, and before all that is no pass or message:
         of these the least of all workers, since the others wait for the slowest of them.
         """
-        operations, found = self.operations, np.zeros(len(self.worker))
-        table, delays = operations.table, operations.delays
-        passes = np.flatnonzero(operations.passes)
-        own = packed(table["step"], self.worker)
-        first = passes[np.unique(own[passes], return_index=True)[1]]
-        found[first] = delays[first]
+        operations, step = self.operations, self.operations.table["step"].to_numpy()
+        found = np.where(self.begins, operations.delays, 0.0)
         rest = np.flatnonzero(~(operations.passes | operations.messages))
-        kind = operations.kind[rest]
-        number = pd.Series(rest).groupby(packed(own[rest], kind)).cumcount()
-        alike = packed(table["step"].to_numpy()[rest], kind, number)
-        found[rest] = pd.Series(delays[rest]).groupby(alike).transform("min")
+        step, kind = step[rest], operations.kind[rest]
+        number = pd.Series(rest).groupby(packed(step, self.worker[rest], kind)).cumcount()
+        delays = pd.Series(operations.delays[rest])
+        found[rest] = delays.groupby(packed(step, kind, number)).transform("min")
+        return found
+
+    @cached_property
+    def begins(self) -> Mask:
+        """The first pass of each worker's step."""
+        found, passes = self.operations.passes.copy(), self.operations.passes
+        step = self.operations.table["step"].to_numpy()[passes]
+        found[passes] = ~pd.Series(packed(step, self.worker[passes])).duplicated()
         return found
 
     def step_s(self, *cases: Times) -> list[float]:
@@ -145,15 +149,13 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     launched = np.minimum(gap, what_if.between_steps[rows])
     waited = gap - transfer - launch + inside
 
-    passes = np.flatnonzero(is_pass)
-    begins = np.zeros(len(rows), bool)
-    begins[passes[np.unique(each[passes], return_index=True)[1]]] = True
+    begins = what_if.begins[rows]
     forward, optimizer, again = (
         operations.among(*kinds)[rows] for kinds in ([Op.FORWARD.name], _OPTIMIZER, [RECOMPUTE])
     )
     moves = operations.moves[rows] & ~is_pass
     of_step = pd.Series(end).groupby([step, worker]).max().unstack()
-    drained = pd.Series(end[passes]).groupby(step[passes]).max().to_numpy()[:, None]
+    drained = pd.Series(end[is_pass]).groupby(step[is_pass]).max().to_numpy()[:, None]
     drain = np.maximum(drained - of_step, 0.0)
     behind = np.maximum(what_if.lasting_s[:, None] - of_step, 0.0) - drain
 

@@ -100,7 +100,13 @@ def train(adapter: str | Callable[[], Any], model: str, seed: int = SEED) -> Ran
     for step, batch in enumerate(case.batches(STEPS, record.stated.microbatches)):
         tell(f"step() of batch {step + 1}")
         torch.manual_seed(seed + step)
-        record.losses.append(_loss(made.step(batch)))
+        loss = made.step(batch)
+        try:
+            record.losses.append(None if loss is None else float(loss))
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"step() returns {loss!r}: return the batch's mean loss as a number, or None"
+            ) from None
         held = _tensors("parameters()", made.parameters(), known)
         if step and held.keys() != record.parameters[-1].keys():
             raise ValueError("parameters() has other names than after the step before: return all")
@@ -116,15 +122,6 @@ def train(adapter: str | Callable[[], Any], model: str, seed: int = SEED) -> Ran
             _require_finite("parameters()", held)
             _require_finite("gradients()", record.gradients[-1] if record.gradients else {})
     return record
-
-
-def _loss(returned: Any) -> float | None:
-    try:
-        return None if returned is None else float(returned)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(
-            f"step() returns {returned!r}: return the batch's mean loss as a number, or None"
-        ) from None
 
 
 def _tensors(source: str, found: Any, known: Tensors) -> Tensors:

@@ -7,7 +7,7 @@ parameter must be within the tolerance in every step.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -62,14 +62,14 @@ def fit(
         steps = range(first, e.steps)
         if not each_step:
             factors, near = _fitted(e, basis, entries, steps[-1:], rough)
-            if near or not factors:  # the last step rules out most, at a part of the cost
+            if near:  # the last step rules out most, at a part of the cost
                 factors, near = _fitted(e, basis, entries, steps, rough)
-            return dict.fromkeys(near, factors)
+            return dict.fromkeys(near if factors else (), factors)
         of_steps: Factors = ()
         for step in reversed(steps):
             factors, entries = _fitted(e, basis, entries, [step], rough)
             of_steps = factors + of_steps
-            if not entries:
+            if not (factors and entries):
                 return {}
         return dict.fromkeys(entries, of_steps)
 
@@ -86,14 +86,17 @@ def fit(
 def _fitted(
     e: Observed, basis: Basis, entries: list[Entry], steps: Sequence[int], rough: bool
 ) -> tuple[Factors, list[Entry]]:
-    """Return factors that these steps determine, if they do, and the entries that they fit."""
-    found = {n: [_columns(n, s, basis(s)) for s in steps] for n in entries}
-    pairs = [pair for of in found.values() for pair in of]
-    matrix, wanted = (torch.cat(each) for each in zip(*pairs, strict=True))
+    """Return factors, if these steps determine them, and the entries that they fit or may fit."""
+    found: dict[Entry, list[tuple[Tensor, Tensor]]] = {}
+    for n in entries:
+        columns = [torch.stack([g[n.name].flatten() for g in basis(s)], 1) for s in steps]
+        found[n] = [*zip(columns, (n.values[s].flatten() for s in steps), strict=True)]
+    matrix, wanted = (torch.cat(each) for each in zip(*chain(*found.values()), strict=True))
     solved = torch.linalg.lstsq(matrix, wanted[:, None], rcond=DEPENDENT, driver="gelsd")
     factors, size = solved.solution[:, 0], matrix.shape[1]
-    if len(matrix) < OVERDETERMINED * size or solved.rank < size:
-        return (), []
+    determined = len(matrix) >= OVERDETERMINED * size and solved.rank == size
+    if not determined and matrix.any():
+        return (), entries
 
     def fits(entry: Entry) -> bool:
         added = [(columns @ factors, value) for columns, value in found[entry]]
@@ -102,12 +105,8 @@ def _fitted(
         ulps = (e.ulps(s, entry.name, *pair) for s, pair in zip(steps, added, strict=True))
         return all(off <= TOLERANCE for off in ulps)
 
-    return tuple(factors.tolist()), [entry for entry in entries if fits(entry)]
-
-
-def _columns(entry: Entry, step: int, basis: Sequence[Tensors]) -> tuple[Tensor, Tensor]:
-    columns = [gradients[entry.name].flatten() for gradients in basis]
-    return torch.stack(columns, 1), entry.values[step].flatten()
+    near = [entry for entry in entries if fits(entry)]
+    return tuple(factors.tolist()) if determined else (), near
 
 
 def same(one: float, other: float) -> bool:
@@ -179,18 +178,15 @@ def explained(e: Observed, simplest_first: Iterable[Iterable[Source]]) -> list[F
             return [*findings, _unexplained(e, [entry for entry in e.wrong if entry in left])]
         best = next(b for g in known if (b := [k for k in g if len(k.covers & left) == most]))
         covered = best[0].covers & left
-        findings.append(_finding(e, [k for k in best if k.covers & left == covered], covered))
+        fitting = [k for k in best if k.covers & left == covered]
+        stale = [k for k in fitting if 0 < k.behind <= e.stated.stale]
+        chosen: dict[str, str] = {}
+        for one in stale or fitting:
+            chosen.setdefault(one.fault, one.said)
+        names = tuple(dict.fromkeys(entry.name for entry in e.wrong if entry in covered))
+        findings.append(Finding(tuple(chosen), tuple(chosen.values()), names, excused=bool(stale)))
         left -= covered
     return findings
-
-
-def _finding(e: Observed, alike: list[Known], covered: frozenset[Entry]) -> Finding:
-    stale = [k for k in alike if 0 < k.behind <= e.stated.stale]
-    chosen: dict[str, str] = {}
-    for one in stale or alike:
-        chosen.setdefault(one.fault, one.said)
-    names = tuple(dict.fromkeys(entry.name for entry in e.wrong if entry in covered))
-    return Finding(tuple(chosen), tuple(chosen.values()), names, excused=bool(stale))
 
 
 def _unexplained(e: Observed, entries: list[Entry]) -> Finding:

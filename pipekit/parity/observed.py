@@ -58,11 +58,12 @@ class Observed:
         self.missing = [n for n in loop.uses if n not in used and n not in loop.frozen]
         self.differing = [n for n in loop.uses if self._differs(n)]
         self.entries = self._entries(self._updates)
-        self.candidates = self._possible()
-        self.microbatches = self.stated.microbatches
+        self.microbatches, odd = self.stated.microbatches, loop.case.odd
+        some = (n for n in range(2, loop.rows + 1) if loop.rows % n == 0 or (odd and n <= 16))
+        self.candidates = [self.microbatches] if self.microbatches else [*some]
         if self.microbatches is None and loop.case.coupled:
-            some = [1, *(n for n in self.candidates if n <= loop.rows // 4)]
-            self.microbatches = max(some, key=lambda n: self._likeness(loop.expected(0, n)))
+            few = [1, *(n for n in self.candidates if n <= loop.rows // 4)]
+            self.microbatches = max(few, key=self._likeness)
         self.stages = self.stated.stages or (len(records) if len(records) > 1 else None)
         self.stage_of = self._stage_of()
         raw = cache(partial(loop.expected, microbatches=self.microbatches or 1))
@@ -166,15 +167,10 @@ class Observed:
         found = () if name in self.loop.frozen else record.gradients or ()
         return (tensors[name].double() for tensors in found[: self.steps])
 
-    def _likeness(self, right: Tensors) -> float:
+    def _likeness(self, microbatches: int) -> float:
+        right = self.loop.expected(0, microbatches)
         pairs = ((n.values[0].flatten(), right[n.name].flatten()) for n in self.entries)
         return sum(float(torch.cosine_similarity(*pair, 0)) for pair in pairs)
-
-    def _possible(self) -> list[int]:
-        if self.stated.microbatches:
-            return [self.stated.microbatches]
-        rows = self.loop.rows
-        return [n for n in range(2, rows + 1) if rows % n == 0 or (self.loop.case.odd and n <= 16)]
 
     def _stage_of(self) -> list[int] | None:
         depth, uses = self.loop.depth, self.loop.uses

@@ -26,11 +26,11 @@ class Pass:
 
     step: int  # whose batch it is of
     rows: Rows  # of the batch
-    forward: tuple[int, ...]  # the weight version that each layer's forward reads, by layer
-    backward: tuple[int, ...] | None = None  # likewise its backward; None: the same
+    delays: tuple[int, ...]  # by how many updates the weights that a forward reads are older
+    backward: tuple[int, ...] | None = None  # likewise a backward, by layer; None: the same
     silent: tuple[tuple[str, slice], ...] = ()  # rows of weights through which no backward goes
     order: tuple[int, ...] | None = None  # the layers as they run; None: each once
-    input: Callable[[int, Any], Any] | None = None  # what a layer gets of what the last one gave
+    input: tuple[int, Callable[[Any], Any]] | None = None  # a layer, what it gets of what was given
     target: Callable[[Tensor, Tensor], Tensor] | None = None  # of it and of the batch before
     loss: Callable[[Any, Tensor], Tensor] = loss
     training: bool = True  # whether layers are in training mode
@@ -61,8 +61,9 @@ class PlainLoop:
         for name, parameter in model.named_parameters(remove_duplicate=False):
             shared.setdefault(id(parameter), []).append(name)
         self.uses = {name: tuple(names) for names in shared.values() for name in names}
-        self.frozen = {n for n, p in self._model.named_parameters() if not p.requires_grad}
-        self.weights = [{n: p.detach().clone() for n, p in self._model.named_parameters()}]
+        self._parameters = dict(self._model.named_parameters())
+        self.frozen = {n for n, p in self._parameters.items() if not p.requires_grad}
+        self.weights = [{n: p.detach().clone() for n, p in self._parameters.items()}]
         self.buffers = [self._buffers()]
         self._found: dict[Pass, PassResult] = {}
 
@@ -111,7 +112,7 @@ class PlainLoop:
 
     def whole(self, step: int) -> Pass:
         """Return the pass of a whole batch."""
-        return Pass(step, (0, self.rows), (step,) * self.depth)
+        return Pass(step, (0, self.rows), (0,) * self.depth)
 
     def cut(self, microbatches: int) -> list[Rows]:
         """Return the rows of each microbatch, as ``tensor_split`` cuts."""
@@ -142,33 +143,35 @@ class PlainLoop:
         x, target = (part[slice(*what.rows)] for part in self.batches[what.step])
         before = self.batches[max(what.step - 1, 0)][1][slice(*what.rows)]
         self._model.train(what.training)
-        self._load(what.forward, weights)
+        self._load(what.step, what.delays, weights)
         for name, buffer in self._model.named_buffers():
             buffer.copy_((buffers or self.buffers[what.step])[name])
         value = x.double() if x.is_floating_point() else x
+        at, changed = what.input or (None, None)
         for layer in range(self.depth) if what.order is None else what.order:
-            value = self._layers[layer](what.input(layer, value) if what.input else value)
+            value = self._layers[layer](changed(value) if changed and layer == at else value)
         mean = what.loss(value, what.target(target, before) if what.target else target)
         if what.backward is not None:
-            self._load(what.backward)
+            self._load(what.step, what.backward)
         for name, rows in what.silent:
-            self._model.get_parameter(name).data[rows] = 0
-        own = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
-        found = torch.autograd.grad(mean, [p for _, p in own], materialize_grads=True)
-        of_use = {n: torch.zeros_like(p) for n, p in self._model.named_parameters()}
-        of_use |= {n: gradient for (n, _), gradient in zip(own, found, strict=True)}
+            self._parameters[name].data[rows] = 0
+        own = {n: p for n, p in self._parameters.items() if p.requires_grad}
+        found = torch.autograd.grad(mean, [*own.values()], materialize_grads=True)
+        of_use = dict(zip(own, found, strict=True))
+        of_use |= {n: torch.zeros_like(self._parameters[n]) for n in self.frozen}
         return PassResult(mean.item(), self._over_uses(of_use), of_use, self._buffers())
 
     def _over_uses(self, of_use: Tensors) -> Tensors:
         return {
             name: sum((of_use[use] for use in self.uses[name][1:]), of_use[self.uses[name][0]])
-            for name in of_use
+            for name in self._parameters
         }
 
-    def _load(self, versions: tuple[int, ...], weights: Tensors | None = None) -> None:
+    def _load(self, step: int, delays: Sequence[int], weights: Tensors | None = None) -> None:
         # Through .data, which autograd does not watch: a backward may read other weights.
-        for name, parameter in self._model.named_parameters():
-            parameter.data.copy_((weights or self.weights[versions[self.layer(name)]])[name])
+        for name, parameter in self._parameters.items():
+            version = max(step - delays[self.layer(name)], 0)
+            parameter.data.copy_((weights or self.weights[version])[name])
 
     def _buffers(self) -> Tensors:
         return {name: buffer.clone() for name, buffer in self._model.named_buffers()}

@@ -39,9 +39,6 @@ def intervals(
         known: the series of several figures, each of which is to look alike in all of them; by
             default those of the frame, in the order in which they first appear.
         zero: whether the axis has zero, with a line, beside the intervals.
-
-    Raises:
-        ValueError: the frame is empty or lacks a column.
     """
     style.require(frame, (row, mean, low, high, color))
     names, kinds = (list(dict.fromkeys(frame[column])) for column in (row, color))
@@ -91,9 +88,6 @@ def spreads(
         row: the column of the categories, which name the figure's rows.
         value: the column of the numbers.
         color, zero, words: as for :func:`intervals`.
-
-    Raises:
-        ValueError: the frame is empty or lacks a column.
     """
     style.require(frame, (row, value, color))
     found = frame.groupby([row, color], sort=False)[value].agg(["mean", "min", "max"]).reset_index()

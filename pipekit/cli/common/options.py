@@ -3,17 +3,12 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import pipekit as pk
 from pipekit.names import CLUSTERS, TABLES
-
-if TYPE_CHECKING:
-    from pipekit.clusters import Cluster
-    from pipekit.plans import Plan
-    from pipekit.profiling import Profile
-    from pipekit.traces import Trace
 
 TRAINED = "convnet, mlp, gpt"
 """The networks that come with data: their own list would load what takes seconds."""
@@ -85,39 +80,33 @@ SHARED: dict[str, Any] = {
 
 def chosen_cluster(
     name: str | None, workers: int | None, bandwidth: float | None, memory: float | None
-) -> "Cluster":
+) -> "pk.clusters.Cluster":
     """Return the cluster that the options describe."""
-    from pipekit.clusters import flat, named
-
     if name is not None:
         if bandwidth is not None or memory is not None:
             raise ValueError("--bandwidth and --memory describe a cluster in place of --cluster")
-        return named(name, workers)
+        return pk.clusters.named(name, workers)
     if bandwidth is None or workers is None:
         raise ValueError("name a --cluster, or describe one by --workers and --bandwidth")
-    return flat(workers, bandwidth, memory)
+    return pk.clusters.flat(workers, bandwidth, memory)
 
 
 def chosen_links(
     name: str | None, workers: int | None, bandwidth: float | None, memory: float | None = None
-) -> "Cluster | None":
+) -> "pk.clusters.Cluster | None":
     """Return the cluster likewise, or None for links that cost nothing."""
     is_free = name is None and bandwidth is None
     return None if is_free else chosen_cluster(name, workers, bandwidth, memory)
 
 
-def chosen_plan(costs: "Profile", plan: Path | None, stages: int) -> "Plan":
+def chosen_plan(costs: "pk.Profile", plan: Path | None, stages: int) -> "pk.Plan":
     """Return the plan of a file, or so many stages of equal time."""
-    import pipekit
-    from pipekit.clusters import flat
-    from pipekit.plans import Plan
-
     if plan is not None:
-        return Plan.load(plan)
-    return pipekit.plan(costs, flat(stages, math.inf), "balance")
+        return pk.Plan.load(plan)
+    return pk.plan(costs, pk.clusters.flat(stages, math.inf), "balance")
 
 
-def chosen_microbatches(asked: int | None, plan: "Plan") -> int:
+def chosen_microbatches(asked: int | None, plan: "pk.Plan") -> int:
     """Return the number in a batch: as asked, the plan's if it cuts batches, or 8."""
     return asked or (plan.microbatches if plan.microbatches > 1 else 8)
 
@@ -166,7 +155,7 @@ def save_text(path: Path, text: str) -> None:
     save(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
-def save_timelines(traces: Sequence["Trace"], output: Path, *, versions: bool = False) -> None:
+def save_timelines(traces: Sequence["pk.Trace"], output: Path, *, versions: bool = False) -> None:
     """Draw traces into a live .html, or a .svg with the .csv of their events, and say so."""
     if output.suffix == ".html":
         from pipekit.explore.browser.standalone import page
@@ -175,9 +164,7 @@ def save_timelines(traces: Sequence["Trace"], output: Path, *, versions: bool = 
         return
     import pandas as pd
 
-    from pipekit import plots
-
-    figure = plots.compare(*traces, versions=versions)
+    figure = pk.plots.compare(*traces, versions=versions)
     events = pd.concat([trace.frame.assign(schedule=trace.name) for trace in traces])
-    for path in plots.save(figure, output.with_suffix(""), events).values():
+    for path in pk.plots.save(figure, output.with_suffix(""), events).values():
         typer.echo(f"wrote {path}")

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import pipekit as pk
 from pipekit.choices import require_choice
 from pipekit.references import load, require_module
 
@@ -35,10 +36,8 @@ class OwnModel:
         """Return the network as layers, recorded unless it is an ``nn.Sequential``."""
         from torch import nn
 
-        import pipekit
-
         module = self._made[0]
-        return module if isinstance(module, nn.Sequential) else pipekit.stages(module, self.example)
+        return module if isinstance(module, nn.Sequential) else pk.stages(module, self.example)
 
     @cached_property
     def example(self) -> "Tree":

@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from pipekit import plots
+import pipekit as pk
 from pipekit.cli.common.options import print_table
 from pipekit.cli.common.own import OwnModel, own_batches
-from pipekit.engine import Run
 from pipekit.host import provenance
 from pipekit.host.provenance import workers_on_cores
-from pipekit.traces import Trace
 from pipekit.workloads import WORKLOADS, Metric
 
 DRAWN_BATCHES = 8  # more make bars too narrow to tell apart
@@ -36,7 +34,7 @@ class Epoch(NamedTuple):
     """An epoch, from 1: its run, and the score on the test data after it, if there is any."""
 
     number: int
-    run: Run
+    run: pk.Run
     score: float | None
 
 
@@ -105,18 +103,18 @@ def _row(epoch: Epoch, learning: Learning) -> dict[str, str]:
     }
 
 
-def _bubbles(trace: Trace) -> str:
+def _bubbles(trace: pk.Trace) -> str:
     """Return the three bubbles of all workers; a run of few batches has no steady one."""
     shares = trace.bubbles().loc["all"]
     return ", ".join("-" if isnan(share) else f"{share:.0%}" for share in shares)
 
 
-def write(run: Run, data: str, folder: Path) -> list[Path]:
+def write(run: pk.Run, data: str, folder: Path) -> list[Path]:
     """Write what a run did, and where its numbers and ``data`` are from; return the paths."""
     origin = run.provenance | {"data": data}
     drawn = first_batches(run, DRAWN_BATCHES)
     title = f"{drawn.name}, the first {DRAWN_BATCHES} batches"
-    paths = plots.save(plots.timeline(drawn, title=title), folder / "timeline", drawn.frame)
+    paths = pk.plots.save(pk.plots.timeline(drawn, title=title), folder / "timeline", drawn.frame)
     names = "trace.csv", "trace.perfetto.json", "provenance.json"
     events, perfetto, record = (folder / name for name in names)
     run.trace.to_csv(events)
@@ -125,7 +123,7 @@ def write(run: Run, data: str, folder: Path) -> list[Path]:
     return [*paths.values(), events, perfetto, record]
 
 
-def first_batches(run: Run, batches: int) -> Trace:
+def first_batches(run: pk.Run, batches: int) -> pk.Trace:
     """Return the trace up to the last event of so many batches."""
     frame = run.trace.frame
     last = run.schedule.batches[:batches][-1][-1]

@@ -70,13 +70,13 @@ def written_as(control: widgets.ValueWidget, value: Any) -> Any:
         raise ValueError(
             f"{control.description} cannot be {value!r}: choose one of {', '.join(map(str, known))}"
         )
-    kind = type(control.value)
+    has_ends = hasattr(control, "max")
+    ends = f": it goes from {control.min} to {control.max}" if has_ends else ""
     try:
-        found = kind(value)
-    except ValueError as error:
-        raise ValueError(f"{control.description} cannot be {value!r}") from error
-    if hasattr(control, "max") and not control.min <= found <= control.max:
-        raise ValueError(
-            f"{control.description} cannot be {value}: it goes from {control.min} to {control.max}"
-        )
+        found = type(control.value)(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{control.description} cannot be {value!r}{ends}") from None
+    is_cut = isinstance(value, float) and found != value
+    if is_cut or (has_ends and not control.min <= found <= control.max):
+        raise ValueError(f"{control.description} cannot be {value}{ends}")
     return found

@@ -10,6 +10,7 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import HTML, display
 
+from pipekit.choices import require_choice
 from pipekit.explore.browser.picture import MEMORY_PX
 from pipekit.explore.browser.widgets import Chart, Setting, TimelineCanvas
 from pipekit.explore.page.controls import Maker, declared, written_as
@@ -183,9 +184,15 @@ def explore(
         explorer, executed: the kind of explorer; what static figures see in place of ``see``.
         presets, waits_for: settings to go to; the reason for a delay, if ``see`` takes long.
         start: the controls' first values; by default those of ``see``.
+
+    Raises:
+        ValueError: there is no such control, or it cannot have such a value.
     """
+    made = {name: make() for name, make in (controls or declared(see)).items()}
+    for name, value in start.items():
+        require_choice("the setting", name, made)
+        start[name] = written_as(made[name], value)
     if interactive:
-        made = {name: make() for name, make in (controls or declared(see)).items()}
         live = explorer(see, made, start, presets, waits_for)
         display(live)  # at once, with what is waited for
         live.begin()

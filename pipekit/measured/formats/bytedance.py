@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.measured.formats.recording import Recording
-from pipekit.measured.messages import Numbers, among, in_order, packed
+from pipekit.measured.messages import Numbers, among, packed
 
 SIGN = "begins with PAR1; columns optype, stage, dp_rank, start_ts"
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "mb_id")
@@ -85,7 +85,7 @@ def read(path: Path) -> Recording:
         "end_s": start + number["duration"].to_numpy(float),
         "moves": ~among(kind, _COMPUTES),
     }
-    order = in_order(start, np.zeros(len(start), np.int64))
+    order = np.argsort(start, kind="stable")
     rows = pd.DataFrame({name: values[order] for name, values in columns.items()})
     steps = _one_behind_the_other(rows)
     return Recording(_joined(rows), path.stem, int(rows["worker"].max()) + 1, steps)

@@ -34,7 +34,6 @@ def see(stages: int = 3, method: str = "flush") -> View:
 
 PRESETS: dict[str, dict[str, Any]] = {"GPipe": {"method": "gpipe"}, "five": {"stages": 5}}
 
-
 MAKERS: dict[str, Maker] = {
     "stages": whole("stages", 1, 8),
     "method": choice("method", ["flush", "gpipe"]),
@@ -101,10 +100,12 @@ def test_without_a_front_end_figures_are_shown_and_saved(
     timelines, memory, curves, _table = shown
     kinds = {"application/vnd.plotly.v1+json", "image/svg+xml"}
     assert {*timelines} == {*memory} == {*curves} == kinds
-    drawn = {
-        f"{name}.{kind}" for name in ("held", "memory", "timelines") for kind in ("csv", "svg")
-    }
+    stems = "held", "memory", "timelines"
+    drawn = {f"{stem}.{kind}" for stem in stems for kind in ("csv", "svg")}
     assert {path.name for path in tmp_path.iterdir()} == drawn | {"table.csv"}
+    for start in {"stages": "a"}, {"stages": 2.5}, {"stages": 9}, {"stage": 2}:
+        with pytest.raises(ValueError, match=r"stages cannot be|did you mean 'stages'"):
+            explore(see, False, tmp_path, controls=MAKERS, **start)
 
 
 def test_a_saved_notebook_has_the_first_picture_beside_the_live_explorer(
