@@ -173,14 +173,20 @@ def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
             weights_untouched(model, recorded.edited) as weights,
             torch.set_grad_enabled(case.training),
         ):
-            output, cuts = _run(parts, sample, case.training)
-            _put_forward(outcome, output, model, parts)
+            output, backwards = _run(parts, sample, case.training)
+            outcome[f"the structure of the output ({type(output).__name__})"] = None
+            for number, leaf in enumerate(leaves(encode(output, lambda leaf: leaf))):
+                if isinstance(leaf, Tensor):
+                    outcome[f"tensor {number} of the output"] = leaf.detach().clone()
+            held = {name: buffer for part in parts for name, buffer in named_buffers(part).items()}
+            for name in named_buffers(model):
+                outcome[f"the buffer {name!r}"] = held[name].detach().clone()
             if case.training:
                 roots = [tensor for tensor in tensors(output) if tensor.requires_grad]
                 if roots:
                     torch.autograd.backward(roots, _cotangents(roots))
-                for cut in reversed(cuts):
-                    cut.backward()
+                for backward in reversed(backwards):
+                    backward()
                 for name, parameter in model.named_parameters():
                     outcome[_of_gradient(name)] = parameter.grad
                 for number, tensor in enumerate(inputs):
@@ -194,41 +200,36 @@ def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
     return outcome
 
 
-def _run(parts: _Parts, tree: Any, training: bool) -> tuple[Any, list["_Cut"]]:
-    cuts: list[_Cut] = []
+def _run(parts: _Parts, tree: Any, training: bool) -> tuple[Any, list[Callable[[], None]]]:
+    """Return what parts give one after another, and the backward through each cut between two."""
+    backwards: list[Callable[[], None]] = []
     for number, call in enumerate(parts.values()):
+        received: list[Tensor] = []
+        gradients: dict[int, Tensor] = {}
         if number:
-            cuts.append(_Cut(tensors(tree), training))
-            taken = tuple(cuts[-1].received)
-            tree = taken[0] if isinstance(tree, Tensor) else taken
+            made = tensors(tree)
+            received = [tensor.detach() for tensor in made]
+            for tensor in received:
+                if training and (tensor.is_floating_point() or tensor.is_complex()):
+                    tensor.requires_grad_()
+            backwards.append(partial(_backward, made, gradients))
+            tree = received[0] if isinstance(tree, Tensor) else tuple(received)
         tree = call(tree)
-        if number:
-            cuts[-1].watch()
-    return tree, cuts
-
-
-class _Cut:
-    def __init__(self, made: list[Tensor], training: bool) -> None:
-        self._made = made
-        self._gradients: dict[int, Tensor] = {}
-        self.received = [tensor.detach() for tensor in made]
-        for tensor in self.received:
-            if training and (tensor.is_floating_point() or tensor.is_complex()):
-                tensor.requires_grad_()
-
-    def watch(self) -> None:
-        """Take the gradients as the hooks leave them that the next stage has given its input."""
-        for number, tensor in enumerate(self.received):
+        for place, tensor in enumerate(received):
             if tensor.requires_grad:
                 # As autograd computed it: .grad may have other strides, hence other roundings.
-                tensor.register_hook(partial(self._gradients.__setitem__, number))
+                tensor.register_hook(partial(gradients.__setitem__, place))
+    return tree, backwards
 
-    def backward(self) -> None:
-        reached = [n for n in sorted(self._gradients) if self._made[n].requires_grad]
-        if reached:
-            roots = [self._made[n] for n in reached]
-            torch.autograd.backward(roots, [self._gradients[n] for n in reached])
-        self._made, self._gradients = [], {}
+
+def _backward(made: list[Tensor], gradients: dict[int, Tensor]) -> None:
+    """Run the backward of a part, given by place the gradients that have come back to the cut."""
+    reached = [place for place in sorted(gradients) if made[place].requires_grad]
+    if reached:
+        ends = [made[place] for place in reached], [gradients[place] for place in reached]
+        torch.autograd.backward(*ends)
+    made.clear()
+    gradients.clear()
 
 
 def _require_names(model: nn.Module, stages: list[RecordedStage]) -> None:
@@ -253,17 +254,6 @@ def _cotangents(roots: list[Tensor]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(SEED)
     drawn = partial(torch.randn, generator=generator, device=CPU)
     return [drawn(t.shape, dtype=t.dtype).to(t.device) for t in roots]
-
-
-def _put_forward(outcome: _Outcome, output: Any, model: nn.Module, parts: _Parts) -> None:
-    template = encode(output, lambda leaf: leaf)
-    outcome[f"the structure of the output ({type(output).__name__})"] = None
-    for number, leaf in enumerate(leaves(template)):
-        if isinstance(leaf, Tensor):
-            outcome[f"tensor {number} of the output"] = leaf.detach().clone()
-    held = {name: buffer for part in parts for name, buffer in named_buffers(part).items()}
-    for name in named_buffers(model):
-        outcome[f"the buffer {name!r}"] = held[name].detach().clone()
 
 
 def _near(one: Tensor | None, other: Tensor | None) -> bool:

@@ -54,8 +54,7 @@ def record(
         trial = Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2))
         fixed = RecordedModel(model, programs, trial, way.traced, forwards.edited)
         free = list(forwards.free_lengths(few, others))
-        longer_or_shorter = forwards.trial(free) if free else None
-        if longer_or_shorter is None:
+        if not free or (longer_or_shorter := forwards.trial(free)) is None:
             return [fixed]
         sizes = ["length", *(f"length{n}" for n in range(2, len(free) + 1))]
         known = {ROWS: rows, **{n: each.known for n, each in zip(sizes, free, strict=True)}}
@@ -63,7 +62,7 @@ def record(
         for name, each in zip(sizes, free, strict=True):
             recordings.append((known | {ROWS: few, name: each.other}, each.recorded))
         try:
-            programs = forwards.programs(recordings)
+            programs = forwards.programs(*recordings)
         except NotRecordable:  # of several lengths together
             return [fixed]
     varying = RecordedModel(model, programs, longer_or_shorter, way.traced, forwards.edited)
@@ -114,7 +113,7 @@ class _Forwards:
                 with torch.no_grad():
                     written.put_back()
 
-    def programs(self, recordings: Sequence[tuple[Sizes, Programs]]) -> Programs:
+    def programs(self, *recordings: tuple[Sizes, Programs]) -> Programs:
         training, evaluation = (
             Unifier([(sizes, each[mode]) for sizes, each in recordings], self._device).program()
             for mode in (0, 1)
@@ -127,7 +126,7 @@ class _Forwards:
 
         def of(other: int) -> tuple[int, Programs, Programs]:
             found = self.record(batches.with_rows(self._example, other))
-            return other, found, self.programs([({ROWS: rows}, recorded), ({ROWS: other}, found)])
+            return other, found, self.programs(({ROWS: rows}, recorded), ({ROWS: other}, found))
 
         few = 3 if rows % 2 == 0 else 2  # so that what is the same for all even numbers is noticed
         if few < rows:
@@ -172,8 +171,8 @@ class _Forwards:
         for other in [*shorter, *longer]:
             try:
                 found = self.record(batches.resized(small, dict.fromkeys(dimensions, other)))
-                recordings = ((known, recorded), (other, found))
-                self.programs([({ROWS: rows, "length": n}, each) for n, each in recordings])
+                sizes = {ROWS: rows, "length": known}
+                self.programs((sizes, recorded), (sizes | {"length": other}, found))
             except Exception:  # whatever the model says of that batch
                 continue
             return _FreeLength(dimensions, known, other, found)
