@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ _ADVICE = (
     "use_reentrant=False"
 )
 
+_GRADIENT = "the gradient of {!r}"
 _Outcome = dict[str, Tensor | None]  # by names for messages; None: a gradient that nothing reached
 _Parts = dict[nn.Module, Callable[[Any], Any]]  # in order, each with the function that calls it
 
@@ -133,20 +134,12 @@ def _dropped_if_equal(model: nn.Module, expected: _Outcome, case: _Case) -> Iter
         if expected.get(key) is not None and case.equal(expected[key], parameter.grad):
             expected[key] = parameter.grad = None
 
-    hooks = [
-        parameter.register_post_accumulate_grad_hook(partial(compare, _of_gradient(name)))
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                hook = partial(compare, _GRADIENT.format(name))
+                hooks.enter_context(parameter.register_post_accumulate_grad_hook(hook))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _of_gradient(name: str) -> str:
-    return f"the gradient of {name!r}"
 
 
 @contextmanager
@@ -183,12 +176,15 @@ def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
                 outcome[f"the buffer {name!r}"] = held[name].detach().clone()
             if case.training:
                 roots = [tensor for tensor in tensors(output) if tensor.requires_grad]
+                generator = torch.Generator().manual_seed(SEED)
+                drawn = partial(torch.randn, generator=generator, device=CPU)
+                seeds = [drawn(t.shape, dtype=t.dtype).to(t.device) for t in roots]
                 if roots:
-                    torch.autograd.backward(roots, _cotangents(roots))
+                    torch.autograd.backward(roots, seeds)
                 for backward in reversed(backwards):
                     backward()
                 for name, parameter in model.named_parameters():
-                    outcome[_of_gradient(name)] = parameter.grad
+                    outcome[_GRADIENT.format(name)] = parameter.grad
                 for number, tensor in enumerate(inputs):
                     outcome[f"the gradient of floating-point input {number}"] = tensor.grad
             for name in dict.fromkeys([*weights.edited(), *weights.rebound()]):
@@ -248,12 +244,6 @@ def _require_names(model: nn.Module, stages: list[RecordedStage]) -> None:
                 f"blocks=[...], or let a module within a block have the state"
             )
         raise NotRecordable(f"no stage has {name!r} of the model: please report this")
-
-
-def _cotangents(roots: list[Tensor]) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(SEED)
-    drawn = partial(torch.randn, generator=generator, device=CPU)
-    return [drawn(t.shape, dtype=t.dtype).to(t.device) for t in roots]
 
 
 def _near(one: Tensor | None, other: Tensor | None) -> bool:
