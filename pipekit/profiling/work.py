@@ -70,7 +70,9 @@ class _Operators(OperatorMode):
         before = self._flops()
         result = func(*args, **(kwargs or {}))
         given, made = tensors_in((args, kwargs)), tensors_in(result)
-        if made and not _is_view(func, given, made):
+        memory = {t.untyped_storage()._cdata for t in given}
+        is_new = [t.untyped_storage()._cdata not in memory for t in made]
+        if made and (func._schema.is_mutable or all(is_new)):  # type: ignore[attr-defined]
             moved = sum(map(_bytes, given)) + sum(map(_bytes, made))
             winograd = _winograd_can(func, args)
             self.done.append(Operator(self._flops() - before, moved, winograd))
@@ -87,11 +89,6 @@ def _winograd_can(func: Any, args: tuple[Any, ...]) -> bool:
     weight, stride, dilation, transposed, groups = (rest[n] for n in (1, 3, 5, 6, 8))
     ordinary = {*stride, *dilation, groups} == {1} and not transposed
     return ordinary and tuple(weight.shape[2:]) == (3, 3)
-
-
-def _is_view(func: Any, given: list[Tensor], made: list[Tensor]) -> bool:
-    memory = {t.untyped_storage()._cdata for t in given}
-    return not func._schema.is_mutable and any(t.untyped_storage()._cdata in memory for t in made)
 
 
 def _bytes(tensor: Tensor) -> int:

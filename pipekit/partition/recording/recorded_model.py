@@ -180,8 +180,7 @@ def _narrowest(program: Program, gap: range, closed: set[int]) -> int | None:
 
 def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]) -> set[int]:
     closed: set[int] = set()
-    made_by = dict.fromkeys(values(program.batch), 0)
-    storage_from = {program.made[number].storage: 0 for number in made_by}
+    storage_from = {program.made[number].storage: 0 for number in values(program.batch)}
     users: dict[str, list[int]] = {}
     # What no two stages may both have: nobody keeps copies of these equal.
     edited = set[str]().union(*(step.edited_weights for step in program.steps))
@@ -197,12 +196,10 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
     }
     for position, step in enumerate(program.steps):
         for number in step.results:
-            made_by[number] = position + 1
             storage_from.setdefault(program.made[number].storage, position + 1)
         for number in step.edits:
             # Whoever shares the edited storage must be in the editor's stage.
-            storage = program.made[number].storage
-            closed |= set(range(min(made_by[number], storage_from[storage]), position + 1))
+            closed |= set(range(storage_from[program.made[number].storage], position + 1))
         read = {home.get(program.made[number].storage, "") for number in step.reads}
         names = step.weights if step.module is None else {*step.weights, step.module}
         for name in single & read.union(*(tensors[name] for name in names)):
