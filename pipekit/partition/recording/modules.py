@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
+from operator import attrgetter
 
 from torch import Tensor, nn
 
@@ -109,8 +110,7 @@ class ModelNames:
         for _, path, module in sorted(paths, key=lambda each: each[0]):
             self._place(stage, path, module)
         for name in weights:
-            owner, _, local_name = name.rpartition(".")
-            self._place(stage, name, getattr(self._model.get_submodule(owner), local_name))
+            self._place(stage, name, attrgetter(name)(self._model))
 
     def homes(self, stages: Sequence[nn.Module]) -> Iterator[tuple[int, str]]:
         """Yield (stage, name) for weights that no forward reads: their other name's or the last."""

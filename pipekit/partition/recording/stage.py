@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, Self
 
 import torch
@@ -98,8 +99,7 @@ class StageSteps:
             if isinstance(leaf, Value):
                 return env[leaf.number]
             if isinstance(leaf, NamedWeight):
-                owner, _, local_name = leaf.name.rpartition(".")
-                return getattr(modules.get_submodule(owner), local_name)
+                return attrgetter(leaf.name)(modules)
             if isinstance(leaf, Constant):
                 return leaf.tensor.to(device)
             if isinstance(leaf, Size):
