@@ -103,7 +103,8 @@ def _recurrent(times: int, x: _Shape, *rest: Any, **_: Any) -> int:
     """
     weights = rest[0] if isinstance(rest[0][0], Sequence) else rest[:2]
     matrices = [shape for shape in weights if len(shape) == 2]
-    return times * 2 * x[0] * x[1] * sum(shape[0] * shape[1] for shape in matrices)
+    products = sum(int(shape[0]) * int(shape[1]) for shape in matrices)
+    return times * 2 * x[0] * x[1] * products
 
 
 _RECURRENT: dict[Any, Callable[..., int]] = {
