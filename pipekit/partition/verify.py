@@ -15,7 +15,6 @@ from pipekit.layers.edited_tensors import weights_untouched
 from pipekit.layers.module_state import named_buffers, set_mode, state_untouched
 from pipekit.layers.pass_state import rounding
 from pipekit.partition.recording import batch as batches
-from pipekit.partition.recording.batch import left_as_it_was
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.stage import RecordedStage, owners
@@ -67,7 +66,7 @@ def verify(recorded: RecordedModel) -> None:
     stages = recorded.stages()
     _require_names(recorded.model, stages)
     cut: _Parts = {each: each for each in stages}
-    with left_as_it_was(recorded.model):
+    with batches.left_as_it_was(recorded.model):
         for case in _cases(recorded):
             _compare(recorded, cut, case)
 

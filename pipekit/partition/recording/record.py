@@ -14,12 +14,6 @@ from pipekit.layers.edited_tensors import WrittenTensors, weights_untouched
 from pipekit.layers.module_state import in_evaluation, set_mode, state_untouched
 from pipekit.layers.python_state import module_names
 from pipekit.partition.recording import batch as batches
-from pipekit.partition.recording.batch import (
-    device_of,
-    drawing_from_torch,
-    left_as_it_was,
-    stateless,
-)
 from pipekit.partition.recording.modules import Blocks, Wish
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
@@ -48,7 +42,7 @@ def record(
     """
     forwards = _Forwards(model, example, wish, way)
     rows = forwards.rows
-    with left_as_it_was(model), drawing_from_torch():
+    with batches.left_as_it_was(model), batches.drawing_from_torch():
         recorded = forwards.record(example)
         few, others, programs = forwards.of_other_rows(recorded)
         trial = Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2))
@@ -76,7 +70,7 @@ class _Forwards:
         self.edited: set[str] = set()  # names of weights that a forward has edited
         self._model, self._example, self._way = model, example, way
         self._blocks, self._kept = Blocks(model, wish), in_evaluation(model)
-        self._device, self._tracked = device_of(model), True
+        self._device, self._tracked = batches.device_of(model), True
         # Beyond the end of a table of positions, say, an accelerator is lost to the process.
         self._goes_beyond = self._device.type == "cpu"
 
@@ -93,7 +87,11 @@ class _Forwards:
         model = self._model
         set_mode(model, training, self._kept)
         sample = batches.copied(batch, tracked=[] if self._tracked else None)
-        with state_untouched(model), stateless(self._blocks.outer, model), torch.enable_grad():
+        with (
+            state_untouched(model),
+            batches.stateless(self._blocks.outer, model),
+            torch.enable_grad(),
+        ):
             written = WrittenTensors(model)
             recorder = Recorder(model, self._blocks.whole, self._device, self._way, written)
             try:
