@@ -128,8 +128,8 @@ class Plan:
         megatron/core/transformer/pipeline_parallel_layer_layout.py, read at commit 00caa53.)
 
         Raises:
-            ValueError: there are fewer layers than that, a stage has replicas, which Megatron-LM's
-                layout does not, or layers run in another order.
+            ValueError: there are fewer layers than that, several stages have MTP layers, a stage
+                has replicas, which Megatron-LM's layout does not, or layers run in another order.
         """
         self._require_chain("Megatron-LM")
         blocks = self.layers - 2 - predictors
