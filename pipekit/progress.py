@@ -24,8 +24,7 @@ def progress_bar(steps: Iterable[Any] | None = None, **options: Any) -> "tqdm[An
     """Return tqdm's bar, with its options, which is gone when it is over."""
     if RELAY in os.environ:
         return _Relayed(steps, **options)
-    ipython = sys.modules.get("IPython")  # whoever has not imported it is in none
-    if getattr(ipython and ipython.get_ipython(), "kernel", None) is not None:
+    if _in_notebook():
         return _InNotebook(steps, **options)
     return tqdm(steps, leave=False, **options)
 
@@ -35,6 +34,12 @@ def planning_bar(steps: Collection[T], shown: bool) -> Iterable[T]:
     if not shown:
         return steps
     return progress_bar(steps, desc="planning", unit="step", delay=PATIENCE_S)
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")  # whoever has not imported it is in none
+    shell = ipython and ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
 class _Elsewhere(tqdm):  # type: ignore[type-arg]
