@@ -5,11 +5,10 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
 from typing import Literal
 
-from pipekit.megatron_layout import write_layout
 from pipekit.reading import printable, read_json
 from pipekit.units import bytes_text, plural
 
@@ -123,15 +122,34 @@ class Plan:
     def to_megatron_layout(self, predictors: int = 0) -> str:
         """Return the string for Megatron-LM's ``--pipeline-model-parallel-layout``.
 
-        The first layer is taken for the embedding, the last one for the output with the loss, and
-        ``predictors`` MTP layers come right before the output.
+        A letter is a layer: E the embedding, t a transformer block, m one that predicts further
+        tokens (MTP), of which ``predictors`` come right before L, the output with the loss.  Stages
+        are separated by ``|``, commas mean nothing, and ``t*3`` is ttt.  (NVIDIA/Megatron-LM,
+        megatron/core/transformer/pipeline_parallel_layer_layout.py, read at commit 00caa53.)
 
         Raises:
-            ValueError: there are fewer layers than that, a stage has replicas, which Megatron-LM's
-                layout does not, or layers run in another order.
+            ValueError: there are fewer layers than that, several stages have MTP layers, a stage
+                has replicas, which Megatron-LM's layout does not, or layers run in another order.
         """
         self._require_chain("Megatron-LM")
-        return write_layout(self.balance, predictors)
+        blocks = self.layers - 2 - predictors
+        if blocks < 0 or predictors < 0:
+            raise ValueError(
+                f"{self.layers} layers are too few for an embedding, {predictors} MTP layers and "
+                f"an output"
+            )
+        letters = "E" + "t" * blocks + "m" * predictors + "L"
+        stages = [letters[stage.first : stage.stop] for stage in self.stages]
+        homes = [number for number, stage in enumerate(stages) if "m" in stage]
+        if len(homes) > 1:
+            raise ValueError(
+                f"MTP layers are in stages {homes[0]} and {homes[1]}: Megatron-LM wants all in one"
+            )
+        runs = [[(letter, len([*run])) for letter, run in groupby(stage)] for stage in stages]
+        return "|".join(
+            ",".join(letter if count == 1 else f"{letter}*{count}" for letter, count in stage)
+            for stage in runs
+        )
 
     def to_torchtitan(self, names: Sequence[str | Sequence[str]] | None = None) -> list[list[str]]:
         """Return each stage's modules: torchtitan's ``parallelism.module_fqns_per_model_part``.

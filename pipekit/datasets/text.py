@@ -8,9 +8,9 @@ import hashlib
 import platform
 import sys
 import sysconfig
+from collections import Counter
 from dataclasses import replace
-from importlib.metadata import Distribution, distributions
-from itertools import groupby
+from importlib.metadata import distributions
 from pathlib import Path
 
 import torch
@@ -92,15 +92,12 @@ def library() -> tuple[list[Path], list[Path]]:
     root = Path(sysconfig.get_path("stdlib"))
     # Only the documented modules: distributions add files of their own to this folder.
     modules = sys.stdlib_module_names - _TABLES - _PARTIAL - _TESTS
-    files = [
-        path
-        for path in sorted(root.rglob("*.py"), key=lambda path: (path.parent, path.name))
-        for parts in [path.relative_to(root).parts]
-        if parts[0].removesuffix(".py") in modules and not _TESTS.intersection(parts)
-    ]
-    for _, folder in groupby(files, key=lambda path: path.parent):
-        for number, path in enumerate(folder):
-            found[number % _EACH_FIFTH == 1].append(path)
+    so_far = Counter[Path]()  # files of each folder
+    for path in sorted(root.rglob("*.py"), key=lambda path: (path.parent, path.name)):
+        parts = path.relative_to(root).parts
+        if parts[0].removesuffix(".py") in modules and not _TESTS.intersection(parts):
+            found[so_far[path.parent] % _EACH_FIFTH == 1].append(path)
+            so_far[path.parent] += 1
     return found
 
 
@@ -113,18 +110,15 @@ def _source() -> tuple[bytes, bytes]:
 @functools.cache  # reads some hundred megabytes
 def _texts() -> tuple[bytes, bytes, int]:
     """Return the texts to learn from and to test on, and how many packages they are from."""
-    parts = [[text] for text in _source()]
-    found = sorted(distributions(), key=lambda package: package.name.lower())
-    texts = [text for text in map(_text, found) if text]
-    for number, text in enumerate(texts):
-        parts[number % _EACH_FIFTH == 1].append(text)
+    parts, packages = [[text] for text in _source()], 0
+    for package in sorted(distributions(), key=lambda package: package.name.lower()):
+        files = (Path(str(file.locate())) for file in package.files or [] if file.suffix in _TEXTS)
+        text = b"".join(path.read_bytes() for path in sorted(files) if path.is_file())
+        if text:
+            parts[packages % _EACH_FIFTH == 1].append(text)
+            packages += 1
     train, test = (b"".join(part) for part in parts)
-    return train, test, len(texts)
-
-
-def _text(package: Distribution) -> bytes:
-    files = (Path(str(file.locate())) for file in package.files or [] if file.suffix in _TEXTS)
-    return b"".join(path.read_bytes() for path in sorted(files) if path.is_file())
+    return train, test, packages
 
 
 def _windows(text: bytes, length: int, step: int) -> Tensor:

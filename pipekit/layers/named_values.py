@@ -71,8 +71,11 @@ class NamedValues:
             for function in functions_of(each):
                 self._look(function, Place("", "", ""), set())
         for (module, holder), owner in _PATCHED.items():
-            put = {name for name, each in _variables(owner).items() if _is_users(each)}
-            put |= {place.name for place in known if place[:2] == (module, holder)}
+            put = {place.name for place in known if place[:2] == (module, holder)}
+            for name, each in _variables(owner).items():
+                # Its type is asked first: torch has thousands of other things.
+                if isinstance(each, FunctionType) and not _is_librarys(each):
+                    put.add(name)
             self._add(module, holder, owner, put)
             self._owners |= {Place(module, holder, name): [owner] for name in put}  # gone ones, too
         for module, variables in _HOOKED.items():
@@ -118,12 +121,10 @@ class NamedValues:
     def _look(self, value: Any, place: Place, names: set[str]) -> None:
         """Look for the names in a file or an object, and for its own in a function."""
         if isinstance(value, FunctionType):
-            module = value.__module__ or ""
-            if value in self._seen or module.partition(".")[0] in _LIBRARIES:
-                return
-            self._seen.add(value)
-            names, known = names_in(value), value.__globals__
-            self._add(known.get("__name__", ""), "", known, names)
+            if value not in self._seen and not _is_librarys(value):
+                self._seen.add(value)
+                known = value.__globals__
+                self._add(known.get("__name__", ""), "", known, names_in(value))
         elif isinstance(value, ModuleType):
             self._add(value.__name__, "", vars(value), names)
         elif hasattr(value, "__dict__") and not isinstance(value, _LOOKED_AT):
@@ -158,10 +159,8 @@ def _variables(owner: Any) -> Any:
     return owner if isinstance(owner, dict) else vars(owner)
 
 
-def _is_users(value: Any) -> bool:
-    if not isinstance(value, FunctionType):  # asked first: torch has thousands of other things
-        return False
-    return (value.__module__ or "").partition(".")[0] not in _LIBRARIES
+def _is_librarys(function: FunctionType) -> bool:
+    return (function.__module__ or "").partition(".")[0] in _LIBRARIES
 
 
 def _sent(value: Any, place: Place) -> Any:

@@ -34,19 +34,18 @@ def is_pure(model: nn.Module) -> bool:
 
     So it is with PyTorch's own layers without buffers, hooks, edits in place and user's functions.
     """
-    pure = (_is_pure(vars(module), type(module)) for module in model.modules())
-    return not _has_any_global_hook() and all(pure)
-
-
-def _is_pure(held: dict[str, Any], kind: type) -> bool:
-    if not kind.__module__.startswith("torch.nn.modules.") or "forward" in held:
-        return False
-    if any(held[name] for name in TORCHS if name.endswith("hooks")):
-        return False
-    if held.get("inplace") or held.get("max_norm") is not None:
-        return False
-    state = [held["_buffers"], *(held[name] for name in held.keys() - TORCHS)]
-    return all(isinstance(each, PLAIN) for each in tree_leaves(state))
+    for module in model.modules():
+        held = vars(module)
+        is_torchs = type(module).__module__.startswith("torch.nn.modules.")
+        if not is_torchs or "forward" in held or held.get("inplace"):
+            return False
+        hooked = any(held[name] for name in TORCHS if name.endswith("hooks"))
+        if hooked or held.get("max_norm") is not None:
+            return False
+        state = [held["_buffers"], *(held[name] for name in held.keys() - TORCHS)]
+        if not all(isinstance(each, PLAIN) for each in tree_leaves(state)):
+            return False
+    return not _has_any_global_hook()
 
 
 class Change(NamedTuple):

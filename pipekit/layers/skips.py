@@ -27,7 +27,7 @@ sends each skip straight from its source to its destination (torchgpipe, section
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Self, cast
@@ -251,12 +251,14 @@ def links(layers: Iterable[nn.Module]) -> list[Skip]:
     An end may be a module anywhere within its layer.  Names with one end only are left out.
     """
     layers = list(layers)
-    sources = {name: number for number, name in _declared(layers, "stashes")}
-    return [
-        Skip(name, sources[name], number)
-        for number, name in _declared(layers, "pops")
+    sources = _declared(layers, "stashes")
+    found = [
+        Skip(name, sources[name][-1], number)
+        for name, numbers in _declared(layers, "pops").items()
+        for number in numbers
         if name in sources
     ]
+    return sorted(found, key=lambda skip: skip.destination)
 
 
 def between(skips: Sequence[Skip], balance: Sequence[int]) -> list[Skip]:
@@ -282,53 +284,45 @@ def require_matched(layers: Iterable[nn.Module]) -> None:
             before it is stashed; the message names the layers and says what to change.
     """
     layers = list(layers)
+    titles = [f"layer {number} ({type(layer).__name__})" for number, layer in enumerate(layers)]
+    sources, destinations = _declared(layers, "stashes"), _declared(layers, "pops")
     again = "give each pair of layers a namespace of its own by layer.isolate('...')"
-    sources = _unique(layers, "stashes", again)
     taken = f"the first pop takes the tensor away; {again}, or stash the tensor under two names"
-    destinations = _unique(layers, "pops", taken)
-    for name, number in destinations.items():
+    for end, declared, advice in ("stashes", sources, again), ("pops", destinations, taken):
+        for name, (one, *others) in declared.items():
+            if others:
+                raise ValueError(
+                    f"{name!r} is in {end} of both {titles[one]} and {titles[others[0]]}: {advice}"
+                )
+    for name, (number,) in destinations.items():
         if name not in sources:
             raise ValueError(
-                f"{_title(layers, number)} pops {name!r}, which no layer stashes: let a layer "
-                f"before it stash that, in the same namespace, or remove it from the layer's pops"
+                f"{titles[number]} pops {name!r}, which no layer stashes: let a layer before it "
+                f"stash that, in the same namespace, or remove it from the layer's pops"
             )
-    for name, number in sources.items():
+    for name, (number,) in sources.items():
         if name not in destinations:
             raise ValueError(
-                f"{_title(layers, number)} stashes {name!r}, which no layer pops: let a layer "
-                f"behind it pop that, in the same namespace, or remove it from the layer's stashes"
+                f"{titles[number]} stashes {name!r}, which no layer pops: let a layer behind it "
+                f"pop that, in the same namespace, or remove it from the layer's stashes"
             )
-        if destinations[name] < number:
+        (destination,) = destinations[name]
+        if destination < number:
             raise ValueError(
-                f"{_title(layers, destinations[name])} pops {name!r} before "
-                f"{_title(layers, number)} stashes it: exchange the two"
+                f"{titles[destination]} pops {name!r} before {titles[number]} stashes it: exchange "
+                f"the two"
             )
 
 
 End = Literal["stashes", "pops"]
 
 
-def _unique(layers: Sequence[nn.Module], end: End, advice: str) -> dict[Name, int]:
-    """Return the layer that declares each name, and refuse two of them."""
-    found: dict[Name, int] = {}
-    for number, name in _declared(layers, end):
-        if name in found:
-            raise ValueError(
-                f"{name!r} is in {end} of both {_title(layers, found[name])} and "
-                f"{_title(layers, number)}: {advice}"
-            )
-        found[name] = number
-    return found
-
-
-def _declared(layers: Sequence[nn.Module], end: End) -> Iterator[tuple[int, Name]]:
+def _declared(layers: Sequence[nn.Module], end: End) -> dict[Name, list[int]]:
+    """Return the layers that declare each name, but for those with both ends of their skips."""
+    found: dict[Name, list[int]] = {}
     for number, layer in enumerate(layers):
-        if isinstance(layer, _Inlined):  # both ends of its skips are in the sequence
-            continue
-        for module in layer.modules():
+        for module in () if isinstance(layer, _Inlined) else layer.modules():
             if isinstance(module, Skippable):
-                yield from ((number, module.full(name)) for name in getattr(module, end))
-
-
-def _title(layers: Sequence[nn.Module], number: int) -> str:
-    return f"layer {number} ({type(layers[number]).__name__})"
+                for name in getattr(module, end):
+                    found.setdefault(module.full(name), []).append(number)
+    return found

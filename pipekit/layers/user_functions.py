@@ -6,7 +6,7 @@ import io
 import pickle
 import random
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -113,14 +113,13 @@ class FunctionState:
 
 def _functions_in(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield an object that may read something or, by key, those in a container: losses, say."""
-    several: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, (list, tuple, dict)):
         several = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in islice(several, _MOST):
+            if callable(each) and not isinstance(each, type):
+                yield f".{key}", each
     elif not isinstance(value, (*HELD, type, ModuleType)):
         yield "", value
-    for key, each in islice(several, _MOST):
-        if callable(each) and not isinstance(each, type):
-            yield f".{key}", each
 
 
 def _held(holder: Any, name: str) -> Any:

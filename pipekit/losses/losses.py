@@ -99,18 +99,14 @@ class MeanOver:
         loss = self._summed(output, target)
         if not isinstance(loss, Tensor) or bool(loss.isfinite().all()) or self.count(target):
             return loss
-        return _zero(output, loss)
+        # 0, whose gradients are zeros, also where the output is not finite.  Not of single numbers:
+        # a mean over nothing, which the model has computed, is such a one.
+        rows = [tensor for tensor in differentiable(output) if tensor.dim()]
+        return torch.stack([tensor[:0].sum() for tensor in rows]).sum() if rows else loss
 
     def count(self, target: Any) -> float:
         """Return how many count in a target."""
         return float(self._count(target))
-
-
-def _zero(output: Any, instead: Tensor) -> Tensor:
-    """Return 0, whose gradients are zeros, also where the output is not finite."""
-    # Not of single numbers: a mean over nothing, which the model has computed, is such a one.
-    rows = [tensor for tensor in differentiable(output) if tensor.dim()]
-    return torch.stack([tensor[:0].sum() for tensor in rows]).sum() if rows else instead
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,6 @@ def _tokens(vocabulary: int, length: int = 512) -> Callable[[int], Tensor]:
     return lambda rows: torch.randint(vocabulary, (rows, length))
 
 
-def _video(rows: int) -> tuple[Tensor, Tensor]:
-    """Return 60 frames and 20 words: S2VT unrolls to 80 steps; how they divide is ours."""
-    return torch.rand(rows, 60, 4096), torch.randint(12_594, (rows, 20))
-
-
 # (L, F) of GPipe's Table 1 and torchgpipe's Table 2; (B, C) of torchgpipe's Tables 3 and 4.
 _AMOEBANETS = [(18, 208), (18, 256), (18, 416), (18, 544), (36, 544), (72, 512)]
 _UNETS = [(5, 64), (6, 72), (11, 128), (24, 128), (24, 160), (48, 160)]
@@ -52,7 +47,10 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
         "resnet50": Published(resnet50, _images(224)),
         "resnet101": Published(resnet101, _images(224)),
         "inception-v3": Published(inception_v3, _images(299)),
-        "s2vt": Published(s2vt, _video),
+        # 60 frames and 20 words: S2VT unrolls to 80 steps; how they divide is ours.
+        "s2vt": Published(
+            s2vt, lambda rows: (torch.rand(rows, 60, 4096), _tokens(12_594, 20)(rows))
+        ),
         **{
             f"gpt-{size}": Published(partial(gpt, *layout), _tokens(51_200))
             for size, layout in LAYOUTS.items()

@@ -77,14 +77,11 @@ def parameter_numbers(
     stages: Sequence[nn.Module], trained: Trained = trained
 ) -> list[list[int | None]]:
     """Return every stage's trained parameters' numbers in the unsplit model, None for copies."""
-    known: set[nn.Parameter] = set()
-    found: list[list[int | None]] = []
-    for stage in stages:
-        found.append([])
-        for parameter in trained(stage):
-            found[-1].append(None if parameter in known else len(known))
-            known.add(parameter)
-    return found
+    numbers: dict[nn.Parameter, int] = {}
+    return [
+        [None if p in numbers else numbers.setdefault(p, len(numbers)) for p in trained(stage)]
+        for stage in stages
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -15,7 +15,6 @@ from pipekit.layers.edited_tensors import weights_untouched
 from pipekit.layers.module_state import named_buffers, set_mode, state_untouched
 from pipekit.layers.pass_state import rounding
 from pipekit.partition.recording import batch as batches
-from pipekit.partition.recording.batch import left_as_it_was
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.stage import RecordedStage, owners
@@ -28,6 +27,7 @@ _ADVICE = (
     "use_reentrant=False"
 )
 
+_GRADIENT = "the gradient of {!r}"
 _Outcome = dict[str, Tensor | None]  # by names for messages; None: a gradient that nothing reached
 _Parts = dict[nn.Module, Callable[[Any], Any]]  # in order, each with the function that calls it
 
@@ -66,7 +66,7 @@ def verify(recorded: RecordedModel) -> None:
     stages = recorded.stages()
     _require_names(recorded.model, stages)
     cut: _Parts = {each: each for each in stages}
-    with left_as_it_was(recorded.model):
+    with batches.left_as_it_was(recorded.model):
         for case in _cases(recorded):
             _compare(recorded, cut, case)
 
@@ -133,20 +133,12 @@ def _dropped_if_equal(model: nn.Module, expected: _Outcome, case: _Case) -> Iter
         if expected.get(key) is not None and case.equal(expected[key], parameter.grad):
             expected[key] = parameter.grad = None
 
-    hooks = [
-        parameter.register_post_accumulate_grad_hook(partial(compare, _of_gradient(name)))
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                hook = partial(compare, _GRADIENT.format(name))
+                hooks.enter_context(parameter.register_post_accumulate_grad_hook(hook))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _of_gradient(name: str) -> str:
-    return f"the gradient of {name!r}"
 
 
 @contextmanager
@@ -173,16 +165,25 @@ def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
             weights_untouched(model, recorded.edited) as weights,
             torch.set_grad_enabled(case.training),
         ):
-            output, cuts = _run(parts, sample, case.training)
-            _put_forward(outcome, output, model, parts)
+            output, backwards = _run(parts, sample, case.training)
+            outcome[f"the structure of the output ({type(output).__name__})"] = None
+            for number, leaf in enumerate(leaves(encode(output, lambda leaf: leaf))):
+                if isinstance(leaf, Tensor):
+                    outcome[f"tensor {number} of the output"] = leaf.detach().clone()
+            held = {name: buffer for part in parts for name, buffer in named_buffers(part).items()}
+            for name in named_buffers(model):
+                outcome[f"the buffer {name!r}"] = held[name].detach().clone()
             if case.training:
                 roots = [tensor for tensor in tensors(output) if tensor.requires_grad]
+                generator = torch.Generator().manual_seed(SEED)
+                drawn = partial(torch.randn, generator=generator, device=CPU)
+                seeds = [drawn(t.shape, dtype=t.dtype).to(t.device) for t in roots]
                 if roots:
-                    torch.autograd.backward(roots, _cotangents(roots))
-                for cut in reversed(cuts):
-                    cut.backward()
+                    torch.autograd.backward(roots, seeds)
+                for backward in reversed(backwards):
+                    backward()
                 for name, parameter in model.named_parameters():
-                    outcome[_of_gradient(name)] = parameter.grad
+                    outcome[_GRADIENT.format(name)] = parameter.grad
                 for number, tensor in enumerate(inputs):
                     outcome[f"the gradient of floating-point input {number}"] = tensor.grad
             for name in dict.fromkeys([*weights.edited(), *weights.rebound()]):
@@ -194,41 +195,36 @@ def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
     return outcome
 
 
-def _run(parts: _Parts, tree: Any, training: bool) -> tuple[Any, list["_Cut"]]:
-    cuts: list[_Cut] = []
+def _run(parts: _Parts, tree: Any, training: bool) -> tuple[Any, list[Callable[[], None]]]:
+    """Return what parts give one after another, and the backward through each cut between two."""
+    backwards: list[Callable[[], None]] = []
     for number, call in enumerate(parts.values()):
+        received: list[Tensor] = []
+        gradients: dict[int, Tensor] = {}
         if number:
-            cuts.append(_Cut(tensors(tree), training))
-            taken = tuple(cuts[-1].received)
-            tree = taken[0] if isinstance(tree, Tensor) else taken
+            made = tensors(tree)
+            received = [tensor.detach() for tensor in made]
+            for tensor in received:
+                if training and (tensor.is_floating_point() or tensor.is_complex()):
+                    tensor.requires_grad_()
+            backwards.append(partial(_backward, made, gradients))
+            tree = received[0] if isinstance(tree, Tensor) else tuple(received)
         tree = call(tree)
-        if number:
-            cuts[-1].watch()
-    return tree, cuts
-
-
-class _Cut:
-    def __init__(self, made: list[Tensor], training: bool) -> None:
-        self._made = made
-        self._gradients: dict[int, Tensor] = {}
-        self.received = [tensor.detach() for tensor in made]
-        for tensor in self.received:
-            if training and (tensor.is_floating_point() or tensor.is_complex()):
-                tensor.requires_grad_()
-
-    def watch(self) -> None:
-        """Take the gradients as the hooks leave them that the next stage has given its input."""
-        for number, tensor in enumerate(self.received):
+        for place, tensor in enumerate(received):
             if tensor.requires_grad:
                 # As autograd computed it: .grad may have other strides, hence other roundings.
-                tensor.register_hook(partial(self._gradients.__setitem__, number))
+                tensor.register_hook(partial(gradients.__setitem__, place))
+    return tree, backwards
 
-    def backward(self) -> None:
-        reached = [n for n in sorted(self._gradients) if self._made[n].requires_grad]
-        if reached:
-            roots = [self._made[n] for n in reached]
-            torch.autograd.backward(roots, [self._gradients[n] for n in reached])
-        self._made, self._gradients = [], {}
+
+def _backward(made: list[Tensor], gradients: dict[int, Tensor]) -> None:
+    """Run the backward of a part, given by place the gradients that have come back to the cut."""
+    reached = [place for place in sorted(gradients) if made[place].requires_grad]
+    if reached:
+        ends = [made[place] for place in reached], [gradients[place] for place in reached]
+        torch.autograd.backward(*ends)
+    made.clear()
+    gradients.clear()
 
 
 def _require_names(model: nn.Module, stages: list[RecordedStage]) -> None:
@@ -247,23 +243,6 @@ def _require_names(model: nn.Module, stages: list[RecordedStage]) -> None:
                 f"blocks=[...], or let a module within a block have the state"
             )
         raise NotRecordable(f"no stage has {name!r} of the model: please report this")
-
-
-def _cotangents(roots: list[Tensor]) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(SEED)
-    drawn = partial(torch.randn, generator=generator, device=CPU)
-    return [drawn(t.shape, dtype=t.dtype).to(t.device) for t in roots]
-
-
-def _put_forward(outcome: _Outcome, output: Any, model: nn.Module, parts: _Parts) -> None:
-    template = encode(output, lambda leaf: leaf)
-    outcome[f"the structure of the output ({type(output).__name__})"] = None
-    for number, leaf in enumerate(leaves(template)):
-        if isinstance(leaf, Tensor):
-            outcome[f"tensor {number} of the output"] = leaf.detach().clone()
-    held = {name: buffer for part in parts for name, buffer in named_buffers(part).items()}
-    for name in named_buffers(model):
-        outcome[f"the buffer {name!r}"] = held[name].detach().clone()
 
 
 def _near(one: Tensor | None, other: Tensor | None) -> bool:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 
-from pipekit.megatron_layout import write_layout
 from pipekit.performance.layout import beside_head
 from pipekit.performance.predict import stage_layers
 from pipekit.performance.shapes import LatentAttention
 from pipekit.performance.training import TrainingSetup
+from pipekit.plans import Plan
 
 
 def megatron(run: TrainingSetup) -> str:
@@ -44,7 +44,8 @@ def _megatron_stages(run: TrainingSetup) -> list[str]:
         return [f"--num-virtual-stages-per-pipeline-rank {chunks}"] * (chunks > 1)
     if run.layout.pp > 1:
         balance[0], balance[-1] = balance[0] + 1, balance[-1] + predictors + 1
-        words.append(f'--pipeline-model-parallel-layout "{write_layout(balance, predictors)}"')
+        layout = Plan.by_hand(balance).to_megatron_layout(predictors)
+        words.append(f'--pipeline-model-parallel-layout "{layout}"')
     return words
 
 

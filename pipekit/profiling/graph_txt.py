@@ -10,7 +10,7 @@ One line a node and one an edge, times in milliseconds a minibatch, sizes in byt
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipekit.profiling.layer_profile import LayerProfile, ValueProfile
 from pipekit.reading import read_text
@@ -27,12 +27,6 @@ _NODE = re.compile(
 _EDGE = re.compile(r"\t(?P<start>\S+) -- (?P<end>\S+)")
 _INPUT = re.compile(r"Input\d*")
 _UNUSED = "__getitem__"
-
-
-class _Graph(NamedTuple):
-    layers: dict[str, LayerProfile]
-    inputs: dict[str, float]
-    edges: list[tuple[str, str]]
 
 
 def read(path: str | os.PathLike[str], rows: int = 1) -> dict[str, Any]:
@@ -55,24 +49,9 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> dict[str, Any]:
         ValueError: a line, by its number, is not understood or names an unknown node, or the graph
             has a cycle.
     """
-    graph = _parse(Path(path))
-    order = _order(graph, str(path))
-    return {
-        "layers": [graph.layers[node] for node in order],
-        "rows": rows,
-        "input_bytes": sum(graph.inputs.values()),
-        "provenance": {
-            "label": "measured",
-            "source": Path(path).name,
-            "hardware": "not in the file: times are as it states them",
-        },
-        "values": _values(graph, order),
-    }
+    import networkx as nx  # here, since few profiles are such files
 
-
-def _parse(path: Path) -> _Graph:
-    layers: dict[str, LayerProfile] = {}
-    inputs: dict[str, float] = {}
+    graph = nx.DiGraph()
     edges: list[tuple[str, str, str]] = []
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         where = f"{path}, line {number}"
@@ -80,37 +59,62 @@ def _parse(path: Path) -> _Graph:
         if found := _EDGE.fullmatch(line):
             edges.append((where, found["start"], found["end"]))
         elif found := _NODE.fullmatch(line):
-            node = found["node"]
-            if node in layers or node in inputs:
-                raise ValueError(f"{where}: node {node!r} stands there a second time")
+            if found["node"] in graph:
+                raise ValueError(f"{where}: node {found['node']!r} stands there a second time")
             try:
-                layer = _layer(found)
+                graph.add_node(found["node"], layer=_layer(found))
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
-            if _INPUT.fullmatch(found["name"]):
-                inputs[node] = layer.output_bytes
-            else:
-                layers[node] = layer
         elif line:
             raise ValueError(
                 f"{where} is neither an edge, a tab and then 'node1 -- node2', nor a node, "
                 f"'node1 -- name -- forward_compute_time=..., backward_compute_time=..., "
                 f"activation_size=..., parameter_size=...': {line[:80]!r}"
             )
+    costs: dict[str, LayerProfile] = dict(graph.nodes(data="layer"))
+    inputs = [node for node, layer in costs.items() if _INPUT.fullmatch(layer.name)]
+    layers = [node for node in costs if node not in inputs]
     if not layers:
         raise ValueError(f"{path} has no node that is a layer")
     for where, start, end in edges:
-        if unknown := {start, end} - layers.keys() - inputs.keys():
+        if unknown := {start, end} - costs.keys():
             raise ValueError(f"{where}: no node is named {min(unknown)!r}")
         if end in inputs:
             raise ValueError(f"{where}: an edge leads to the Input node {end!r}")
-    read = {start for _, start, _ in edges}
-    used = {
-        node: layer
-        for node, layer in layers.items()
-        if node in read or not layer.name.startswith(_UNUSED) or len(layers) == 1
+        graph.add_edge(start, end)
+    if not nx.is_directed_acyclic_graph(graph):
+        cycle = [start for start, _ in nx.find_cycle(graph)]
+        raise ValueError(f"{path}: the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}")
+    if len(layers) > 1:
+        graph.remove_nodes_from(
+            [node for node in layers if costs[node].name.startswith(_UNUSED) and not graph[node]]
+        )
+    positions = {node: position for position, node in enumerate(costs)}
+    runs = nx.lexicographical_topological_sort(graph.subgraph(layers), positions.__getitem__)
+    order: list[str] = list(runs)
+    number_of = {node: number for number, node in enumerate(order)}
+    users = {node: {number_of[user] for user in graph[node]} for node in [*inputs, *order]}
+    # Each Input and each layer that is read is one value, and each layer that is not.
+    values = [node for node in users if users[node]] + [node for node in order if not users[node]]
+    is_chain = all(
+        users[node] == {number_of.get(node, -1) + 1} for node in values if node != order[-1]
+    )
+    return {
+        "layers": [costs[node] for node in order],
+        "rows": rows,
+        "input_bytes": sum(costs[node].output_bytes for node in inputs),
+        "provenance": {
+            "label": "measured",
+            "source": Path(path).name,
+            "hardware": "not in the file: times are as it states them",
+        },
+        "values": ()
+        if is_chain
+        else [
+            ValueProfile(number_of.get(node), tuple(users[node]), costs[node].output_bytes)
+            for node in values
+        ],
     }
-    return _Graph(used, inputs, [(start, end) for _, start, end in edges if end in used])
 
 
 def _layer(found: re.Match[str]) -> LayerProfile:
@@ -124,37 +128,3 @@ def _layer(found: re.Match[str]) -> LayerProfile:
         saved_bytes=size,
         saves_output=True,
     )
-
-
-def _order(graph: _Graph, path: str) -> list[str]:
-    """Return the layers in an order in which they can run, as the file has them where it can."""
-    import networkx as nx  # here, since few profiles are such files
-
-    edges = nx.DiGraph()
-    edges.add_nodes_from(graph.layers)
-    edges.add_edges_from((start, end) for start, end in graph.edges if start in graph.layers)
-    if not nx.is_directed_acyclic_graph(edges):
-        cycle = [start for start, _ in nx.find_cycle(edges)]
-        raise ValueError(f"{path}: the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}")
-    place = {node: number for number, node in enumerate(graph.layers)}
-    return list(nx.lexicographical_topological_sort(edges, key=place.__getitem__))
-
-
-def _values(graph: _Graph, order: list[str]) -> tuple[ValueProfile, ...]:
-    """Return what nodes hand to one another, if the layers are no chain.
-
-    Each Input and each layer that is read is one value, and each layer that is not.
-    """
-    number = {node: place for place, node in enumerate(order)}
-    users: dict[str, set[int]] = {}
-    for start, end in graph.edges:
-        users.setdefault(start, set()).add(number[end])
-    sizes = graph.inputs | {node: graph.layers[node].output_bytes for node in order}
-    nodes = [node for node in sizes if node in users] + [
-        node for node in order if node not in users
-    ]
-    last = len(order) - 1
-    chain = {node: {0} if node in graph.inputs else {number[node] + 1} for node in sizes}
-    if users == {node: chain[node] for node in nodes if number.get(node) != last}:
-        return ()
-    return tuple(ValueProfile(number.get(n), tuple(users.get(n, ())), sizes[n]) for n in nodes)

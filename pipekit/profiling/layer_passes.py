@@ -60,17 +60,17 @@ def cut_forwards(
     dtype: torch.dtype | None,
     editable: Callable[[int], bool],
     around: Callable[[int], AbstractContextManager[object]],
-) -> Iterator[tuple[Input, tuple[Tree, dict[Name, Tensor]]]]:
-    """Run each layer's forward within ``around``; yield what it got, made and stashed."""
+) -> Iterator[tuple[str, Input, tuple[Tree, dict[Name, Tensor]]]]:
+    """Run each layer's forward within ``around``; yield its name, what it got, made and stashed."""
     skips = crossing(model)
     under_way: dict[Name, Tensor] = {}
     for number, layer in enumerate(model):
         popped = {s.name: under_way.pop(s.name) for s in skips if s.destination == number}
-        entered = Input(x, editable(number), popped)
+        entered, name = Input(x, editable(number), popped), layer_name(layer, number)
         opened = partial(call, layer, incoming=entered.skips)
         with around(number):
-            passed = run_forward(opened, layer_name(layer, number), entered.tree, dtype)
-        yield entered, passed
+            passed = run_forward(opened, name, entered.tree, dtype)
+        yield name, entered, passed
         x, stashed = passed
         under_way |= stashed
 

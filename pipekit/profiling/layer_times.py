@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,12 @@ from torch import Tensor, nn
 from pipekit.devices import Clock
 from pipekit.host.operator_threads import SWITCH_INTERVAL_S, share_cores
 from pipekit.layers.skips import Name
-from pipekit.profiling.layer_passes import (
-    Input,
-    cut_forwards,
-    layer_name,
-    run_backward,
-    run_forward,
-)
+from pipekit.layers.split_backward import WeightBackward
+from pipekit.profiling.layer_passes import Input, cut_forwards, run_backward, run_forward
 from pipekit.trees import Tree, differentiable, tree_map
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-_Pending = tuple[int, Input, Any]  # number, input, output with the skips that it stashed
+_Pending = tuple[str, Input, Any]  # name, input, output with the skips that it stashed
 WHOLE = "the whole model"
 WARM_UP = 2  # rounds that do not count, after the pass that found the sizes
 
@@ -82,18 +77,18 @@ class TimedLayers:
         pending = self._forwards(lambda number: self.watch.time(("forward", number)))
         with self.watch.time("whole backward"):
             run_backward(WHOLE, whole, [torch.ones_like(t) for t in differentiable(whole)])
-        for number, _, passed, gradients in _backwards(pending):
+        for number, _, backward in _backwards(pending):
             with self.watch.time(("backward", number)):
-                run_backward(self._names[number], passed, gradients)
+                backward()
         self.watch.collect()
 
     def time_parts(self, rounds: int) -> None:
         """Time backwards in two parts, layer by layer, each right after the other."""
         by_branches: dict[int, bool] = {}  # as the engine, which looks at the first split backward
         for _ in range(rounds):
-            for number, entered, passed, gradients in _backwards(self._forwards(nullcontext)):
+            for number, entered, backward in _backwards(self._forwards(nullcontext)):
                 with self.watch.time(("backward_input", number)):
-                    rest = run_backward(self._names[number], passed, gradients, entered)
+                    rest = backward(entered)
                 if rest and number not in by_branches:
                     by_branches[number] = rest.is_exact()
                 with self.watch.time(("backward_weight", number)):
@@ -125,10 +120,6 @@ class TimedLayers:
                         twin.copy_(parameter)
         self.watch.collect()
 
-    @cached_property
-    def _names(self) -> list[str]:
-        return [layer_name(layer, number) for number, layer in enumerate(self.model)]
-
     def _forward(self) -> Tree:
         # Of a copy, since a layer may write into its input.
         return run_forward(self.model, WHOLE, tree_map(torch.clone, self.x), self.dtype)
@@ -136,23 +127,19 @@ class TimedLayers:
     def _forwards(self, around: Callable[[int], AbstractContextManager[object]]) -> list[_Pending]:
         """Run the forward of each layer within ``around``, and return what they left."""
         x = tree_map(torch.clone, self.x)
-        passes = cut_forwards(self.model, x, self.dtype, self.edits.__getitem__, around)
-        return [(number, *each) for number, each in enumerate(passes)]
+        return [*cut_forwards(self.model, x, self.dtype, self.edits.__getitem__, around)]
 
 
 def _backwards(
     pending: list[_Pending],
-) -> Iterator[tuple[int, Input, Tree, Sequence[Tensor | None]]]:
-    """Yield the layers from the last on: number, input, output, and the output's gradients.
-
-    Whoever takes one runs its backward before taking the next.
-    """
+) -> Iterator[tuple[int, Input, Callable[..., WeightBackward | None]]]:
+    """Yield the layers from the last on: number, input, and backward, to be run before the next."""
     gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(pending[-1][2][0])]
     of_skips: dict[Name, Tensor | None] = {}
     while pending:
-        number, entered, passed = pending.pop()
-        gradients += [of_skips[name] for name, t in passed[1].items() if differentiable(t)]
-        yield number, entered, passed, gradients
+        name, entered, passed = pending.pop()
+        gradients += [of_skips[skip] for skip, t in passed[1].items() if differentiable(t)]
+        yield len(pending), entered, partial(run_backward, name, passed, gradients)
         gradients = entered.gradients
         of_skips |= entered.skip_gradients
 

@@ -17,7 +17,7 @@ from pipekit.partition.partition import find_ties
 from pipekit.partition.recording.recorded_model import Passed
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.recording.stage import gives
-from pipekit.profiling.layer_passes import crossing, cut_forwards, layer_name, run_backward
+from pipekit.profiling.layer_passes import crossing, cut_forwards, run_backward
 from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile, ValueProfile
 from pipekit.profiling.work import Work, counted_work
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes
@@ -100,9 +100,7 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Mo
     """
     require_matched(model)
     storages = SavedStorages([*model.parameters(), *model.buffers(), *leaves(x)])
-    names = [layer_name(layer, number) for number, layer in enumerate(model)]
-    edits: list[bool] = []
-    outputs: list[_Passed] = []
+    names, edits, outputs = list[str](), list[bool](), list[_Passed]()
     forward, backward = dict[int, Work](), dict[int, Work]()
     stashed: dict[Name, _Passed] = {}
     handed: dict[int, _Passed] = {}
@@ -113,12 +111,13 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Mo
             yield
 
     passes = cut_forwards(model, x, dtype, lambda _: True, counted)
-    for number, (entered, passed) in enumerate(passes):
+    for number, (name, entered, passed) in enumerate(passes):
         storages.end_layer(number, leaves(passed))
         ones = [torch.ones_like(t) for t in differentiable(passed)]
         with counted_work() as backward[number]:
-            run_backward(names[number], passed, ones)
+            run_backward(name, passed, ones)
         x, leaving = passed
+        names.append(name)
         edits.append(entered.edited)
         outputs.append(_Passed.of(x))
         for value, tensor in zip(gives(model[number]), leaves(x), strict=False):

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from pipekit.layers.edited_tensors import OperatorMode
 from pipekit.partition.probe import FlopCounter
+from pipekit.trees import tensors_in
 
 _Shape = Sequence[int]
 
@@ -57,24 +58,21 @@ def counted_work() -> Iterator[Work]:
         yield operators.done
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(OperatorMode):
     def __init__(self, flops: Callable[[], int]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._flops = flops  # counted so far, by the mode that sees an operator after this one
         self.done = Work()
 
     def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         before = self._flops()
         result = func(*args, **(kwargs or {}))
-        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-        if made and not _is_view(func, given, made):
+        given, made = tensors_in((args, kwargs)), tensors_in(result)
+        memory = {t.untyped_storage()._cdata for t in given}
+        is_new = [t.untyped_storage()._cdata not in memory for t in made]
+        if made and (func._schema.is_mutable or all(is_new)):  # type: ignore[attr-defined]
             moved = sum(map(_bytes, given)) + sum(map(_bytes, made))
             winograd = _winograd_can(func, args)
             self.done.append(Operator(self._flops() - before, moved, winograd))
@@ -93,36 +91,28 @@ def _winograd_can(func: Any, args: tuple[Any, ...]) -> bool:
     return ordinary and tuple(weight.shape[2:]) == (3, 3)
 
 
-def _is_view(func: Any, given: list[Tensor], made: list[Tensor]) -> bool:
-    memory = {t.untyped_storage()._cdata for t in given}
-    return not func._schema.is_mutable and any(t.untyped_storage()._cdata in memory for t in made)
-
-
 def _bytes(tensor: Tensor) -> int:
     """Return a tensor's bytes; those of one that was expanded lie in memory once."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
-def _onednn(x: _Shape, w0: _Shape, w1: _Shape, *_: Any, **__: Any) -> int:
-    return _recurrent_flops(x, [w0, w1])
+def _recurrent(times: int, x: _Shape, *rest: Any, **_: Any) -> int:
+    """Return the operations of a recurrent layer: each step multiplies a row with every matrix.
 
-
-def _cudnn(x: _Shape, weights: Sequence[_Shape], *_: Any, **__: Any) -> int:
-    return _recurrent_flops(x, weights)
-
-
-def _recurrent_flops(x: _Shape, weights: Sequence[_Shape]) -> int:
-    """Return the forward's operations: each step multiplies a row with every matrix."""
+    Its weights come next to x: oneDNN's two of them, cuDNN's in a list with the biases.
+    """
+    weights = rest[0] if isinstance(rest[0][0], Sequence) else rest[:2]
     matrices = [shape for shape in weights if len(shape) == 2]
-    return 2 * x[0] * x[1] * sum(shape[0] * shape[1] for shape in matrices)
+    products = sum(int(shape[0]) * int(shape[1]) for shape in matrices)
+    return times * 2 * x[0] * x[1] * products
 
 
 _RECURRENT: dict[Any, Callable[..., int]] = {
-    torch.ops.aten.mkldnn_rnn_layer: _onednn,
-    torch.ops.aten.mkldnn_rnn_layer_backward: lambda *args, **_: 2 * _onednn(*args),
-    torch.ops.aten._cudnn_rnn: _cudnn,
-    torch.ops.aten._cudnn_rnn_backward: lambda *args, **_: 2 * _cudnn(*args),
+    torch.ops.aten.mkldnn_rnn_layer: partial(_recurrent, 1),
+    torch.ops.aten.mkldnn_rnn_layer_backward: partial(_recurrent, 2),
+    torch.ops.aten._cudnn_rnn: partial(_recurrent, 1),
+    torch.ops.aten._cudnn_rnn_backward: partial(_recurrent, 2),
 }
 """Fused recurrent layers, which PyTorch's counter does not know; x is [T, B, features] or [B, T,
-features], and other weights than matrices are biases.  A backward has two products for each of the
-forward's: one for what came in and one for the weight."""
+features].  A backward has two products for each of the forward's: one for what came in and one for
+the weight."""

@@ -18,8 +18,6 @@ from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import require_no_dataclass, tensors
 
-_ABSENT = object()
-
 # What PyTorch says if a model lets an input require gradients that comes with them.
 LEAVES_ALONE = "you can only change requires_grad flags of leaf variables"
 
@@ -160,36 +158,32 @@ def drawing_from_torch() -> Iterator[None]:
     """Refuse a forward that draws from the generator of Python or NumPy: stages have no order."""
     before = numbers_so_far()
     yield
-    drawn = drawn_since(before)
-    for library, source in {"Python": "Python's random", "NumPy": "NumPy's generator"}.items():
-        if library in drawn:
-            raise NotRecordable(
-                f"the forward draws from {source}, whose numbers stages would not draw alike: draw "
-                f"by torch, torch.rand(()) say, within a block, or leave it out (in transformers: "
-                f"config.layerdrop = 0 or config.apply_spec_augment = False)"
-            )
+    if drawn := drawn_since(before):
+        source = "Python's random" if "Python" in drawn else "NumPy's generator"
+        raise NotRecordable(
+            f"the forward draws from {source}, whose numbers stages would not draw alike: draw by "
+            f"torch, torch.rand(()) say, within a block, or leave it out (in transformers: "
+            f"config.layerdrop = 0 or config.apply_spec_augment = False)"
+        )
 
 
 @contextmanager
 def stateless(outer: Iterable[nn.Module], model: nn.Module) -> Iterator[None]:
     """Refuse a forward that keeps something in its module, where stages would not find it."""
     names = module_names(model)
-    recorded = set(outer)
-    before = {module: _tensors(module) for module in names if module in recorded}
-    state = PythonState(model, before)
+    recorded = [module for module in names if module in {*outer}]
+
+    def tensors_now() -> dict[tuple[str, str], Tensor | None]:
+        held = ((each, {**each._parameters, **each._buffers}) for each in recorded)
+        return {(names[each], key): t for each, own in held for key, t in own.items()}
+
+    state, before = PythonState(model, recorded), tensors_now()
     yield
     changed = [(change.module, change.key) for change in state.changes()]
-    for module, held in before.items():
-        after = _tensors(module).items()
-        keys = (key for key, tensor in after if tensor is not held.get(key, _ABSENT))
-        changed += [(names[module], key) for key in keys]
+    changed += [place for place, each in tensors_now().items() if before.get(place) is not each]
     for name, key in changed:
         raise NotRecordable(
             f"the forward of {name} changes {key!r}, which stages would not do: keep it in a "
             f"buffer that is edited in place, or put what changes and what reads it into one block "
             f"by blocks=[...]"
         )
-
-
-def _tensors(module: nn.Module) -> dict[str, object]:
-    return {**module._parameters, **module._buffers}

@@ -52,13 +52,11 @@ class KnownTensors:
             *(self._origins[r.number] if isinstance(r, Value) else OTHER for r in references)
         )
 
-    def origins_of_values(self, numbers: Iterable[int]) -> Origins:
-        """Return the same of values."""
-        return Origins().union(*(self._origins[number] for number in numbers))
-
-    def add_origins(self, number: int, origins: Origins) -> None:
-        """Let a value that is edited depend on more."""
-        self._origins[number] |= origins
+    def edit(self, tensor: Tensor, origins: Origins) -> None:
+        """Take a tensor as a recorded step has edited it, by what depends on these origins."""
+        self.note(tensor)
+        if isinstance(known := self.reference(tensor), Value):
+            self._origins[known.number] |= origins
 
     def is_all_one(self, number: int) -> bool:
         """Return whether a value is ones, as a mask without padding is."""
@@ -71,11 +69,10 @@ class KnownTensors:
             known = self._versions.get(id(tensor))
             if known is None:
                 continue
-            version, requires_grad, grad_fn = known
-            if tensor._version != version:
+            if tensor._version != known[0]:
                 # A view of it was edited, by a step that is recorded: note it anew.
                 self.note(tensor)
-            elif (tensor.requires_grad, type(tensor.grad_fn)) != (requires_grad, grad_fn):
+            elif (tensor.requires_grad, type(tensor.grad_fn)) != known[1:]:
                 if type(tensor.grad_fn).__name__ == "BackwardHookFunctionBackward":
                     raise NotRecordable(
                         f"{caller()} uses a tensor that a module with a full backward hook takes "

@@ -108,13 +108,11 @@ def matched(
 def _entries(template: Container, tree: Any, where: str) -> list[tuple[Any, Any, Template]]:
     """Return (key, entry, template) of a container; entries without tensors may be left out."""
     if issubclass(template.type, dict):
-        names = _names(template)
-        known = dict(zip(names, template.children, strict=True))
-        given = tree if isinstance(tree, Mapping) else {}
-        missing = [key for key, child in known.items() if key not in given and holds_value(child)]
-        if missing or not {*given} <= {*names} or not isinstance(tree, Mapping):
+        known = dict(zip(template.context, template.children, strict=True))
+        needed = {key for key, child in known.items() if holds_value(child)}
+        if not isinstance(tree, Mapping) or not needed <= tree.keys() <= known.keys():
             found = f"has {[*tree]}" if isinstance(tree, Mapping) else f"is a {type(tree).__name__}"
-            raise ValueError(f"{where} must have the example's entries {names}, and {found}")
+            raise ValueError(f"{where} must have the example's entries {[*known]}, and {found}")
         return [(key, tree[key], child) for key, child in known.items() if key in tree]
     every = list(enumerate(template.children))
     tensors = [(key, child) for key, child in every if holds_value(child)]
@@ -137,7 +135,9 @@ def _names(example: Template) -> list[Any]:
 def _require_same(template: Template, tree: Any, where: str) -> None:
     was, found = list(leaves(template)), list(leaves(encode(tree, lambda leaf: leaf)))
     tensor = any(isinstance(leaf, Tensor) for leaf in found)
-    if tensor or len(was) != len(found) or not all(map(_is_same, was, found)):
+    pairs = zip(was, found, strict=False)
+    same = (one is other or (type(one) is type(other) and one == other) for one, other in pairs)
+    if tensor or len(was) != len(found) or not all(same):
         shown = was[0] if len(was) == 1 else was
         raise ValueError(
             f"{where} is {'a tensor' if tensor else repr(tree)} and was {shown!r} in the example "
@@ -145,7 +145,3 @@ def _require_same(template: Template, tree: Any, where: str) -> None:
             f"as it is; give an example with a tensor in its place, or one of each kind and "
             f"pipelines of their own"
         )
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return one is other or (type(one) is type(other) and bool(one == other))

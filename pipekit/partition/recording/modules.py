@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import permutations
+from operator import attrgetter
 
 from torch import Tensor, nn
 
@@ -32,51 +34,45 @@ class Blocks:
                 self.whole.setdefault(module, name)
 
 
-def find_blocks(model: nn.Module) -> list[str]:
-    """Return the names of the outermost repeated modules; Swin's stages, say, are opened."""
-    return list(_within("", model))
-
-
 def _wished_blocks(model: nn.Module, wish: Wish) -> list[str]:
     named = dict(model.named_modules())
     found: list[str] = []
     for one in wish:
-        if isinstance(one, str):
-            matching = [one] if one in named else []
-        else:
-            matching = [name for name, module in named.items() if isinstance(module, one)]
-            matching = [n for n in matching if not any(_is_within(n, m) for m in matching)]
+        matching = [
+            name
+            for name, module in named.items()
+            if name == one or (isinstance(one, type) and isinstance(module, one))
+        ]
         if not matching:
             raise NotRecordable(
                 f"blocks: the model has no module {one!r}; the names are those of "
                 f"model.named_modules(), such as {', '.join(list(named)[1:4])}"
             )
-        found += matching
-    for inner in found:
-        for outer in found:
-            if _is_within(inner, outer):
-                raise NotRecordable(f"blocks: {inner!r} lies within {outer!r}: name one of them")
+        found += [n for n in matching if not any(_is_within(n, other) for other in matching)]
+    for inner, outer in permutations(found, 2):
+        if _is_within(inner, outer):
+            raise NotRecordable(f"blocks: {inner!r} lies within {outer!r}: name one of them")
     return found
 
 
-def _within(name: str, module: nn.Module) -> Iterator[str]:
+def find_blocks(module: nn.Module, name: str = "") -> list[str]:
+    """Return the names of the outermost repeated modules; Swin's stages, say, are opened."""
+    found: list[str] = []
     siblings = Counter(type(child) for child in module.children() if _is_composed(child))
     listed = isinstance(module, _LISTS)
     for local_name, child in module.named_children():
-        path = f"{name}.{local_name}" if name else local_name
+        path = f"{name}.{local_name}".lstrip(".")
+        # A list of others and nothing more is of no class of a network's own.
+        is_plain = isinstance(child, (nn.ModuleList, nn.ModuleDict)) or type(child) is nn.Sequential
         if not listed and siblings[type(child)] >= SIBLINGS:
-            yield path
-        elif _is_plain_list(child) or _holds_repeated(child):
-            yield from _within(path, child)
+            found.append(path)
+        elif is_plain or _holds_repeated(child):
+            found += find_blocks(child, path)
         elif listed:
-            yield path
+            found.append(path)
         elif not isinstance(child, _LISTS):  # one of torchvision's convolutions with a norm, say
-            yield from _within(path, child)
-
-
-def _is_plain_list(module: nn.Module) -> bool:
-    """Return whether a module is a list of others and nothing more: no class of a network's own."""
-    return isinstance(module, (nn.ModuleList, nn.ModuleDict)) or type(module) is nn.Sequential
+            found += find_blocks(child, path)
+    return found
 
 
 def _is_composed(module: nn.Module) -> bool:
@@ -105,9 +101,6 @@ class ModelNames:
         self._modules: dict[nn.Module, list[str]] = {}
         for name, module in model.named_modules(remove_duplicate=False):
             self._modules.setdefault(module, []).append(name)
-        self._tensors: dict[Tensor, list[str]] = {}
-        for name, tensor in _named_tensors(model):
-            self._tensors.setdefault(tensor, []).append(name)
 
     def fill(self, stage: nn.Module, modules: Iterable[str], weights: Iterable[str]) -> None:
         """Give ``stage`` the model's own modules and tensors of these names."""
@@ -117,27 +110,26 @@ class ModelNames:
         for _, path, module in sorted(paths, key=lambda each: each[0]):
             self._place(stage, path, module)
         for name in weights:
-            owner, _, local_name = name.rpartition(".")
-            self._place(stage, name, getattr(self._model.get_submodule(owner), local_name))
+            self._place(stage, name, attrgetter(name)(self._model))
 
     def homes(self, stages: Sequence[nn.Module]) -> Iterator[tuple[int, str]]:
         """Yield (stage, name) for weights that no forward reads: their other name's or the last."""
-        held = [dict(_named_tensors(stage)) for stage in stages]
+        held = [dict(named_tensors(stage)) for stage in stages]
         present = {name for tensors in held for name in tensors}
         home_of = {tensor: n for n, tensors in enumerate(held) for tensor in tensors.values()}
         near = 0
-        for name, tensor in _named_tensors(self._model):
+        for name, tensor in named_tensors(self._model):
             if name in present:
                 near = home_of[tensor]
             else:
                 yield home_of.get(tensor, near), name
 
     def aliases(self) -> list[list[str]]:
-        return [
-            names
-            for tensor, names in self._tensors.items()
-            if len(names) > 1 and isinstance(tensor, nn.Parameter)
-        ]
+        """Return the names of each parameter that has several."""
+        names: dict[Tensor, list[str]] = {}
+        for name, parameter in self._model.named_parameters(remove_duplicate=False):
+            names.setdefault(parameter, []).append(name)
+        return [each for each in names.values() if len(each) > 1]
 
     def _place(self, stage: nn.Module, name: str, placed: nn.Module | Tensor) -> None:
         *path, local_name = name.split(".")
@@ -157,6 +149,7 @@ class ModelNames:
             owner.register_buffer(local_name, placed, local_name not in transient)
 
 
-def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield parameters and buffers by all their names."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)

@@ -81,7 +81,11 @@ class OperatorKinds(OperatorMode):
         self._written.look_at(func, tensors)
         tags = func.tags  # type: ignore[attr-defined]
         if torch.Tag.dynamic_output_shape in tags:
-            self.shape_from_data |= not _indexes_by_integers(func, args)
+            # Not so, if it is an index of whole numbers.
+            self.shape_from_data |= func is not torch.ops.aten.index.Tensor or any(
+                isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+                for index in args[1]
+            )
         if self.drew or torch.Tag.nondeterministic_seeded not in tags:
             return func(*args, **(kwargs or {}))
         before = [states.get_state() for states in self._states]
@@ -89,9 +93,3 @@ class OperatorKinds(OperatorMode):
         after = [states.get_state() for states in self._states]
         self.drew = not all(map(torch.equal, before, after))
         return result
-
-
-def _indexes_by_integers(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    return func is torch.ops.aten.index.Tensor and not any(
-        isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-    )

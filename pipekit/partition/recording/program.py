@@ -92,12 +92,8 @@ class Growth(NamedTuple):
         return self.times * size + self.plus
 
 
-class SizeSource(NamedTuple):
-    """Where a stage reads a size of the batch: a dimension that grows with it."""
-
-    value: int
-    dimension: int
-    growth: Growth
+SizeSource = tuple[int, int, Growth]
+"""Where a stage reads a size of the batch: a value, its dimension, and how that grows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +152,7 @@ class Program:
         for number in carried:
             for dimension, growth in enumerate(self.made[number].grows):
                 if growth is not None:
-                    found.setdefault(growth.size, SizeSource(number, dimension, growth))
+                    found.setdefault(growth.size, (number, dimension, growth))
         return found
 
     @cached_property

@@ -14,12 +14,6 @@ from pipekit.layers.edited_tensors import WrittenTensors, weights_untouched
 from pipekit.layers.module_state import in_evaluation, set_mode, state_untouched
 from pipekit.layers.python_state import module_names
 from pipekit.partition.recording import batch as batches
-from pipekit.partition.recording.batch import (
-    device_of,
-    drawing_from_torch,
-    left_as_it_was,
-    stateless,
-)
 from pipekit.partition.recording.modules import Blocks, Wish
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
@@ -48,14 +42,13 @@ def record(
     """
     forwards = _Forwards(model, example, wish, way)
     rows = forwards.rows
-    with left_as_it_was(model), drawing_from_torch():
+    with batches.left_as_it_was(model), batches.drawing_from_torch():
         recorded = forwards.record(example)
         few, others, programs = forwards.of_other_rows(recorded)
         trial = Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2))
         fixed = RecordedModel(model, programs, trial, way.traced, forwards.edited)
         free = list(forwards.free_lengths(few, others))
-        longer_or_shorter = forwards.trial(free) if free else None
-        if longer_or_shorter is None:
+        if not free or (longer_or_shorter := forwards.trial(free)) is None:
             return [fixed]
         sizes = ["length", *(f"length{n}" for n in range(2, len(free) + 1))]
         known = {ROWS: rows, **{n: each.known for n, each in zip(sizes, free, strict=True)}}
@@ -63,7 +56,7 @@ def record(
         for name, each in zip(sizes, free, strict=True):
             recordings.append((known | {ROWS: few, name: each.other}, each.recorded))
         try:
-            programs = forwards.programs(recordings)
+            programs = forwards.programs(*recordings)
         except NotRecordable:  # of several lengths together
             return [fixed]
     varying = RecordedModel(model, programs, longer_or_shorter, way.traced, forwards.edited)
@@ -77,7 +70,7 @@ class _Forwards:
         self.edited: set[str] = set()  # names of weights that a forward has edited
         self._model, self._example, self._way = model, example, way
         self._blocks, self._kept = Blocks(model, wish), in_evaluation(model)
-        self._device, self._tracked = device_of(model), True
+        self._device, self._tracked = batches.device_of(model), True
         # Beyond the end of a table of positions, say, an accelerator is lost to the process.
         self._goes_beyond = self._device.type == "cpu"
 
@@ -94,7 +87,11 @@ class _Forwards:
         model = self._model
         set_mode(model, training, self._kept)
         sample = batches.copied(batch, tracked=[] if self._tracked else None)
-        with state_untouched(model), stateless(self._blocks.outer, model), torch.enable_grad():
+        with (
+            state_untouched(model),
+            batches.stateless(self._blocks.outer, model),
+            torch.enable_grad(),
+        ):
             written = WrittenTensors(model)
             recorder = Recorder(model, self._blocks.whole, self._device, self._way, written)
             try:
@@ -114,7 +111,7 @@ class _Forwards:
                 with torch.no_grad():
                     written.put_back()
 
-    def programs(self, recordings: Sequence[tuple[Sizes, Programs]]) -> Programs:
+    def programs(self, *recordings: tuple[Sizes, Programs]) -> Programs:
         training, evaluation = (
             Unifier([(sizes, each[mode]) for sizes, each in recordings], self._device).program()
             for mode in (0, 1)
@@ -127,7 +124,7 @@ class _Forwards:
 
         def of(other: int) -> tuple[int, Programs, Programs]:
             found = self.record(batches.with_rows(self._example, other))
-            return other, found, self.programs([({ROWS: rows}, recorded), ({ROWS: other}, found)])
+            return other, found, self.programs(({ROWS: rows}, recorded), ({ROWS: other}, found))
 
         few = 3 if rows % 2 == 0 else 2  # so that what is the same for all even numbers is noticed
         if few < rows:
@@ -172,8 +169,8 @@ class _Forwards:
         for other in [*shorter, *longer]:
             try:
                 found = self.record(batches.resized(small, dict.fromkeys(dimensions, other)))
-                recordings = ((known, recorded), (other, found))
-                self.programs([({ROWS: rows, "length": n}, each) for n, each in recordings])
+                sizes = {ROWS: rows, "length": known}
+                self.programs((sizes, recorded), (sizes | {"length": other}, found))
             except Exception:  # whatever the model says of that batch
                 continue
             return _FreeLength(dimensions, known, other, found)

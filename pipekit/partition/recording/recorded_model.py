@@ -4,7 +4,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 from torch import nn
@@ -12,7 +12,7 @@ from torch import nn
 from pipekit.layers.module_state import exceptions, in_evaluation
 from pipekit.layers.python_state import Attributes
 from pipekit.partition.recording.model_input import ModelInput
-from pipekit.partition.recording.modules import ModelNames
+from pipekit.partition.recording.modules import ModelNames, named_tensors
 from pipekit.partition.recording.program import Made, Program, RecordedStep
 from pipekit.partition.recording.stage import RecordedStage, StageSteps
 from pipekit.partition.recording.templates import values
@@ -115,31 +115,25 @@ class RecordedModel:
                 source.update((number, layer) for number in step.results)
         for number in values(training.output):
             users[number].add(len(self) - 1)
-        found = (
-            Passed(number, made, tuple(sorted(users[number] - {made})))
+        return tuple(
+            Passed(number, made, tuple(sorted(others)))
             for number, made in source.items()
+            if (others := users[number] - {made})
         )
-        return tuple(passed for passed in found if passed.users)
 
     def in_order(self, order: Sequence[int]) -> Self:
         """Return the model with layer ``order[0]`` first, and so on, unverified."""
         made = copy.copy(self)
-        chosen = [self.layers[layer] for layer in order]
+        made.layers, behind = [], (0, 0)
+        for ranges in (self.layers[layer] for layer in order):
+            first, behind = behind, (behind[0] + len(ranges[0]), behind[1] + len(ranges[1]))
+            made.layers.append((range(first[0], behind[0]), range(first[1], behind[1])))
         training, evaluation = (
-            replace(
-                program,
-                steps=tuple(program.steps[n] for ranges in chosen for n in ranges[mode]),
-            )
-            for mode, program in enumerate(self.programs)
+            replace(p, steps=tuple(p.steps[n] for layer in order for n in self.layers[layer][mode]))
+            for mode, p in enumerate(self.programs)
         )
         made.programs = (training, evaluation)
-        lengths = ([len(ranges[mode]) for ranges in chosen] for mode in (0, 1))
-        made.layers = list(zip(*map(_consecutive, lengths), strict=True))
         return made
-
-
-def _consecutive(lengths: Sequence[int]) -> list[range]:
-    return [range(first, stop) for first, stop in pairwise([0, *accumulate(lengths)])]
 
 
 def _tensors(model: nn.Module) -> tuple[dict[str, set[str]], set[str]]:
@@ -150,11 +144,7 @@ def _tensors(model: nn.Module) -> tuple[dict[str, set[str]], set[str]]:
         name: {name_of[tensor] for tensor in (*module.parameters(), *module.buffers())}
         for name, module in model.named_modules(remove_duplicate=False)
     }
-    every = (
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    )
-    return held | {name: {name_of[tensor]} for name, tensor in every}, {*buffers}
+    return held | {name: {name_of[t]} for name, t in named_tensors(model)}, {*buffers}
 
 
 def _boundaries(
@@ -182,7 +172,6 @@ def _boundaries(
 
 
 def _narrowest(program: Program, gap: range, closed: set[int]) -> int | None:
-
     def carried(position: int) -> int:
         return sum(program.made[number].nbytes for number in program.alive(position))
 
@@ -191,8 +180,7 @@ def _narrowest(program: Program, gap: range, closed: set[int]) -> int | None:
 
 def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]) -> set[int]:
     closed: set[int] = set()
-    made_by = dict.fromkeys(values(program.batch), 0)
-    storage_from = {program.made[number].storage: 0 for number in made_by}
+    storage_from = {program.made[number].storage: 0 for number in values(program.batch)}
     users: dict[str, list[int]] = {}
     # What no two stages may both have: nobody keeps copies of these equal.
     edited = set[str]().union(*(step.edited_weights for step in program.steps))
@@ -208,12 +196,10 @@ def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]
     }
     for position, step in enumerate(program.steps):
         for number in step.results:
-            made_by[number] = position + 1
             storage_from.setdefault(program.made[number].storage, position + 1)
         for number in step.edits:
             # Whoever shares the edited storage must be in the editor's stage.
-            storage = program.made[number].storage
-            closed |= set(range(min(made_by[number], storage_from[storage]), position + 1))
+            closed |= set(range(storage_from[program.made[number].storage], position + 1))
         read = {home.get(program.made[number].storage, "") for number in step.reads}
         names = step.weights if step.module is None else {*step.weights, step.module}
         for name in single & read.union(*(tensors[name] for name in names)):

@@ -34,6 +34,7 @@ from pipekit.partition.recording.templates import (
     Value,
     encode,
     entries,
+    leaves,
     require_no_dataclass,
     tensors,
 )
@@ -83,7 +84,7 @@ class Recorder(TorchFunctionMode):
         self._written, self._kinds = written, OperatorKinds(device, written)
         self._device, self._autocasts = device.type, _autocast_depth()
         self._inner = WeakIdKeyDictionary()  # what modules in blocks return, and by which step
-        self._calls = Counter[str]()  # of modules in the block that runs
+        self._calls, self._origins = Counter[str](), OTHER  # of modules in the block that runs
         self._steps: list[RecordedStep] = []
         self._frozen: list[str] = []
         self._compared: dict[str, None] = {}
@@ -97,7 +98,7 @@ class Recorder(TorchFunctionMode):
         self._entries = entries(template)
         with self._watching(), self._traced_if_asked(), self._kinds, self:
             output = call(batch)
-        self._require_output(output)
+        _require_output(output)
         returned = encode(output, self._leaf)
         source = {number: step.title for step in self._steps for number in step.results}
         return Program(
@@ -191,7 +192,8 @@ class Recorder(TorchFunctionMode):
     def _note_inner(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         """Note what a module within a block returns: hooks may collect it for the model."""
         for place, tensor in enumerate(tensors(output)):
-            self._inner[tensor] = (len(self._steps), Within(name, self._calls[name], place))
+            within = Within(name, self._calls[name], place)
+            self._inner[tensor] = len(self._steps), within, self._origins
         self._calls[name] += 1
 
     @contextmanager
@@ -211,30 +213,27 @@ class Recorder(TorchFunctionMode):
         self._depth += 1
         if self._depth == 1:
             self._calls.clear()
-            self._refuse_packed(name, *args, *kwargs.values())
+            _refuse_packed(name, *args, *kwargs.values())
             self._kinds.reset()
             before = self._before((args, kwargs))
             self._known.require_unchanged(before.tensors)
             self._entered = before, encode(before.arguments, self._leaf)
+            self._origins = OTHER | self._known.origins(before.tensors)
 
     def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self._depth == 1 and self._entered:
-            self._refuse_packed(name, output)
+            _refuse_packed(name, output)
             self._add(*self._entered, output, module=name)
             self._entered = None
         self._depth -= 1
 
-    def _autocast(self) -> tuple[str, torch.dtype | None, bool, bool] | None:
-        if _autocast_depth() == self._autocasts:
-            return None
-        kind = self._device
-        enabled = torch.is_autocast_enabled(kind)
-        return kind, torch.get_autocast_dtype(kind), enabled, torch.is_autocast_cache_enabled()
-
     def _before(self, arguments: Any) -> _Before:
-        found = tensors(arguments)
+        found, kind, autocast = tensors(arguments), self._device, None
+        if _autocast_depth() != self._autocasts:
+            enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+            autocast = kind, dtype, enabled, torch.is_autocast_cache_enabled()
         versions = [tensor._version for tensor in found]
-        return _Before(arguments, found, versions, torch.is_grad_enabled(), self._autocast())
+        return _Before(arguments, found, versions, torch.is_grad_enabled(), autocast)
 
     def _edited(self, before: _Before) -> list[Tensor]:
         pairs = zip(before.tensors, before.versions, strict=True)
@@ -242,27 +241,24 @@ class Recorder(TorchFunctionMode):
 
     def _add(self, before: _Before, template: Template, result: Any, **called: Any) -> None:
         edited = self._edited(before)
-        references = map(self._known.reference, edited)
         if any(id(tensor) in self._constants for tensor in edited):
             raise NotRecordable(
                 f"{caller()} changes a tensor in place that is neither a parameter nor a buffer: "
                 f"make it one by register_buffer()"
             )
-        edits = frozenset(r.number for r in references if isinstance(r, Value))
+        references = [self._known.reference(tensor) for tensor in edited]
         origins = self._known.origins(before.tensors)
         if "module" in called or self._kinds.drew:
             origins |= OTHER
         results = tuple(self._known.add(tensor, origins) for tensor in tensors(result))
-        for number in edits:
-            self._known.add_origins(number, origins)
         for tensor in edited:
-            self._known.note(tensor)
+            self._known.edit(tensor, origins)
         self._steps.append(
             RecordedStep(
                 **called,
                 arguments=template,
                 results=results,
-                edits=edits,
+                edits=frozenset(each.number for each in references if isinstance(each, Value)),
                 edited_weights=frozenset(chain.from_iterable(map(self._written.sharing, edited))),
                 grad=before.grad,
                 autocast=before.autocast,
@@ -306,9 +302,8 @@ class Recorder(TorchFunctionMode):
         return value
 
     def _from_within(self, leaf: Tensor) -> Value:
-        position, within = self._inner[leaf]
-        step = self._steps[position]
-        number = self._known.add(leaf, OTHER | self._known.origins_of_values(step.reads))
+        position, within, origins = self._inner[leaf]
+        number, step = self._known.add(leaf, origins), self._steps[position]
         self._steps[position] = replace(
             step, results=(*step.results, number), within=(*step.within, within)
         )
@@ -338,29 +333,28 @@ class Recorder(TorchFunctionMode):
             template = encode(before.arguments, self._leaf)
             self._add(before, template, None, operation=name_of(func), held=result)
 
-    @staticmethod
-    def _refuse_packed(name: str, *passed: Any) -> None:
-        if any(isinstance(one, PackedSequence) for one in passed):
-            raise NotRecordable(
-                f"{name} is given or gives a PackedSequence, which cannot pass from stage to "
-                f"stage: put packing, the recurrent layer and unpacking into one module, and make "
-                f"that a block by blocks=[...]"
+
+def _refuse_packed(name: str, *passed: Any) -> None:
+    if any(isinstance(one, PackedSequence) for one in passed):
+        raise NotRecordable(
+            f"{name} is given or gives a PackedSequence, which cannot pass from stage to stage: "
+            f"put packing, the recurrent layer and unpacking into one module, and make that a "
+            f"block by blocks=[...]"
+        )
+
+
+def _require_output(output: Any) -> None:
+    require_no_dataclass(output, "what the model returns")
+    for leaf in leaves(encode(output, lambda leaf: leaf)):
+        if not isinstance(leaf, Tensor) and leaf is not None:
+            advice = (
+                "pass use_cache=False, or set model.config.use_cache = False"
+                if "Cache" in type(leaf).__name__
+                else "return tensors only, in tuples, lists or dicts"
             )
-
-    def _require_output(self, output: Any) -> None:
-        def check(leaf: Any) -> None:
-            if not isinstance(leaf, Tensor) and leaf is not None:
-                advice = (
-                    "pass use_cache=False, or set model.config.use_cache = False"
-                    if "Cache" in type(leaf).__name__
-                    else "return tensors only, in tuples, lists or dicts"
-                )
-                raise NotRecordable(
-                    f"the model returns a {type(leaf).__name__}, which is no tensor: {advice}"
-                )
-
-        require_no_dataclass(output, "what the model returns")
-        encode(output, check)
+            raise NotRecordable(
+                f"the model returns a {type(leaf).__name__}, which is no tensor: {advice}"
+            )
 
 
 def _autocast_depth() -> int:

@@ -75,24 +75,19 @@ class RecordedSequence(nn.Sequential):
 
 
 def _table(recorded: RecordedModel, layers: Iterable[RecordedStage]) -> pd.DataFrame:
-    rows = [
-        {
+    rows = []
+    for number, layer in enumerate(layers):
+        steps = recorded.steps(number)
+        crossing = recorded.crossing(number + 1) if number + 1 < len(recorded) else []
+        size = bytes_text(sum(each.nbytes for each in crossing))
+        row = {
             "modules": span(layer),
-            "operations": sum(step.operation is not None for step in recorded.steps(number)),
+            "operations": sum(step.operation is not None for step in steps),
             "parameters": sum(p.numel() for p in layer.parameters()),
             "MB": round(sum(p.nbytes for p in layer.parameters()) / 1e6, 3),
-            "random": "yes" if any(step.random for step in recorded.steps(number)) else "",
+            "random": "yes" if any(step.random for step in steps) else "",
             "buffers": len(list(layer.buffers())) or "",
-            "crosses behind": _crosses(recorded, number + 1),
+            "crosses behind": f"{size}: {', '.join(each.source for each in crossing)}",
         }
-        for number, layer in enumerate(layers)
-    ]
+        rows.append(row if crossing else row | {"crosses behind": ""})
     return pd.DataFrame(rows)
-
-
-def _crosses(recorded: RecordedModel, layer: int) -> str:
-    crossing = recorded.crossing(layer) if layer < len(recorded) else []
-    if not crossing:
-        return ""
-    size = sum(each.nbytes for each in crossing)
-    return f"{bytes_text(size)}: {', '.join(each.source for each in crossing)}"

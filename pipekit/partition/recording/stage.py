@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, Self
 
 import torch
@@ -78,7 +79,16 @@ class StageSteps:
 
     def run(self, modules: nn.Module, tree: Tree) -> Tree:
         """Return what the part gives; ``modules`` has the steps' modules and weights by name."""
-        env = self._taken(tree)
+        if self.batch is not None:
+            env = dict(matched(self.batch, tree))
+            self._require_shapes(env)
+        else:
+            # What had no gradient in the whole model gets none here: kernels are chosen by that.
+            given = (tree,) if isinstance(tree, Tensor) else tree
+            env = {
+                number: value if flows else value.detach()
+                for (number, flows), value in zip(self.takes, given, strict=True)
+            }
         device = next((t.device for t in env.values()), torch.device("cpu"))
         sizes = {
             name: growth.size_at(env[value].shape[dimension])
@@ -89,8 +99,7 @@ class StageSteps:
             if isinstance(leaf, Value):
                 return env[leaf.number]
             if isinstance(leaf, NamedWeight):
-                owner, _, local_name = leaf.name.rpartition(".")
-                return getattr(modules.get_submodule(owner), local_name)
+                return attrgetter(leaf.name)(modules)
             if isinstance(leaf, Constant):
                 return leaf.tensor.to(device)
             if isinstance(leaf, Size):
@@ -101,12 +110,13 @@ class StageSteps:
             args, kwargs = decode(step.arguments, resolve)
             name = step.operation
             call = modules.get_submodule(step.module or "") if name is None else function(name)
-            if step.held is None:
+            made: list[Tensor] = []
+            if step.held is not None:
+                self._look_at(step, partial(step.run, call, *args, **kwargs))
+            else:
                 with _taken_within(modules, step) as taken:
                     made = tensors(step.run(call, *args, **kwargs))
                 made += [taken[within] for within in step.within]
-            else:
-                made = self._look_at(step, partial(step.run, call, *args, **kwargs))
             env.update(zip(step.results, made, strict=True))
             del args, kwargs, made  # which would keep values alive
             for number in freed:
@@ -117,7 +127,7 @@ class StageSteps:
             return env[self.gives[0]]
         return tuple(env[number] for number in self.gives)
 
-    def _look_at(self, step: RecordedStep, read: Callable[[], Any]) -> list[Tensor]:
+    def _look_at(self, step: RecordedStep, read: Callable[[], Any]) -> None:
         """Warn if one of the first microbatches is not as the example was held to be."""
         self.looked_at[step.place] = self.looked_at.get(step.place, 0) + 1
         if self.looked_at[step.place] <= _LOOKS and (found := read()) != step.held:
@@ -127,32 +137,18 @@ class StageSteps:
                 f"model did then: give an example like your batches, a padded one if they are",
                 stacklevel=2,
             )
-        return []
-
-    def _taken(self, tree: Tree) -> dict[int, Tensor]:
-        if self.batch is not None:
-            env = dict(matched(self.batch, tree))
-            self._require_shapes(env)
-            return env
-        given = (tree,) if isinstance(tree, Tensor) else tree
-        # What had no gradient in the whole model gets none here: kernels are chosen by that.
-        return {
-            number: value if flows else value.detach()
-            for (number, flows), value in zip(self.takes, given, strict=True)
-        }
 
     def _require_shapes(self, batch: Mapping[int, Tensor]) -> None:
         sizes: dict[str, int] = {}
         for number, shape in self.shapes.items():
             found = tuple(batch[number].shape)
-            fits = len(found) == len(shape)
-            for known, length in zip(shape, found, strict=False):
-                if isinstance(known, int):
-                    fits = fits and known == length
-                else:
-                    size = sizes.setdefault(known.size, known.size_at(length))
-                    fits = fits and known.length_at(size) == length
-            if not fits:
+            wanted = [
+                known
+                if isinstance(known, int)
+                else known.length_at(sizes.setdefault(known.size, known.size_at(length)))
+                for known, length in zip(shape, found, strict=False)
+            ]
+            if len(found) != len(shape) or wanted != [*found]:
                 raise ValueError(
                     f"the model was recorded for tensors [{', '.join(map(str, shape))}] and the "
                     f"batch has {list(found)}: pad the batches to one size, or give an "

@@ -14,15 +14,12 @@ from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import (
     Constant,
     Container,
-    NamedWeight,
     Size,
     StageDevice,
     Template,
-    Value,
 )
 from pipekit.partition.recording.traced import TracedNumber, plain
 
-_SHARED_ATOMS = (type(None), bool, str, bytes, torch.dtype, torch.layout, torch.memory_format)
 _LENGTH = re.compile(rf"\b{LENGTH}(\d+)_(\d+)\b")
 
 ROWS = "rows"
@@ -52,12 +49,10 @@ class Unifier:
             for number, made in first.made.items()
             for shapes in [[each.made[number].shape for each in self._recorded]]
         }
-        steps = tuple(map(self._step, *(each.steps for each in self._recorded)))
-        output = self._unified([each.output for each in self._recorded], "the output")
         return replace(
             first,
-            steps=steps,
-            output=output,
+            steps=tuple(map(self._step, *(each.steps for each in self._recorded))),
+            output=self._unified([each.output for each in self._recorded], "the output"),
             made=self._made,
             sizes=self._sizes[0],
             limits=tuple(self._limits()),
@@ -108,9 +103,11 @@ class Unifier:
     def _step(self, *steps: RecordedStep) -> RecordedStep:
         one = steps[0]
         where = f"{one.module or one.operation} at {one.place}"
-        held = one.held if all(step.held == one.held for step in steps) else None
-        arguments = self._unified([step.arguments for step in steps], where)
-        return replace(one, arguments=arguments, held=held)
+        return replace(
+            one,
+            arguments=self._unified([step.arguments for step in steps], where),
+            held=one.held if all(step.held == one.held for step in steps) else None,
+        )
 
     def _unified(self, found: Sequence[Template], where: str) -> Template:
         one = found[0]
@@ -120,82 +117,69 @@ class Unifier:
                     raise self._differ(one.type.__name__, other.type.__name__, sizes, where)
             columns = zip(*(each.children for each in found), strict=True)
             return Container(one.type, one.context, tuple(self._unified(c, where) for c in columns))
-        expression = self._expression(found)
-        if expression is not None:
-            return expression
-        whole = [plain(each) for each in found]
-        if all(map(_is_whole, whole)) and len(set(whole)) > 1:
-            return self._size(whole, where)
-        for other, sizes in zip(whole[1:], self._sizes[1:], strict=True):
-            self._require_same(whole[0], other, sizes, where)
+        numbers = [plain(each) for each in found]
+        texts = {each.expression if isinstance(each, TracedNumber) else None for each in found}
+        if len(texts) == 1 and (text := texts.pop()) is not None:
+            computed = self._in_sizes(text)
+            if computed and computed.names and numbers == [*map(computed.at, self._sizes)]:
+                return computed
+        # Whole numbers, which may count, also as a sum that began with 0.0.
+        counts = all(type(n) is int or (type(n) is float and n.is_integer()) for n in numbers)
+        if counts and len(set(numbers)) > 1:
+            linear = self._linear([int(number) for number in numbers])
+            if linear is None:
+                raise self._differ(numbers[0], numbers[-1], self._sizes[-1], where)
+            terms = [f"{factor} * {name}" for name, factor in linear[0].items()]
+            text = " + ".join([*terms, str(linear[1])])
+            return Size(f"1.0 * ({text})" if isinstance(numbers[0], float) else text)
+        for other, sizes in zip(numbers[1:], self._sizes[1:], strict=True):
+            self._require_same(numbers[0], other, sizes, where)
         if isinstance(one, torch.device) and one == self._device:
             return StageDevice()
-        return whole[0]
-
-    def _size(self, numbers: Sequence[int | float], where: str) -> Size:
-        linear = self._linear([int(number) for number in numbers])
-        if linear is None:
-            raise self._differ(numbers[0], numbers[-1], self._sizes[-1], where)
-        terms = [f"{factor} * {name}" for name, factor in linear[0].items()]
-        text = " + ".join([*terms, str(linear[1])])
-        return Size(f"1.0 * ({text})" if isinstance(numbers[0], float) else text)
-
-    def _expression(self, found: Sequence[Any]) -> Size | None:
-        """Return what Python computed from lengths; None: it did not, or they are not known."""
-        texts = {each.expression if isinstance(each, TracedNumber) else None for each in found}
-        text = texts.pop()
-        if texts or text is None or (known := self._in_sizes(text)) is None or not known.names:
-            return None
-        numbers = [known.at(sizes) for sizes in self._sizes]
-        return known if numbers == [plain(each) for each in found] else None
+        return numbers[0]
 
     def _in_sizes(self, text: str) -> Size | None:
         """Return an expression in lengths of values as one in sizes of the batch, if it is."""
-        for number, dimension in _LENGTH.findall(text):
-            made = self._made[int(number)]
-            if int(dimension) >= len(made.shape):
+        lengths: dict[str, str] = {}
+        for name in _LENGTH.finditer(text):
+            number, dimension = int(name[1]), int(name[2])
+            made = self._made[number]
+            if dimension >= len(made.shape):
                 return None  # a view that was edited in place
-            known = {each.made[int(number)].shape[int(dimension)] for each in self._recorded}
-            if made.grows[int(dimension)] is None and len(known) > 1:
+            growth = made.grows[dimension]
+            if growth is not None:
+                is_size = (growth.times, growth.plus) == (1, 0)
+                product = f"({growth.times} * {growth.size} + {growth.plus})"
+                lengths[name[0]] = growth.size if is_size else product
+            elif len({each.made[number].shape[dimension] for each in self._recorded}) == 1:
+                lengths[name[0]] = str(made.shape[dimension])
+            else:
                 return None
-        return Size(_LENGTH.sub(self._length, text))
-
-    def _length(self, name: "re.Match[str]") -> str:
-        made, dimension = self._made[int(name[1])], int(name[2])
-        growth = made.grows[dimension]
-        if growth is None:
-            return str(made.shape[dimension])
-        if (growth.times, growth.plus) == (1, 0):
-            return growth.size
-        return f"({growth.times} * {growth.size} + {growth.plus})"
+        return Size(_LENGTH.sub(lambda name: lengths[name[0]], text))
 
     def _limits(self) -> list[Size]:
         """Return the comparisons that were true in all recordings, and may not be in others."""
-        others = [set(each.compared) for each in self._recorded[1:]]
-        common = [
-            text for text in self._recorded[0].compared if all(text in other for other in others)
-        ]
-        limits = {self._in_sizes(text): text for text in common}
-        if len(self._sizes[0]) > 1 and (unknown := limits.get(None)):
-            raise NotRecordable(f"the forward asks whether {unknown}, of which no size tells")
-        return [
-            limit
-            for limit in limits
-            if limit is not None and limit.names and not _is_trivial(limit.expression)
-        ]
+        limits: dict[Size, None] = {}
+        common = set.intersection(*(set(each.compared) for each in self._recorded))
+        for text in filter(common.__contains__, self._recorded[0].compared):
+            limit = self._in_sizes(text)
+            if limit is None and len(self._sizes[0]) > 1:
+                raise NotRecordable(f"the forward asks whether {text}, of which no size tells")
+            if limit is not None and limit.names:
+                one, equals, other = limit.expression.partition(" == ")
+                if not (equals and one == other):
+                    limits[limit] = None
+        return list(limits)
 
     def _require_same(self, one: Any, other: Any, sizes: Sizes, where: str) -> None:
         if isinstance(one, Constant) and isinstance(other, Constant):
-            if one.tensor is not other.tensor and not _equal(one.tensor, other.tensor):
+            if one.tensor is not other.tensor and not _is_same(one.tensor, other.tensor):
                 raise NotRecordable(
                     f"{where} uses a tensor that no operation of torch gave and that differs from "
                     f"forward to forward: compute it from the batch by torch's functions, or put "
                     f"this part into a block by blocks=[...]"
                 )
-        elif isinstance(one, (Value, NamedWeight)) or isinstance(other, (Value, NamedWeight)):
-            if one != other:
-                raise self._differ(one, other, sizes, where)
-        elif one is not other and not (type(one) is type(other) and _is_same(one, other)):
+        elif one is not other and not _is_same(one, other):
             raise self._differ(one, other, sizes, where)
 
     def _differ(self, one: Any, other: Any, sizes: Sizes, where: str) -> NotRecordable:
@@ -218,25 +202,14 @@ class Unifier:
         )
 
 
-def _is_whole(number: Any) -> bool:
-    """Return whether something is a number that may count, as a sum that began with 0.0 does."""
-    return type(number) is int or (type(number) is float and number.is_integer())
-
-
-def _is_trivial(comparison: str) -> bool:
-    one, sign, other = comparison.partition(" == ")
-    return bool(sign) and one == other
-
-
 def _is_same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
     if isinstance(one, float):
         return one == other or (one != one and other != other)
-    return bool(isinstance(one, (int, complex, *_SHARED_ATOMS)) or one.__hash__) and one == other
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    same_kind = one.dtype == other.dtype and one.shape == other.shape
-    return same_kind and torch.equal(one, other)
+    if isinstance(one, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return bool(one.__hash__ and one == other)
 
 
 def sizes_text(sizes: Sizes) -> str:
