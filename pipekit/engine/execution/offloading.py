@@ -6,7 +6,7 @@ al., arXiv 2503.01328, section 3; BPipe, Kim et al., ICML 2023, section 3).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from weakref import WeakSet
 
@@ -19,7 +19,7 @@ from pipekit.engine.arguments import loads, offloads
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.execution.stage import Stage
-from pipekit.engine.observers.observer import Observer, listeners
+from pipekit.engine.observers.observer import Observer
 from pipekit.layers.saved_tensors import saving
 from pipekit.schedules import Step
 
@@ -186,11 +186,9 @@ def offloading(
     execute: Execute,
     stages: Mapping[int, OffloadingStage],
     assignment: WorkerAssignment,
-    observers: Sequence[Observer],
+    observer: Observer,
 ) -> Execute:
     """Return what executes a step, and moves activations where the table has it."""
-    begin = listeners(observers, Observer.before_move, assignment.index)
-    tell = listeners(observers, Observer.moved, assignment.index)
 
     def run(step: Step) -> None:
         op, number, microbatch, _ = step.task
@@ -200,10 +198,8 @@ def offloading(
         stage = stages[number]
         target = CPU if op.peer is None else assignment.devices[op.peer]
         with stage.moving(microbatch, op.leaves):
-            for each in begin:
-                each(step)
+            observer.before_move(assignment.index, step)
             moved = stage.offload(microbatch, target) if op.leaves else stage.load(microbatch)
-            for each in tell:
-                each(step, moved)
+            observer.moved(assignment.index, step, moved)
 
     return run

@@ -10,11 +10,11 @@ import torch
 from pipekit.devices import synchronize
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
-from pipekit.engine.observers.observer import Observer, listeners
+from pipekit.engine.observers.observer import Observer
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.all_reduce import AllReduce, TiedGradients, average
 from pipekit.engine.updates.global_update import GlobalUpdate
-from pipekit.engine.updates.reducer import CommThread, Reducer, SumTurns
+from pipekit.engine.updates.reducer import CommThread, Reducer, SharedStage
 from pipekit.engine.updates.weights import Gradients
 from pipekit.losses.checks import is_mean
 
@@ -33,19 +33,18 @@ class UpdateSynchronizer:
         config: RunConfig,
         transport: Transport,
         device: torch.device,
-        observers: Sequence[Observer] = (),
+        observer: Observer,
     ) -> None:
         self._worker, self._stages, self._config = worker, stages, config
-        self._transport, self._device, self._observers = transport, device, observers
+        self._transport, self._device, self._observer = transport, device, observer
         self._stage_workers = config.table.stage_workers
-        # Of stages that other workers have, too.
-        self.reducers: dict[int, Reducer] = {}
         self._all_reduces: list[AllReduce] = []
-        self.shares = bool(config.table.stops) and any(
-            len(self._stage_workers[index]) > 1 for index in stages
-        )
-        if self.shares:
-            self._begin_sums()
+        self.reducer: Reducer | None = None
+        self.comm_thread: CommThread | None = None  # beside a worker that shares a stage
+        if config.table.stops and any(len(self._stage_workers[index]) > 1 for index in stages):
+            name = f"pipekit sums of worker {worker}"
+            self.comm_thread = CommThread(name, device, config.table.workers)
+            self.reducer = self._make_reducer(self.comm_thread)
         self._ties = self._make_ties() if config.ties else []
         self._global_update: GlobalUpdate | None = None
         if config.updates.clip_norm is not None or config.updates.scale:
@@ -61,8 +60,8 @@ class UpdateSynchronizer:
                 numbers,
                 transport,
                 device,
-                listeners(observers, Observer.values_summed, worker),
-                listeners(observers, Observer.update_decided, worker),
+                worker,
+                observer,
             )
         self._averages = config.table.averages and is_mean(config.loss)
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
@@ -71,7 +70,7 @@ class UpdateSynchronizer:
         """Return the bytes of gradients that are being summed, or wait for their update."""
         settled = chain.from_iterable(gradients for gradients, _ in self._settled.values())
         waiting = sum(gradient.nbytes for gradient in settled if gradient is not None)
-        return waiting + sum(reducer.bytes for reducer in self.reducers.values())
+        return waiting + (self.reducer.bytes if self.reducer else 0)
 
     def settle(self, stage: int, update: int) -> None:
         """Wait until all that a stage's update needs is here, and until it is decided upon."""
@@ -80,8 +79,10 @@ class UpdateSynchronizer:
         together = self._ties or self._global_update
         sums: dict[int, Gradients] = {}
         for index in self._stages if together else [stage]:
-            source = self.reducers.get(index) or self._stages[index].weights
-            sums[index] = source.gradients(update)
+            if self.reducer and index in self.reducer:
+                sums[index] = self.reducer.gradients(index, update)
+            else:
+                sums[index] = self._stages[index].weights.gradients(update)
         for tie in self._ties:
             tie.share(sums, update)
         for index, gradients in sums.items() if self._averages else ():
@@ -114,6 +115,7 @@ class UpdateSynchronizer:
 
     def average_statistics(self) -> None:
         """Give norms of replicas the same running statistics, at the end, beside the traffic."""
+        assert self.comm_thread
         for index, stage in sorted(self._stages.items()):
             members = self._stage_workers[index]
             if len(members) == 1:
@@ -121,43 +123,31 @@ class UpdateSynchronizer:
             all_reduce = AllReduce(members, self._worker, self._transport.exchange_among(members))
             work = partial(average, stage.weights.modules[0], index, members, all_reduce)
             synchronize(self._device)  # of this thread, before that one begins, and the other way
-            self._comm_thread.submit(work).result()
-            self._comm_thread.submit(partial(synchronize, self._device)).result()
+            self.comm_thread.submit(work).result()
+            self.comm_thread.submit(partial(synchronize, self._device)).result()
 
     def close(self) -> None:
-        self._turns.end()
-        for reducer in self.reducers.values():
-            reducer.close()
-        self._comm_thread.close()
+        if self.reducer:
+            self.reducer.close()
+        if self.comm_thread:
+            self.comm_thread.close()
 
-    def _begin_sums(self) -> None:
-        table, worker = self._config.table, self._worker
-        name = f"pipekit sums of worker {worker}"
-        self._comm_thread = CommThread(name, self._device, table.workers)
-        self._turns = SumTurns(table.sum_order)
-        first = {index: 1 + table.made[index] for index in self._stages}
+    def _make_reducer(self, comm_thread: CommThread) -> Reducer | None:
+        table, stages = self._config.table, {}
         for index, stage in self._stages.items():
-            members = self._stage_workers[index]
-            if len(members) > 1 and stage.weights.buckets():
-                self.reducers[index] = Reducer(
-                    index,
-                    worker,
-                    stage.weights,
-                    table.sums[index],
-                    table.stops[index],
-                    self._all_reduce(members),
-                    self._comm_thread,
-                    self._device,
-                    self._turns.advance,
-                    first[index],
-                )
-        self._turns.begin({index: each.submit for index, each in self.reducers.items()}, first)
+            members, weights = self._stage_workers[index], stage.weights
+            if len(members) > 1 and weights.buckets():
+                about = weights, table.sums[index], table.stops[index], self._all_reduce(members)
+                stages[index] = SharedStage(*about)
+        if not stages:
+            return None
+        order = ((s, u) for s, u in table.sum_order if s in stages and u > table.made[s])
+        return Reducer(self._worker, stages, order, comm_thread, self._device)
 
     def _all_reduce(self, members: Sequence[int], tied: bool = False) -> AllReduce:
         """Return what sums gradients over some workers, whose bytes count in the traffic."""
-        tell = listeners(self._observers, Observer.part_sent, self._worker)
         exchange = self._transport.exchange_among(members, tied)
-        self._all_reduces.append(AllReduce(members, self._worker, exchange, tell))
+        self._all_reduces.append(AllReduce(members, self._worker, exchange, self._observer))
         return self._all_reduces[-1]
 
     def _make_ties(self) -> list[TiedGradients]:

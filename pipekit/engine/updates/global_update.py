@@ -4,7 +4,7 @@ One sum over all workers an update: the norm of each parameter's gradient if the
 how many workers have found one that is not finite if losses are scaled.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pipekit.devices import CPU
 from pipekit.engine.config import Norm
+from pipekit.engine.observers.observer import Observer
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.weights import Gradients
 from pipekit.losses.losses import LossScale
@@ -101,11 +102,11 @@ class GlobalUpdate:
         numbers: Sequence[int | None],
         transport: Transport,
         device: torch.device,
-        tell_values: Sequence[Callable[[int, Tensor], object]] = (),
-        tell_norm: Sequence[Callable[[int, Tensor | None], object]] = (),
+        worker: int,
+        observer: Observer,
     ) -> None:
         self._clip_norm, self._scalers, self._numbers = clip_norm, scalers, numbers
-        self._transport, self._tell_values, self._tell_norm = transport, tell_values, tell_norm
+        self._transport, self._worker, self._observer = transport, worker, observer
         count = 0 if clip_norm is None else norm.parameters
         self._zeros = torch.zeros(count + 1, dtype=norm.dtype, device=device)
         self._none = torch.zeros(count, dtype=torch.uint8, device=CPU)
@@ -116,8 +117,7 @@ class GlobalUpdate:
         Returns whether the update is made: not if any is not finite and losses are scaled.
         """
         values, present = self._found(gradients, update)
-        for tell in self._tell_values:
-            tell(update, values)
+        self._observer.values_summed(self._worker, update, values)
         # Which gradients there are the host knows, and tells by itself: it need not wait for norms.
         given = [values] if self._clip_norm is None else [values, present]
         values, *told = self._transport.all_reduce(given, update)
@@ -132,8 +132,7 @@ class GlobalUpdate:
             for gradient in gradients:
                 if gradient is not None:
                     gradient.mul_(factor.to(gradient.dtype))
-        for tell_norm in self._tell_norm:
-            tell_norm(update, norm)
+        self._observer.update_decided(self._worker, update, norm)
         return made
 
     def _found(self, gradients: Gradients, update: int) -> tuple[Tensor, Tensor]:

@@ -86,7 +86,7 @@ class WeightVersions:
 
     def buckets(self) -> list[Bucket]:
         """Return how the gradients travel between the workers of a stage."""
-        return parameter_buckets({n: self._optimized[n] for n in self._summed}, self.take)
+        return parameter_buckets({n: self._optimized[n] for n in self._summed})
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call ``listener`` with a trained parameter's number when a backward added a gradient."""
