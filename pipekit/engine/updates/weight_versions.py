@@ -11,7 +11,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -256,7 +256,15 @@ def require_usable(optimizer: Optimizer) -> None:
     _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
     varied = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if any(each.default is each.empty and each.kind not in varied for each in parameters):
-        raise ValueError(
+        raise NeedsClosure.of(optimizer)
+
+
+class NeedsClosure(ValueError):
+    """An optimizer's step evaluates the model again."""
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> Self:
+        return cls(
             f"{type(optimizer).__name__}'s step needs a closure, which evaluates the model again "
             f"in the middle of an update, and no pipeline can: use another optimizer"
         )
