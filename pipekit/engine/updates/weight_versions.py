@@ -144,19 +144,17 @@ class WeightVersions:
 
     def gradients(self, update: int) -> Gradients:
         """Return, and let go of, the sum of ``update``'s gradients, one a trained parameter."""
-        slots = self._slots_of(update)
-        taken = self._taken(update, slots, range(self.trained))
+        taken = self.take(update, range(self.trained))
         self._set_aside.pop(update, None)
-        for slot in slots:
-            del self._owner[slot]
+        for slot, owner in [*self._owner.items()]:
+            if owner == update:
+                del self._owner[slot]
         return taken
 
     def take(self, update: int, parameters: Iterable[int]) -> Gradients:
         """Return, and let go of, the sums of ``update``'s gradients of some trained parameters."""
-        return self._taken(update, self._slots_of(update), parameters)
-
-    def _slots_of(self, update: int) -> list[int]:
-        return [slot for slot, owner in self._owner.items() if owner == update]
+        slots = [slot for slot, owner in self._owner.items() if owner == update]
+        return self._taken(update, slots, parameters)
 
     def all_gradients(self) -> Iterator[Tensor]:
         held = [p.grad for group in (*self.parameters, self._optimized) for p in group]
