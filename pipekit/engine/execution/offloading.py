@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pipekit.devices import CPU, Event, Mover, keep_for_current_stream, wait_event
-from pipekit.engine.arguments import loads, offloads
+from pipekit.engine.arguments import offloads
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.execution.stage import Stage
@@ -71,7 +71,10 @@ class MovedTensors:
         shared: dict[StorageWeakRef, list[Held]] = defaultdict(list)
         for holder in holders:
             storage = StorageWeakRef(holder.tensor.untyped_storage())
-            if storage not in stay and _is_plain(holder.tensor, mover.device):
+            t = holder.tensor
+            # A view of its storage and nothing more.
+            plain = t.layout is torch.strided and not (t.is_conj() or t.is_neg() or t.is_quantized)
+            if storage not in stay and plain and t.numel() and t.device == mover.device:
                 shared[storage].append(holder)
         self._groups = [*shared.values()]
         self._memory: list[tuple[Tensor, Event]] = []
@@ -114,12 +117,6 @@ def storages(tensors: Iterable[Tensor]) -> set[StorageWeakRef]:
     return {StorageWeakRef(tensor.untyped_storage()) for tensor in tensors}
 
 
-def _is_plain(tensor: Tensor, device: torch.device) -> bool:
-    """Return whether a tensor is a view of its storage and nothing more, on a device."""
-    plain = tensor.layout is torch.strided and not (tensor.is_conj() or tensor.is_neg())
-    return plain and not tensor.is_quantized and tensor.numel() > 0 and tensor.device == device
-
-
 Execute = Callable[[Step], None]
 
 
@@ -127,10 +124,10 @@ class OffloadingStage:
     """A stage from which a microbatch's activations can be taken, and given back."""
 
     def __init__(self, stage: Stage, mover: Mover) -> None:
-        self._stage, self._mover = stage, mover
+        self._stage, self.mover = stage, mover
         self.backward_weight = stage.backward_weight
         self._saved: dict[int, WeakSet[Held]] = {}
-        self._moved: dict[int, MovedTensors] = {}
+        self.moved: dict[int, MovedTensors] = {}  # by microbatch
 
     def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
         with self._holding(step.task.microbatch):
@@ -145,12 +142,6 @@ class OffloadingStage:
         self._await(step.task.microbatch)
         return self._stage.backward(step, gradients)
 
-    def moving(self, microbatch: int, leaves: bool) -> AbstractContextManager[None]:
-        """Have this thread's work go to the stream in which a microbatch's tensors move."""
-        if leaves:
-            return self._mover.leaving()
-        return self._mover.returning(self._moved[microbatch].moves)
-
     def offload(self, microbatch: int, target: torch.device) -> list[Tensor]:
         """Move what a microbatch keeps to a device; return the memory that is left, a row each."""
         weights = self._stage.weights.modules
@@ -159,12 +150,8 @@ class OffloadingStage:
         stay |= storages(of_batch)
         holders = [*self._saved.pop(microbatch, ())]
         holders += [Held(tensor, saved=False) for tensor in waiting]
-        moved = self._moved[microbatch] = MovedTensors(holders, stay, self._mover)
+        moved = self.moved[microbatch] = MovedTensors(holders, stay, self.mover)
         return moved.leave(target)
-
-    def load(self, microbatch: int) -> list[Tensor]:
-        """Begin to bring it back; return the memory that it takes, a row each."""
-        return self._moved[microbatch].come_back()
 
     def _holding(self, microbatch: int) -> AbstractContextManager[None]:
         held = self._saved[microbatch] = WeakSet[Held]()
@@ -178,7 +165,7 @@ class OffloadingStage:
     def _await(self, microbatch: int) -> None:
         """Let the device wait for what comes back, and forget what needs no moving any more."""
         self._saved.pop(microbatch, None)
-        if moved := self._moved.pop(microbatch, None):
+        if moved := self.moved.pop(microbatch, None):
             moved.arrive()
 
 
@@ -192,14 +179,17 @@ def offloading(
 
     def run(step: Step) -> None:
         op, number, microbatch, _ = step.task
-        if not (offloads(op) or loads(op)):
+        if not offloads(op):
             execute(step)
             return
-        stage = stages[number]
+        stage, mover = stages[number], stages[number].mover
         target = CPU if op.peer is None else assignment.devices[op.peer]
-        with stage.moving(microbatch, op.leaves):
+        with mover.leaving() if op.leaves else mover.returning(stage.moved[microbatch].moves):
             observer.before_move(assignment.index, step)
-            moved = stage.offload(microbatch, target) if op.leaves else stage.load(microbatch)
-            observer.moved(assignment.index, step, moved)
+            if op.leaves:
+                memory = stage.offload(microbatch, target)
+            else:
+                memory = stage.moved[microbatch].come_back()
+            observer.moved(assignment.index, step, memory)
 
     return run
