@@ -157,7 +157,8 @@ def test_mixed_precision_with_a_loss_scale_and_clipping() -> None:
 
 class Checkpointed(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(super().forward, x, use_reentrant=True)  # type: ignore[no-any-return]
+        y: Tensor = checkpoint(super().forward, x, use_reentrant=True)
+        return y
 
 
 def test_a_reentrant_checkpoint_is_refused_with_the_other_way() -> None:
