@@ -164,27 +164,14 @@ def restoring(
     losses: LossLog,
 ) -> Callable[[Step], None]:
     """Return what executes a worker's steps, of which those before the boundary are restored."""
-    restored = {
-        number: _Restored(stage, number, resume, worker, losses) for number, stage in stages.items()
-    }
+    parts = checkpoints.parts_of(resume.checkpoint)
+    versions: dict[int, dict[int, Tensors]] = {}  # of each stage, those not yet in their slots
 
-    def run(step: Step) -> None:
-        if step.task.microbatch < resume.boundary.microbatches:
-            restored[step.task.stage].repeat(step)
-        else:
-            execute(step)
+    def restore(index: int, version: int, slot: int) -> None:
+        if version in versions[index]:
+            stages[index].weights.restore(slot, versions[index].pop(version), version)
 
-    return run
-
-
-class _Restored:
-    """A stage as it was at a boundary, restored step by step."""
-
-    def __init__(
-        self, stage: Stage, index: int, config: ResumeConfig, worker: int, losses: LossLog
-    ) -> None:
-        self._stage = stage
-        parts = checkpoints.parts_of(config.checkpoint)
+    for index, stage in stages.items():
         content = read_part(next(part for part in parts if part[:2] == (index, worker)))
         set_buffers(stage.weights.newest, content["buffers"])
         for layers in stage.weights.modules:
@@ -193,20 +180,19 @@ class _Restored:
             stage.scaler.load_state_dict(content["state"]["loss_scaler"])
         for microbatch, loss in content["losses"]:
             losses.add(microbatch, loss)
-        newest = config.boundary.versions[index]
-        self._versions: dict[int, Tensors] = content["older"] | {newest: content["parameters"]}
-        self._restore(0, 0)
+        newest = resume.boundary.versions[index]
+        versions[index] = content["older"] | {newest: content["parameters"]}
+        restore(index, 0, 0)
 
-    def repeat(self, step: Step) -> None:
-        """Restore the results of a task that was done before the boundary."""
-        op, _, _, version = step.task
-        if op.adds_gradient:
+    def run(step: Step) -> None:
+        op, index, microbatch, version = step.task
+        if microbatch >= resume.boundary.microbatches:
+            execute(step)
+        elif op.adds_gradient:
             # Other gradients in that slot are set aside, and summed as they were.
-            self._stage.weights.accumulate(step.slot, step.update)
+            stages[index].weights.accumulate(step.slot, step.update)
         elif op is Op.UPDATE:
-            self._stage.weights.gradients(version)
-            self._restore(version, step.slot)
+            stages[index].weights.gradients(version)
+            restore(index, version, step.slot)
 
-    def _restore(self, version: int, slot: int) -> None:
-        if version in self._versions:
-            self._stage.weights.restore(slot, self._versions.pop(version), version)
+    return run

@@ -77,11 +77,7 @@ class MovedTensors:
             if storage not in stay and plain and t.numel() and t.device == mover.device:
                 shared[storage].append(holder)
         self._groups = [*shared.values()]
-        self._memory: list[tuple[Tensor, Event]] = []
-
-    @property
-    def moves(self) -> list[Event]:
-        return [event for _, event in self._memory]
+        self.memory: list[tuple[Tensor, Event]] = []  # where they are, and what ends their move
 
     def leave(self, target: torch.device) -> list[Tensor]:
         """Start the move to a device; return the memory that is left, uint8 [bytes] each."""
@@ -94,27 +90,22 @@ class MovedTensors:
             left.append(row.set_(storage, begin, (end - begin,), (1,)))
             for holder in holders:
                 holder.take(begin)
-        self._memory = [self._mover.away(row, target) for row in left]
+        self.memory = [self._mover.away(row, target) for row in left]
         return left
 
     def come_back(self) -> list[Tensor]:
         """Start the move back; return the memory that it takes, uint8 [bytes] each."""
-        self._memory = [self._mover.back(row) for row, _ in self._memory]
-        for (row, _), holders in zip(self._memory, self._groups, strict=True):
+        self.memory = [self._mover.back(row) for row, _ in self.memory]
+        for (row, _), holders in zip(self.memory, self._groups, strict=True):
             for holder in holders:
                 holder.put(row)
-        return [row for row, _ in self._memory]
+        return [row for row, _ in self.memory]
 
     def arrive(self) -> None:
         """Let the device wait until all is back."""
-        for row, event in self._memory:
+        for row, event in self.memory:
             wait_event(self._mover.device, event)
             keep_for_current_stream(row)
-
-
-def storages(tensors: Iterable[Tensor]) -> set[StorageWeakRef]:
-    """Return the storages on which tensors lie."""
-    return {StorageWeakRef(tensor.untyped_storage()) for tensor in tensors}
 
 
 Execute = Callable[[Step], None]
@@ -146,8 +137,8 @@ class OffloadingStage:
         """Move what a microbatch keeps to a device; return the memory that is left, a row each."""
         weights = self._stage.weights.modules
         waiting, of_batch = self._stage.passes.waiting(microbatch)
-        stay = storages(t for m in weights for t in (*m.parameters(), *m.buffers()))
-        stay |= storages(of_batch)
+        fixed = [t for m in weights for t in (*m.parameters(), *m.buffers())] + of_batch
+        stay = {StorageWeakRef(tensor.untyped_storage()) for tensor in fixed}
         holders = [*self._saved.pop(microbatch, ())]
         holders += [Held(tensor, saved=False) for tensor in waiting]
         moved = self.moved[microbatch] = MovedTensors(holders, stay, self.mover)
@@ -184,7 +175,8 @@ def offloading(
             return
         stage, mover = stages[number], stages[number].mover
         target = CPU if op.peer is None else assignment.devices[op.peer]
-        with mover.leaving() if op.leaves else mover.returning(stage.moved[microbatch].moves):
+        left = () if op.leaves else (event for _, event in stage.moved[microbatch].memory)
+        with mover.leaving() if op.leaves else mover.returning(left):
             observer.before_move(assignment.index, step)
             if op.leaves:
                 memory = stage.offload(microbatch, target)

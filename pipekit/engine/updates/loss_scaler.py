@@ -25,13 +25,13 @@ class LossScaler:
     def __init__(self, rule: LossScale) -> None:
         self._rule = rule
         self._good = 0  # good updates since the scale last changed
-        self._after = {0: rule.initial}  # by the updates that have been noted, in order
+        self._after = [rule.initial]  # after so many updates of this run
         self._versions: Recurring[int] = Recurring(())
         self.skipped: list[int] = []  # updates of this run whose gradient was not finite, from 1
 
     def begin(self, versions: Recurring[int]) -> None:
         """Make ready for a run."""
-        self._after = {0: self._after[self._newest]}
+        self._after = self._after[-1:]
         self._versions, self.skipped = versions, []
 
     def scale(self, update: int) -> float:
@@ -41,15 +41,11 @@ class LossScaler:
     @property
     def scales(self) -> list[float]:
         """The scales of all updates of this run that have been noted."""
-        return [self.scale(update) for update in range(1, self._newest + 1)]
-
-    @property
-    def _newest(self) -> int:
-        return next(reversed(self._after))
+        return [self.scale(update) for update in range(1, len(self._after))]
 
     def note(self, update: int, finite: bool) -> None:
         """Take the next update into account: whether its gradient was finite, on all stages."""
-        rule, scale = self._rule, self._after[self._newest]
+        rule, scale = self._rule, self._after[-1]
         if finite:
             self._good += 1
             if self._good == rule.interval:
@@ -60,17 +56,13 @@ class LossScaler:
             self._good = 0
             self.skipped.append(update)
             scale = max(min(scale, self.scale(update) * rule.backoff), _FLOAT32.tiny)
-        self._after[update] = scale
+        self._after.append(scale)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that has been noted in this run, of which the next run needs the end."""
-        return {
-            "after": list(self._after.values()),
-            "good": self._good,
-            "skipped": list(self.skipped),
-        }
+        return {"after": [*self._after], "good": self._good, "skipped": [*self.skipped]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Be as far in a run as the scaler was that gave ``state``."""
-        self._after = dict(enumerate(state["after"]))
-        self._good, self.skipped = state["good"], state["skipped"]
+        self._after, self.skipped = [*state["after"]], [*state["skipped"]]
+        self._good = state["good"]
