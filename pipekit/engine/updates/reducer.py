@@ -124,8 +124,10 @@ class Reducer:
         """Sum what the last backward of an update computes within the block, while it goes on."""
         self._current = stage, update
         self._left[self._current] = [set(bucket.parameters) for bucket in self._buckets[stage]]
-        yield
-        self._current = None
+        try:
+            yield
+        finally:  # the run may end before it, and go on with earlier ones
+            self._current = None
         for missing in self._left.get((stage, update), ()):
             missing.clear()  # what the backward did not reach has no more
         self._advance()
