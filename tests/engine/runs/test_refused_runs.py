@@ -31,9 +31,7 @@ class AsksAgain(torch.optim.SGD):
         return super().step(closure)
 
 
-class Sharp(torch.optim.SGD):
-    """Says that it needs a closure only when it steps."""
-
+class Sharp(torch.optim.SGD):  # says that it needs a closure only when it steps
     def step(self, closure: Any = None) -> Any:
         return super().step(closure) if closure() else None
 
