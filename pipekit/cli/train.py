@@ -40,7 +40,7 @@ def train(
     mitigation: str | None = None,
     autocast: Annotated[str | None, typer.Option(metavar="bf16|fp16")] = None,
     loss_scale: Annotated[str | None, typer.Option(metavar="NUMBER|dynamic")] = None,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
     checkpoints: Folder = None,
     every: Annotated[int | None, typer.Option(min=1)] = None,
     resume: bool = False,

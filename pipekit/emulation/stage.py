@@ -172,17 +172,11 @@ class _LayersBucket(Bucket):
     def __init__(self, layers: Sequence[int], size: float) -> None:
         self.parameters, self._size = layers, _numbers(size)
 
-    def take(self, update: int) -> Gradients:
-        return []
-
     def flat(self, gradients: Gradients | None) -> FlatBucket:
         return FlatBucket(torch.empty(self._size, device="meta"), torch.empty(0, dtype=torch.uint8))
 
-    def gradients(self, content: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
+    def lend(self, total: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
         return iter(())
-
-    def release(self, content: FlatBucket) -> None:
-        """Do nothing: there is no memory."""
 
 
 def _numbers(size: float) -> int:

@@ -174,18 +174,9 @@ def require_watchers(observers: Watchers, transport: str) -> None:
             )
 
 
-COMPUTED = (*PASSES, Op.UPDATE, Op.RECOMPUTE)
-"""What a stage computes."""
-
-
 def offloads(op: Op) -> bool:
-    """Return whether an op moves activations to the host, or to a partner."""
-    return op.takes == (ACTIVATIONS,) and op.gives == (OFFLOADED,)
-
-
-def loads(op: Op) -> bool:
-    """Return whether an op brings them back from there."""
-    return op.takes == (OFFLOADED,) and op.gives == (ACTIVATIONS,)
+    """Return whether an op moves activations to the host or to a partner, or back from there."""
+    return {op.takes, op.gives} == {(ACTIVATIONS,), (OFFLOADED,)}
 
 
 def checked(schedule: Schedule) -> Schedule:
@@ -207,7 +198,8 @@ def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool 
     for number, tasks in enumerate((*schedule.head, *schedule.period)):
         for task in tasks:
             op, worker = task.op, number % schedule.worker_count
-            if op not in COMPUTED and not (trains and (offloads(op) or loads(op))):
+            computed = op in PASSES or op in (Op.UPDATE, Op.RECOMPUTE)
+            if not computed and not (trains and offloads(op)):
                 raise ScheduleError(
                     f"worker {worker} has {task} ({op.name}), which {runner} cannot run: draw, "
                     f"check and simulate the schedule, or leave its {op.letter} out",

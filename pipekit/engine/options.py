@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
+from numbers import Integral, Real
 from typing import Any, get_args
 
 import torch
@@ -67,8 +68,9 @@ class Updates:
             require_callable(groups=self.groups)
         if self.lr_scheduler is not None:
             require_callable(lr_scheduler=self.lr_scheduler)
-        if self.clip_norm is not None and not self.clip_norm >= 0:
-            raise ValueError(f"clip_norm must be at least 0, or None, not {self.clip_norm}")
+        norm = self.clip_norm
+        if norm is not None and not (isinstance(norm, Real) and norm >= 0):
+            raise ValueError(f"clip_norm must be at least 0, or None, not {norm!r}")
         require_choice("lr_step", self.lr_step, ("update", "call"))
         LossScale.of(self.loss_scale)
         if self.rule is not None and not isinstance(self.rule, Mitigation):
@@ -178,16 +180,16 @@ class Checkpoints:
     keep: int = 2
 
     def __post_init__(self) -> None:
-        if self.every is not None and self.every < 1:
-            raise ValueError(f"every must be at least 1 batch, not {self.every}")
-        if self.keep < 1:
-            raise ValueError(f"keep must be at least 1 checkpoint, not {self.keep}")
+        if self.every is not None and not (isinstance(self.every, Integral) and self.every >= 1):
+            raise ValueError(f"every must be at least 1 batch, not {self.every!r}")
+        if not (isinstance(self.keep, Integral) and self.keep >= 1):
+            raise ValueError(f"keep must be at least 1 checkpoint, not {self.keep!r}")
 
 
 def require_timeout(timeout: float | None) -> None:
     """Raise ValueError unless it is a number of seconds, or None."""
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout must be more than 0 s, or None for never, not {timeout}")
+    if timeout is not None and not (isinstance(timeout, Real) and timeout > 0):
+        raise ValueError(f"timeout must be more than 0 s, or None for never, not {timeout!r}")
 
 
 def require_callable(**functions: object) -> None:

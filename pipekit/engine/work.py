@@ -20,10 +20,11 @@ from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.feed import Feed
 from pipekit.engine.observers.memory_tracker import MemoryTracker
-from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
+from pipekit.engine.observers.observer import Observer, Observers, WorkerView, observers_of
 from pipekit.engine.observers.record import TraceRecorder, recorded
 from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
+from pipekit.engine.updates.reducer import summing
 from pipekit.layers.module_state import merged_put_back
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
@@ -71,8 +72,9 @@ def run(
     if config.checkpoints:
         about = assignment, config, io.losses, transport.stop_point, errors
         observers += [CheckpointWriter(n, each, *about) for n, each in stages.items()]
+    observer = Observers(observers)
     weights = {number: stage.weights for number, stage in stages.items()}
-    updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
+    updates = UpdateSynchronizer(index, stages, config, transport, device, observer)
     runtimes: Mapping[int, StageRuntime] = stages
     movable: dict[int, OffloadingStage] = {}
     if config.table.moves and any(step.task.op.moves for step in steps.distinct):
@@ -82,24 +84,26 @@ def run(
     if config.execution.short_batches == "fewer":
         runtimes = {number: PassingEmpty(stage) for number, stage in runtimes.items()}
     executor = Executor(
-        index, runtimes, recompute, transport, io, device, updates=updates, observers=observers
+        index, runtimes, recompute, transport, io, device, observer, updates=updates
     )
     execute: Callable[[Step], None] = executor.execute
+    if updates.reducer:
+        execute = summing(execute, updates.reducer)
     if assignment.chunks > 1:
         execute = in_chunks(execute, assignment.chunks)
     if movable:
-        execute = offloading(execute, movable, assignment, observers)
+        execute = offloading(execute, movable, assignment, observer)
     if config.resume:
         execute = restoring(execute, config.resume, index, stages, io.losses)
     view = WorkerView(index, device, clock, weights, updates.waiting_bytes)
     survives = partial(_survives, config, transport, errors)
-    conclude = updates.average_statistics if updates.shares else None
-    worker = Worker(view, execute, transport, observers, conclude, survives)
+    conclude = updates.average_statistics if updates.comm_thread else None
+    worker = Worker(view, execute, transport, observer, conclude, survives)
     transport.stop_point.at(config.end)
     try:
         worker.run(steps.until(transport.stop_point))
     finally:
-        if updates.shares:
+        if updates.comm_thread:
             updates.close()
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
@@ -153,9 +157,10 @@ def _evaluate(
         for stage in stages.values():
             stage.begin(config.first_microbatch)
         modes: dict[int, Recompute] = dict.fromkeys(stages, "never")
-        executor = Executor(index, stages, modes, transport, ends, device, observers=watchers)
+        observer = Observers(watchers)
+        executor = Executor(index, stages, modes, transport, ends, device, observer)
         steps = assignment.steps.until(transport.stop_point)
-        Worker(view, executor.execute, transport, watchers).run(steps)
+        Worker(view, executor.execute, transport, observer).run(steps)
         transport.finish()
         synchronize(device)
         return WorkerReport(

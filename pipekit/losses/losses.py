@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -129,6 +130,9 @@ class LossScale:
     interval: int = 2000
 
     def __post_init__(self) -> None:
+        numbers = self.initial, self.growth, self.backoff, self.interval
+        if not all(isinstance(number, Real) for number in numbers):
+            raise ValueError(f"{self}: a loss scale is made of numbers")
         if not (0 < self.initial < float("inf") and self.growth >= 1 and 0 < self.backoff <= 1):
             raise ValueError(
                 f"{self}: a loss scale is a number above 0, grows by at least 1 and backs off by "

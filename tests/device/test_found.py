@@ -94,9 +94,9 @@ def test_each_worker_has_its_device_for_current_one() -> None:
 def test_a_bucket_is_filled_again_only_when_its_reader_is_done() -> None:
     """The optimizer reads the sum in one stream; the next gradients come in another one."""
     weight = torch.zeros(4, device="sim:0")
-    bucket = Bucket([0], [weight], lambda *_: [])
+    bucket = Bucket([0], [weight])
     compute, sums = torch.Stream("sim:0"), torch.Stream("sim:0")
-    gradients = [torch.full((4,), float(n), device="sim:0") for n in range(3)]
+    gradients = [torch.full((4,), float(n), device="sim:0") for n in range(4)]
     torch.accelerator.synchronize("sim:0")
     read = []
     for gradient in gradients:
@@ -107,9 +107,9 @@ def test_a_bucket_is_filled_again_only_when_its_reader_is_done() -> None:
             compute.wait_event(summed)
             devices.keep_for_current_stream(content.numbers)
             read.append(weight + content.numbers)
-            bucket.release(content)
+            bucket.lend(content)
     torch.accelerator.synchronize("sim:0")
-    assert [total.tolist() for total in read] == [[float(n)] * 4 for n in range(3)]
+    assert [total.tolist() for total in read] == [[float(n)] * 4 for n in range(4)]
 
 
 @pytest.mark.parametrize("places", [("sim:0", "sim:0"), ("sim:0", "sim:1")])
@@ -122,7 +122,7 @@ def test_a_part_of_a_sum_may_be_freed_by_either_end(places: tuple[str, str]) -> 
         with devices.on_stream(workers[index].stream):
             exchange = network.transport(index).exchange_among([0, 1], tied=True)
             reduce = AllReduce([0, 1], index, exchange)
-            bucket = Bucket([0], [torch.ones(8, device=places[index])], lambda *_: [])
+            bucket = Bucket([0], [torch.ones(8, device=places[index])])
             for number in range(4):
                 own = bucket.flat([torch.full((8,), float(index + number), device=places[index])])
                 numbers = reduce.sum(ReduceKey(0, number, [0, 1]), own).numbers

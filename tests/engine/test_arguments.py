@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -103,6 +104,12 @@ def test_the_answer_names_the_value_and_its_place() -> None:
         (Execution, "recompute", ["never", "now"], "not 'now'"),
         (Execution, "short_batches", "skip", "refuse, fewer"),
         (Execution, "timeout", 0, "more than 0 s, or None for never, not 0"),
+        (Execution, "timeout", "1", "more than 0 s, or None for never, not '1'"),
+        (Updates, "clip_norm", "1", "at least 0, or None, not '1'"),
+        (pk.LossScale, "growth", "2", "a loss scale is made of numbers"),
+        (partial(Checkpoints, "folder"), "every", 0, "every must be at least 1 batch, not 0"),
+        (partial(Checkpoints, "folder"), "keep", 1.5, "at least 1 checkpoint, not 1.5"),
+        (build, "seed", 1.5, "seed must be a whole number, 'torch' or None, not 1.5"),
     ],
 )
 def test_a_value_checks_its_fields(value: Any, field: str, given: object, message: str) -> None:
@@ -116,13 +123,6 @@ def test_a_function_must_be_one(field: str, given: Any) -> None:
         Updates(**{field: given})
     with pytest.raises(TypeError, match=r"a pipekit.staleness.Mitigation or the name of one"):
         Updates(mitigation=given if callable(given) else 3)  # type: ignore[arg-type]
-
-
-def test_checkpoints_are_counted_from_one() -> None:
-    with pytest.raises(ValueError, match="every must be at least 1 batch, not 0"):
-        Checkpoints("folder", every=0)
-    with pytest.raises(ValueError, match="keep must be at least 1 checkpoint, not 0"):
-        Checkpoints("folder", keep=0)
 
 
 def test_a_module_shows_no_bar() -> None:

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from pipekit import schedules
 from pipekit.engine.batches import cut, cut_entry, has_one_a_row, parted
+from pipekit.engine.runs.batch_reader import BatchReader
 from tests.engine.examples import mlp, pipeline
 from tests.engine.parametrized import first_over_processes
 
@@ -68,6 +69,12 @@ def test_a_structure_of_as_many_tensors_as_rows_is_cut_tensor_by_tensor() -> Non
     assert not has_one_a_row([x, y], 2)
     parts = cut_entry((x, y), [1, 1])
     assert [tuple(map(len, part)) for part in parts] == [(1, 1), (1, 1)]
+
+
+def test_a_name_that_no_entry_has_is_warned_of() -> None:
+    reader = BatchReader(mlp(6, 3), "x", rows={"weihgts": False, "y": True})
+    with pytest.warns(UserWarning, match=r"'weihgts', and a batch has the entries \['x', 'y'\]"):
+        reader.read({"x": torch.randn(4, 6), "y": torch.randn(4, 3)}, 2, 0)
 
 
 def test_the_entries_of_a_batch_are_never_its_rows() -> None:

@@ -108,15 +108,6 @@ def test_evaluate_is_the_unsplit_model(name: str, transport: str) -> None:
     assert pipe.evaluate(batches, hits) == pytest.approx(right, rel=1e-6)
 
 
-def test_evaluate_before_training() -> None:
-    model, batches = mixed(), data(2)
-    pipe = pipeline(model, "flush", [4, 4])
-    with torch.no_grad():
-        expected = sum(nn.MSELoss()(model.eval()(x), y).item() for x, y in batches) / 2
-    assert pipe.evaluate(batches) == pytest.approx(expected, rel=1e-6)
-    assert different(pipe.state_dict(), model.state_dict()) == []
-
-
 def test_evaluating_a_summed_loss_gives_the_mean_over_rows() -> None:
     model, batches = mlp(6, 3), data(rows=[8, 5])
     pipe = pipeline(model, "flush", [1], loss=nn.MSELoss(reduction="sum"))

@@ -200,11 +200,6 @@ def test_dropout_of_one_stage_is_the_plain_loops_with_none() -> None:
     assert losses == plain_loop(plain, SGD, F.cross_entropy, [(X, Y)] * 3, 2)
 
 
-def test_another_word_for_a_seed_is_refused() -> None:
-    with pytest.raises(ValueError, match="seed must be"):
-        dropped("1")
-
-
 # --- batches without rows, and of another form ---------------------------------------------------
 
 RAGGED = [torch.ones(3, 8), torch.ones(5, 8)]

@@ -66,7 +66,14 @@ def write(config: CheckpointConfig, batches: int, content: Content, finite: bool
     try:
         with _named(home), file:
             hashing.save(content | {"format": FORMAT})
-        _require_loadable(temporary)
+        try:
+            torch.load(temporary, weights_only=True, mmap=True)
+        except pickle.UnpicklingError as error:  # and no want of memory, say
+            raise TypeError(
+                f"the state of the optimizer or of the lr_scheduler holds an object that cannot be "
+                f"loaded again without running code from a file; use tensors and plain values "
+                f"({error})"
+            ) from None
         who = f"stage{content['stage']}.worker{content['worker']}.of{config.parts}"
         ending = "pt" if finite else "nonfinite.pt"
         temporary.replace(home / f"{who}.{hashing.digest}.{ending}")
@@ -239,17 +246,6 @@ def _named(where: Path) -> Iterator[None]:
         if error.filename is not None:
             raise
         raise OSError(error.errno, error.strerror, str(where)) from None
-
-
-def _require_loadable(path: Path) -> None:
-    """Raise TypeError for a file that holds anything but tensors and plain values."""
-    try:
-        torch.load(path, weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:  # and no want of memory, say
-        raise TypeError(
-            f"the state of the optimizer or of the lr_scheduler holds an object that cannot be "
-            f"loaded again without running code from a file; use tensors and plain values ({error})"
-        ) from None
 
 
 def _all(folder: Path) -> list[Path]:

@@ -112,12 +112,10 @@ class FolderLock:
         self._file: int | None = None
         self._path = Path()
 
+    @deferred_interrupts()  # whatever is open is known when one comes
     def take(self, folder: Path) -> str | None:
         """Take the lock of a folder; return who has it, if it is somebody else's."""
-        with deferred_interrupts():  # whatever is open is known when one comes
-            return self._take(folder / ".lock")
-
-    def _take(self, path: Path) -> str | None:
+        path = folder / ".lock"
         while self._file is None:
             # Not through a link, to a file whose beginning would be written over.
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
@@ -142,9 +140,9 @@ class FolderLock:
         os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         return None
 
+    @deferred_interrupts()  # one between the lines would leave the file open
     def give_back(self) -> None:
         if self._file is not None:
-            with deferred_interrupts():  # one between the lines would leave the file open
-                self._path.unlink(missing_ok=True)
-                os.close(self._file)
-                self._file = None
+            self._path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = None

@@ -88,19 +88,6 @@ def read_part(part: PartFile) -> Content:
     return content
 
 
-def require_alike(part: PartFile, about: dict[str, Any], others: dict[str, Any]) -> None:
-    """Raise ValueError unless a part says the same of the whole as the others do."""
-    for key in sorted({*about, *others}):
-        here, there = about.get(key), others.get(key)
-        if isinstance(here, Tensor) and isinstance(there, Tensor):
-            here, there = here.tolist(), there.tolist()
-        if here != there:
-            raise ValueError(
-                f"{part.path} is of another training or run than the files beside it: they differ "
-                f"in {key!r}; files of different checkpoints have been mixed"
-            )
-
-
 class Position(NamedTuple):
     """How far a training has come: whole runs, and their batches and microbatches."""
 
@@ -136,8 +123,15 @@ class ResumePoint:
                     f"{part.stage} there: files of different checkpoints have been mixed"
                 )
             workers.add(part[:2])
-            common = {**content["about"], "boundary": content["boundary"]}
-            require_alike(part, common, first := first or common)
+            about = {**content["about"], "rng": content["about"]["rng"].tolist()}
+            about["boundary"] = content["boundary"]
+            first = first or about
+            for key in sorted({*about, *first}):
+                if about.get(key) != first.get(key):
+                    raise ValueError(
+                        f"{part.path} is of another training or run than the files beside it: they "
+                        f"differ in {key!r}; files of different checkpoints have been mixed"
+                    )
             losses += content["losses"]
             buffers[part.stage].append(content["buffers"])
             if part.stage == len(stages):

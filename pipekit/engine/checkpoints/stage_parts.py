@@ -10,12 +10,12 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, NamedTuple, Self
 
 from torch import Tensor, nn
 
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.checkpoints.files import Content
 from pipekit.engine.checkpoints.resume_point import Tensors, read_part
 from pipekit.engine.config import ResumeConfig, RunConfig
 from pipekit.engine.execution.pipeline_io import LossLog
@@ -27,15 +27,6 @@ from pipekit.partition.recording.stage import extra_states, set_extra_states
 from pipekit.schedules import Op, Step
 from pipekit.schedules.lowering.boundaries import Boundary, older_versions
 from pipekit.trees import differentiable
-
-
-class _Counted(NamedTuple):
-    buffers: Tensors
-    extra_states: dict[str, Any]
-
-    @classmethod
-    def of(cls, layers: nn.Module) -> Self:
-        return cls(_copies(named_buffers(layers)), extra_states(layers))
 
 
 class CheckpointWriter(Observer):
@@ -63,7 +54,7 @@ class CheckpointWriter(Observer):
         self._older = deque(older)
         self._readers = Counter(chain.from_iterable(older))  # boundaries, by version
         self._weights: dict[int, Tensors] = {}  # by version
-        self._counted: deque[_Counted] = deque()  # of the first of the pending boundaries
+        self._counted: deque[Content] = deque()  # of the first of the pending boundaries
 
     def begin(self, worker: WorkerView) -> None:
         """Keep the weights at the beginning, if the first checkpoint needs them."""
@@ -74,11 +65,11 @@ class CheckpointWriter(Observer):
         op, stage, microbatch, _ = step.task
         if op is not Op.FORWARD or stage != self._index:
             return
-        now: _Counted | None = None
+        now: Content = {}
         for boundary in islice(self._pending, len(self._counted), None):
             if boundary.microbatches > microbatch:
                 break
-            now = now or _Counted.of(self._stage.weights.newest)
+            now = now or _counted(self._stage.weights.newest)
             self._counted.append(now)
 
     def after_step(self, worker: int, step: Step) -> None:
@@ -130,7 +121,7 @@ class CheckpointWriter(Observer):
         self._pending.popleft()
         older = sorted(self._older.popleft())
         newest = self._stage.weights.newest
-        counted = self._counted.popleft() if self._counted else _Counted.of(newest)
+        counted = self._counted.popleft() if self._counted else _counted(newest)
         is_last = self._index == len(boundary.versions) - 1
         losses = [each for each in self._losses if is_last and each[0] < boundary.microbatches]
         last = max(losses)[1] if losses else 0.0
@@ -142,10 +133,9 @@ class CheckpointWriter(Observer):
             "worker": self._assignment.index,
             "parameters": parameters,
             "older": {version: self._weights[version] for version in older},
-            "buffers": counted.buffers,
-            "extra_states": counted.extra_states,
             "state": self._stage.state(),
             "losses": losses,
+            **counted,
         }
         sound = (bool(each.isfinite().all()) for each in differentiable(parameters))
         finite = math.isfinite(last) and all(sound)
@@ -155,6 +145,11 @@ class CheckpointWriter(Observer):
         for version in older:
             if not self._readers[version]:
                 del self._weights[version]
+
+
+def _counted(layers: nn.Module) -> Content:
+    """Return what forwards leave in layers: running statistics, and extra states of modules."""
+    return {"buffers": _copies(named_buffers(layers)), "extra_states": extra_states(layers)}
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> Tensors:
@@ -169,27 +164,14 @@ def restoring(
     losses: LossLog,
 ) -> Callable[[Step], None]:
     """Return what executes a worker's steps, of which those before the boundary are restored."""
-    restored = {
-        number: _Restored(stage, number, resume, worker, losses) for number, stage in stages.items()
-    }
+    parts = checkpoints.parts_of(resume.checkpoint)
+    versions: dict[int, dict[int, Tensors]] = {}  # of each stage, those not yet in their slots
 
-    def run(step: Step) -> None:
-        if step.task.microbatch < resume.boundary.microbatches:
-            restored[step.task.stage].repeat(step)
-        else:
-            execute(step)
+    def restore(index: int, version: int, slot: int) -> None:
+        if version in versions[index]:
+            stages[index].weights.restore(slot, versions[index].pop(version), version)
 
-    return run
-
-
-class _Restored:
-    """A stage as it was at a boundary, restored step by step."""
-
-    def __init__(
-        self, stage: Stage, index: int, config: ResumeConfig, worker: int, losses: LossLog
-    ) -> None:
-        self._stage = stage
-        parts = checkpoints.parts_of(config.checkpoint)
+    for index, stage in stages.items():
         content = read_part(next(part for part in parts if part[:2] == (index, worker)))
         set_buffers(stage.weights.newest, content["buffers"])
         for layers in stage.weights.modules:
@@ -198,20 +180,19 @@ class _Restored:
             stage.scaler.load_state_dict(content["state"]["loss_scaler"])
         for microbatch, loss in content["losses"]:
             losses.add(microbatch, loss)
-        newest = config.boundary.versions[index]
-        self._versions: dict[int, Tensors] = content["older"] | {newest: content["parameters"]}
-        self._restore(0, 0)
+        newest = resume.boundary.versions[index]
+        versions[index] = content["older"] | {newest: content["parameters"]}
+        restore(index, 0, 0)
 
-    def repeat(self, step: Step) -> None:
-        """Restore the results of a task that was done before the boundary."""
-        op, _, _, version = step.task
-        if op.adds_gradient:
+    def run(step: Step) -> None:
+        op, index, microbatch, version = step.task
+        if microbatch >= resume.boundary.microbatches:
+            execute(step)
+        elif op.adds_gradient:
             # Other gradients in that slot are set aside, and summed as they were.
-            self._stage.weights.accumulate(step.slot, step.update)
+            stages[index].weights.accumulate(step.slot, step.update)
         elif op is Op.UPDATE:
-            self._stage.weights.gradients(version)
-            self._restore(version, step.slot)
+            stages[index].weights.gradients(version)
+            restore(index, version, step.slot)
 
-    def _restore(self, version: int, slot: int) -> None:
-        if version in self._versions:
-            self._stage.weights.restore(slot, self._versions.pop(version), version)
+    return run

@@ -6,7 +6,7 @@ al., arXiv 2503.01328, section 3; BPipe, Kim et al., ICML 2023, section 3).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from weakref import WeakSet
 
@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pipekit.devices import CPU, Event, Mover, keep_for_current_stream, wait_event
-from pipekit.engine.arguments import loads, offloads
+from pipekit.engine.arguments import offloads
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.execution.stage import Stage
-from pipekit.engine.observers.observer import Observer, listeners
+from pipekit.engine.observers.observer import Observer
 from pipekit.layers.saved_tensors import saving
 from pipekit.schedules import Step
 
@@ -71,14 +71,13 @@ class MovedTensors:
         shared: dict[StorageWeakRef, list[Held]] = defaultdict(list)
         for holder in holders:
             storage = StorageWeakRef(holder.tensor.untyped_storage())
-            if storage not in stay and _is_plain(holder.tensor, mover.device):
+            t = holder.tensor
+            # A view of its storage and nothing more.
+            plain = t.layout is torch.strided and not (t.is_conj() or t.is_neg() or t.is_quantized)
+            if storage not in stay and plain and t.numel() and t.device == mover.device:
                 shared[storage].append(holder)
         self._groups = [*shared.values()]
-        self._memory: list[tuple[Tensor, Event]] = []
-
-    @property
-    def moves(self) -> list[Event]:
-        return [event for _, event in self._memory]
+        self.memory: list[tuple[Tensor, Event]] = []  # where they are, and what ends their move
 
     def leave(self, target: torch.device) -> list[Tensor]:
         """Start the move to a device; return the memory that is left, uint8 [bytes] each."""
@@ -91,33 +90,22 @@ class MovedTensors:
             left.append(row.set_(storage, begin, (end - begin,), (1,)))
             for holder in holders:
                 holder.take(begin)
-        self._memory = [self._mover.away(row, target) for row in left]
+        self.memory = [self._mover.away(row, target) for row in left]
         return left
 
     def come_back(self) -> list[Tensor]:
         """Start the move back; return the memory that it takes, uint8 [bytes] each."""
-        self._memory = [self._mover.back(row) for row, _ in self._memory]
-        for (row, _), holders in zip(self._memory, self._groups, strict=True):
+        self.memory = [self._mover.back(row) for row, _ in self.memory]
+        for (row, _), holders in zip(self.memory, self._groups, strict=True):
             for holder in holders:
                 holder.put(row)
-        return [row for row, _ in self._memory]
+        return [row for row, _ in self.memory]
 
     def arrive(self) -> None:
         """Let the device wait until all is back."""
-        for row, event in self._memory:
+        for row, event in self.memory:
             wait_event(self._mover.device, event)
             keep_for_current_stream(row)
-
-
-def storages(tensors: Iterable[Tensor]) -> set[StorageWeakRef]:
-    """Return the storages on which tensors lie."""
-    return {StorageWeakRef(tensor.untyped_storage()) for tensor in tensors}
-
-
-def _is_plain(tensor: Tensor, device: torch.device) -> bool:
-    """Return whether a tensor is a view of its storage and nothing more, on a device."""
-    plain = tensor.layout is torch.strided and not (tensor.is_conj() or tensor.is_neg())
-    return plain and not tensor.is_quantized and tensor.numel() > 0 and tensor.device == device
 
 
 Execute = Callable[[Step], None]
@@ -127,10 +115,10 @@ class OffloadingStage:
     """A stage from which a microbatch's activations can be taken, and given back."""
 
     def __init__(self, stage: Stage, mover: Mover) -> None:
-        self._stage, self._mover = stage, mover
+        self._stage, self.mover = stage, mover
         self.backward_weight = stage.backward_weight
         self._saved: dict[int, WeakSet[Held]] = {}
-        self._moved: dict[int, MovedTensors] = {}
+        self.moved: dict[int, MovedTensors] = {}  # by microbatch
 
     def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
         with self._holding(step.task.microbatch):
@@ -145,26 +133,16 @@ class OffloadingStage:
         self._await(step.task.microbatch)
         return self._stage.backward(step, gradients)
 
-    def moving(self, microbatch: int, leaves: bool) -> AbstractContextManager[None]:
-        """Have this thread's work go to the stream in which a microbatch's tensors move."""
-        if leaves:
-            return self._mover.leaving()
-        return self._mover.returning(self._moved[microbatch].moves)
-
     def offload(self, microbatch: int, target: torch.device) -> list[Tensor]:
         """Move what a microbatch keeps to a device; return the memory that is left, a row each."""
         weights = self._stage.weights.modules
         waiting, of_batch = self._stage.passes.waiting(microbatch)
-        stay = storages(t for m in weights for t in (*m.parameters(), *m.buffers()))
-        stay |= storages(of_batch)
+        fixed = [t for m in weights for t in (*m.parameters(), *m.buffers())] + of_batch
+        stay = {StorageWeakRef(tensor.untyped_storage()) for tensor in fixed}
         holders = [*self._saved.pop(microbatch, ())]
         holders += [Held(tensor, saved=False) for tensor in waiting]
-        moved = self._moved[microbatch] = MovedTensors(holders, stay, self._mover)
+        moved = self.moved[microbatch] = MovedTensors(holders, stay, self.mover)
         return moved.leave(target)
-
-    def load(self, microbatch: int) -> list[Tensor]:
-        """Begin to bring it back; return the memory that it takes, a row each."""
-        return self._moved[microbatch].come_back()
 
     def _holding(self, microbatch: int) -> AbstractContextManager[None]:
         held = self._saved[microbatch] = WeakSet[Held]()
@@ -178,7 +156,7 @@ class OffloadingStage:
     def _await(self, microbatch: int) -> None:
         """Let the device wait for what comes back, and forget what needs no moving any more."""
         self._saved.pop(microbatch, None)
-        if moved := self._moved.pop(microbatch, None):
+        if moved := self.moved.pop(microbatch, None):
             moved.arrive()
 
 
@@ -186,24 +164,24 @@ def offloading(
     execute: Execute,
     stages: Mapping[int, OffloadingStage],
     assignment: WorkerAssignment,
-    observers: Sequence[Observer],
+    observer: Observer,
 ) -> Execute:
     """Return what executes a step, and moves activations where the table has it."""
-    begin = listeners(observers, Observer.before_move, assignment.index)
-    tell = listeners(observers, Observer.moved, assignment.index)
 
     def run(step: Step) -> None:
         op, number, microbatch, _ = step.task
-        if not (offloads(op) or loads(op)):
+        if not offloads(op):
             execute(step)
             return
-        stage = stages[number]
+        stage, mover = stages[number], stages[number].mover
         target = CPU if op.peer is None else assignment.devices[op.peer]
-        with stage.moving(microbatch, op.leaves):
-            for each in begin:
-                each(step)
-            moved = stage.offload(microbatch, target) if op.leaves else stage.load(microbatch)
-            for each in tell:
-                each(step, moved)
+        left = () if op.leaves else (event for _, event in stage.moved[microbatch].memory)
+        with mover.leaving() if op.leaves else mover.returning(left):
+            observer.before_move(assignment.index, step)
+            if op.leaves:
+                memory = stage.offload(microbatch, target)
+            else:
+                memory = stage.moved[microbatch].come_back()
+            observer.moved(assignment.index, step, memory)
 
     return run

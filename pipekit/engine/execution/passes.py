@@ -68,6 +68,7 @@ class Passes:
         self._first_microbatch = 0  # of the run: the key of random numbers counts all runs
         self._pending: dict[int, _Pending] = {}
         self._pending_weights: dict[int, WeightBackward | None] = {}
+        # What a forward reads that is run again, beside its input and its weights.
         self._read_states: dict[nn.Module, ReadState] = {}
         self._drew = False  # whether any layer has drawn random numbers
         self._loss_checked = False
@@ -87,7 +88,10 @@ class Passes:
             tensor.requires_grad_()
         pending = _Pending(x, None, target, StageGradients({}, {}), None)
         if recompute:
-            pending = pending._replace(read=self._read_now(step.slot))
+            module = self._modules[step.slot]
+            if module not in self._read_states:
+                self._read_states[module] = ReadState(module, self._part.edited_buffers)
+            pending = pending._replace(read=self._read_states[module].now())
             with torch.no_grad(), during(checkpointing=True):
                 output = self._compute(step, x, target)
             for tensor in differentiated:  # of hooks that layers have given it, of no graph
@@ -133,7 +137,11 @@ class Passes:
         split = step.task.op is Op.BACKWARD_INPUT
         pending = self._pending.pop(microbatch)
         begin, arrived = self._begin_backward(pending, slot, gradients), pending.gradients
-        ends = self._split_ends(pending.input, slot) if split else []
+        ends: list[Tensor] = []  # of the first part of a split backward: an earlier stage waits
+        if split and self._differentiates_input:
+            ends += dict.fromkeys(t for t in leaves(tuple(pending.input)) if t.requires_grad)
+        if split:
+            ends += [self._parameters[slot][place] for place in self._part.copies.values()]
         del pending  # what no graph needs is free meanwhile
         with drawing_again(self._device) if self._drew else nullcontext():
             if split:
@@ -171,13 +179,6 @@ class Passes:
             pairs.append((shared, gradient))
         reached = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
         return ([t for t, _ in reached], [g for _, g in reached]) if reached else None
-
-    def _split_ends(self, x: StageIO, slot: int) -> list[Tensor]:
-        """Return where the first part of a split backward ends: an earlier stage waits for it."""
-        ends: list[Tensor] = []
-        if self._differentiates_input:
-            ends += dict.fromkeys(tensor for tensor in leaves(tuple(x)) if tensor.requires_grad)
-        return ends + [self._parameters[slot][place] for place in self._part.copies.values()]
 
     def _compute(self, step: Step, x: StageIO, target: Target | None) -> StageIO:
         with autocast(self._device, self._config.autocast):
@@ -218,13 +219,6 @@ class Passes:
                 x = layer(x)
         self._drew = self._drew or seeded.drew
         return x
-
-    def _read_now(self, slot: int) -> ReadAgain:
-        """Keep what a forward reads that is run again, beside its input and its weights."""
-        module = self._modules[slot]
-        if module not in self._read_states:
-            self._read_states[module] = ReadState(module, self._part.edited_buffers)
-        return self._read_states[module].now()
 
     def _watch_input(self, x: StageIO, gradients: StageGradients) -> None:
         """Take the gradients of an input, as the hooks leave them that layers have given it."""

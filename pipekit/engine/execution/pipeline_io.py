@@ -127,15 +127,19 @@ class TrainingIO:
     def target(self, microbatch: int) -> Target:
         target, weight = self._feed.target(microbatch)
         loss = self._config.loss
-        if self._config.watch.outputs:
-            loss = partial(self._kept, loss, microbatch)
-        if self._config.updates.finite:
-            loss = partial(_finite, loss)
+        if self._config.watch.outputs or self._config.updates.finite:
+            loss = partial(self._watched, microbatch)
         return Target(loss, target, weight)
 
-    def _kept(self, loss: Loss, microbatch: int, output: Tree, target: Tree) -> Tensor:
-        self.outputs[microbatch] = tree_map(lambda t: t.detach().to("cpu", copy=True), output)
-        return loss(output, target)
+    def _watched(self, microbatch: int, output: Tree, target: Tree) -> Tensor:
+        if self._config.watch.outputs:
+            self.outputs[microbatch] = tree_map(lambda t: t.detach().to("cpu", copy=True), output)
+        value = self._config.loss(output, target)
+        if self._config.updates.finite and not bool(value.isfinite().all()):
+            raise FloatingPointError(
+                f"the loss is {value.tolist()}: its batch has changed no weights (finite=True)"
+            )
+        return value
 
 
 class EvaluationIO:
@@ -154,12 +158,3 @@ class EvaluationIO:
         there = to_device(target, self._device)
         with autocast(self._device, self._config.execution.autocast):
             self.results.append((microbatch, self._config.loss(output, there)))
-
-
-def _finite(loss: Loss, output: Tree, target: Tree) -> Tensor:
-    value = loss(output, target)
-    if not bool(value.isfinite().all()):
-        raise FloatingPointError(
-            f"the loss is {value.tolist()}: its batch has changed no weights (finite=True)"
-        )
-    return value

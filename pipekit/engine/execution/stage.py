@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.options import Updates
-from pipekit.engine.updates.global_update import LossScaler
+from pipekit.engine.updates.loss_scaler import LossScaler
 from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMitigation
 from pipekit.engine.updates.optimizer_state import NamedOptimizer, OrderedGroups
 from pipekit.engine.updates.weight_versions import OptimizerFactory, WeightVersions

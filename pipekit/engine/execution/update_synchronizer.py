@@ -6,15 +6,16 @@ from functools import partial
 from itertools import chain
 
 import torch
+from torch import Tensor
 
-from pipekit.devices import synchronize
+from pipekit.devices import CPU, synchronize
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
-from pipekit.engine.observers.observer import Observer, listeners
+from pipekit.engine.observers.observer import Observer
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.all_reduce import AllReduce, TiedGradients, average
-from pipekit.engine.updates.global_update import GlobalUpdate
-from pipekit.engine.updates.reducer import CommThread, Reducer, SumTurns
+from pipekit.engine.updates.loss_scaler import LossScaler
+from pipekit.engine.updates.reducer import CommThread, Reducer, SharedStage
 from pipekit.engine.updates.weights import Gradients
 from pipekit.losses.checks import is_mean
 
@@ -33,37 +34,27 @@ class UpdateSynchronizer:
         config: RunConfig,
         transport: Transport,
         device: torch.device,
-        observers: Sequence[Observer] = (),
+        observer: Observer,
     ) -> None:
         self._worker, self._stages, self._config = worker, stages, config
-        self._transport, self._device, self._observers = transport, device, observers
+        self._transport, self._device, self._observer = transport, device, observer
         self._stage_workers = config.table.stage_workers
-        # Of stages that other workers have, too.
-        self.reducers: dict[int, Reducer] = {}
         self._all_reduces: list[AllReduce] = []
-        self.shares = bool(config.table.stops) and any(
-            len(self._stage_workers[index]) > 1 for index in stages
-        )
-        if self.shares:
-            self._begin_sums()
+        self.reducer: Reducer | None = None
+        self.comm_thread: CommThread | None = None  # beside a worker that shares a stage
+        if config.table.stops and any(len(self._stage_workers[index]) > 1 for index in stages):
+            name = f"pipekit sums of worker {worker}"
+            self.comm_thread = CommThread(name, device, config.table.workers)
+            self.reducer = self._make_reducer(self.comm_thread)
         self._ties = self._make_ties() if config.ties else []
-        self._global_update: GlobalUpdate | None = None
-        if config.updates.clip_norm is not None or config.updates.scale:
-            scalers = [stage.scaler for stage in stages.values() if stage.scaler]
-            numbers: list[int | None] = []
-            for index, stage in stages.items():
-                first = worker == self._stage_workers[index][0]  # the others' are the same
-                numbers += stage.numbers if first else [None] * len(stage.numbers)
-            self._global_update = GlobalUpdate(
-                config.updates.clip_norm,
-                scalers,
-                config.norm,
-                numbers,
-                transport,
-                device,
-                listeners(observers, Observer.values_summed, worker),
-                listeners(observers, Observer.update_decided, worker),
-            )
+        self._clip_norm = config.updates.clip_norm
+        self._scalers: list[LossScaler] = []
+        # Of all trained parameters here in the model; None: another worker tells of its norm.
+        self._numbers: list[int | None] = []
+        for index, stage in stages.items():
+            self._scalers += [stage.scaler] if stage.scaler else []
+            first = worker == self._stage_workers[index][0]  # the others' are the same
+            self._numbers += stage.numbers if first else [None] * len(stage.numbers)
         self._averages = config.table.averages and is_mean(config.loss)
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
 
@@ -71,17 +62,19 @@ class UpdateSynchronizer:
         """Return the bytes of gradients that are being summed, or wait for their update."""
         settled = chain.from_iterable(gradients for gradients, _ in self._settled.values())
         waiting = sum(gradient.nbytes for gradient in settled if gradient is not None)
-        return waiting + sum(reducer.bytes for reducer in self.reducers.values())
+        return waiting + (self.reducer.bytes if self.reducer else 0)
 
     def settle(self, stage: int, update: int) -> None:
         """Wait until all that a stage's update needs is here, and until it is decided upon."""
         if stage in self._settled:
             return
-        together = self._ties or self._global_update
+        decided = self._clip_norm is not None or bool(self._config.updates.scale)
         sums: dict[int, Gradients] = {}
-        for index in self._stages if together else [stage]:
-            source = self.reducers.get(index) or self._stages[index].weights
-            sums[index] = source.gradients(update)
+        for index in self._stages if self._ties or decided else [stage]:
+            if self.reducer and index in self.reducer:
+                sums[index] = self.reducer.gradients(index, update)
+            else:
+                sums[index] = self._stages[index].weights.gradients(update)
         for tie in self._ties:
             tie.share(sums, update)
         for index, gradients in sums.items() if self._averages else ():
@@ -89,11 +82,49 @@ class UpdateSynchronizer:
             for gradient in gradients if batches > 1 else ():
                 if gradient is not None:
                     gradient.div_(batches)
-        made = True
-        if self._global_update:
-            made = self._global_update.settle([*chain(*sums.values())], update)
+        made = not decided or self._decide([*chain(*sums.values())], update)
         for index, gradients in sums.items():
             self._settled[index] = gradients, made
+
+    def _decide(self, gradients: Gradients, update: int) -> bool:
+        """Undo the loss scale and clip, once all workers have told of their gradients.
+
+        They give the norm of each parameter's gradient, if these are clipped, and a 1 behind if any
+        is not finite, if losses are scaled: then the update is not made.
+        """
+        parameters, dtype = self._config.norm
+        count = 0 if self._clip_norm is None else parameters
+        values = torch.zeros(count + 1, dtype=dtype, device=self._device)
+        present = torch.zeros(count, dtype=torch.uint8, device=CPU)
+        found = [gradient for gradient in gradients if gradient is not None]
+        if self._scalers:
+            inverse = 1 / self._scalers[0].scale(update)
+            for gradient in found:
+                gradient.mul_(inverse)
+            if found:
+                values[-1] = ~torch.stack([_held(g).isfinite().all() for g in found]).all()
+        if self._clip_norm is not None:
+            for number, one in zip(self._numbers, gradients, strict=True):
+                if number is not None and one is not None:
+                    values[number], present[number] = torch.linalg.vector_norm(_held(one)), 1
+        self._observer.values_summed(self._worker, update, values)
+        # Which gradients there are the host knows, and tells by itself: it need not wait for norms.
+        given = [values] if self._clip_norm is None else [values, present]
+        values, *told = self._transport.all_reduce(given, update)
+        made = not self._scalers or values[-1].item() == 0  # for which an accelerator is waited
+        for scaler in self._scalers:
+            scaler.note(update, made)
+        norm = None
+        if made and self._clip_norm is not None:
+            norms, (present,) = values[:-1], told
+            if not present.all():  # the unsplit model sums no others
+                norms = norms[present.nonzero().flatten().to(norms.device)]
+            norm = torch.linalg.vector_norm(norms)
+            factor = torch.clamp(self._clip_norm / (norm + 1e-6), max=1.0)
+            for gradient in found:
+                gradient.mul_(factor.to(gradient.dtype))
+        self._observer.update_decided(self._worker, update, norm)
+        return made
 
     def update(self, stage: int, slot: int) -> None:
         """Make a settled update: write the stage's next version into a weight slot."""
@@ -114,6 +145,7 @@ class UpdateSynchronizer:
 
     def average_statistics(self) -> None:
         """Give norms of replicas the same running statistics, at the end, beside the traffic."""
+        assert self.comm_thread
         for index, stage in sorted(self._stages.items()):
             members = self._stage_workers[index]
             if len(members) == 1:
@@ -121,43 +153,31 @@ class UpdateSynchronizer:
             all_reduce = AllReduce(members, self._worker, self._transport.exchange_among(members))
             work = partial(average, stage.weights.modules[0], index, members, all_reduce)
             synchronize(self._device)  # of this thread, before that one begins, and the other way
-            self._comm_thread.submit(work).result()
-            self._comm_thread.submit(partial(synchronize, self._device)).result()
+            self.comm_thread.submit(work).result()
+            self.comm_thread.submit(partial(synchronize, self._device)).result()
 
     def close(self) -> None:
-        self._turns.end()
-        for reducer in self.reducers.values():
-            reducer.close()
-        self._comm_thread.close()
+        if self.reducer:
+            self.reducer.close()
+        if self.comm_thread:
+            self.comm_thread.close()
 
-    def _begin_sums(self) -> None:
-        table, worker = self._config.table, self._worker
-        name = f"pipekit sums of worker {worker}"
-        self._comm_thread = CommThread(name, self._device, table.workers)
-        self._turns = SumTurns(table.sum_order)
-        first = {index: 1 + table.made[index] for index in self._stages}
+    def _make_reducer(self, comm_thread: CommThread) -> Reducer | None:
+        table, stages = self._config.table, {}
         for index, stage in self._stages.items():
-            members = self._stage_workers[index]
-            if len(members) > 1 and stage.weights.buckets():
-                self.reducers[index] = Reducer(
-                    index,
-                    worker,
-                    stage.weights,
-                    table.sums[index],
-                    table.stops[index],
-                    self._all_reduce(members),
-                    self._comm_thread,
-                    self._device,
-                    self._turns.advance,
-                    first[index],
-                )
-        self._turns.begin({index: each.submit for index, each in self.reducers.items()}, first)
+            members, weights = self._stage_workers[index], stage.weights
+            if len(members) > 1 and weights.buckets():
+                about = weights, table.sums[index], table.stops[index], self._all_reduce(members)
+                stages[index] = SharedStage(*about)
+        if not stages:
+            return None
+        order = ((s, u) for s, u in table.sum_order if s in stages and u > table.made[s])
+        return Reducer(self._worker, stages, order, comm_thread, self._device)
 
     def _all_reduce(self, members: Sequence[int], tied: bool = False) -> AllReduce:
         """Return what sums gradients over some workers, whose bytes count in the traffic."""
-        tell = listeners(self._observers, Observer.part_sent, self._worker)
         exchange = self._transport.exchange_among(members, tied)
-        self._all_reduces.append(AllReduce(members, self._worker, exchange, tell))
+        self._all_reduces.append(AllReduce(members, self._worker, exchange, self._observer))
         return self._all_reduces[-1]
 
     def _make_ties(self) -> list[TiedGradients]:
@@ -171,3 +191,7 @@ class UpdateSynchronizer:
             about = number, tie, self._worker, self._stage_workers, weights, all_reduce
             found.append(TiedGradients(*about, self._device))
         return found
+
+
+def _held(gradient: Tensor) -> Tensor:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -4,7 +4,7 @@ A step waits for its messages, computes, and sends its own.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +20,7 @@ from pipekit.engine.execution.pipeline_io import (
 )
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
 from pipekit.engine.feed import BeyondStop
-from pipekit.engine.observers.observer import Observer, WorkerView, listeners
+from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.layers.pass_state import during, set_ends_batch
 from pipekit.plans import Recompute
@@ -40,18 +40,13 @@ class Worker:
         view: WorkerView,
         execute: Callable[[Step], None],
         transport: Transport,
-        observers: Sequence[Observer] = (),
+        observer: Observer,
         conclude: Callable[[], None] | None = None,  # called before observers hear of the end
         # Whether the other steps can go on after a step's error.
         survives: Callable[[Step, Exception], bool] = lambda step, error: False,
     ) -> None:
-        self._execute, self._transport = execute, transport
-        self._survives, self._conclude = survives, conclude
-        self._begin = listeners(observers, Observer.begin, view)
-        self._before = listeners(observers, Observer.before_step, view.number)
-        self._after = listeners(observers, Observer.after_step, view.number)
-        self._end = listeners(observers, Observer.end, view.number)
-        self._close = listeners(observers, Observer.close, view.number)
+        self._view, self._execute, self._transport = view, execute, transport
+        self._observer, self._survives, self._conclude = observer, survives, conclude
 
     def run(self, steps: Iterable[Step]) -> None:
         """Execute every step between the observers' ``begin`` and ``end``.
@@ -59,24 +54,25 @@ class Worker:
         An error gets a note that names the task; Aborted is raised if another worker failed.
         """
         try:
-            _tell(self._begin)
+            self._observer.begin(self._view)
             self.execute(steps)
             if self._conclude:
                 self._conclude()
-            _tell(self._end)
+            self._observer.end(self._view.number)
         finally:
-            _tell(self._close)
+            self._observer.close(self._view.number)
 
     def execute(self, steps: Iterable[Step]) -> None:
         """Execute every step; raises as :meth:`run`."""
+        number, observer = self._view.number, self._observer
         with during():
             for step in steps:
                 try:
                     self._transport.require_peers()
                     set_ends_batch(step.ends_batch)
-                    _tell(self._before, step)
+                    observer.before_step(number, step)
                     self._execute(step)
-                    _tell(self._after, step)
+                    observer.after_step(number, step)
                 except Aborted:
                     raise
                 except BeyondStop:  # before this step
@@ -98,22 +94,17 @@ class Executor:
         transport: Transport,
         ends: PipelineIO,
         device: torch.device,
+        observer: Observer,
         *,
         gradients: GradientsIO | None = None,  # the ends, if the output is not a loss
         updates: UpdateSynchronizer | None = None,
-        observers: Sequence[Observer] = (),
     ) -> None:
         self._stages, self._recompute, self._updates = stages, recompute, updates
-        self._reducers = updates.reducers if updates else {}
         self._transport, self._ends, self._device = transport, ends, device
         self._gradient_ends = gradients
-        self._worker = worker
+        self._worker, self._observer = worker, observer
         self._pending = self.most_pending = 0  # microbatches that wait for their backward
         self.sent_bytes: Counter[tuple[int, str]] = Counter()  # by receiver and purpose
-        self._received = listeners(observers, Observer.received, worker)
-        self._before = listeners(observers, Observer.before_compute, worker)
-        self._after = listeners(observers, Observer.after_compute, worker)
-        self._sent = listeners(observers, Observer.sent, worker)
 
     def execute(self, step: Step) -> None:
         """Execute one step; raises as :meth:`Worker.run`."""
@@ -121,9 +112,9 @@ class Executor:
 
     def _run_again(self, step: Step) -> None:
         """Run a forward again (GPipe, 2.3), right before its backward or where the table has it."""
-        _tell(self._before, step, RECOMPUTE, ())
+        self._observer.before_compute(self._worker, step, RECOMPUTE, ())
         output = self._stages[step.task.stage].recompute(step)
-        _tell(self._after, step, RECOMPUTE, output)
+        self._observer.after_compute(self._worker, step, RECOMPUTE, output)
 
     def _forward(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
@@ -134,10 +125,11 @@ class Executor:
         target = None if step.sends else self._ends.target(microbatch)
         if target:
             target = target._replace(target=to_device(target.target, self._device))
-        _tell(self._before, step, _FORWARD, (x.main, x.skips, target.target if target else ()))
+        inputs = x.main, x.skips, target.target if target else ()
+        self._observer.before_compute(self._worker, step, _FORWARD, inputs)
         recomputed = step.recomputed(self._recompute[stage])
         output = self._stages[stage].forward(step, x, target, recomputed)
-        _tell(self._after, step, _FORWARD, output)
+        self._observer.after_compute(self._worker, step, _FORWARD, output)
         self._send(step, output)
         if not step.sends:
             self._ends.output(microbatch, output.main)
@@ -153,38 +145,27 @@ class Executor:
             gradients = StageGradients(*self._receive(step))
         elif self._gradient_ends:
             gradients = self._gradient_ends.output_gradients(microbatch)
-        _tell(self._before, step, op.name, gradients or ())
-        last = self._reducers.get(stage) if step.ends_update else None
-        if last:
-            last.begin(step.update)
+        self._observer.before_compute(self._worker, step, op.name, gradients or ())
         result = self._stages[stage].backward(step, gradients)
-        if last:
-            last.end(step.update)
         self._pending -= op.adds_gradient
-        _tell(self._after, step, op.name, result)
+        self._observer.after_compute(self._worker, step, op.name, result)
         self._send(step, result)
         if not step.sends and self._gradient_ends:
             self._gradient_ends.input_gradients(microbatch, result)
 
     def _backward_weight(self, step: Step) -> None:
-        stage = step.task.stage
-        _tell(self._before, step, _WEIGHT, ())
-        last = self._reducers.get(stage) if step.ends_update else None
-        if last:
-            last.begin(step.update)
-        self._stages[stage].backward_weight(step)
-        if last:
-            last.end(step.update)
+        self._observer.before_compute(self._worker, step, _WEIGHT, ())
+        self._stages[step.task.stage].backward_weight(step)
         self._pending -= 1
-        _tell(self._after, step, _WEIGHT, ())
+        self._observer.after_compute(self._worker, step, _WEIGHT, ())
 
     def _update(self, step: Step) -> None:
         _, stage, _, version = step.task
         assert self._updates, "only workers that train make updates"
         self._updates.settle(stage, version)
-        _tell(self._before, step, _UPDATE, ())
+        self._observer.before_compute(self._worker, step, _UPDATE, ())
         self._updates.update(stage, step.slot)
-        _tell(self._after, step, _UPDATE, ())
+        self._observer.after_compute(self._worker, step, _UPDATE, ())
 
     # Functions and not bound methods, with which an executor would hold on to itself, and so to
     # everything that is pending in its stages, until Python looks for circles.
@@ -201,7 +182,7 @@ class Executor:
         main, skips = None, {}
         for message, source in step.receives:
             content = self._transport.receive(message, source)
-            _tell(self._received, step, message, source, content)
+            self._observer.received(self._worker, step, message, source, content)
             if message.skip == MAIN:
                 main = content
             elif isinstance(content, Tensor):  # else nothing has come of it
@@ -216,9 +197,4 @@ class Executor:
             self._transport.send(message, receiver, content)
             if receiver != self._worker:
                 self.sent_bytes[receiver, message.purpose] += size
-            _tell(self._sent, step, message, receiver, content, size)
-
-
-def _tell(listeners: Iterable[Callable[..., object]], *news: Any) -> None:
-    for listener in listeners:
-        listener(*news)
+            self._observer.sent(self._worker, step, message, receiver, content, size)

@@ -21,7 +21,7 @@ from pipekit.engine.execution.pipeline_io import StageGradients
 from pipekit.engine.execution.worker import Executor, Worker
 from pipekit.engine.module.backward_order import Gradients, Place
 from pipekit.engine.observers.memory_tracker import MemoryTracker
-from pipekit.engine.observers.observer import Observer, WorkerView, listeners, observers_of
+from pipekit.engine.observers.observer import Observers, WorkerView, observers_of
 from pipekit.engine.observers.record import TraceRecorder, WorkerRecord, recorded
 from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
@@ -240,7 +240,8 @@ class Minibatch:
             runtime.at_work.add(number)
             try:
                 with runtime.workers[number].entered(self._ready):
-                    transport, observers = network.transport(number), [*stage.observers, states]
+                    transport = network.transport(number)
+                    observer = Observers([*stage.observers, states])
                     executor = Executor(
                         number,
                         {number: stage.passes},
@@ -248,10 +249,10 @@ class Minibatch:
                         transport,
                         self,
                         stage.view.device,
+                        observer,
                         gradients=self,
-                        observers=observers,
                     )
-                    worker = Worker(stage.view, executor.execute, transport, observers)
+                    worker = Worker(stage.view, executor.execute, transport, observer)
                     stage.with_aliases(partial(worker.execute, steps[number]))
                     states.end(number)
             finally:
@@ -266,7 +267,8 @@ class Minibatch:
                 on_wait=watchdog.look,
             )
             if last:
-                self._tell(Observer.end)
+                for number, stage in enumerate(self._stages):
+                    Observers(stage.observers).end(number)
         except BaseException:
             last = True
             raise
@@ -274,12 +276,8 @@ class Minibatch:
             for worker in runtime.workers:
                 self._caller.wait_stream(worker.stream)
             if last:
-                self._tell(Observer.close)
-
-    def _tell(self, method: Callable[[Observer, int], None]) -> None:
-        for number, stage in enumerate(self._stages):
-            for tell in listeners(stage.observers, method, number):
-                tell()
+                for number, stage in enumerate(self._stages):
+                    Observers(stage.observers).close(number)
 
     def _gradients_of_inputs(self) -> list[Tensor | None]:
         pieces = [self._input_gradients.pop(k).main for k in sorted(self._input_gradients)]

@@ -9,12 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import finalize
 
 from torch import Tensor, UntypedStorage
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.optim import Optimizer
 
 from pipekit.engine.observers.observer import Observer, StageWeights, WorkerView
 from pipekit.layers.saved_tensors import saving
@@ -46,19 +45,16 @@ class StageMemory:
             parameter.register_post_accumulate_grad_hook(lambda _: changed())
             for parameter in chain(*weights.parameters)
         ]
-        self._optimizer_bytes = 0
         if weights.optimizer:
-            self._optimizer_bytes = _state_bytes(weights.optimizer)
-            self._hooks.append(weights.optimizer.register_step_post_hook(self._stepped))
+            self._hooks.append(weights.optimizer.register_step_post_hook(lambda *_: changed()))
         self._weight_storages = {
             StorageWeakRef(t.untyped_storage()): t.untyped_storage().nbytes()
             for module in weights.modules
             for t in [*module.parameters(), *module.buffers()]
         }
         self._weight_bytes = sum(self._weight_storages.values())
-        # By microbatch: what its first forward keeps, and what its second one does.
-        self._first: defaultdict[int, _Storages] = defaultdict(dict)
-        self._second: defaultdict[int, _Storages] = defaultdict(dict)
+        # What a microbatch's first forward keeps, and what its second one does (True).
+        self._kept: defaultdict[tuple[int, bool], _Storages] = defaultdict(dict)
 
     def follow(self, microbatch: int, again: bool = False) -> AbstractContextManager[None]:
         def pack(tensor: Tensor) -> Tensor:
@@ -78,14 +74,14 @@ class StageMemory:
     def leave(self, microbatch: int, memory: Iterable[Tensor]) -> None:
         """Count no more what a microbatch no longer keeps here."""
         for row in memory:
-            for kept in self._first[microbatch], self._second[microbatch]:
-                kept.pop(StorageWeakRef(row.untyped_storage()), None)
+            for again in (False, True):
+                self._kept[microbatch, again].pop(StorageWeakRef(row.untyped_storage()), None)
         self._changed()
 
     def drop(self, microbatch: int) -> None:
         """Count a microbatch no more: its backward is done."""
-        self._first.pop(microbatch, None)
-        self._second.pop(microbatch, None)
+        for again in (False, True):
+            self._kept.pop((microbatch, again), None)
         self._changed()
 
     def stop(self) -> None:
@@ -93,22 +89,21 @@ class StageMemory:
             hook.remove()
 
     def now(self) -> HeldBytes:
-        return HeldBytes(
-            self._weight_bytes,
-            sum(gradient.nbytes for gradient in self._weights.all_gradients()),
-            self._optimizer_bytes + self._weights.kept_bytes,
-            _total(self._first.values()),
-            _total(self._second.values()),
-        )
+        gradients = sum(gradient.nbytes for gradient in self._weights.all_gradients())
+        activations = [0, 0]
+        for (_, again), kept in self._kept.items():
+            activations[again] += sum(kept.values())
+        optimizer = self._optimizer_bytes() + self._weights.kept_bytes
+        return HeldBytes(self._weight_bytes, gradients, optimizer, *activations)
 
-    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
-        self._optimizer_bytes = _state_bytes(optimizer)
-        self._changed()
+    def _optimizer_bytes(self) -> int:
+        entries = self._weights.optimizer.state.values() if self._weights.optimizer else ()
+        return sum(t.nbytes for entry in entries for t in entry.values() if isinstance(t, Tensor))
 
     def _count(self, microbatch: int, again: bool, storage: UntypedStorage, size: int) -> None:
         """Count a storage until it is freed, unless it is a weight or is counted already."""
-        key, first = StorageWeakRef(storage), self._first[microbatch]
-        kept = self._second[microbatch] if again else first
+        key, first = StorageWeakRef(storage), self._kept[microbatch, False]
+        kept = self._kept[microbatch, again]
         if key not in self._weight_storages and key not in first and key not in kept:
             kept[key] = size
             finalize(storage, kept.pop, key, None)
@@ -187,12 +182,3 @@ class MemoryTracker(Observer):
 
 _Storages = dict[StorageWeakRef, int]
 """The bytes of each; a reference keeps the storage's place from being taken by another."""
-
-
-def _state_bytes(optimizer: Optimizer) -> int:
-    entries = optimizer.state.values()
-    return sum(t.nbytes for entry in entries for t in entry.values() if isinstance(t, Tensor))
-
-
-def _total(kept: Iterable[_Storages]) -> int:
-    return sum(sum(storages.values()) for storages in kept)

@@ -1,8 +1,7 @@
 """What can be watched of a run: one small base class whose methods the workers call."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -147,13 +146,19 @@ def observers_of(watchers: Watchers, worker: int) -> list[Observer]:
     return [each if isinstance(each, Observer) else each(worker) for each in watchers]
 
 
-def listeners(
-    observers: Iterable[Observer], method: Callable[..., None], worker: int | WorkerView
-) -> list[Callable[..., Any]]:
-    """Return the calls for one kind of event on a worker, of the observers that override it."""
-    name = method.__name__
-    return [
-        partial(getattr(observer, name), worker)
-        for observer in observers
-        if getattr(type(observer), name) is not method
-    ]
+class Observers(Observer):
+    """Several observers as one, of which each event calls those that override its method."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        for name, method in vars(Observer).items():
+            if not name.startswith("_"):
+                heeding = [each for each in observers if getattr(type(each), name) is not method]
+                setattr(self, name, _calling([getattr(each, name) for each in heeding]))
+
+
+def _calling(functions: Sequence[Callable[..., object]]) -> Callable[..., None]:
+    def call(*arguments: object) -> None:
+        for function in functions:
+            function(*arguments)
+
+    return call

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from numbers import Integral
 
 from torch import nn
 
-from pipekit.choices import require_choice
 from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import Runner
@@ -53,8 +53,8 @@ class Parts:
         skips.require_matched(list(layers))
         require_no_tensor_hooks(layers)
         TRANSPORTS.require(transport)
-        if isinstance(seed, str):
-            require_choice("seed", seed, ["torch"])
+        if not (seed is None or seed == "torch" or isinstance(seed, Integral)):
+            raise ValueError(f"seed must be a whole number, 'torch' or None, not {seed!r}")
         require_callable(optimizer=optimizer)
         require_loss(loss=loss)
         arguments.checked(schedule)

@@ -70,6 +70,7 @@ class BatchReader:
         self._fewer, self._said = fewer, dict(rows or {})
         self._before: Form | None = None
         self._told: set[Any] = {*self._said}
+        self._unseen = {*self._said}  # until the first batch
         self.changed: str | None = None  # the first batch of a run that has another form, in words
         self.paired = False  # whether an input for a prediction was a pair, perhaps with its target
         self._select = inputs if callable(inputs) else None
@@ -88,6 +89,13 @@ class BatchReader:
         is_pair = not isinstance(batch, dict) and len(batch) == 2 and not self._select
         taken = self._tensors_of(batch[0]) if is_pair else self.input(batch)
         named = batch if isinstance(batch, dict) else dict(enumerate(batch))
+        if unknown := [name for name in self._unseen if name not in named]:
+            warnings.warn(
+                f"Execution(rows=...) names {', '.join(map(repr, unknown))}, and a batch has the "
+                f"entries {[*named]}: name these",
+                stacklevel=2,
+            )
+        self._unseen.clear()
         cut = [entry for name, entry in named.items() if self._said.get(name, True)]
         rows = _counted(taken, cut, number, _same_rows if is_pair else _rows)
         target = batch[1] if is_pair else batch

@@ -63,7 +63,7 @@ class ModelStages:
         state = model.state_dict()
         self.names, self.metadata = list(state), getattr(state, "_metadata", None)
         self.partition: Partition | None = None  # its stages, from the first batch on
-        self._tried_in_training = False
+        self.tried_in_training = False
         self.edits_batch = False  # whether its forward edits its input in place, each time anew
         self._seed: int | None = 0
         self._stages: dict[int, StageSource] = {}  # by index
@@ -101,9 +101,9 @@ class ModelStages:
                 tried = probe(self._model, sample, autocast, training=training)
             self.edits_batch = tried.edits_batch
             self._cut(tried, point)
-            self._tried_in_training = training
-        elif training and not self._tried_in_training:
-            self._tried_in_training = True
+            self.tried_in_training = training
+        elif training and not self.tried_in_training:
+            self.tried_in_training = True
             tried = self._try_in_training(sample, autocast)
         self.users.warn(tried, lambda: self.modules)
         return tried

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from pipekit.devices import CPU
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.users_model import users_models
-from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.engine.updates.weight_versions import NeedsClosure, OptimizerFactory
 from pipekit.layers.module_state import trained
 from pipekit.layers.user_functions import FunctionCopies
 
@@ -19,7 +20,8 @@ from pipekit.layers.user_functions import FunctionCopies
 def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
     """Warn of an optimizer that is another one for each stage, or made again from its state.
 
-    PyTorch's own are neither.  One that cannot be copied or that fails is not asked.
+    PyTorch's own are neither.  One that cannot be copied or that fails is not asked; ValueError:
+    its step needs a closure.
     """
     has_groups = any(each.updates.groups for each in model.configs)
     _require_no_own_parameters(optimizer, model, has_groups)
@@ -28,6 +30,8 @@ def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
     try:
         question = FunctionCopies(stepped, [], CPU)
         alone, together, again = question(), question(True), question(False, True)
+    except NeedsClosure:
+        raise
     except Exception:  # of whatever kind
         return
     told = ""
@@ -96,6 +100,12 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True)
 
 
+def _with_gradients(parameters: Sequence[Tensor]) -> float:
+    for each in parameters:
+        each.grad = each.detach().cos() * each.detach().max()
+    return parameters[0].sum().item()
+
+
 def _stepped(
     optimizer: OptimizerFactory, has_groups: bool, together: bool = False, again: bool = False
 ) -> Tensor:
@@ -108,9 +118,12 @@ def _stepped(
     for some in [[*chain(*parameters)]] if together else parameters:
         stepper = optimizer([{"params": some}] if has_groups else some)
         for _ in range(3):
-            for parameter in some:
-                parameter.grad = parameter.detach().cos() * parameter.detach().max()
-            stepper.step()
+            _with_gradients(some)
+            try:
+                stepper.step()
+            except Exception as error:
+                stepper.step(partial(_with_gradients, some))  # else it is not for want of one
+                raise NeedsClosure.of(stepper) from error
             if again:
                 state = copy.deepcopy(stepper.state_dict())
                 stepper = optimizer([{"params": some}] if has_groups else some)

@@ -192,7 +192,9 @@ class Runs:
             evaluate = partial(model.probe, autocast=autocast)
             balance = (model.balance or ()) if len(parts.devices) > 1 else ()
             about = first, tried, evaluate, model.original, autocast, balance, drawn
+            model.tried_in_training = False  # what is refused is asked again
             ask(parts.loss, parts.optimizer, model, schedule, FirstBatch(*about))
+            model.tried_in_training = True
 
     def _train(
         self,

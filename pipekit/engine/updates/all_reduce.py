@@ -7,7 +7,7 @@ the transport nor on who comes first.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from pipekit.devices import CPU, synchronize
+from pipekit.engine.observers.observer import Observer
 from pipekit.engine.transport import GATHER, SCATTER, Exchange, FlatBucket, PartKey, SumPart
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients, parameter_buckets
@@ -30,10 +31,6 @@ class ReduceKey(NamedTuple):
     microbatch: int = -1  # the last whose gradients it adds up; -1: made wherever the run ends
 
 
-PartListener = Callable[[int, PartKey, FlatBucket], object]
-"""Is told of (receiver, key, content) before a part of a sum is sent."""
-
-
 class AllReduce:
     """Sums over the workers that have copies of the same weights: each sends each other a part."""
 
@@ -42,10 +39,10 @@ class AllReduce:
         members: Sequence[int],
         worker: int,
         exchange: Exchange,
-        listeners: Sequence[PartListener] = (),
+        observer: Observer | None = None,
     ) -> None:
         self.members, self._worker, self._exchange = members, worker, exchange
-        self._listeners = listeners
+        self._observer = observer or Observer()  # hears of each part before it is sent
         self.sent_bytes: Counter[int] = Counter()  # by this worker, by receiver
         self._rooms: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
@@ -84,8 +81,7 @@ class AllReduce:
             return PartKey(2 * key.stage + phase, sender, key.number)
 
         for worker, content in sends.items():
-            for tell in self._listeners:
-                tell(worker, part(self._worker), content)
+            self._observer.part_sent(self._worker, worker, part(self._worker), content)
             self.sent_bytes[worker] += content.numbers.nbytes
         return self._exchange(
             [SumPart(worker, part(self._worker), content) for worker, content in sends.items()],
@@ -137,11 +133,10 @@ class TiedGradients:
             for each in zip(*copies.values(), strict=True)
         }
         shared = {p: weights[first].parameters[0][p] for p in copies[first]}
-        self._buckets = parameter_buckets(shared, weights[first].take)
+        self._buckets = parameter_buckets(shared)
         # All workers of the first stage have its sum: one gives it.
         self._giver = stage_workers[tie.stages[0]][0]
         self._stage = first if worker == self._giver else None
-        self._lent: list[FlatBucket] = []  # what the last update's gradients lie in
 
     def share(self, gradients: Mapping[int, Gradients], update: int) -> None:
         """Put the first stage's gradients into the worker's stages', until the next call."""
@@ -154,12 +149,8 @@ class TiedGradients:
                 self._all_reduce.sum(ReduceKey(self._number, number, [self._giver]), content)
             )
         synchronize(self._device)
-        # All workers have finished the last update's sums now, and read what they were sent of it.
-        for bucket, content in zip(self._buckets, self._lent, strict=False):
-            bucket.release(content)
-        self._lent = contents
         for bucket, content in zip(self._buckets, contents, strict=True):
-            for number, total in bucket.gradients(content):
+            for number, total in bucket.lend(content):
                 (stage, place), *others = self._copies[number]
                 gradients[stage][place] = total
                 for stage, place in others:  # each scales its own
@@ -182,7 +173,7 @@ def average(module: nn.Module, stage: int, members: Sequence[int], all_reduce: A
         norm._buffers.get(name) for norm in norms for name in (*AVERAGED, "num_batches_tracked")
     )
     buffers = [buffer for buffer in found if buffer is not None]
-    buckets = parameter_buckets(dict(enumerate(buffers)), lambda _, ns: [buffers[n] for n in ns])
+    buckets = parameter_buckets(dict(enumerate(buffers)))
     for number, bucket in enumerate(buckets):
         own: list[Tensor | None] = [buffers[n] for n in bucket.parameters]
         each = [

@@ -121,7 +121,12 @@ class MitigatedWeights(WeightVersions):
                     f"{type(self._rule).__name__} compares weights that this schedule has "
                     f"overwritten by then: use PipeDream or 2BW on one worker a stage"
                 )
-            gradients = self._corrected(gradients, read)
+            gradients = [*gradients]
+            with torch.no_grad():
+                for place, weight in enumerate(self._views(self.tensors(read))):
+                    if (given := gradients[place]) is not None:
+                        made = self._rule.gradient(self._update, weight, given)
+                        gradients[place] = self._whole("gradient", made, given)
         super().update(slot, gradients)
         self._updates += 1
         self._versions[slot] = newest + 1
@@ -189,17 +194,6 @@ class MitigatedWeights(WeightVersions):
     def _write(self, slot: int, tensors: Sequence[Tensor]) -> None:
         for own, tensor in zip(self.tensors(slot), tensors, strict=True):
             own.copy_(tensor)
-
-    @torch.no_grad()
-    def _corrected(self, gradients: Gradients, read: int) -> Gradients:
-        corrected: Gradients = []
-        for weight, gradient in zip(self._views(self.tensors(read)), gradients, strict=True):
-            made = gradient
-            if gradient is not None:
-                made = self._rule.gradient(self._update, weight, gradient)
-                self._whole("gradient", made, gradient)
-            corrected.append(made)
-        return corrected
 
     def _whole(self, answer: str, made: Tensor, like: Tensor) -> Tensor:
         """Return what the rule answers; one number would be copied into a whole parameter."""

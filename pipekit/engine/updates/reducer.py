@@ -5,11 +5,13 @@ thread beside the worker, while the backward goes on.
 """
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -24,10 +26,11 @@ from pipekit.devices import (
 from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.weight_versions import WeightVersions
-from pipekit.engine.updates.weights import Bucket, Gradients
+from pipekit.engine.updates.weights import Gradients, require_dense
 from pipekit.host.operator_threads import share_cores
+from pipekit.schedules import Step
 from pipekit.schedules.lowering.recurring import Recurring
-from pipekit.schedules.lowering.sums import Sum
+from pipekit.schedules.lowering.sums import Sum, Turn
 
 Result = TypeVar("Result")
 _Work = tuple[Callable[[], object], "Future[object]"]
@@ -65,155 +68,141 @@ def _do(function: Callable[[], object], future: "Future[object]") -> None:
         future.set_exception(error)
 
 
-class SumTurns:
-    """Has the sums of a worker's stages made in one order, that of all workers.
+class SharedStage(NamedTuple):
+    """A stage that other workers have, too."""
 
-    Two that share two stages would wait for ever if each made another sum first.
-    """
-
-    def __init__(self, order: Iterable[tuple[int, int]]) -> None:
-        self._order = order
-        self._submit: Mapping[int, Callable[[int], bool]] = {}
-        self._due: Iterator[tuple[int, int]] = iter(())
-        self._next: tuple[int, int] | None = None
-
-    def begin(self, submit: Mapping[int, Callable[[int], bool]], first: Mapping[int, int]) -> None:
-        """Make the first sums, those that need nothing of this worker."""
-        self._submit = submit
-        self._due = ((s, u) for s, u in self._order if s in submit and u >= first[s])
-        self._next = next(self._due, None) if submit else None
-        self.advance()
-
-    def advance(self) -> None:
-        """Start all sums whose turn it is, after gradients have come."""
-        while self._next:
-            stage, update = self._next
-            if not self._submit[stage](update):
-                return
-            self._next = next(self._due, None)
-
-    def end(self) -> None:
-        self._next, self._submit = None, {}
+    weights: WeightVersions
+    sums: Recurring[Sum]  # of each update
+    stops: Recurring[int]  # the microbatch behind each update's last
+    all_reduce: AllReduce
 
 
 class Reducer:
-    """Sums the gradients of one stage with its other workers.
+    """Sums the gradients of a worker's stages with the other workers of each.
 
-    All workers of the stage sum in one order, of updates and of buckets within each.  A sum to
-    which this worker has nothing to give is made as soon as it is its turn: others may have to get
-    past it before they can send what this worker needs in order to come to its update.
+    All workers make their sums in one ``order``, of stages and updates, bucket by bucket: two that
+    share two stages would wait for ever if each made another sum first.  A sum to which this worker
+    has nothing to give is made as soon as it is its turn: others may have to get past it before
+    they can send what this worker needs in order to come to its update.
     """
 
     def __init__(
         self,
-        stage: int,
         worker: int,
-        weights: WeightVersions,
-        sums: Recurring[Sum],
-        stops: Recurring[int],
-        all_reduce: AllReduce,
+        stages: Mapping[int, SharedStage],
+        order: Iterable[Turn],
         comm_thread: CommThread,
         device: torch.device,
-        advance: Callable[[], None],
-        first: int = 1,
     ) -> None:
-        self._stage, self._worker, self._sums, self._stops = stage, worker, sums, stops
-        self._weights, self._all_reduce, self._comm_thread = weights, all_reduce, comm_thread
-        self._device, self._advance = device, advance
-        self._buckets: list[Bucket] = weights.buckets()
-        self._bucket_of = {
-            p: b for b, bucket in enumerate(self._buckets) for p in bucket.parameters
-        }
-        self._computed: set[int] = set()  # updates whose last backward here is done
-        self._next = first, 0  # update and bucket to be summed next
-        self._current: int | None = None  # the update whose last backward runs
-        self._left: list[set[int]] = []  # gradients of each bucket that it has not computed yet
-        self._futures: dict[int, list[Future[FlatBucket]]] = {}
-        self._bytes: Counter[int] = Counter()  # of this worker's gradients in them
-        self._lent: list[FlatBucket] = []  # what the last update's gradients lie in
-        self._unwatch = weights.watch(self._computed_one)
+        self._worker, self._stages, self._device = worker, stages, device
+        self._comm_thread = comm_thread
+        buckets = {number: stage.weights.buckets() for number, stage in stages.items()}
+        self._buckets = buckets
+        turns = ((s, u) for s, u in order if s in buckets)
+        self._turns = ((s, u, place) for s, u in turns for place in range(len(buckets[s])))
+        self._turn = next(self._turns, None)  # the stage, update and bucket to be summed next
+        self._current: Turn | None = None  # the stage and update whose last backward runs
+        # Of each update whose last backward has begun: what each bucket still waits for.
+        self._left: dict[Turn, list[set[int]]] = {}
+        self._futures: defaultdict[Turn, list[Future[FlatBucket]]] = defaultdict(list)
+        self._bytes: Counter[Turn] = Counter()  # of this worker's gradients in them
+        self._unwatch = [
+            stage.weights.watch(partial(self._computed, number)) for number, stage in stages.items()
+        ]
+        self._advance()
+
+    def __contains__(self, stage: object) -> bool:
+        return stage in self._stages
 
     @property
     def bytes(self) -> int:
         """Bytes of gradients that are being summed, or have been and wait for their update."""
         return self._bytes.total()
 
-    def begin(self, update: int) -> None:
-        self._current = update
-        self._left = [set(bucket.parameters) for bucket in self._buckets]
+    @contextmanager
+    def last_backward(self, stage: int, update: int) -> Iterator[None]:
+        """Sum what the last backward of an update computes within the block, while it goes on."""
+        self._current = stage, update
+        self._left[self._current] = [set(bucket.parameters) for bucket in self._buckets[stage]]
+        try:
+            yield
+        finally:  # the run may end before it, and go on with earlier ones
+            self._current = None
+        for missing in self._left.get((stage, update), ()):
+            missing.clear()  # what the backward did not reach has no more
+        self._advance()
 
-    def end(self, update: int) -> None:
-        """Note that the last backward of an update is done: what it did not reach has no more."""
-        self._current = None
-        if update >= self._next[0]:
-            self._computed.add(update)
-            self._advance()
-
-    def gradients(self, update: int) -> Gradients:
+    def gradients(self, stage: int, update: int) -> Gradients:
         """Return an update's sums of gradients, once they are here, to last until the next call."""
-        result = self._weights.gradients(update)  # none; it may forget the update
-        contents = [future.result() for future in self._futures.pop(update, [])]
-        del self._bytes[update]
-        # All workers have finished the last update's sums now, and read what they were sent of it.
-        for bucket, content in zip(self._buckets, self._lent, strict=False):
-            bucket.release(content)
-        self._lent = contents
-        for bucket, content in zip(self._buckets, contents, strict=True):
+        result = self._stages[stage].weights.gradients(update)  # none; it may forget the update
+        contents = [future.result() for future in self._futures.pop((stage, update), [])]
+        del self._bytes[stage, update]
+        for bucket, content in zip(self._buckets[stage], contents, strict=True):
             keep_for_current_stream(content.numbers)
-            for number, gradient in bucket.gradients(content):
+            for number, gradient in bucket.lend(content):
                 result[number] = gradient
         return result
 
     def close(self) -> None:
-        self._unwatch()
+        for unwatch in self._unwatch:
+            unwatch()
 
-    def _computed_one(self, parameter: int) -> None:
-        if self._current is None:
+    def _computed(self, stage: int, parameter: int) -> None:
+        if self._current is None or self._current[0] != stage:
             return
-        left = self._left[self._bucket_of[parameter]]
-        if parameter not in left:
-            raise ValueError(
-                "a backward adds to a weight's gradient several times, so that nobody knows when "
-                "the workers of a stage may sum it: in torch.utils.checkpoint say "
-                "use_reentrant=False, or use recompute='always'"
-            )
-        left.remove(parameter)
-        self._advance()
-
-    def submit(self, update: int) -> bool:
-        """Start the sums of the next update whose gradients are there; return whether all are."""
-        contributes = self._worker in self._sums[update - 1].contributors
-        for place in range(self._next[1], len(self._buckets)):
-            computed = update in self._computed or (
-                update == self._current and not self._left[place]
-            )
-            if contributes and not computed:
-                return False
-            self._submit(update, place, contributes)
-            self._next = update, place + 1
-        self._computed.discard(update)
-        self._next = update + 1, 0
-        return True
-
-    def _submit(self, update: int, place: int, contributes: bool) -> None:
-        bucket = self._buckets[place]
-        # Taken here: only the worker knows which update a gradient belongs to.
-        given = [bucket.take(update) if contributes else None]
-        self._bytes[update] += sum(g.nbytes for g in given[0] or () if g is not None)
-        key = ReduceKey(
-            self._stage,
-            (update - 1) * len(self._buckets) + place,
-            self._sums[update - 1].contributors,
-            self._stops[update - 1] - 1,
+        for left in self._left.get(self._current, ()):
+            if parameter in left:
+                left.remove(parameter)
+                self._advance()
+                return
+        raise ValueError(
+            "a backward adds to a weight's gradient several times, so that nobody knows when "
+            "the workers of a stage may sum it: in torch.utils.checkpoint say "
+            "use_reentrant=False, or use recompute='always'"
         )
+
+    def _advance(self) -> None:
+        """Start all sums whose turn it is, as far as their gradients are there."""
+        while self._turn:
+            stage, update, place = self._turn
+            contributes = self._worker in self._stages[stage].sums[update - 1].contributors
+            left = self._left.get((stage, update))
+            if contributes and (left is None or left[place]):
+                return
+            self._start(stage, update, place, contributes)
+            if place == len(self._buckets[stage]) - 1:
+                self._left.pop((stage, update), None)
+            self._turn = next(self._turns, None)
+
+    def _start(self, stage: int, update: int, place: int, contributes: bool) -> None:
+        weights, sums, stops, all_reduce = self._stages[stage]
+        bucket, count = self._buckets[stage][place], len(self._buckets[stage])
+        # Taken here: only the worker knows which update a gradient belongs to.
+        taken = weights.take(update, bucket.parameters) if contributes else None
+        given = [taken and require_dense(taken)]
+        self._bytes[stage, update] += sum(g.nbytes for g in taken or () if g is not None)
+        number = (update - 1) * count + place
+        key = ReduceKey(stage, number, sums[update - 1].contributors, stops[update - 1] - 1)
         ready = record_event(self._device)
 
         def sum_up() -> FlatBucket:
             # Out of the list, so that they end in this thread, which has seen the end of their sum.
-            taken = given.pop()
+            content = given.pop()
             wait_event(self._device, ready)
-            content = self._all_reduce.sum(key, bucket.flat(taken))
+            summed = all_reduce.sum(key, bucket.flat(content))
             synchronize(self._device)
-            return content
+            return summed
 
-        self._futures.setdefault(update, []).append(self._comm_thread.submit(sum_up))
+        self._futures[stage, update].append(self._comm_thread.submit(sum_up))
+
+
+def summing(execute: Callable[[Step], None], reducer: Reducer) -> Callable[[Step], None]:
+    """Return what executes a step, and begins the sums for which its backward is the last."""
+
+    def run(step: Step) -> None:
+        stage = step.task.stage
+        last = step.ends_update and stage in reducer
+        with reducer.last_backward(stage, step.update) if last else nullcontext():
+            execute(step)
+
+    return run

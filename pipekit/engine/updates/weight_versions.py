@@ -11,7 +11,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +86,7 @@ class WeightVersions:
 
     def buckets(self) -> list[Bucket]:
         """Return how the gradients travel between the workers of a stage."""
-        return parameter_buckets({n: self._optimized[n] for n in self._summed}, self.take)
+        return parameter_buckets({n: self._optimized[n] for n in self._summed})
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call ``listener`` with a trained parameter's number when a backward added a gradient."""
@@ -144,19 +144,17 @@ class WeightVersions:
 
     def gradients(self, update: int) -> Gradients:
         """Return, and let go of, the sum of ``update``'s gradients, one a trained parameter."""
-        slots = self._slots_of(update)
-        taken = self._taken(update, slots, range(self.trained))
+        taken = self.take(update, range(self.trained))
         self._set_aside.pop(update, None)
-        for slot in slots:
-            del self._owner[slot]
+        for slot, owner in [*self._owner.items()]:
+            if owner == update:
+                del self._owner[slot]
         return taken
 
     def take(self, update: int, parameters: Iterable[int]) -> Gradients:
         """Return, and let go of, the sums of ``update``'s gradients of some trained parameters."""
-        return self._taken(update, self._slots_of(update), parameters)
-
-    def _slots_of(self, update: int) -> list[int]:
-        return [slot for slot, owner in self._owner.items() if owner == update]
+        slots = [slot for slot, owner in self._owner.items() if owner == update]
+        return self._taken(update, slots, parameters)
 
     def all_gradients(self) -> Iterator[Tensor]:
         held = [p.grad for group in (*self.parameters, self._optimized) for p in group]
@@ -256,7 +254,15 @@ def require_usable(optimizer: Optimizer) -> None:
     _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
     varied = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if any(each.default is each.empty and each.kind not in varied for each in parameters):
-        raise ValueError(
+        raise NeedsClosure.of(optimizer)
+
+
+class NeedsClosure(ValueError):
+    """An optimizer's step evaluates the model again."""
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> Self:
+        return cls(
             f"{type(optimizer).__name__}'s step needs a closure, which evaluates the model again "
             f"in the middle of an update, and no pipeline can: use another optimizer"
         )

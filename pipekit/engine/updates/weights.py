@@ -1,6 +1,6 @@
 """What updates need of a stage's weights, and how their gradients travel."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,25 +15,17 @@ Gradients = list[Tensor | None]
 class Bucket:
     """Gradients of a stage's trained ``parameters``, by number, of one dtype, summed together."""
 
-    def __init__(
-        self,
-        parameters: Sequence[int],
-        like: Sequence[Tensor],
-        take: Callable[[int, Iterable[int]], Gradients],
-    ) -> None:
-        self.parameters, self._like, self._take = parameters, like, take
+    def __init__(self, parameters: Sequence[int], like: Sequence[Tensor]) -> None:
+        self.parameters, self._like = parameters, like
         self._sizes = [tensor.numel() for tensor in like]
         # Fresh pages cost more than the copy into them.  Each waits for the work that read it.
         self._free: list[tuple[Tensor, Event]] = []
-
-    def take(self, update: int) -> Gradients:
-        """Return, and let go of, this worker's gradients for an update, one a parameter."""
-        return _dense(self._take(update, self.parameters))
+        self._lent: Tensor | None = None  # what the last sum's gradients lie in
 
     @torch.no_grad()
     def flat(self, gradients: Gradients | None) -> FlatBucket:
         """Copy the gradients into one tensor; zeros for missing ones, None for room alone."""
-        found = _dense(gradients or [None] * len(self._like))
+        found = require_dense(gradients or [None] * len(self._like))
         if self._free:
             numbers, read = self._free.pop()
             wait_event(numbers.device, read)
@@ -47,10 +39,6 @@ class Bucket:
         present = [gradient is not None for gradient in found]
         return FlatBucket(numbers, torch.tensor(present, dtype=torch.uint8, device=CPU))
 
-    def release(self, content: FlatBucket) -> None:
-        """Use a content's memory again: nobody will read it."""
-        self._free.append((content.numbers, record_event(content.numbers.device)))
-
     def gradients(self, content: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
         """Yield (parameter, gradient) as views of the content."""
         pieces = content.numbers.split(self._sizes)
@@ -59,8 +47,19 @@ class Bucket:
         ):
             yield number, piece.view(like.shape) if present else None
 
+    def lend(self, total: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
+        """Yield :meth:`gradients` of a sum, which last until the next one is lent.
 
-def _dense(gradients: Gradients) -> Gradients:
+        All workers have finished the last sum by then, and read what they were sent of it.
+        """
+        if self._lent is not None:
+            self._free.append((self._lent, record_event(self._lent.device)))
+        self._lent = total.numbers
+        return self.gradients(total)
+
+
+def require_dense(gradients: Gradients) -> Gradients:
+    """Return gradients; raise ValueError if one is sparse."""
     if any(gradient is not None and gradient.is_sparse for gradient in gradients):
         raise ValueError(
             "sparse gradients cannot be summed by the workers of a stage, or with those of shared "
@@ -69,9 +68,7 @@ def _dense(gradients: Gradients) -> Gradients:
     return gradients
 
 
-def parameter_buckets(
-    parameters: Mapping[int, Tensor], take: Callable[[int, Iterable[int]], Gradients]
-) -> list[Bucket]:
+def parameter_buckets(parameters: Mapping[int, Tensor]) -> list[Bucket]:
     """Return the :func:`buckets` of trained parameters, given by their numbers in the stage."""
     numbers = list(parameters)
     sizes = [max(1, p.nbytes) for p in parameters.values()]  # an empty one too has a gradient
@@ -79,4 +76,4 @@ def parameter_buckets(
         [numbers[place] for place in group]
         for group in buckets(sizes, [p.dtype for p in parameters.values()])
     ]
-    return [Bucket(group, [parameters[n] for n in group], take) for group in groups]
+    return [Bucket(group, [parameters[n] for n in group]) for group in groups]

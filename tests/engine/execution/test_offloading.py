@@ -154,7 +154,7 @@ class Freed(Observer):
         self.bytes = 0
 
     def moved(self, worker: int, step: Step, memory: Any) -> None:
-        if offloads(step.task.op):
+        if offloads(step.task.op) and step.task.op.leaves:
             self.left = [StorageWeakRef(row.untyped_storage()) for row in memory]
             self.bytes += sum(row.nbytes for row in memory)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from pipekit import (
     Checkpoints,
@@ -152,6 +153,19 @@ def test_mixed_precision_with_a_loss_scale_and_clipping() -> None:
     whole_losses, whole_weights = trained("gpt", WHOLE, **options)
     assert losses == whole_losses
     assert different(weights, whole_weights) == []
+
+
+class Checkpointed(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = checkpoint(super().forward, x, use_reentrant=True)
+        return y
+
+
+def test_a_reentrant_checkpoint_is_refused_with_the_other_way() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), Checkpointed(4, 4)), torch.randn(8, 4)
+    how: dict[str, Any] = {"optimizer": torch.optim.SGD, "loss": nn.MSELoss()}
+    with pytest.raises(ValueError, match="say use_reentrant=False"):
+        Pipeline(model, schedules.zb_h1(2, 2), **how).train([(x, x)])
 
 
 def test_the_trace_has_both_parts_and_the_memory_is_followed() -> None:

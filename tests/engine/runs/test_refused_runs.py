@@ -31,6 +31,11 @@ class AsksAgain(torch.optim.SGD):
         return super().step(closure)
 
 
+class Sharp(torch.optim.SGD):  # says that it needs a closure only when it steps
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure) if closure() else None
+
+
 def cannot_travel(parameters: Any) -> torch.optim.Optimizer:
     raise NeedsTwoArguments("this", "that")
 
@@ -41,6 +46,7 @@ def cannot_travel(parameters: Any) -> torch.optim.Optimizer:
         (negative_rate, "Invalid learning rate: -1.0", "threads"),
         (quasi_newton, "LBFGS's step needs a closure.*use another optimizer", "threads"),
         (AsksAgain, "AsksAgain's step needs a closure", "threads"),
+        (Sharp, "Sharp's step needs a closure", "threads"),
         (cannot_travel, "this and that", "distributed"),
     ],
 )

@@ -1,6 +1,6 @@
 """Buckets: every gradient into one, in the backward's order, and out again as it was."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pipekit import bucketing
 from pipekit.bucketing import BUCKET_BYTES
 from pipekit.engine.updates.weight_versions import WeightVersions
-from pipekit.engine.updates.weights import Bucket, Gradients, parameter_buckets
+from pipekit.engine.updates.weights import Bucket, parameter_buckets
 from tests.engine.examples import mlp, sgd
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -27,10 +27,6 @@ def numbered(given: Sequence[nn.Parameter]) -> dict[int, nn.Parameter]:
     return dict(enumerate(given))
 
 
-def nothing(update: int, numbers: Iterable[int]) -> Gradients:
-    return [None for _ in numbers]
-
-
 def numbers_of(buckets: list[Bucket]) -> list[list[int]]:
     return [list(bucket.parameters) for bucket in buckets]
 
@@ -40,15 +36,15 @@ def numbers_of(buckets: list[Bucket]) -> list[list[int]]:
 
 def test_each_has_one_dtype_and_an_empty_parameter_is_in_one_too() -> None:
     mixed = [*parameters(1, 0), *parameters(1, dtype=torch.float64), *parameters(1)]
-    assert numbers_of(parameter_buckets(numbered(mixed), nothing)) == [[3], [2], [1, 0]]
-    assert parameter_buckets(numbered([]), nothing) == []
+    assert numbers_of(parameter_buckets(numbered(mixed))) == [[3], [2], [1, 0]]
+    assert parameter_buckets(numbered([])) == []
 
 
 def test_by_default_they_are_those_of_distributed_data_parallel() -> None:
     """25 MB; the paper's VGG16 has one for its large layers, few for the others."""
     two = BUCKET_BYTES // 8
-    assert numbers_of(parameter_buckets(numbered(parameters(two, two)), nothing)) == [[1, 0]]
-    assert numbers_of(parameter_buckets(numbered(parameters(two, two + 1)), nothing)) == [[1], [0]]
+    assert numbers_of(parameter_buckets(numbered(parameters(two, two)))) == [[1, 0]]
+    assert numbers_of(parameter_buckets(numbered(parameters(two, two + 1)))) == [[1], [0]]
 
 
 @given(
@@ -61,7 +57,7 @@ def test_every_parameter_is_in_one_in_reverse_order_and_none_is_too_large(
     given = [nn.Parameter(torch.zeros(size, dtype=dtype)) for size, dtype in wanted]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bucketing, "BUCKET_BYTES", largest)
-        found = numbers_of(parameter_buckets(numbered(given), nothing))
+        found = numbers_of(parameter_buckets(numbered(given)))
     assert [n for numbers in found for n in numbers] == list(reversed(range(len(given))))
     for numbers in found:
         assert len({given[n].dtype for n in numbers}) == 1
@@ -75,7 +71,7 @@ def test_every_parameter_is_in_one_in_reverse_order_and_none_is_too_large(
 
 
 def bucket_of(like: list[Tensor], first: int = 0) -> Bucket:
-    return Bucket(range(first, first + len(like)), like, nothing)
+    return Bucket(range(first, first + len(like)), like)
 
 
 @given(st.lists(st.tuples(shapes, st.booleans()), min_size=1, max_size=5), st.sampled_from(DTYPES))
@@ -120,6 +116,7 @@ def test_gradients_of_another_update_stay(update: int) -> None:
         versions.accumulate(0, number)
         torch.autograd.backward(versions.modules[0](torch.full((1, 2), float(number))).sum())
     (bucket,) = versions.buckets()
-    content = bucket.flat(bucket.take(update))
+    content = bucket.flat(versions.take(update, bucket.parameters))
     assert content.numbers.tolist() == [1, update, update]
-    assert bucket.flat(bucket.take(3 - update)).numbers.tolist() == [1, 3 - update, 3 - update]
+    other = bucket.flat(versions.take(3 - update, bucket.parameters))
+    assert other.numbers.tolist() == [1, 3 - update, 3 - update]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import LossScale
-from pipekit.engine.updates.global_update import LossScaler
+from pipekit.engine.updates.loss_scaler import LossScaler
 from pipekit.schedules.lowering.recurring import Recurring
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pipekit import bucketing
 from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
-from pipekit.engine.updates.reducer import CommThread, Reducer, SumTurns
+from pipekit.engine.updates.reducer import CommThread, Reducer, SharedStage
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients
 from pipekit.schedules.lowering.recurring import Recurring
@@ -60,9 +60,9 @@ def reducing(
     lane = CommThread("lane of a test", CPU, 1)
     sums = Recurring(tuple(Sum(tuple(who), batches=1) for who in contributors))
     stops = Recurring(tuple(range(1, 1 + len(contributors))))
-    turns = SumTurns([(7, update) for update, _ in enumerate(contributors, start=1)])
-    reducer = Reducer(7, ME, versions, sums, stops, exchange, lane, CPU, turns.advance)
-    turns.begin({7: reducer.submit}, {7: 1})
+    order = [(7, update) for update, _ in enumerate(contributors, start=1)]
+    stage = SharedStage(versions, sums, stops, exchange)
+    reducer = Reducer(ME, {7: stage}, order, lane, CPU)
     try:
         yield reducer
     finally:
@@ -84,9 +84,8 @@ def backward(versions: WeightVersions, update: int, x: float = 1.0, buffer: int 
 def last_backward(
     reducer: Reducer, versions: WeightVersions, update: int, x: float = 1.0, buffer: int = 0
 ) -> None:
-    reducer.begin(update)
-    backward(versions, update, x, buffer)
-    reducer.end(update)
+    with reducer.last_backward(7, update):
+        backward(versions, update, x, buffer)
 
 
 def expected(layers: nn.Sequential, *inputs: float) -> Gradients:
@@ -135,7 +134,7 @@ def test_the_last_layer_is_summed_before_the_first_layers_gradient_exists() -> N
     versions = prepared(nn.Sequential(first, GateLayer(), last))
     with reducing(versions, [[ME, OTHER]], exchange) as reducer:
         last_backward(reducer, versions, 1)
-        reducer.gradients(1)
+        reducer.gradients(7, 1)
     assert exchange.order == [0, 1]
 
 
@@ -146,7 +145,7 @@ def test_only_the_last_backward_of_an_update_starts_sums() -> None:
             backward(versions, 1, x)
         assert exchange.rounds == []
         last_backward(reducer, versions, 1, 3.0)
-        found = reducer.gradients(1)
+        found = reducer.gradients(7, 1)
     assert_close(found, expected(mlp(6, 3), 1.0, 2.0, 3.0))
 
 
@@ -156,10 +155,10 @@ def test_a_backward_of_the_next_update_starts_nothing() -> None:
     with reducing(versions, [[ME], [ME]], exchange) as reducer:
         last_backward(reducer, versions, 1)
         backward(versions, 2, 5.0)
-        assert_close(reducer.gradients(1), expected(mlp(6, 3), 1.0))
+        assert_close(reducer.gradients(7, 1), expected(mlp(6, 3), 1.0))
         assert exchange.order == [0, 1]
         last_backward(reducer, versions, 2, 7.0)
-        assert_close(reducer.gradients(2), expected(mlp(6, 3), 5.0, 7.0))
+        assert_close(reducer.gradients(7, 2), expected(mlp(6, 3), 5.0, 7.0))
 
 
 def test_sums_that_wait_for_their_update_are_counted() -> None:
@@ -172,7 +171,7 @@ def test_sums_that_wait_for_their_update_are_counted() -> None:
             last_backward(reducer, versions, update)
             counted.append(reducer.bytes)
         for update in (1, 2):
-            reducer.gradients(update)
+            reducer.gradients(7, update)
             counted.append(reducer.bytes)
     assert counted == [0, one, 2 * one, one, 0]
 
@@ -185,7 +184,7 @@ def test_all_sum_in_one_order_update_by_update_and_from_the_last_bucket() -> Non
     with reducing(versions, [[ME, OTHER]] * 3, exchange) as reducer:
         for update in (1, 2, 3):
             last_backward(reducer, versions, update)
-            reducer.gradients(update)
+            reducer.gradients(7, update)
     assert exchange.order == list(range(6))
     assert {round.stage for round in exchange.rounds} == {7}
     assert {tuple(round.contributors) for round in exchange.rounds} == {(ME, OTHER)}
@@ -199,8 +198,8 @@ def test_a_later_updates_last_backward_waits_for_the_earlier_one() -> None:
         last_backward(reducer, versions, 2, 2.0)
         assert exchange.rounds == []
         last_backward(reducer, versions, 1, 1.0)
-        assert_close(reducer.gradients(1), expected(mlp(6, 3), 1.0))
-        assert_close(reducer.gradients(2), expected(mlp(6, 3), 2.0))
+        assert_close(reducer.gradients(7, 1), expected(mlp(6, 3), 1.0))
+        assert_close(reducer.gradients(7, 2), expected(mlp(6, 3), 2.0))
     assert exchange.order == [0, 1, 2, 3]
 
 
@@ -210,9 +209,9 @@ def test_others_updates_are_summed_before_ones_own() -> None:
     with reducing(versions, [[OTHER], [OTHER], [ME]], exchange) as reducer:
         last_backward(reducer, versions, 3)
         for update in (1, 2):
-            found = reducer.gradients(update)
+            found = reducer.gradients(7, update)
             assert_close(found, [torch.full((3, 6), 4.0), torch.full((3,), 4.0)])
-        assert_close(reducer.gradients(3), expected(mlp(6, 3), 1.0))
+        assert_close(reducer.gradients(7, 3), expected(mlp(6, 3), 1.0))
     assert exchange.order == list(range(6))
 
 
@@ -221,9 +220,9 @@ def test_ones_own_gradient_of_a_later_update_stays_out_of_anothers() -> None:
     exchange, versions = Alone(others=4.0), prepared(mlp(6, 3))
     with reducing(versions, [[OTHER], [ME]], exchange) as reducer:
         backward(versions, 2, 1.0)
-        assert_close(reducer.gradients(1), [torch.full((3, 6), 4.0), torch.full((3,), 4.0)])
+        assert_close(reducer.gradients(7, 1), [torch.full((3, 6), 4.0), torch.full((3,), 4.0)])
         last_backward(reducer, versions, 2, 2.0)
-        assert_close(reducer.gradients(2), expected(mlp(6, 3), 1.0, 2.0))
+        assert_close(reducer.gradients(7, 2), expected(mlp(6, 3), 1.0, 2.0))
 
 
 # --- What is left behind -------------------------------------------------------------------------
@@ -234,10 +233,10 @@ def test_nothing_is_kept_of_an_update_that_was_made() -> None:
     with reducing(versions, [[ME]] * 3, exchange) as reducer:
         for update in (1, 2, 3):
             last_backward(reducer, versions, update, buffer=update % 2)
-            reducer.gradients(update)
+            reducer.gradients(7, update)
             assert list(versions.all_gradients()) == []
         assert reducer._futures == {}
-        assert reducer._computed == set()
+        assert reducer._left == {}
 
 
 def test_closing_takes_the_hooks_away_and_ends_the_lane() -> None:
@@ -261,4 +260,4 @@ def test_a_failed_sum_fails_whoever_needs_it() -> None:
     with reducing(versions, [[ME]], Broken()) as reducer:
         last_backward(reducer, versions, 1)
         with pytest.raises(ZeroDivisionError):
-            reducer.gradients(1)
+            reducer.gradients(7, 1)

@@ -60,15 +60,6 @@ def test_frozen_parameters_and_buffers_are_shared_trained_ones_are_not() -> None
         assert len({place[name] for place in places}) == (1 if shared else 3), name
 
 
-def test_no_parameters_no_optimizer() -> None:
-    versions = WeightVersions(nn.Sequential(nn.ReLU()), OPTIMIZERS["sgd"], lambda o: StepLR(o, 1))
-    versions.prepare(2)
-    assert versions.optimizer is None
-    assert versions.lr_scheduler is None
-    versions.accumulate(0, 1)
-    versions.update(1, versions.gradients(1))
-
-
 # --- No edit under a pending backward ------------------------------------------------------------
 
 
