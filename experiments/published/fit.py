@@ -22,7 +22,7 @@ from typing import Any
 
 from experiments.published.published_set import Row, RowMeasured, RowPrediction, Unreadable
 from experiments.published.sets import SETS
-from pipekit.performance.constants import NEW_DEVICE, UNKNOWN, Constants, Fit, Fits, measurements
+from pipekit.performance.constants import NEW_DEVICE, Constants, Fit, Fits, measurements
 from pipekit.progress import progress_bar
 
 FOLDS, COVERAGE = 10, 0.8
@@ -101,14 +101,6 @@ class CrossValidation:
                 error = math.log(one.measured.step_s / out.step_s)
                 yield one.row.name, one.row.kind, error
 
-    def unfamiliar(self) -> Iterator[Residual]:
-        """Yield likewise what rows would have if all their names were unknown."""
-        for one in self.rows:
-            if one.row.names and one.measured.step_s:
-                out = one.row.renamed(one.row.names).predicted(self.fits.constants)
-                if out.step_s:
-                    yield one.row.name, UNKNOWN, math.log(one.measured.step_s / out.step_s)
-
     def left_out(self, column: str) -> Iterator[tuple[Known, RowPrediction]]:
         """Yield rows with predictions by constants of rows that have another value in a column."""
         rows = [one for one in self.rows if hasattr(one.row, column)]
@@ -141,7 +133,7 @@ def outcome() -> CrossValidation:
             one.try_all(candidates)
     predicted = _predicted(rows, lambda one: one.fold)
     found = CrossValidation(rows, predicted, Fits(fit(rows), {}))
-    widths = half_widths([*found.residuals(), *found.unfamiliar()])
+    widths = half_widths(found.residuals())
     for name, half in found.new_devices():
         widths.setdefault(name, {})[NEW_DEVICE] = half
     return replace(found, fits=replace(found.fits, half_widths=widths))
@@ -164,10 +156,9 @@ def half_widths(residuals: Iterable[Residual]) -> dict[str, dict[str, float]]:
         by_set[name][kind].append(abs(residual))
     found = {}
     for name, kinds in by_set.items():
-        every = [each for kind, own in kinds.items() if kind != UNKNOWN for each in own]
+        every = [*itertools.chain.from_iterable(kinds.values())]
         found[name] = {
-            kind: _covering(own if kind == UNKNOWN or len(own) >= _FEWEST else every)
-            for kind, own in kinds.items()
+            kind: _covering(own if len(own) >= _FEWEST else every) for kind, own in kinds.items()
         }
     return found
 
@@ -179,18 +170,15 @@ def _covering(sizes: Iterable[float]) -> float:
 
 
 def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) -> float:
-    """Return the half width of a set's class: of an unseen class its set's widest, which unknown
-    rows have at least, and of a set without rows the median of all.
-    """
-    known = {
-        each: [half for kind, half in own.items() if kind not in (UNKNOWN, NEW_DEVICE)]
-        for each, own in widths.items()
-    }
-    if name not in widths:
-        return median(half for own in known.values() for half in own)
-    widest = max(known[name])
-    half = widths[name].get(kind, widest)
-    return max(half, widest) if kind == UNKNOWN else half
+    """Return the half width of a set's class: of an unseen class its set's widest, and of a set
+    without rows the median of all."""
+    known = [
+        half
+        for own in ([widths[name]] if name in widths else widths.values())
+        for each, half in own.items()
+        if each != NEW_DEVICE
+    ]
+    return widths[name].get(kind, max(known)) if name in widths else median(known)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 import csv
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -17,7 +16,6 @@ from pipekit.reading import read_text
 
 Values = Mapping[str, str]  # a row of a file as text, by column
 Size = Annotated[NonNegativeInt, BeforeValidator(lambda cell: cell or 0)]  # 0: the cell is empty
-_LEAST_ALIKE = 0.4  # of a name that stands in for an unknown one (difflib's ratio)
 
 
 @dataclass(frozen=True)
@@ -28,13 +26,12 @@ class RowPrediction:
     basis: str  # what it rests on, or why it cannot be predicted
     memory_bytes: float | None = None  # the largest allocated peak over ranks
     fits: float | None = None  # the probability that the run does not fail
-    note: str = ""  # why it is less certain than others of its set
 
     def columns(self, half_width: float) -> dict[str, float | str | None]:
         """Return what a table has of it, with the interval of a half width in logarithms."""
         step = self.step_s or math.nan
         return {
-            "basis": "; ".join(filter(None, (self.basis, self.note))),
+            "basis": self.basis,
             "step_s": step,
             "step_low_s": step * math.exp(-half_width),
             "step_high_s": step * math.exp(half_width),
@@ -61,8 +58,7 @@ class Row:
 
     name: ClassVar[str]  # of the set, as in the command
     file: ClassVar[str]  # below the folder of measurements
-    # Columns with a name, and the names that are known; the closest stands in for any other.
-    names: ClassVar[Mapping[str, Collection[str]]] = {}
+    names: ClassVar[Mapping[str, Collection[str]]] = {}  # that are known, by column
     overheads: ClassVar[tuple[float, ...]] = ()  # candidates, in s; empty: nothing is fitted here
     efficiencies: ClassVar[tuple[float, ...]] = ()  # likewise
     published_error: ClassVar[float | None] = None  # of the publishers' own simulator, a mean
@@ -121,31 +117,12 @@ class Row:
 
     def predicted(self, constants: Callable[[str], Constants]) -> RowPrediction:
         """Return its prediction by its machine's constants, or none with the reason."""
-        unknown = [
-            column for column, known in self.names.items() if getattr(self, column) not in known
-        ]
-        known = self.renamed(unknown)
         try:
-            for column in unknown:
-                require_choice(column, getattr(known, column), self.names[column])
-            found = known.predict(constants(known.machine))
+            for column, known in self.names.items():
+                require_choice(column, getattr(self, column), known)
+            return self.predict(constants(self.machine))
         except ValueError as error:
             return RowPrediction(None, str(error))
-        notes = [
-            f"{column} {getattr(self, column)} is unknown and taken for {getattr(known, column)}"
-            for column in unknown
-        ]
-        return replace(found, note="; ".join(filter(None, (found.note, *notes))))
-
-    def renamed(self, columns: Collection[str]) -> Self:
-        """Return it with the closest other name in some columns; none is close: as it is."""
-        names = {}
-        for column in columns:
-            own = getattr(self, column)
-            others = {each.casefold(): each for each in self.names[column] if each != own}
-            if found := get_close_matches(own.casefold(), others, 1, _LEAST_ALIKE):
-                names[column] = others[found[0]]
-        return replace(self, **names)
 
     @classmethod
     def read(cls, path: Path) -> list[tuple["Row", Values]]:

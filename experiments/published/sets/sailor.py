@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import ClassVar, NamedTuple
@@ -120,7 +120,7 @@ class SailorRow(Row):
             basis = "layer profiles, network fits, fitted constants"
             return RowPrediction(seconds, basis, _memory(self))
         except ValueError as missing:
-            return replace(_by_data_sheet(self), note=str(missing))
+            return _by_data_sheet(self, str(missing))
 
 
 def _passes(row: SailorRow, place: _GpuPlace, layer: int, waits_s: float) -> Iterator[float]:
@@ -158,14 +158,15 @@ def _hidden(model: str) -> int:
     return shape(_SHAPES[model]).hidden
 
 
-def _by_data_sheet(row: SailorRow) -> RowPrediction:
+def _by_data_sheet(row: SailorRow, missing: str) -> RowPrediction:
     """Return what data sheets alone say, all machines being as slow as the slowest."""
     places = [place for stage in row.stages for place in stage]
     slowest = min((_machine(place) for place in places), key=lambda each: each.peak("float32"))
     layout = layout_of(row, microbatches=row.microbatches_per_replica)
     model, framework = shape(_SHAPES[row.model]), MEGATRON_DEEPSPEED
     run = training(model, layout, slowest, framework, seq_tokens=_SEQ_TOKENS, dtype="float32")
-    return RowPrediction(step(run).seconds, "data sheet, fitted constants", max(peak_bytes(run)))
+    basis = f"data sheet, fitted constants; {missing}"
+    return RowPrediction(step(run).seconds, basis, max(peak_bytes(run)))
 
 
 def _machine(place: _GpuPlace) -> Machine:

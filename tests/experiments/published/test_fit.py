@@ -14,7 +14,7 @@ from experiments.published import fit, table
 from experiments.published.fit import half_width, half_widths
 from experiments.published.published_set import Row, RowPrediction
 from experiments.published.table import choices, errors, judged
-from pipekit.performance.constants import NEW_DEVICE, UNKNOWN, Constants
+from pipekit.performance.constants import NEW_DEVICE, Constants
 
 TRUE = Constants(0.5, 3e-6)
 
@@ -121,14 +121,6 @@ def test_an_interval_holds_four_fifths_of_its_own_rows(residuals: list[float]) -
     inside = sum(abs(each) <= half for each in residuals)
     assert 0.8 * len(residuals) <= inside
     assert sum(abs(each) < half for each in residuals) <= 0.8 * (len(residuals) + 1)
-
-
-def test_rows_that_nobody_knows_have_an_interval_of_their_own() -> None:
-    rows = [("set", "all", 0.01 * n) for n in range(10)]
-    widths = half_widths([*rows, ("set", UNKNOWN, 3.0)])
-    assert widths["set"] == {"all": half_widths(rows)["set"]["all"], UNKNOWN: 3.0}
-    assert half_width(widths, "set", "unseen") < half_width(widths, "set", UNKNOWN)
-    assert half_width(widths, "unseen", "all") == widths["set"]["all"]
 
 
 def test_a_class_of_few_rows_has_its_sets_interval() -> None:
