@@ -34,6 +34,7 @@ given rows, which become faster there by what the host had taken."""
 _RECOMPUTED = {("nemotron-3-nano", "H100"), ("nemotron-3-super", "GB200")}
 """Models that seem to recompute mixtures on a device: read off the given rows' seconds, where they
 would not fit else."""
+_DTYPES = {"FP4": "float4", "FP8": "float8", "BF16": "bfloat16", "FP16": "bfloat16"}
 _BASIS = "data sheet, fitted constants"
 Degree = Annotated[PositiveInt, BeforeValidator(lambda cell: cell or 1)]
 """Of parallelism; 1 where a file leaves it empty."""
@@ -85,10 +86,10 @@ class MegatronRow(Row):
 
         None is FP8, by the text of the page whose tables state none (the set's README).
         """
-        name = (self.precision or "FP8").upper()
-        if "FP4" in name:
-            return "float4"
-        return "bfloat16" if name.startswith(("BF16", "FP16")) else "float8"
+        known = re.search("|".join(_DTYPES), (self.precision or "FP8").upper())
+        if known is None:
+            raise ValueError(f"precision is {self.precision!r}: give BF16, FP16, FP8 or FP4")
+        return _DTYPES[known[0]]
 
     @property
     def work(self) -> float:

@@ -81,6 +81,7 @@ def test_a_file_of_rows_that_cannot_be_predicted_has_all_columns(tmp_path: Path)
     [
         ({"model": "llama3-7b"}, "did you mean 'llama3-70b'"),
         ({"system": "DGX-B250"}, "system must be one of"),
+        ({"precision": "TF32"}, "precision is 'TF32': give BF16, FP16, FP8 or FP4"),
         ({"release": "99.01", "precision": "FP8 of next year"}, ""),
     ],
 )
