@@ -112,8 +112,11 @@ class Recommendation:
 
     @property
     def standing(self) -> str:
-        """How many layouts were tried, and how many of the first cannot be told apart."""
-        text = f"{self.tried} layouts were tried, {self.too_large} of them do not fit in memory. "
+        """How many layouts were tried, in which dtype; how many of the first are alike."""
+        text = (
+            f"{self.tried} layouts were tried in {self.candidates[0].run.dtype}, {self.too_large} "
+            f"of them do not fit in memory. "
+        )
         if self.equal == 1:
             return f"{text}The first is faster than all others by more than the error."
         return (
@@ -132,7 +135,7 @@ def recommend(
     batch: int,
     *,
     seq_tokens: int = 4096,
-    dtype: str = "bfloat16",
+    dtype: str | None = None,
     graphs: bool = False,
     trains_weights: bool = True,
     framework: Framework = MEGATRON_BRIDGE,
@@ -149,7 +152,8 @@ def recommend(
         cluster: "64xH100", or a count and a :class:`pipekit.performance.devices.Machine`.
         batch: samples a step, over all replicas.
         seq_tokens: of a sample.
-        dtype: of products: "bfloat16", "float16", "float8" or "float4".
+        dtype: of products: "bfloat16", "float16", "float8" or "float4"; by default the first that
+            the device has units for.
         graphs: whether a pass is launched as one CUDA graph, so that small kernels cost less.
         trains_weights: False if the weights are frozen, beside small adapters (LoRA).
         framework: that runs it.
@@ -163,6 +167,7 @@ def recommend(
     for what, number in {"gpus": count, "batch": batch, "seq_tokens": seq_tokens}.items():
         if not isinstance(number, int) or number < 1:
             raise ValueError(f"{what} must be a whole number of at least 1, not {number!r}")
+    dtype = kind.usual_dtype if dtype is None else dtype
     require_choice(f"dtype on {kind.device.name}", dtype, kind.dtypes)
     room = USABLE * kind.device.memory_bytes
     tried = [
