@@ -1,6 +1,7 @@
 """A set of published trainings: its rows, read from a file by their columns, and predicted."""
 
 import csv
+import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
@@ -14,6 +15,7 @@ from pipekit.performance.constants import Constants, measurements
 from pipekit.performance.layout import ParallelLayout
 from pipekit.reading import read_text
 
+FOLDS = 10
 Values = Mapping[str, str]  # a row of a file as text, by column
 Size = Annotated[NonNegativeInt, BeforeValidator(lambda cell: cell or 0)]  # 0: the cell is empty
 
@@ -84,6 +86,11 @@ class Row:
     def group(self) -> str:
         """Rows of one group are fitted on, or predicted, together."""
         return self.row_id.partition("-")[0]
+
+    @property
+    def fold(self) -> int:
+        """The fold to which its group is dealt, by a hash."""
+        return int(hashlib.sha256(self.group.encode()).hexdigest()[:8], 16) % FOLDS
 
     @property
     def kind(self) -> str:

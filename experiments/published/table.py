@@ -13,8 +13,16 @@ import numpy as np
 import pandas as pd
 from scipy.stats import mannwhitneyu
 
-from experiments.published.fit import FOLDS, CrossValidation, half_width, half_widths, outcome
+from experiments.published.fit import (
+    CrossValidation,
+    half_width,
+    half_widths,
+    left_out,
+    outcome,
+    residuals,
+)
 from experiments.published.memory import memory
+from experiments.published.published_set import FOLDS
 from pipekit import plots
 from pipekit.host.provenance import provenance
 from pipekit.performance.constants import measurements
@@ -32,13 +40,16 @@ def judged(found: CrossValidation) -> pd.DataFrame:
     ``set`` is ``published`` with the part which is judged alone, and ``half`` the interval's half
     width in logarithms.
     """
-    widths = [half_widths(found.residuals(without=fold)) for fold in range(FOLDS)]
+    widths = [
+        half_widths(residuals(each for each in found.predicted if each[0].row.fold != fold))
+        for fold in range(FOLDS)
+    ]
     frame = pd.DataFrame(
         {
             "published": row.name,
             "set": row.name + row.part,
             "row_id": row.row_id,
-            "fold": one.fold,
+            "fold": row.fold,
             "kind": row.kind,
             "panel": row.panel,
             "anomaly": row.anomaly,
@@ -46,14 +57,14 @@ def judged(found: CrossValidation) -> pd.DataFrame:
             "measured": one.measured.step_s,
             "simulated": one.measured.simulated_s,
             "published_error": row.published_error,
-            "half": half_width(widths[one.fold], row.name, row.kind),
+            "half": half_width(widths[row.fold], row.name, row.kind),
             "memory": out.memory_bytes,
             "measured_memory": one.measured.memory_bytes,
             "chance": out.fits,
             "fits": one.measured.fits,
             "work": row.work,
         }
-        for one, out in zip(found.rows, found.predictions, strict=True)
+        for one, out in found.predicted
         for row in [one.row]
     )
     return frame.astype(dict.fromkeys(_NUMBERS, float))
@@ -122,7 +133,7 @@ def _floor(rows: pd.DataFrame) -> pd.Series:
     )
 
 
-def left_out(found: CrossValidation) -> pd.DataFrame:
+def on_values_left_out(found: CrossValidation) -> pd.DataFrame:
     """Return how far predictions are off if all rows like one in a column are left out in turn:
     for each set and column how many values it has, the mean error, and that of the worst value.
     """
@@ -134,7 +145,7 @@ def left_out(found: CrossValidation) -> pd.DataFrame:
             "error": abs((out.step_s or np.nan) / (one.measured.step_s or np.nan) - 1),
         }
         for column in LEFT_OUT
-        for one, out in found.left_out(column)
+        for one, out in left_out([one for one, _ in found.predicted], column)
         if one.errors
     )
     by_set = frame.groupby(["set", "column"], sort=False)
@@ -149,7 +160,7 @@ def left_out(found: CrossValidation) -> pd.DataFrame:
 
 def predictions(found: CrossValidation, rows: pd.DataFrame) -> pd.DataFrame:
     """Return what is predicted of each row, without what was measured."""
-    outs = (out.columns(h) for out, h in zip(found.predictions, rows["half"], strict=True))
+    outs = (out.columns(half) for (_, out), half in zip(found.predicted, rows["half"], strict=True))
     named = rows[["published", "row_id"]].rename(columns={"published": "set"})
     return named.join(pd.DataFrame(outs)).assign(anomaly=rows["anomaly"])
 
@@ -188,7 +199,7 @@ def main() -> None:
     table = errors(rows).assign(commit=commit)
     tables = {
         "machines": (machines(found), "%.4g"),
-        "left_out": (left_out(found), "%.4g"),
+        "left_out": (on_values_left_out(found), "%.4g"),
         "errors": (table, "%.4g"),
         "predictions": (predictions(found, rows), "%.5g"),
     }
