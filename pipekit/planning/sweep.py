@@ -37,11 +37,8 @@ def parallel_pipelines(
     Args:
         profile: costs of a microbatch, taken to be proportional to its rows; or several profiles,
             by rows, of which each is taken as it is.
-        cluster: the workers and their links.
         max_batch: rows that a global batch may have at most (B in section 4).
-        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam,
-            6 in mixed precision, where weights of 2 bytes have a copy and two moments of 4 each.
-        progress: whether to show a bar, if it takes more than a second.
+        cluster, optimizer_states, progress: as for :func:`.plan`.
 
     Raises:
         ValueError: nothing fits the memory or the batch; the message says what would.
