@@ -80,20 +80,19 @@ def choices(rows: pd.DataFrame) -> dict[str, float]:
     """
     panels = [own for _, own in rows.groupby("panel") if own["measured"].count() >= _FEWEST]
     ranks = [own["predicted"].corr(own["measured"], "spearman") for own in panels]
+    losses = []
+    for panel in panels:
+        feasible = panel[panel["chance"] > 0.5]
+        tried = feasible if len(feasible) >= _TRIED else panel
+        best = tried.nsmallest(_TRIED, "predicted")["measured"].min()
+        losses.append(best / panel["measured"].min() - 1)
     well, failed = (rows.loc[rows["fits"] == fits, "chance"] for fits in (True, False))
     pairs = len(well) * len(failed)
     return {
         "panel_rank": pd.Series(ranks, dtype=float).mean(),
-        "best_of_3": pd.Series([_loss(own) for own in panels], dtype=float).mean(),
+        "best_of_3": pd.Series(losses, dtype=float).mean(),
         "auc": mannwhitneyu(well, failed).statistic / pairs if pairs else math.nan,
     }
-
-
-def _loss(panel: pd.DataFrame) -> float:
-    feasible = panel[panel["chance"] > 0.5]
-    tried = feasible if len(feasible) >= _TRIED else panel
-    best = tried.nsmallest(_TRIED, "predicted")["measured"].min()
-    return float(best / panel["measured"].min() - 1)
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
@@ -107,6 +106,10 @@ def _errors(rows: pd.DataFrame) -> dict[str, float]:
     error = rows["predicted"] / rows["measured"] - 1
     memory = (rows["memory"] / rows["measured_memory"] - 1).abs()
     usual = rows["anomaly"].isna()
+    # The floor is the work times one constant, the median of the other folds' rows.
+    rates = rows["measured"] / rows["work"]
+    folds = {fold: rates[rows["fold"] != fold].median() for fold in rows["fold"].unique()}
+    floor = rows["work"] * rows["fold"].map(folds)
     simulated = (rows["simulated"] / rows["measured"] - 1).abs().mean()
     return {
         "rows": len(rows),
@@ -116,21 +119,13 @@ def _errors(rows: pd.DataFrame) -> dict[str, float]:
         "rank": rows["predicted"].corr(rows["measured"], "spearman"),
         "anomalies": (~usual).sum(),
         "mean_without_anomalies": error[usual].abs().mean(),
-        "floor": (_floor(rows) / rows["measured"] - 1).abs().mean(),
+        "floor": (floor / rows["measured"] - 1).abs().mean(),
         "simulator": rows["published_error"].iloc[0] if np.isnan(simulated) else simulated,
         "coverage": (np.log1p(error).abs() <= rows["half"]).mean(),
         "interval": np.expm1(rows["half"]).median(),
         "memory": memory.mean(),
         "memory_without_anomalies": memory[usual].mean(),
     }
-
-
-def _floor(rows: pd.DataFrame) -> pd.Series:
-    """Return the seconds of the work times one constant, the median of the other folds' rows."""
-    rates = rows["measured"] / rows["work"]
-    return rows["work"] * rows["fold"].map(
-        {fold: rates[rows["fold"] != fold].median() for fold in rows["fold"].unique()}
-    )
 
 
 def on_values_left_out(found: CrossValidation) -> pd.DataFrame:
