@@ -25,7 +25,7 @@ def predictions(name: str, configurations: Path) -> pd.DataFrame:
     for row, _ in SETS[name].read(configurations):
         out, half = row.predicted(fits.constants), math.nan
         if out.step_s is not None:
-            half = half_width(fits.half_widths, name, row.kind)
+            half = half_width(fits.half_widths, name, out.kind or row.kind)
         found.append({"row_id": row.row_id, **out.columns(half)})
     frame = pd.DataFrame(found, columns=COLUMNS)
     return frame.drop(columns=[name for name in ("memory_gb", "fits") if frame[name].isna().all()])

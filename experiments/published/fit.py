@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 
 from experiments.published.published_set import Row, RowMeasured, RowPrediction, Unreadable
 from experiments.published.sets import SETS
-from pipekit.performance.constants import NEW_DEVICE, Constants, Fit, Fits, measurements
+from pipekit.performance.constants import (
+    DATA_SHEET,
+    NEW_DEVICE,
+    Constants,
+    Fit,
+    Fits,
+    measurements,
+)
 from pipekit.progress import progress_bar
 
 COVERAGE = 0.8
@@ -82,7 +89,11 @@ def outcome() -> CrossValidation:
     # The rule chooses among the half widths of devices as among the rows of one.
     for name, devices in _sizes(residuals(left_out(rows, "device"), "device")).items():
         widths.setdefault(name, {})[NEW_DEVICE] = _covering(map(_covering, devices.values()))
-    return CrossValidation(predicted, Fits(fit(rows), widths))
+    fits = Fits(fit(rows), widths)
+    sheets = ((one, one.row.by_data_sheet(fits.constants(one.row.machine))) for one in rows)
+    for name, kinds in _sizes(residuals(sheets)).items():
+        widths[name][DATA_SHEET] = _covering(itertools.chain.from_iterable(kinds.values()))
+    return CrossValidation(predicted, fits)
 
 
 def left_out(rows: Iterable[Known], column: str) -> list[Predicted]:
@@ -151,7 +162,7 @@ def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) 
         half
         for own in ([widths[name]] if name in widths else widths.values())
         for each, half in own.items()
-        if each != NEW_DEVICE
+        if each not in (NEW_DEVICE, DATA_SHEET)
     ]
     return widths[name].get(kind, max(known)) if name in widths else median(known)
 

@@ -28,6 +28,7 @@ class RowPrediction:
     basis: str  # what it rests on, or why it cannot be predicted
     memory_bytes: float | None = None  # the largest allocated peak over ranks
     fits: float | None = None  # the probability that the run does not fail
+    kind: str | None = None  # its class, if it is not that of its row
 
     def columns(self, half_width: float) -> dict[str, float | str | None]:
         """Return what a table has of it, with the interval of a half width in logarithms."""
@@ -115,6 +116,10 @@ class Row:
     def predict(self, constants: Constants) -> RowPrediction:
         """Return its prediction; raise ValueError with the reason if there is none."""
         raise NotImplementedError
+
+    def by_data_sheet(self, constants: Constants) -> RowPrediction:
+        """Return its prediction without the set's inputs, if it is much less certain."""
+        return RowPrediction(None, "")
 
     @staticmethod
     def measured(values: Values) -> RowMeasured:

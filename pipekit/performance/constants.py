@@ -16,8 +16,9 @@ _FILE = Path(__file__).with_name("constants.json")
 FOLDER = "PIPEKIT_MEASURED"
 """The environment variable that names the folder of published measurements: none is kept here."""
 
-NEW_DEVICE = "new device"
-"""The class of trainings on a device of which no row was measured."""
+NEW_DEVICE, DATA_SHEET = "new device", "data sheet"
+"""Classes of trainings on a device of which no row was measured; and without inputs that a set
+gives, if data sheets alone say much less there."""
 
 
 def measurements() -> Path | None:

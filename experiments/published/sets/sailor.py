@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import ClassVar, NamedTuple
@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, layout_of
 from experiments.published.sets.sailor_inputs import bandwidth, layers, profile
 from pipekit.choices import require_choice
-from pipekit.performance.constants import Constants
+from pipekit.performance.constants import DATA_SHEET, Constants
 from pipekit.performance.devices import Machine, machine
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
@@ -119,7 +119,8 @@ class SailorRow(Row):
             ]
             updates = [_update_s(self, *each) for each in zip(places, weights, strict=True)]
         except ValueError as missing:
-            return _by_data_sheet(self, str(missing))
+            found = self.by_data_sheet(constants)
+            return replace(found, basis=f"{found.basis}; {missing}")
         flying = in_flight("flush", self.pp, self.microbatches_per_replica)
         samples, last = self.micro_batch_samples, self.pp - 1
         logits = 4 * _LOGITS * samples * _SEQ_TOKENS * _VOCABULARY / self.tp
@@ -131,6 +132,16 @@ class SailorRow(Row):
         )
         basis = "layer profiles, network fits, fitted constants"
         return RowPrediction(max(replicas) + max(updates), basis, memory)
+
+    def by_data_sheet(self, constants: Constants) -> RowPrediction:
+        """Return what data sheets alone say, all machines being as slow as the slowest."""
+        places = [place for stage in self.plan[0] for place in stage]
+        slowest = min(map(_machine, places), key=lambda each: each.peak("float32"))
+        layout = layout_of(self, microbatches=self.microbatches_per_replica)
+        model, framework = shape(_SHAPES[self.model]), MEGATRON_DEEPSPEED
+        run = training(model, layout, slowest, framework, seq_tokens=_SEQ_TOKENS, dtype="float32")
+        basis = "data sheet, fitted constants"
+        return RowPrediction(step(run).seconds, basis, max(peak_bytes(run)), kind=DATA_SHEET)
 
 
 def _replica_s(
@@ -182,17 +193,6 @@ def _update_s(row: SailorRow, places: Sequence[_GpuPlace], weights: float) -> fl
     ring = pairwise([*places, places[0]])
     slowest = min(bandwidth(a[:2], b[:2], size / row.dp) for a, b in ring)
     return 2 * (row.dp - 1) / row.dp * size / slowest + update
-
-
-def _by_data_sheet(row: SailorRow, missing: str) -> RowPrediction:
-    """Return what data sheets alone say, all machines being as slow as the slowest."""
-    places = [place for stage in row.plan[0] for place in stage]
-    slowest = min(map(_machine, places), key=lambda each: each.peak("float32"))
-    layout = layout_of(row, microbatches=row.microbatches_per_replica)
-    model, framework = shape(_SHAPES[row.model]), MEGATRON_DEEPSPEED
-    run = training(model, layout, slowest, framework, seq_tokens=_SEQ_TOKENS, dtype="float32")
-    basis = f"data sheet, fitted constants; {missing}"
-    return RowPrediction(step(run).seconds, basis, max(peak_bytes(run)))
 
 
 def _machine(place: _GpuPlace) -> Machine:

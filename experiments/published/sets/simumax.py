@@ -13,7 +13,7 @@ from experiments.published.sets.simumax_kernels import (
     layer_passes,
     system,
 )
-from pipekit.performance.constants import Constants
+from pipekit.performance.constants import DATA_SHEET, Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
@@ -91,19 +91,27 @@ class SimumaxRow(Row):
         peak, simulated = float(values["peak_allocated_gib"]), float(values["simumax_step_s"])
         return RowMeasured(float(values["step_s"]), peak * 2**30, simulated_s=simulated)
 
-    def predict(self, constants: Constants) -> RowPrediction:
-        shape = self.shape
+    @property
+    def run(self) -> TrainingSetup:
         layout = layout_of(self, microbatches=self.microbatches, zero=1)
-        run = training(shape, layout, machine("B200"), MEGATRON_CORE, seq_tokens=self.seq_tokens)
+        b200 = machine("B200")
+        return training(self.shape, layout, b200, MEGATRON_CORE, seq_tokens=self.seq_tokens)
+
+    def predict(self, constants: Constants) -> RowPrediction:
+        found, timed = self.by_data_sheet(constants), system()
+        if timed is None:
+            return found
+        basis = "kernels timed one by one, fitted constants"
+        return replace(found, step_s=_timed(self.run, timed, constants), basis=basis, kind=None)
+
+    def by_data_sheet(self, constants: Constants) -> RowPrediction:
+        shape, run = self.shape, self.run
         mlps = (layer for layer, _ in shape.each_layer() if isinstance(layer, MLP))
         largest = max((1 + mlp.gated) * mlp.width * shape.hidden / self.tp for mlp in mlps)
         # The gradient of the largest product is there twice at the peak.
         memory = max(peak_bytes(run)) + _GRADIENT_BYTES * largest
-        timed = system()
-        if timed is None:
-            return RowPrediction(step(run).seconds, "data sheet, fitted constants", memory)
-        basis = "kernels timed one by one, fitted constants"
-        return RowPrediction(_timed(run, timed, constants), basis, memory)
+        basis = "data sheet, fitted constants"
+        return RowPrediction(step(run).seconds, basis, memory, kind=DATA_SHEET)
 
 
 def _timed(run: TrainingSetup, timed: System, constants: Constants) -> float:
