@@ -67,9 +67,15 @@ class MegatronRow(Row):
     cp: Degree
     vp: Size  # 0 as Megatron's None
 
+    device_column: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, self.device_column, _device(self.device))
+        super().__post_init__()
+
     @property
     def device(self) -> str:
-        raise NotImplementedError
+        return str(getattr(self, self.device_column))
 
     @property
     def shape(self) -> Shape:
@@ -127,6 +133,7 @@ class BridgeRow(MegatronRow):
     name = "megatron_bridge"
     file = "megatron_bridge/throughput.csv"
     names: ClassVar = {"model": SHAPES, "system": MACHINES}
+    device_column = "system"
     efficiencies = tuple(round(0.42 + 0.03 * each, 2) for each in range(13))
     overheads = tuple(round(each * 1e-6, 7) for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
 
@@ -141,12 +148,7 @@ class BridgeRow(MegatronRow):
     def __post_init__(self) -> None:
         text = re.sub("[-_ ]VL(?=[-_ ])", "", self.model, flags=re.IGNORECASE)  # without images
         object.__setattr__(self, "model", text)
-        object.__setattr__(self, "system", _device(self.system))
         super().__post_init__()
-
-    @property
-    def device(self) -> str:
-        return self.system
 
     @property
     def shape(self) -> Shape:
@@ -200,15 +202,9 @@ class MLPerfRow(MegatronRow):
     """A submission."""
 
     names: ClassVar = {"gpu_type": MACHINES}
+    device_column = "gpu_type"
 
     gpu_type: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gpu_type", _device(self.gpu_type))
-
-    @property
-    def device(self) -> str:
-        return self.gpu_type
 
     def predict(self, constants: Constants) -> RowPrediction:
         return RowPrediction(step(self.training(constants, zero=1)).seconds, _BASIS)
