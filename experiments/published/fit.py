@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from experiments.published.published_set import Row, RowMeasured, RowPrediction, Unreadable
+from experiments.published.published_set import Row, RowMeasured, RowPrediction
 from experiments.published.sets import SETS
 from pipekit.performance.constants import (
     DATA_SHEET,
@@ -72,13 +72,13 @@ def known_rows(each: type[Row]) -> list[Known]:
     if not (folder / each.file).exists():
         return []
     read = each.read(folder / each.file)
-    found = [Known(row, each.measured(v)) for row, v in read if not isinstance(row, Unreadable)]
+    found = [Known(row, each.measured(values)) for row, values in read if isinstance(row, each)]
     return [one for one in found if one.measured.step_s or one.measured.fits is not None]
 
 
 def outcome() -> CrossValidation:
     rows = [one for each in SETS.values() for one in known_rows(each)]
-    pairs = defaultdict(set)
+    pairs = defaultdict[str, set[tuple[float, float]]](set)
     for one in rows:
         pairs[one.row.machine] |= {*itertools.product(one.row.efficiencies, one.row.overheads)}
     candidates = {name: [*itertools.starmap(Constants, sorted(own))] for name, own in pairs.items()}

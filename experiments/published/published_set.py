@@ -137,8 +137,8 @@ class Row:
             return RowPrediction(None, str(error))
 
     @classmethod
-    def read(cls, path: Path) -> list[tuple["Row", Values]]:
-        """Return the rows of a file, each also as text; one that lacks a number is Unreadable.
+    def read(cls, path: Path) -> list[tuple[Self | RowPrediction, Values]]:
+        """Return the rows of a file, each also as text; of one that lacks a number that it does.
 
         A ValueError names a column that is missing, or the row whose value is not of its type.
         """
@@ -152,7 +152,7 @@ class Row:
         return [(cls._parsed(shape, values, path), values) for values in table]
 
     @classmethod
-    def _parsed(cls, shape: TypeAdapter[Self], values: Values, path: Path) -> "Row":
+    def _parsed(cls, shape: TypeAdapter[Self], values: Values, path: Path) -> Self | RowPrediction:
         place = f"{path}, row {values.get('row_id')}"
         cells = ((each.name, str(values[each.name] or "").strip()) for each in fields(cls))
         own = {name: None if cell in ("", "n/a") else cell for name, cell in cells}
@@ -165,18 +165,8 @@ class Row:
             wrong = error.errors(include_url=False)[0]
             name = str(wrong["loc"][0])
             if own[name] is None:
-                return Unreadable(str(values.get("row_id")), f"{name} is missing")
+                return RowPrediction(None, f"{name} is missing")
             raise ValueError(f"{place}: {name} is {values.get(name)!r}: {wrong['msg']}") from None
-
-
-@dataclass(frozen=True)
-class Unreadable(Row):
-    """A row that lacks a number."""
-
-    reason: str
-
-    def predicted(self, constants: Callable[[str], Constants]) -> RowPrediction:
-        return RowPrediction(None, self.reason)
 
 
 def letters(name: str) -> str:

@@ -159,8 +159,10 @@ def _replica_s(
         passes.append([*map(sum, zip(*parts, strict=True))])
     size = layers(row.model, row.tp)[1].output_bytes * row.micro_batch_samples
     part = size / row.tp  # each tensor-parallel rank sends its own
+    forward_s, backward_s = zip(*passes, strict=True)
     return TrainingStep(
-        *(tuple(each) for each in zip(*passes, strict=True)),
+        forward_s,
+        backward_s,
         row.microbatches_per_replica,
         transfer_s=tuple(
             size / (bandwidth(a[:2], b[:2], part) * constants.efficiency)
