@@ -55,7 +55,29 @@ def parallel_pipelines(
             f"{cluster.workers} workers, give each at least {exact_bytes(least['memory_bytes'])}, "
             f"which {_text(least)} needs"
         )
-    return _plan(fastest(fits), fits, profile, cluster, optimizer_states)
+    best = fastest(fits)
+    width, depth, rows = int(best["width"]), int(best["depth"]), int(best["microbatch_rows"])
+    microbatches, recompute = int(best["microbatches"]), bool(best["recompute"])
+    scaled = profile.scaled(rows) if isinstance(profile, Profile) else profile[rows]
+    balance = _balances(profile, cluster)[depth]
+    stages = _Stages(LayerRanges(scaled), balance, optimizer_states, recompute)
+    seconds = stages.seconds(placed(cluster, width, depth), microbatches, transfers=False)
+    others = {"data parallelism (depth 1)": "depth", "a single pipeline (width 1)": "width"}
+    compared = []
+    for name, column in others.items():
+        rate = fits.loc[fits[column] == 1, "throughput"].max()
+        compared.append(f"{name} does not fit" if np.isnan(rate) else f"{name} {rate:.4g}")
+    when: Recompute = "always" if recompute else "never"
+    return Plan(
+        method="parallel_pipelines",
+        stages=stage_plans(balance, seconds, stages.memory_bytes(width), width, when),
+        microbatch_rows=rows,
+        microbatches=microbatches,
+        in_flight=depth,
+        predicted_s=float(best["seconds"]),
+        why=f"{_text(best).capitalize()} has the highest throughput that fits, "
+        f"{best['throughput']:.4g} rows/s; {', '.join(compared)}.",
+    )
 
 
 def fastest(rows: pd.DataFrame) -> pd.Series:
@@ -67,40 +89,6 @@ def fastest(rows: pd.DataFrame) -> pd.Series:
         kind="stable",
     )
     return ordered.iloc[0]
-
-
-def _plan(
-    best: pd.Series,
-    fits: pd.DataFrame,
-    profile: Profile | Mapping[int, Profile],
-    cluster: Cluster,
-    optimizer_states: float,
-) -> Plan:
-    width, depth, rows = int(best["width"]), int(best["depth"]), int(best["microbatch_rows"])
-    microbatches, recompute = int(best["microbatches"]), bool(best["recompute"])
-    scaled = profile.scaled(rows) if isinstance(profile, Profile) else profile[rows]
-    balance = _balances(profile, cluster)[depth]
-    stages = _Stages(LayerRanges(scaled), balance, optimizer_states, recompute)
-    seconds = stages.seconds(placed(cluster, width, depth), microbatches, transfers=False)
-    others = {"data parallelism (depth 1)": "depth", "a single pipeline (width 1)": "width"}
-    most = {
-        name: fits.loc[fits[column] == 1, "throughput"].max() for name, column in others.items()
-    }
-    compared = ", ".join(
-        f"{name} does not fit" if np.isnan(rate) else f"{name} {rate:.4g}"
-        for name, rate in most.items()
-    )
-    when: Recompute = "always" if recompute else "never"
-    return Plan(
-        method="parallel_pipelines",
-        stages=stage_plans(balance, seconds, stages.memory_bytes(width), width, when),
-        microbatch_rows=rows,
-        microbatches=microbatches,
-        in_flight=depth,
-        predicted_s=float(best["seconds"]),
-        why=f"{_text(best).capitalize()} has the highest throughput that fits, "
-        f"{best['throughput']:.4g} rows/s; {compared}.",
-    )
 
 
 def _text(row: pd.Series) -> str:
