@@ -174,9 +174,8 @@ def test_zero_3_gathers_weights_for_each_pass() -> None:
 
 def test_what_runs_beside_passes_is_late_by_a_layer_at_least() -> None:
     run = training(ParallelLayout(dp=16, zero=1), framework=MEGATRON_CORE, dtype="bfloat16")
-    exchange = replicas._exchange(run)
     late, hidden = (replicas.seconds(run, slot_s) for slot_s in (0.0, 1e3))
-    assert late - hidden == pytest.approx(exchange * 15 / 16)
+    assert late - hidden == pytest.approx(replicas._exchange(run) * 15 / 16)
     waits = replace(run, framework=MEGATRON_DEEPSPEED)
     assert replicas.seconds(waits, 0.0) == replicas.seconds(waits, 1e3)
 
