@@ -112,18 +112,17 @@ def differences(golden: pd.DataFrame, found: pd.DataFrame) -> list[str]:
     both = golden.merge(found[found["label"] != ""], on="id", suffixes=("", "_now"))
     told = []
     for row in both.itertuples():
-        if row.label != row.label_now:
-            told.append(f"{row.id}: labelled {row.label_now}, was {row.label}")
-        elif row.label in BY_VALUE:
-            if row.outcome != row.outcome_now or not same(row.value, row.value_now):
-                told.append(
-                    f"{row.id}: {row.outcome_now} {row.value_now}, was {row.outcome} {row.value}"
-                )
-        elif row.outcome != row.outcome_now and "undecided" not in (row.outcome, row.outcome_now):
-            told.append(
-                f"{row.id} ({row.label}): {row.outcome_now} {row.value_now}, was {row.outcome} "
-                f"{row.value}"
+        is_kept = row.outcome == row.outcome_now
+        if row.label in BY_VALUE:
+            is_kept = is_kept and same(row.value, row.value_now)
+        else:
+            is_kept = is_kept or "undecided" in (row.outcome, row.outcome_now)
+        if not is_kept or row.label != row.label_now:
+            was, now = (
+                (row.label, row.outcome, row.value),
+                (row.label_now, row.outcome_now, row.value_now),
             )
+            told.append(f"{row.id}: {' '.join(now)}, was {' '.join(was)}")
     return told
 
 

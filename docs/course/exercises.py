@@ -55,19 +55,13 @@ def exercises(student: str) -> Iterator[Exercise]:
         f"1F1B on {p} stages, forwards of 1 slot and backwards of {b}; a message takes {link:g}. "
         "After how many slots does stage 0 end one more microbatch, in the long run?"
     )
-    yield "period", question, _period(p, b, link)
-
-
-def _period(stages: int, backward: float, link: float) -> float:
+    costs = Profile.uniform(p, 1.0, b)
+    cluster = Cluster("c", V100, (Level("l", p, 1e18, latency_s=link),))
     few, many = (
-        simulate(
-            flush(stages, microbatches).take(1),
-            Profile.uniform(stages, 1.0, backward),
-            cluster=Cluster("c", V100, (Level("l", stages, 1e18, latency_s=link),)),
-        ).makespan_s
-        for microbatches in (20 * stages, 40 * stages)
+        simulate(flush(p, rounds * p).take(1), costs, cluster=cluster).makespan_s
+        for rounds in (20, 40)
     )
-    return (many - few) / (20 * stages)
+    yield "period", question, (many - few) / (20 * p)
 
 
 def digest(student: str, name: str, answer: float) -> str:

@@ -101,7 +101,9 @@ def folded(cells: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
                 place = f'<div id="{anchor(cell["id"])}"></div>'
                 id = f"place-{cell['id']}"
                 yield {"cell_type": "markdown", "id": id, "metadata": {}, "source": place}
-            yield {**cell, "metadata": {"tags": [DRAWN]}} if _draws(cell) else cell
+            texts = ("".join(each.get("text", "")) for each in cell.get("outputs", ()))
+            is_drawn = any("worker 0 |" in text for text in texts)
+            yield {**cell, "metadata": {"tags": [DRAWN]}} if is_drawn else cell
 
 
 def first_figure(notebook: Mapping[str, Any]) -> str | None:
@@ -128,19 +130,18 @@ def front(source: Path, names: Iterable[str]) -> str:
     """Return the gallery's own page: by folder, a card with the figure of each notebook."""
     sections = []
     for folder, members in groupby(names, key=lambda name: name.rpartition("/")[0]):
-        cards = "\n\n".join(_card(source, name) for name in members)
+        cards = []
+        for name in members:
+            notebook = source / "gallery" / f"{name}.ipynb"
+            text = title(json.loads(notebook.read_text(encoding="utf-8")))
+            is_drawn = notebook.with_suffix(".svg").exists()
+            shown = f"![{text}]({name}.svg) {text}" if is_drawn else text
+            cards.append(f"[{shown}]({name}.ipynb){'' if is_drawn else ' (not run here)'}")
+        every = "\n\n".join(cards)
         sections.append(
-            f'## {TITLES.get(folder, folder)}\n\n<div class="cards">\n\n{cards}\n\n</div>'
+            f'## {TITLES.get(folder, folder)}\n\n<div class="cards">\n\n{every}\n\n</div>'
         )
     return "\n\n".join(sections)
-
-
-def _card(source: Path, name: str) -> str:
-    notebook = source / "gallery" / f"{name}.ipynb"
-    text = title(json.loads(notebook.read_text(encoding="utf-8")))
-    if not notebook.with_suffix(".svg").exists():
-        return f"[{text}]({name}.ipynb) (not run here)"
-    return f"[![{text}]({name}.svg) {text}]({name}.ipynb)"
 
 
 def _place(path: Path) -> tuple[int, str]:
@@ -149,10 +150,5 @@ def _place(path: Path) -> tuple[int, str]:
     return known.index(folder) if folder in known else len(known), path.as_posix()
 
 
-def _draws(cell: Mapping[str, Any]) -> bool:
-    return any("worker 0 |" in "".join(o.get("text", "")) for o in cell.get("outputs", ()))
-
-
 def _is_hidden(cell: Mapping[str, Any]) -> bool:
-    tags = HIDDEN.intersection(cell["metadata"].get("tags", []))
-    return cell["cell_type"] == "code" and bool(tags)
+    return cell["cell_type"] == "code" and not HIDDEN.isdisjoint(cell["metadata"].get("tags", []))

@@ -46,7 +46,9 @@ def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
     text += guided(name, guide)
     text += ["## What it costs", *beside(name, all_costs)]
     text += ["## The table", f"```text\n{schedule}\n```"]
-    text += ["## In words", _docstring(name)]
+    stem = {"2bw": "two_bw"}.get(name, name.replace("-", "_"))
+    words = inspect.getdoc(getattr(schedules, stem, schedules.pipedream)) or ""
+    text += ["## In words", words.partition("\n\nArgs")[0]]
     text += ["## The judge's line", f"```python\n{judge(name)}```"]
     if name in PAPERS:
         theirs = [c for c in claims.load().values() if c.paper == PAPERS[name]]
@@ -139,9 +141,3 @@ def _numbers(shown: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     texts = shown.map(lambda number: f"{number:z.3g}")
     texts.insert(0, "method", names)
     return texts
-
-
-def _docstring(name: str) -> str:
-    stem = {"2bw": "two_bw"}.get(name, name.replace("-", "_"))
-    function = getattr(schedules, stem, None) or schedules.pipedream
-    return inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs")[0]

@@ -114,7 +114,17 @@ class Trainings:
 
         timer = threading.Timer(moment * self.seconds, send)
         start = time.monotonic()
-        outcome = self._caught(timer.start)
+        outcome, failure = "ended", ""
+        try:
+            try:
+                timer.start()
+                self._run()
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+        except BaseException as error:
+            outcome, failure = "failed", f"{type(error).__name__}: {error}"
         stop = time.monotonic()
         if outcome == "ended":  # the machine was busier when it was measured
             self.seconds = stop - start
@@ -122,10 +132,7 @@ class Trainings:
         timer.join()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if outcome == "ended" and sent and not self._unraised and stop - sent[0] > 0.1:
-            outcome = "somebody has swallowed the interrupt"
-        failure = ""
-        if outcome not in ("ended", "interrupted"):
-            outcome, failure = "failed", outcome
+            outcome, failure = "failed", "somebody has swallowed the interrupt"
         odd = [each for each in self._unraised if each.exc_type is not KeyboardInterrupt]
         failure = failure or ", ".join(f"nobody saw {each.exc_value!r}" for each in odd)
         if outcome == "ended" and self._unraised:
@@ -141,20 +148,6 @@ class Trainings:
         shutil.rmtree(self._folder, ignore_errors=True)  # which an interrupt may have cut off
         self._folder.mkdir(exist_ok=True)
         return self._train(self._folder)
-
-    def _caught(self, start: Callable[[], None]) -> str:
-        """Train after ``start``; return the outcome: "ended", "interrupted" or an error."""
-        try:
-            try:
-                start()
-                self._run()
-                return "ended"
-            finally:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-        except KeyboardInterrupt:
-            return "interrupted"
-        except BaseException as error:
-            return f"{type(error).__name__}: {error}"
 
     def _difference(self) -> str:
         """Train to the end, from the checkpoints if any are left; say if the bits differ."""

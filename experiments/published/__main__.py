@@ -12,9 +12,10 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.published.fit import half_width
+from experiments.published.published_set import Row
 from experiments.published.sets import SETS
 from pipekit.choices import require_choice
-from pipekit.performance.constants import UNKNOWN, fitted
+from pipekit.performance.constants import fitted
 
 COLUMNS = "row_id", "step_s", "step_low_s", "step_high_s", "basis", "memory_gb", "fits"
 
@@ -22,11 +23,11 @@ COLUMNS = "row_id", "step_s", "step_low_s", "step_high_s", "basis", "memory_gb",
 def predictions(name: str, configurations: Path) -> pd.DataFrame:
     require_choice("set", name, SETS)
     fits, found = fitted(), []
-    for row, _ in SETS[name].read(configurations):
-        out, half = row.predicted(fits.constants), math.nan
-        if out.step_s is not None:
-            half = half_width(fits.half_widths, name, UNKNOWN if out.note else row.kind)
-        found.append({"row_id": row.row_id, **out.columns(half)})
+    for row, values in SETS[name].read(configurations):
+        out, half = row.predicted(fits.constants) if isinstance(row, Row) else row, math.nan
+        if isinstance(row, Row) and out.step_s is not None:
+            half = half_width(fits.half_widths, name, out.kind or row.kind)
+        found.append({"row_id": str(values["row_id"]).strip(), **out.columns(half)})
     frame = pd.DataFrame(found, columns=COLUMNS)
     return frame.drop(columns=[name for name in ("memory_gb", "fits") if frame[name].isna().all()])
 

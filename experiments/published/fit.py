@@ -10,33 +10,37 @@ of one model, device or number of GPUs are left out in turn.
 Regression, JASA 2018, section 2.2), on the logarithms of measured / predicted of held-out folds.
 """
 
-import hashlib
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
-from experiments.published.published_set import Row, RowMeasured, RowPrediction, Unreadable
+from experiments.published.published_set import Row, RowMeasured, RowPrediction
 from experiments.published.sets import SETS
-from pipekit.performance.constants import NEW_DEVICE, UNKNOWN, Constants, Fit, Fits, measurements
+from pipekit.performance.constants import (
+    DATA_SHEET,
+    NEW_DEVICE,
+    Constants,
+    Fit,
+    Fits,
+    measurements,
+)
 from pipekit.progress import progress_bar
 
-FOLDS, COVERAGE = 10, 0.8
+COVERAGE = 0.8
 _FEWEST = 20  # rows that a class needs for an interval of its own; it has its set's else
 Residual = tuple[str, str, float]  # a row's set, its class, and log(measured / predicted)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Known:
     """A measured row, and its |log(predicted / measured)| by each pair of constants tried on it."""
 
     row: Any
     measured: RowMeasured
-    fold: int
     errors: dict[Constants, float] = field(default_factory=dict)
 
     def try_all(self, candidates: Iterable[Constants]) -> None:
@@ -44,10 +48,20 @@ class Known:
         if not (self.row.overheads and step_s and self.row.anomaly is None):
             return
         for pair in candidates:
-            out = self.row.predicted(partial(lambda own, _: own, pair))
+            out = self.row.predicted(lambda _, pair=pair: pair)
             if out.step_s is None:
                 return
             self.errors[pair] = abs(math.log(out.step_s / step_s))
+
+
+Predicted = tuple[Known, RowPrediction]
+
+
+class CrossValidation(NamedTuple):
+    """What the rule gives: all rows' predictions by constants that never saw them, and the fits."""
+
+    predicted: list[Predicted]
+    fits: Fits
 
 
 def known_rows(each: type[Row]) -> list[Known]:
@@ -57,16 +71,39 @@ def known_rows(each: type[Row]) -> list[Known]:
         raise ValueError("name the folder of the measurements in PIPEKIT_MEASURED")
     if not (folder / each.file).exists():
         return []
-    found = [
-        Known(row, each.measured(values), _fold(row.group))
-        for row, values in each.read(folder / each.file)
-        if not isinstance(row, Unreadable)
-    ]
+    read = each.read(folder / each.file)
+    found = [Known(row, each.measured(values)) for row, values in read if isinstance(row, each)]
     return [one for one in found if one.measured.step_s or one.measured.fits is not None]
 
 
-def _fold(group: str) -> int:
-    return int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) % FOLDS
+def outcome() -> CrossValidation:
+    rows = [one for each in SETS.values() for one in known_rows(each)]
+    pairs = defaultdict[str, set[tuple[float, float]]](set)
+    for one in rows:
+        pairs[one.row.machine] |= {*itertools.product(one.row.efficiencies, one.row.overheads)}
+    candidates = {name: [*itertools.starmap(Constants, sorted(own))] for name, own in pairs.items()}
+    for one in progress_bar(rows, desc="fitting"):
+        one.try_all(candidates[one.row.machine])
+    predicted = left_out(rows, "fold")
+    widths = half_widths(residuals(predicted))
+    # The rule chooses among the half widths of devices as among the rows of one.
+    for name, devices in _sizes(residuals(left_out(rows, "device"), "device")).items():
+        widths.setdefault(name, {})[NEW_DEVICE] = _covering(map(_covering, devices.values()))
+    fits = Fits(fit(rows), widths)
+    sheets = ((one, one.row.by_data_sheet(fits.constants(one.row.machine))) for one in rows)
+    for name, kinds in _sizes(residuals(sheets)).items():
+        widths[name][DATA_SHEET] = _covering(itertools.chain.from_iterable(kinds.values()))
+    return CrossValidation(predicted, fits)
+
+
+def left_out(rows: Iterable[Known], column: str) -> list[Predicted]:
+    """Return rows that have a column, with predictions by constants of its other values' rows."""
+    values = [(one, getattr(one.row, column)) for one in rows if hasattr(one.row, column)]
+    fits = {
+        left: Fits(fit(one for one, own in values if own != left), {})
+        for left in {own for _, own in values}
+    }
+    return [(one, one.row.predicted(fits[own].constants)) for one, own in values]
 
 
 def fit(rows: Iterable[Known]) -> dict[str, Fit]:
@@ -86,89 +123,29 @@ def _fit(by_set: Mapping[str, Sequence[Known]]) -> Fit:
     return Fit(min(first.errors, key=error), fitted_on)
 
 
-@dataclass(frozen=True)
-class CrossValidation:
-    """What the rule gives: all rows' predictions by constants that never saw them, and the fits."""
-
-    rows: list[Known]
-    predictions: list[RowPrediction]
-    fits: Fits
-
-    def residuals(self, without: int | None = None) -> Iterator[Residual]:
-        """Yield the set, class, and log(measured / predicted) of rows, but for those of a fold."""
-        for one, out in zip(self.rows, self.predictions, strict=True):
-            if out.step_s and one.measured.step_s and one.fold != without:
-                error = math.log(one.measured.step_s / out.step_s)
-                yield one.row.name, one.row.kind, error
-
-    def unfamiliar(self) -> Iterator[Residual]:
-        """Yield likewise what rows would have if all their names were unknown."""
-        for one in self.rows:
-            if one.row.names and one.measured.step_s:
-                out = one.row.renamed(one.row.names).predicted(self.fits.constants)
-                if out.step_s:
-                    yield one.row.name, UNKNOWN, math.log(one.measured.step_s / out.step_s)
-
-    def left_out(self, column: str) -> Iterator[tuple[Known, RowPrediction]]:
-        """Yield rows with predictions by constants of rows that have another value in a column."""
-        rows = [one for one in self.rows if hasattr(one.row, column)]
-        return zip(rows, _predicted(rows, lambda one: getattr(one.row, column)), strict=True)
-
-    def new_devices(self) -> Iterator[tuple[str, float]]:
-        """Yield by set the half width of steps on a device that is left out whole.
-
-        The rule chooses among the half widths of devices as among the rows of one.
-        """
-        by_set: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for one, out in self.left_out("device"):
-            if out.step_s and one.measured.step_s:
-                error = abs(math.log(one.measured.step_s / out.step_s))
-                by_set[one.row.name][one.row.device].append(error)
-        for name, devices in by_set.items():
-            yield name, _covering(map(_covering, devices.values()))
-
-
-def outcome() -> CrossValidation:
-    rows = [one for each in SETS.values() for one in known_rows(each)]
-    machines = defaultdict(list)
-    for one in rows:
-        machines[one.row.machine].append(one)
-    for own in progress_bar(list(machines.values()), desc="fitting"):
-        sets = {type(one.row) for one in own}
-        pairs = {pair for e in sets for pair in itertools.product(e.efficiencies, e.overheads)}
-        candidates = list(itertools.starmap(Constants, sorted(pairs)))
-        for one in own:
-            one.try_all(candidates)
-    predicted = _predicted(rows, lambda one: one.fold)
-    found = CrossValidation(rows, predicted, Fits(fit(rows), {}))
-    widths = half_widths([*found.residuals(), *found.unfamiliar()])
-    for name, half in found.new_devices():
-        widths.setdefault(name, {})[NEW_DEVICE] = half
-    return replace(found, fits=replace(found.fits, half_widths=widths))
-
-
-def _predicted(rows: list[Known], by: Callable[[Known], Hashable]) -> list[RowPrediction]:
-    """Return each row's prediction by constants of the rows of all other groups."""
-    groups = [by(one) for one in rows]
-    fits = {
-        left: Fits(fit(one for one, own in zip(rows, groups, strict=True) if own != left), {})
-        for left in {*groups}
-    }
-    return [one.row.predicted(fits[own].constants) for one, own in zip(rows, groups, strict=True)]
+def residuals(predicted: Iterable[Predicted], column: str = "kind") -> Iterator[Residual]:
+    """Yield the set, class, or else another column, and log(measured / predicted) of rows."""
+    for one, out in predicted:
+        if out.step_s and one.measured.step_s:
+            error = math.log(one.measured.step_s / out.step_s)
+            yield one.row.name, getattr(one.row, column), error
 
 
 def half_widths(residuals: Iterable[Residual]) -> dict[str, dict[str, float]]:
     """Return by set and class the half width of log(measured / predicted)."""
-    by_set: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for name, kind, residual in residuals:
-        by_set[name][kind].append(abs(residual))
     found = {}
-    for name, kinds in by_set.items():
-        every = [each for kind, own in kinds.items() if kind != UNKNOWN for each in own]
+    for name, kinds in _sizes(residuals).items():
+        every = [*itertools.chain.from_iterable(kinds.values())]
         found[name] = {
-            kind: _covering(own if kind == UNKNOWN or len(own) >= _FEWEST else every)
-            for kind, own in kinds.items()
+            kind: _covering(own if len(own) >= _FEWEST else every) for kind, own in kinds.items()
         }
+    return found
+
+
+def _sizes(residuals: Iterable[Residual]) -> dict[str, dict[str, list[float]]]:
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for name, kind, residual in residuals:
+        found[name][kind].append(abs(residual))
     return found
 
 
@@ -179,18 +156,15 @@ def _covering(sizes: Iterable[float]) -> float:
 
 
 def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) -> float:
-    """Return the half width of a set's class: of an unseen class its set's widest, which unknown
-    rows have at least, and of a set without rows the median of all.
-    """
-    known = {
-        each: [half for kind, half in own.items() if kind not in (UNKNOWN, NEW_DEVICE)]
-        for each, own in widths.items()
-    }
-    if name not in widths:
-        return median(half for own in known.values() for half in own)
-    widest = max(known[name])
-    half = widths[name].get(kind, widest)
-    return max(half, widest) if kind == UNKNOWN else half
+    """Return the half width of a set's class: of an unseen class its set's widest, and of a set
+    without rows the median of all."""
+    known = [
+        half
+        for own in ([widths[name]] if name in widths else widths.values())
+        for each, half in own.items()
+        if each not in (NEW_DEVICE, DATA_SHEET)
+    ]
+    return widths[name].get(kind, max(known)) if name in widths else median(known)
 
 
 if __name__ == "__main__":

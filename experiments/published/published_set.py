@@ -1,10 +1,10 @@
 """A set of published trainings: its rows, read from a file by their columns, and predicted."""
 
 import csv
+import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -15,9 +15,9 @@ from pipekit.performance.constants import Constants, measurements
 from pipekit.performance.layout import ParallelLayout
 from pipekit.reading import read_text
 
+FOLDS = 10
 Values = Mapping[str, str]  # a row of a file as text, by column
 Size = Annotated[NonNegativeInt, BeforeValidator(lambda cell: cell or 0)]  # 0: the cell is empty
-_LEAST_ALIKE = 0.4  # of a name that stands in for an unknown one (difflib's ratio)
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class RowPrediction:
     basis: str  # what it rests on, or why it cannot be predicted
     memory_bytes: float | None = None  # the largest allocated peak over ranks
     fits: float | None = None  # the probability that the run does not fail
-    note: str = ""  # why it is less certain than others of its set
+    kind: str | None = None  # its class, if it is not that of its row
 
     def columns(self, half_width: float) -> dict[str, float | str | None]:
         """Return what a table has of it, with the interval of a half width in logarithms."""
         step = self.step_s or math.nan
         return {
-            "basis": "; ".join(filter(None, (self.basis, self.note))),
+            "basis": self.basis,
             "step_s": step,
             "step_low_s": step * math.exp(-half_width),
             "step_high_s": step * math.exp(half_width),
@@ -61,8 +61,7 @@ class Row:
 
     name: ClassVar[str]  # of the set, as in the command
     file: ClassVar[str]  # below the folder of measurements
-    # Columns with a name, and the names that are known; the closest stands in for any other.
-    names: ClassVar[Mapping[str, Collection[str]]] = {}
+    names: ClassVar[Mapping[str, Collection[str]]] = {}  # that are known, by column
     overheads: ClassVar[tuple[float, ...]] = ()  # candidates, in s; empty: nothing is fitted here
     efficiencies: ClassVar[tuple[float, ...]] = ()  # likewise
     published_error: ClassVar[float | None] = None  # of the publishers' own simulator, a mean
@@ -90,6 +89,11 @@ class Row:
         return self.row_id.partition("-")[0]
 
     @property
+    def fold(self) -> int:
+        """The fold to which its group is dealt, by a hash."""
+        return int(hashlib.sha256(self.group.encode()).hexdigest()[:8], 16) % FOLDS
+
+    @property
     def kind(self) -> str:
         """Its class, each of which has its interval."""
         return "all"
@@ -113,6 +117,10 @@ class Row:
         """Return its prediction; raise ValueError with the reason if there is none."""
         raise NotImplementedError
 
+    def by_data_sheet(self, constants: Constants) -> RowPrediction:
+        """Return its prediction without the set's inputs, if it is much less certain."""
+        return RowPrediction(None, "")
+
     @staticmethod
     def measured(values: Values) -> RowMeasured:
         """Return what the measured columns say: ``step_s`` and, if there is one, ``memory_gb``."""
@@ -121,35 +129,16 @@ class Row:
 
     def predicted(self, constants: Callable[[str], Constants]) -> RowPrediction:
         """Return its prediction by its machine's constants, or none with the reason."""
-        unknown = [
-            column for column, known in self.names.items() if getattr(self, column) not in known
-        ]
-        known = self.renamed(unknown)
         try:
-            for column in unknown:
-                require_choice(column, getattr(known, column), self.names[column])
-            found = known.predict(constants(known.machine))
+            for column, known in self.names.items():
+                require_choice(column, getattr(self, column), known)
+            return self.predict(constants(self.machine))
         except ValueError as error:
             return RowPrediction(None, str(error))
-        notes = [
-            f"{column} {getattr(self, column)} is unknown and taken for {getattr(known, column)}"
-            for column in unknown
-        ]
-        return replace(found, note="; ".join(filter(None, (found.note, *notes))))
-
-    def renamed(self, columns: Collection[str]) -> Self:
-        """Return it with the closest other name in some columns; none is close: as it is."""
-        names = {}
-        for column in columns:
-            own = getattr(self, column)
-            others = {each.casefold(): each for each in self.names[column] if each != own}
-            if found := get_close_matches(own.casefold(), others, 1, _LEAST_ALIKE):
-                names[column] = others[found[0]]
-        return replace(self, **names)
 
     @classmethod
-    def read(cls, path: Path) -> list[tuple["Row", Values]]:
-        """Return the rows of a file, each also as text; one that lacks a number is Unreadable.
+    def read(cls, path: Path) -> list[tuple[Self | RowPrediction, Values]]:
+        """Return the rows of a file, each also as text; of one that lacks a number that it does.
 
         A ValueError names a column that is missing, or the row whose value is not of its type.
         """
@@ -163,7 +152,7 @@ class Row:
         return [(cls._parsed(shape, values, path), values) for values in table]
 
     @classmethod
-    def _parsed(cls, shape: TypeAdapter[Self], values: Values, path: Path) -> "Row":
+    def _parsed(cls, shape: TypeAdapter[Self], values: Values, path: Path) -> Self | RowPrediction:
         place = f"{path}, row {values.get('row_id')}"
         cells = ((each.name, str(values[each.name] or "").strip()) for each in fields(cls))
         own = {name: None if cell in ("", "n/a") else cell for name, cell in cells}
@@ -176,18 +165,8 @@ class Row:
             wrong = error.errors(include_url=False)[0]
             name = str(wrong["loc"][0])
             if own[name] is None:
-                return Unreadable(str(values.get("row_id")), f"{name} is missing")
+                return RowPrediction(None, f"{name} is missing")
             raise ValueError(f"{place}: {name} is {values.get(name)!r}: {wrong['msg']}") from None
-
-
-@dataclass(frozen=True)
-class Unreadable(Row):
-    """A row that lacks a number."""
-
-    reason: str
-
-    def predicted(self, constants: Callable[[str], Constants]) -> RowPrediction:
-        return RowPrediction(None, self.reason)
 
 
 def letters(name: str) -> str:

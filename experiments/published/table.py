@@ -13,8 +13,16 @@ import numpy as np
 import pandas as pd
 from scipy.stats import mannwhitneyu
 
-from experiments.published.fit import FOLDS, CrossValidation, half_width, half_widths, outcome
+from experiments.published.fit import (
+    CrossValidation,
+    half_width,
+    half_widths,
+    left_out,
+    outcome,
+    residuals,
+)
 from experiments.published.memory import memory
+from experiments.published.published_set import FOLDS
 from pipekit import plots
 from pipekit.host.provenance import provenance
 from pipekit.performance.constants import measurements
@@ -32,13 +40,16 @@ def judged(found: CrossValidation) -> pd.DataFrame:
     ``set`` is ``published`` with the part which is judged alone, and ``half`` the interval's half
     width in logarithms.
     """
-    widths = [half_widths(found.residuals(without=fold)) for fold in range(FOLDS)]
+    widths = [
+        half_widths(residuals(each for each in found.predicted if each[0].row.fold != fold))
+        for fold in range(FOLDS)
+    ]
     frame = pd.DataFrame(
         {
             "published": row.name,
             "set": row.name + row.part,
             "row_id": row.row_id,
-            "fold": one.fold,
+            "fold": row.fold,
             "kind": row.kind,
             "panel": row.panel,
             "anomaly": row.anomaly,
@@ -46,14 +57,14 @@ def judged(found: CrossValidation) -> pd.DataFrame:
             "measured": one.measured.step_s,
             "simulated": one.measured.simulated_s,
             "published_error": row.published_error,
-            "half": half_width(widths[one.fold], row.name, row.kind),
+            "half": half_width(widths[row.fold], row.name, row.kind),
             "memory": out.memory_bytes,
             "measured_memory": one.measured.memory_bytes,
             "chance": out.fits,
             "fits": one.measured.fits,
             "work": row.work,
         }
-        for one, out in zip(found.rows, found.predictions, strict=True)
+        for one, out in found.predicted
         for row in [one.row]
     )
     return frame.astype(dict.fromkeys(_NUMBERS, float))
@@ -69,20 +80,19 @@ def choices(rows: pd.DataFrame) -> dict[str, float]:
     """
     panels = [own for _, own in rows.groupby("panel") if own["measured"].count() >= _FEWEST]
     ranks = [own["predicted"].corr(own["measured"], "spearman") for own in panels]
+    losses = []
+    for panel in panels:
+        feasible = panel[panel["chance"] > 0.5]
+        tried = feasible if len(feasible) >= _TRIED else panel
+        best = tried.nsmallest(_TRIED, "predicted")["measured"].min()
+        losses.append(best / panel["measured"].min() - 1)
     well, failed = (rows.loc[rows["fits"] == fits, "chance"] for fits in (True, False))
     pairs = len(well) * len(failed)
     return {
         "panel_rank": pd.Series(ranks, dtype=float).mean(),
-        "best_of_3": pd.Series([_loss(own) for own in panels], dtype=float).mean(),
+        "best_of_3": pd.Series(losses, dtype=float).mean(),
         "auc": mannwhitneyu(well, failed).statistic / pairs if pairs else math.nan,
     }
-
-
-def _loss(panel: pd.DataFrame) -> float:
-    feasible = panel[panel["chance"] > 0.5]
-    tried = feasible if len(feasible) >= _TRIED else panel
-    best = tried.nsmallest(_TRIED, "predicted")["measured"].min()
-    return float(best / panel["measured"].min() - 1)
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
@@ -96,6 +106,10 @@ def _errors(rows: pd.DataFrame) -> dict[str, float]:
     error = rows["predicted"] / rows["measured"] - 1
     memory = (rows["memory"] / rows["measured_memory"] - 1).abs()
     usual = rows["anomaly"].isna()
+    # The floor is the work times one constant, the median of the other folds' rows.
+    rates = rows["measured"] / rows["work"]
+    folds = {fold: rates[rows["fold"] != fold].median() for fold in rows["fold"].unique()}
+    floor = rows["work"] * rows["fold"].map(folds)
     simulated = (rows["simulated"] / rows["measured"] - 1).abs().mean()
     return {
         "rows": len(rows),
@@ -105,7 +119,7 @@ def _errors(rows: pd.DataFrame) -> dict[str, float]:
         "rank": rows["predicted"].corr(rows["measured"], "spearman"),
         "anomalies": (~usual).sum(),
         "mean_without_anomalies": error[usual].abs().mean(),
-        "floor": (_floor(rows) / rows["measured"] - 1).abs().mean(),
+        "floor": (floor / rows["measured"] - 1).abs().mean(),
         "simulator": rows["published_error"].iloc[0] if np.isnan(simulated) else simulated,
         "coverage": (np.log1p(error).abs() <= rows["half"]).mean(),
         "interval": np.expm1(rows["half"]).median(),
@@ -114,15 +128,7 @@ def _errors(rows: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _floor(rows: pd.DataFrame) -> pd.Series:
-    """Return the seconds of the work times one constant, the median of the other folds' rows."""
-    rates = rows["measured"] / rows["work"]
-    return rows["work"] * rows["fold"].map(
-        {fold: rates[rows["fold"] != fold].median() for fold in rows["fold"].unique()}
-    )
-
-
-def left_out(found: CrossValidation) -> pd.DataFrame:
+def on_values_left_out(found: CrossValidation) -> pd.DataFrame:
     """Return how far predictions are off if all rows like one in a column are left out in turn:
     for each set and column how many values it has, the mean error, and that of the worst value.
     """
@@ -134,7 +140,7 @@ def left_out(found: CrossValidation) -> pd.DataFrame:
             "error": abs((out.step_s or np.nan) / (one.measured.step_s or np.nan) - 1),
         }
         for column in LEFT_OUT
-        for one, out in found.left_out(column)
+        for one, out in left_out([one for one, _ in found.predicted], column)
         if one.errors
     )
     by_set = frame.groupby(["set", "column"], sort=False)
@@ -149,7 +155,7 @@ def left_out(found: CrossValidation) -> pd.DataFrame:
 
 def predictions(found: CrossValidation, rows: pd.DataFrame) -> pd.DataFrame:
     """Return what is predicted of each row, without what was measured."""
-    outs = (out.columns(h) for out, h in zip(found.predictions, rows["half"], strict=True))
+    outs = (out.columns(half) for (_, out), half in zip(found.predicted, rows["half"], strict=True))
     named = rows[["published", "row_id"]].rename(columns={"published": "set"})
     return named.join(pd.DataFrame(outs)).assign(anomaly=rows["anomaly"])
 
@@ -188,7 +194,7 @@ def main() -> None:
     table = errors(rows).assign(commit=commit)
     tables = {
         "machines": (machines(found), "%.4g"),
-        "left_out": (left_out(found), "%.4g"),
+        "left_out": (on_values_left_out(found), "%.4g"),
         "errors": (table, "%.4g"),
         "predictions": (predictions(found, rows), "%.5g"),
     }

@@ -56,6 +56,7 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
         one, made = idle(name, setting), schedule(name, setting).take(1)
         bubbles = 100 * drawn(name, setting, batches).bubbles().loc["all"]
         homes = [len(workers) for workers in made.stage_workers]
+        stages = max(len({task.stage for task in tasks}) for tasks in made.workers)
         part = form.part if form else "span"
         rows.append(
             {
@@ -71,7 +72,7 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
                 "activations (microbatches)": activations(name, setting),
                 "copies of the weights": sum(homes) / made.stages,
                 "messages a microbatch": messages(made) / setting.microbatches,
-                "weight versions": max(check(made).peak_versions) // _stages_of(made),
+                "weight versions": max(check(made).peak_versions) // stages,
             }
         )
     return pd.DataFrame(rows)
@@ -155,7 +156,3 @@ def _profile(name: str, setting: Setting, slot_s: float) -> Profile:
         output_bytes=64,
     )
     return Profile((layer,) * (setting.workers * parts), input_bytes=64)
-
-
-def _stages_of(made: Schedule) -> int:
-    return max(len({task.stage for task in tasks}) for tasks in made.workers)

@@ -15,7 +15,7 @@ def recommend(
     device: Annotated[str, typer.Option()],
     batch: Annotated[int, typer.Option(min=1)],
     seq_tokens: Annotated[int, typer.Option(min=1)] = 4096,
-    dtype: str = "bfloat16",
+    dtype: str | None = None,
     graphs: bool = False,
     lora: bool = False,
     framework: str = "megatron",
@@ -39,7 +39,8 @@ def recommend(
         device: Of a data sheet, e.g. H100, A100 80GB, GB200.
         batch: Samples a step, over all replicas.
         seq_tokens: Tokens of a sample.
-        dtype: Of products: bfloat16, float16, float8 or float4.
+        dtype: Of products: bfloat16, float16, float8 or float4; by default the first that the
+            device has.
         graphs: Each pass is launched as one CUDA graph.
         lora: Weights are frozen, beside small adapters.
         framework: Whose flags are printed: megatron, torchtitan or pipekit.

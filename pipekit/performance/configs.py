@@ -91,8 +91,9 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
         number("experts")  # a mixture that is not known as one would be a small model
     gated = kind not in _PLAIN
     known, blocks = _layers(config, number, gated), _blocks(config, number)
-    if not config.get("hybrid_override_pattern") and len(blocks) < number("layers"):
-        raise ValueError(f"{path} has layer_types of {len(blocks)} of {number('layers')} layers")
+    kinds = config.get("layer_types")
+    if kinds and len(kinds) < number("layers"):
+        raise ValueError(f"{path} has layer_types of {len(kinds)} of {number('layers')} layers")
     if unknown := {name for block in blocks for name in block} - {*known}:
         raise ValueError(f"{path} has layers of {', '.join(map(repr, unknown))}, {_DESCRIBE}")
     return Shape(
@@ -128,7 +129,8 @@ def _layers(config: Mapping[str, Any], number: Callable[..., int], gated: bool) 
         own, kind = number("expert_width", width), str(config.get("model_type"))
         shared = number("shared", own * number("shared_experts", int(kind.startswith("llama4"))))
         fused = kind != "gpt_oss"
-        active = number("active", 2)
+        # Some experts of LongCat's router return what they get, which takes no time.
+        active = number("active", 2) * experts // (experts + number("zero_expert_num", 0))
         found["E"] = Experts(experts, active, own, gated, shared, fused_activation=fused)
     return found
 
@@ -136,6 +138,8 @@ def _layers(config: Mapping[str, Any], number: Callable[..., int], gated: bool) 
 def _blocks(config: Mapping[str, Any], number: Callable[..., int]) -> list[tuple[str, ...]]:
     if pattern := config.get("hybrid_override_pattern"):
         return [(letter,) for letter in pattern]
+    if config.get("model_type") == "longcat_flash":  # a mixture beside two of all else
+        return [("attention", "-", "attention", "-", "E")] * number("num_layers")
     layers = range(number("layers"))
     windowed = config.get("sliding_window") and config.get("use_sliding_window") is not False
     whole = number("sliding_window_pattern", len(layers) + 1) if windowed else 1

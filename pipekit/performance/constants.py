@@ -16,9 +16,9 @@ _FILE = Path(__file__).with_name("constants.json")
 FOLDER = "PIPEKIT_MEASURED"
 """The environment variable that names the folder of published measurements: none is kept here."""
 
-UNKNOWN, NEW_DEVICE = "unknown", "new device"
-"""Classes of trainings whose model or device has a name that nobody knows, so that another stands
-in for it; and whose device is known, and no row of it was measured."""
+NEW_DEVICE, DATA_SHEET = "new device", "data sheet"
+"""Classes of trainings on a device of which no row was measured; and without inputs that a set
+gives, if data sheets alone say much less there."""
 
 
 def measurements() -> Path | None:

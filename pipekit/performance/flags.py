@@ -21,7 +21,11 @@ def megatron(run: TrainingSetup) -> str:
         f"--seq-length {run.seq_tokens}",
     ]
     words += ["--sequence-parallel"] if layout.tp > 1 else []
-    words += _megatron_experts(run)
+    if run.shape.kind == "experts":
+        words += [f"--expert-model-parallel-size {layout.ep} --expert-tensor-parallel-size 1"]
+        words += ["--moe-grouped-gemm"] * (run.dtype != "float16")
+        words += ["--moe-token-dispatcher-type alltoall"]
+        words += ["--overlap-moe-expert-parallel-comm"] * layout.overlaps_experts
     words += ["--cuda-graph-impl local"] if run.graphs else []
     reduces_narrow = run.framework.gradients_held == 2 and run.dtype != "float16"
     words += ["--grad-reduce-in-bf16"] if reduces_narrow else []
@@ -32,8 +36,7 @@ def megatron(run: TrainingSetup) -> str:
         words += ["--use-distributed-optimizer", "--ckpt-format fsdp_dtensor"]
     words += _megatron_stages(run)
     words += _megatron_recomputes(run)
-    words += [_MEGATRON_DTYPE[run.dtype]] if run.dtype in _MEGATRON_DTYPE else []
-    return " ".join(words)
+    return " ".join([*words, _MEGATRON_DTYPE.get(run.dtype, "")]).rstrip()
 
 
 def _megatron_stages(run: TrainingSetup) -> list[str]:
@@ -47,15 +50,6 @@ def _megatron_stages(run: TrainingSetup) -> list[str]:
         layout = Plan.by_hand(balance).to_megatron_layout(predictors)
         words.append(f'--pipeline-model-parallel-layout "{layout}"')
     return words
-
-
-def _megatron_experts(run: TrainingSetup) -> list[str]:
-    if run.shape.kind != "experts":
-        return []
-    words = [f"--expert-model-parallel-size {run.layout.ep}", "--expert-tensor-parallel-size 1"]
-    words += ["--moe-grouped-gemm"] * (run.dtype != "float16")
-    words += ["--moe-token-dispatcher-type alltoall"]
-    return words + ["--overlap-moe-expert-parallel-comm"] * run.layout.overlaps_experts
 
 
 def _megatron_recomputes(run: TrainingSetup) -> list[str]:

@@ -5,6 +5,7 @@ Models (arXiv 2205.05198, section 4), layer by layer; a product keeps its input 
 (DeepSeek-V3, arXiv 2412.19437, section 3.3.3).
 """
 
+from pipekit.performance.layout import Recompute
 from pipekit.performance.predict import stage_layers
 from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, Layer, Mamba
 from pipekit.performance.step import in_flight
@@ -21,8 +22,11 @@ def peak_bytes(run: TrainingSetup) -> list[float]:
     layout = run.layout
     counts = stage_layers(run)
     microbatches = in_flight(layout.method, layout.stages, layout.microbatches, layout.pp)
-    whole = _mean_kept(run, recomputes=False)
-    kept = _mean_kept(run, recomputes=True)
+    whole, kept = _mean_kept(run, "nothing"), _mean_kept(run, layout.recompute)
+    # ZeRO 3 has the layer that runs whole, and the next one's weights and gradients (Zhao et al.,
+    # PyTorch FSDP, arXiv 2304.11277, 3.3.2).
+    gathered = 2 * sum(weights(run, 1, 0)) * (2 + run.framework.gradients_held)
+    gathered *= layout.zero == 3
     found = []
     for rank in range(layout.pp):
         layers = sum(counts[rank :: layout.pp])
@@ -34,7 +38,7 @@ def peak_bytes(run: TrainingSetup) -> list[float]:
         if layout.spreads_vocabulary:
             tables, head = (2 - tied) / layout.pp, 1 / layout.pp
         logits = head * run.framework.logit_held * run.tokens * vocabulary(run)
-        found.append(_states(run, layers, tables) + _whole(run) + activations + again + logits)
+        found.append(_states(run, layers, tables) + gathered + activations + again + logits)
     return found
 
 
@@ -59,44 +63,28 @@ def _states(run: TrainingSetup, layers: int, tables: float) -> float:
     return held(dense, layout.dp * layout.cp) + held(experts, layout.expert_replicas)
 
 
-def _whole(run: TrainingSetup) -> float:
-    """Return bytes of layers that ZeRO 3 has whole: one that runs, and the next one's.
-
-    Both have their weights and gradients (Zhao et al., PyTorch FSDP, arXiv 2304.11277, 3.3.2).
-    """
-    if run.layout.zero < 3:
-        return 0.0
-    return 2 * sum(weights(run, 1, 0)) * (2 + run.framework.gradients_held)
-
-
-def _mean_kept(run: TrainingSetup, *, recomputes: bool) -> float:
+def _mean_kept(run: TrainingSetup, rule: Recompute) -> float:
     """Return bytes that a mean layer keeps of a microbatch between its passes."""
-    if recomputes and run.layout.recompute == "everything":
-        return _input(run)
-    every = run.shape.each_layer()
-    return sum(n * _kept(run, layer, recomputes) for layer, n in every) / run.shape.layers
-
-
-def _input(run: TrainingSetup) -> float:
-    """Return bytes of a layer's input: 2 an element, split over tp if sequences are."""
+    # A layer's input has 2 bytes an element, and is split over tp if sequences are.
     split = run.layout.tp if run.framework.sequence_parallel else 1
-    return 2 * run.tokens * run.shape.hidden / split
-
-
-def _kept(run: TrainingSetup, layer: Layer, recomputes: bool) -> float:
-    """Return bytes that a layer keeps: its input, normed and masked, and what is inside."""
-    rule = run.layout.recompute if recomputes else "nothing"
-    selective, normed_again = rule == "selective", rule in ("selective", "activations")
-    if rule == "experts" and isinstance(layer, Experts):
-        return _input(run)
-    normed = 0.0 if normed_again else _narrow(run) + run.framework.mask_held / 2
-    inputs = _input(run) * (1 + normed)
-    inside = _inside(run, layer, selective)
-    if rule == "activations" and isinstance(layer, Experts):
-        inside -= layer.active * layer.width * _narrow(run)
-    elif rule == "activations" and isinstance(layer, LatentAttention):
-        inside -= layer.heads * (3 * layer.head_dim + 2 * layer.rope_dim)
-    return inputs + 2 * run.tokens * inside / run.layout.tp
+    first = 2 * run.tokens * run.shape.hidden / split
+    if rule == "everything":
+        return first
+    normed = 0.0  # and masked; norms are computed again
+    if rule not in ("selective", "activations"):
+        normed = _narrow(run) + run.framework.mask_held / 2
+    kept = 0.0
+    for layer, count in run.shape.each_layer():
+        if rule == "experts" and isinstance(layer, Experts):
+            kept += count * first
+            continue
+        inside = _inside(run, layer, rule == "selective")
+        if rule == "activations" and isinstance(layer, Experts):
+            inside -= layer.active * layer.width * _narrow(run)
+        elif rule == "activations" and isinstance(layer, LatentAttention):
+            inside -= layer.heads * (3 * layer.head_dim + 2 * layer.rope_dim)
+        kept += count * (first * (1 + normed) + 2 * run.tokens * inside / run.layout.tp)
+    return kept / run.shape.layers
 
 
 def _narrow(run: TrainingSetup) -> float:

@@ -112,8 +112,11 @@ class Recommendation:
 
     @property
     def standing(self) -> str:
-        """How many layouts were tried, and how many of the first cannot be told apart."""
-        text = f"{self.tried} layouts were tried, {self.too_large} of them do not fit in memory. "
+        """How many layouts were tried, in which dtype; how many of the first are alike."""
+        text = (
+            f"{self.tried} layouts were tried in {self.candidates[0].run.dtype}, {self.too_large} "
+            f"of them do not fit in memory. "
+        )
         if self.equal == 1:
             return f"{text}The first is faster than all others by more than the error."
         return (
@@ -132,7 +135,7 @@ def recommend(
     batch: int,
     *,
     seq_tokens: int = 4096,
-    dtype: str = "bfloat16",
+    dtype: str | None = None,
     graphs: bool = False,
     trains_weights: bool = True,
     framework: Framework = MEGATRON_BRIDGE,
@@ -149,7 +152,8 @@ def recommend(
         cluster: "64xH100", or a count and a :class:`pipekit.performance.devices.Machine`.
         batch: samples a step, over all replicas.
         seq_tokens: of a sample.
-        dtype: of products: "bfloat16", "float16", "float8" or "float4".
+        dtype: of products: "bfloat16", "float16", "float8" or "float4"; by default the first that
+            the device has units for.
         graphs: whether a pass is launched as one CUDA graph, so that small kernels cost less.
         trains_weights: False if the weights are frozen, beside small adapters (LoRA).
         framework: that runs it.
@@ -163,6 +167,7 @@ def recommend(
     for what, number in {"gpus": count, "batch": batch, "seq_tokens": seq_tokens}.items():
         if not isinstance(number, int) or number < 1:
             raise ValueError(f"{what} must be a whole number of at least 1, not {number!r}")
+    dtype = kind.usual_dtype if dtype is None else dtype
     require_choice(f"dtype on {kind.device.name}", dtype, kind.dtypes)
     room = USABLE * kind.device.memory_bytes
     tried = [
@@ -193,30 +198,25 @@ def recommend(
     # Whatever a machine's constants, they are those of all its layouts.
     known_best = (each for each in fits.machines if each.startswith(f"{framework.name} on "))
     apart = min(fits.half_width(each, known.kind) for each in (own, *known_best))
-    found = _worth_it(map(_fastest, _alike(fitting)), apart)
     half_width = fits.half_width(own, known.kind)
-    return Recommendation(found, half_width, len(tried), len(tried) - len(fitting))
+    too_large = len(tried) - len(fitting)
+    return Recommendation(_ranked(fitting, apart), half_width, len(tried), too_large)
 
 
-def _alike(fitting: Sequence[RankedLayout]) -> Iterable[list[RankedLayout]]:
-    """Return layouts by how they spread the model; all recompute everything only if they have to.
+def _ranked(fitting: Sequence[RankedLayout], apart: float) -> tuple[RankedLayout, ...]:
+    """Return the fastest layout of each way to spread the model, the fastest first.
 
-    That is a third more work (Megatron-Core MoE, README, Profiling Bottlenecks).
-    """
-    cheap = [each for each in fitting if each.layout.recompute != "everything"]
-    alike: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
-    for each in cheap or fitting:
-        alike[each.layout.tp, each.layout.cp, each.layout.ep, each.layout.pp].append(each)
-    return alike.values()
-
-
-def _worth_it(found: Iterable[RankedLayout], apart: float) -> tuple[RankedLayout, ...]:
-    """Return layouts, the fastest first, but those that split tensors further for no gain.
-
-    A gain is a factor of more than exp(``apart``), since a large part of a tensor keeps a GPU busy
+    All recompute everything only if they have to: that is a third more work (Megatron-Core MoE,
+    README, Profiling Bottlenecks).  Those are left out that split tensors further for a gain of no
+    more than a factor of exp(``apart``), since a large part of a tensor keeps a GPU busy
     (Megatron-Bridge's performance guide, Lowering Host Overhead and Jitters, 2).  Products that run
     again for want of memory are work whatever the error (Parallel Mapping Strategies, 2).
     """
+    cheap = [each for each in fitting if each.layout.recompute != "everything"]
+    spread: dict[tuple[int, ...], list[RankedLayout]] = defaultdict(list)
+    for each in cheap or fitting:
+        spread[each.layout.tp, each.layout.cp, each.layout.ep, each.layout.pp].append(each)
+    found = [_fastest(alike) for alike in spread.values()]
     kept: dict[tuple[int, int, bool], list[RankedLayout]] = defaultdict(list)
     for each in sorted(found, key=lambda each: (each.layout.tp * each.layout.cp, each.step_s)):
         own, limit = each.layout, each.step_s * math.exp(apart)
@@ -229,6 +229,16 @@ def _worth_it(found: Iterable[RankedLayout], apart: float) -> tuple[RankedLayout
         ):
             alike.append(each)
     return tuple(sorted(chain.from_iterable(kept.values()), key=lambda each: each.step_s))
+
+
+def _fastest(alike: Iterable[RankedLayout]) -> RankedLayout:
+    """Return the fastest layout; only those that may still be it are replayed."""
+    best, *others = sorted(alike, key=lambda each: each.made.least_s)
+    for each in others:
+        if each.made.least_s >= best.step_s:
+            break
+        best = min(best, each, key=lambda each: each.step_s)
+    return best
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
@@ -257,13 +267,3 @@ def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], Tra
         if max(peaks) <= room:
             break
     return peaks, again
-
-
-def _fastest(alike: Iterable[RankedLayout]) -> RankedLayout:
-    """Return the fastest layout; only those that may still be it are replayed."""
-    best, *others = sorted(alike, key=lambda each: each.made.least_s)
-    for each in others:
-        if each.made.least_s >= best.step_s:
-            break
-        best = min(best, each, key=lambda each: each.step_s)
-    return best

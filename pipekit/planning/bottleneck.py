@@ -57,7 +57,9 @@ class BottleneckProgram:
         self._replicate = replicate
         self._values: list[float] = []
         self._best = cache(self._solve)
-        self._replicated = lru_cache(_MOST_KEPT)(self._solve_replicated)
+        self._replicated = lru_cache(_MOST_KEPT)(
+            lambda level, replicas, inner: objective.replicated(self._best(*inner), level, replicas)
+        )
         self.candidates = 0
 
     def least(self, progress: bool = False) -> float:
@@ -153,11 +155,6 @@ class BottleneckProgram:
     def _stages(self, level: int, members: int, replicas: int, behind: Workers) -> Floats:
         """Return the matrix of a stage on the first ``replicas`` of so many members."""
         return self._replicated(level, replicas, self._inner(level, members, replicas, behind))
-
-    def _solve_replicated(
-        self, level: int, replicas: int, inner: tuple[int, int, Workers]
-    ) -> Floats:
-        return self._objective.replicated(self._best(*inner), level, replicas)
 
     def _inner(
         self, level: int, members: int, replicas: int, behind: Workers

@@ -47,13 +47,11 @@ def interleaved(
     that 1F1B, interleaved with several chunks, has in flight on each.
 
     Args:
-        profile: costs of a microbatch.
-        cluster: the workers, and how much memory each has.
+        profile, cluster, optimizer_states: as for :func:`.plan`.
         chunks: stages a worker.
         microbatches: in a batch.
         predictors: how many layers before the last one stay in one stage, as MTP's have to in
             Megatron-LM.
-        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam.
 
     Raises:
         ValueError: there are more stages than layers, or no split is found that fits the memory.

@@ -62,6 +62,10 @@ class LayerRanges:
         self._totals = dict(zip(SUMS, totals.T.copy(), strict=True))
         self._totals["compute_s"] = sum(self._totals[name] for name in SUMS[:3])
 
+    def layers_between(self, first: int, stop: int) -> Sequence[int]:
+        """Return the layers between two cuts, as they stand in the profile."""
+        return range(first, stop)
+
     @cached_property
     def pairs(self) -> PairBytes:
         """Made once it is asked for: without a limit memory does not matter."""

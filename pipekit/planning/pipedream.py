@@ -3,14 +3,22 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple, get_args
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
-from pipekit.planning.layer_ranges import exact_bytes, milliseconds
-from pipekit.planning.objectives import Cost, Seconds, stage_seconds, sync_seconds, transfer_seconds
-from pipekit.planning.states import SearchSpace
+from pipekit.planning.layer_ranges import LayerRanges, exact_bytes, milliseconds
+from pipekit.planning.objectives import (
+    Bytes,
+    Cost,
+    Seconds,
+    stage_seconds,
+    sync_seconds,
+    transfer_seconds,
+)
+from pipekit.planning.states import ranges_of
 from pipekit.plans import Plan, StagePlan, layers_text
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
@@ -51,39 +59,39 @@ def pipedream(
     most layers on the first stage, fewest replicas of it, and so on with the second.
 
     Args:
-        profile: costs of a minibatch on one worker.
-        cluster: the workers and their links.
+        profile, cluster, optimizer_states, progress: as for :func:`.plan`.
         cost: "paper" (the maximum of compute and synchronisation) or "released" (their sum).
         replicate: False for a straight pipeline, each stage on one worker.
-        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam.
-        progress: whether to show a bar, if it takes more than a second.
 
     Raises:
         ValueError: no plan fits the workers' memory; the message says how much would do.
     """
     require_choice("cost", cost, get_args(Cost))
-    planner = _Planner(SearchSpace(profile, optimizer_states), cluster, cost, progress)
+    ranges, remark = ranges_of(profile)
+    memory = Bytes(ranges, optimizer_states)
+    planner = _Planner(ranges, memory, cluster, cost, progress)
     best = planner.best(replicate)
     if best is None:
         raise ValueError(planner.why_nothing_fits(replicate))
-    (seconds, what, timed), order = best
-    space, in_flight = planner.space, optimal_in_flight([stage.replicas for stage in timed])
+    seconds, what, timed = best
+    order = planner.layers(timed)
+    in_flight = optimal_in_flight([stage.replicas for stage in timed])
     return Plan(
         method="pipedream",
         stages=tuple(
             replace(
                 stage,
-                first=space.layers_before(stage.first),
-                stop=space.layers_before(stage.stop),
-                memory_bytes=float(space.memory.of(stage.first, stage.stop, count)),
+                first=len(ranges.layers_between(0, stage.first)),
+                stop=len(ranges.layers_between(0, stage.stop)),
+                memory_bytes=float(memory.of(stage.first, stage.stop, count)),
             )
             for stage, count in zip(timed, in_flight, strict=True)
         ),
         microbatch_rows=profile.rows,
         in_flight=in_flight[0],
         predicted_s=seconds,
-        why=f"The slowest is {what}. {planner.compared()}{space.remark}",
-        order=() if list(order) == list(range(len(order))) else tuple(order),
+        why=f"The slowest is {what}. {planner.compared()}{remark}",
+        order=() if order == sorted(order) else tuple(order),
     )
 
 
@@ -97,7 +105,8 @@ class _Timed(NamedTuple):
 
 @dataclass(frozen=True)
 class _Planner:
-    space: SearchSpace
+    ranges: LayerRanges
+    memory: Bytes
     cluster: Cluster
     cost: Cost
     progress: bool
@@ -106,8 +115,13 @@ class _Planner:
     def limit(self) -> float:
         return self.cluster.device.memory_bytes
 
-    def best(self, replicate: bool) -> tuple[_Timed, Sequence[int]] | None:
-        """Return the times of the best plan that fits, and its layers in their order; or None."""
+    def layers(self, stages: Sequence[StagePlan]) -> list[int]:
+        """Return the layers of stages in the plan's order."""
+        between = self.ranges.layers_between
+        return [layer for stage in stages for layer in between(stage.first, stage.stop)]
+
+    def best(self, replicate: bool) -> _Timed | None:
+        """Return the times of the best plan that fits, if there is one."""
         programs = self._programs(replicate)
         least = min(program.least() for program, _ in programs) * (1 + TIE)
         if least == math.inf:
@@ -115,10 +129,8 @@ class _Planner:
         found = []
         for program, levels in programs:
             if program.least() <= least:
-                nodes = program.plan()
-                order = self.space.order(nodes)
-                found.append((self._chain(order, nodes, levels), order))
-        return min(found, key=lambda found: sum(stage.replicas for stage in found[0].stages))
+                found.append(self._chain(program.plan(), levels))
+        return min(found, key=lambda found: sum(stage.replicas for stage in found.stages))
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
         every = self.cluster.levels
@@ -127,27 +139,26 @@ class _Planner:
             slowest = min(every, key=lambda level: level.used_bandwidth)
             hierarchies.append((replace(slowest, width=self.cluster.workers),))
         programs = []
-        ranges, least = self.space.ranges, math.inf
+        ranges, least = self.ranges, math.inf
         compute = ranges.total("compute_s", 0, ranges.layers)
         for levels in hierarchies:
             widths = [level.width for level in levels]
             # A plan takes no less than if its workers shared all the compute evenly.
             if compute / math.prod(widths) <= least * (1 + TIE):
-                memory = self.space.memory
-                objective = Seconds(ranges, levels, self.cost, memory, self.limit)
+                objective = Seconds(ranges, levels, self.cost, self.memory, self.limit)
                 program = BottleneckProgram(objective, ranges.layers, widths, replicate)
                 least = min(least, program.least(self.progress))
                 programs.append((program, levels))
         return programs
 
     def compared(self) -> str:
-        ranges, layers = self.space.ranges, self.space.ranges.layers
+        ranges, layers = self.ranges, self.ranges.layers
         everywhere = ranges.total("compute_s", 0, layers)
         for level in self.cluster.levels:
             sync = sync_seconds(ranges.total("parameter_bytes", 0, layers), level.width, level)
             everywhere = stage_seconds(self.cost, everywhere, sync, level.width)
         straight = min(program.least() for program, _ in self._programs(replicate=False))
-        fits = self.limit == math.inf or self.space.memory.of(0, layers, 1) <= self.limit
+        fits = self.limit == math.inf or self.memory.of(0, layers, 1) <= self.limit
         return (
             f"Data parallelism on all {self.cluster.workers} workers would take "
             f"{milliseconds(float(everywhere))}{'' if fits else ' (but does not fit)'}, a straight "
@@ -155,42 +166,39 @@ class _Planner:
         )
 
     def why_nothing_fits(self, replicate: bool) -> str:
-        workers, layers = self.cluster.workers, self.space.ranges.layers
-        program = BottleneckProgram(self.space.memory, layers, [workers], replicate)
+        workers = self.cluster.workers
+        program = BottleneckProgram(self.memory, self.ranges.layers, [workers], replicate)
         return (
             f"no plan fits the {exact_bytes(self.limit)} of a worker: on up to {workers} workers, "
             f"give each at least {exact_bytes(program.least(self.progress))}"
         )
 
-    def _chain(
-        self, order: Sequence[int], nodes: Sequence[NestedStage], levels: Sequence[Level]
-    ) -> _Timed:
+    def _chain(self, nodes: Sequence[NestedStage], levels: Sequence[Level]) -> _Timed:
         """Return what stages that follow one another at the last of the levels take together."""
-        parts = [self._stage(order, node, levels) for node in nodes]
+        parts = [self._stage(node, levels) for node in nodes]
         seconds, what, _ = max(parts, key=lambda part: part.seconds)
-        for node in nodes[:-1]:
-            size = float(self.space.ranges.boundary_bytes[node.stop])
+        for part, behind in pairwise(parts):
+            size = float(self.ranges.boundary_bytes[part.stages[-1].stop])
             passing = float(transfer_seconds(size, levels[-1]))
             if passing > seconds:
                 seconds = passing
-                stop = self.space.layers_before(node.stop)
-                last, first = order[stop - 1 : stop + 1]
+                last, first = self.layers(part.stages)[-1], self.layers(behind.stages)[0]
                 what = f"the transfer from layer {last} to {first}"
                 what += f" over {levels[-1].name} ({milliseconds(passing)})"
         return _Timed(seconds, what, tuple(stage for part in parts for stage in part.stages))
 
-    def _stage(self, order: Sequence[int], node: NestedStage, levels: Sequence[Level]) -> _Timed:
+    def _stage(self, node: NestedStage, levels: Sequence[Level]) -> _Timed:
         """Return what one stage at the last of the levels takes."""
-        space, (*below, level) = self.space, levels
+        ranges, (*below, level) = self.ranges, levels
         first, stop, members, inside = node
         if inside:
-            inner = self._chain(order, inside, below)
+            inner = self._chain(inside, below)
         else:
-            seconds = float(space.ranges.total("compute_s", first, stop))
+            seconds = float(ranges.total("compute_s", first, stop))
             inner = _Timed(seconds, "", (StagePlan(first, stop, 1, predicted_s=seconds),))
 
         def sync(first: int, stop: int) -> float:
-            size = space.ranges.total("parameter_bytes", first, stop)
+            size = ranges.total("parameter_bytes", first, stop)
             return float(sync_seconds(size, members, level))
 
         def shared(stage: StagePlan) -> StagePlan:
@@ -199,8 +207,7 @@ class _Planner:
             return replace(stage, replicas=stage.replicas * members, predicted_s=seconds)
 
         total = float(stage_seconds(self.cost, inner.seconds, sync(first, stop), members))
-        own = order[space.layers_before(first) : space.layers_before(stop)]
-        layers, what = layers_text(own), inner.what
+        layers, what = layers_text(self.layers(inner.stages)), inner.what
         if sync(first, stop) > inner.seconds:
             what = f"the synchronisation of {layers} over {level.name} ({milliseconds(total)})"
         elif not what:

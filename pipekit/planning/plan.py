@@ -41,7 +41,10 @@ def plan(
         method: "pipedream", "parallel_pipelines" (PipeDream-2BW's), "balance" (GPipe's and
             torchgpipe's, :func:`balanced`) or "interleaved" (Megatron-LM's loop).
         progress: whether to show a bar, if it takes more than a second.
-        options: the planner's own, such as ``cost="released"`` or ``max_batch``.
+        options: the planner's own, such as ``cost="released"`` or ``max_batch``; of all planners
+            ``optimizer_states``, tensors of a parameter's size that the optimizer keeps: 1 with
+            momentum, 2 for Adam, 6 in mixed precision, where weights of 2 bytes have a copy and
+            two moments of 4 each.
 
     Raises:
         ValueError: there is no such method or option, or no plan; the message says the least

@@ -60,7 +60,9 @@ def layers_to_recompute(
             continue
         pairs = [(layer, cut) for cut in cuts for layer in range(cut.first, cut.stop)]
         seconds = np.array([profile.layers[layer].forward_s for layer, _ in pairs])
-        each = np.array([_freed(profile, *pair) for pair in pairs])
+        each = np.array(
+            [_kept(profile, cut) - _kept(profile.recomputing([layer]), cut) for layer, cut in pairs]
+        )
         freed = each * np.repeat(in_flight, [cut.stop - cut.first for cut in cuts], axis=1)
         needed = held + each.max() - memory_bytes
         again = _cheapest(seconds, freed, needed)
@@ -75,13 +77,9 @@ def layers_to_recompute(
     return tuple(sorted(chosen))
 
 
-def _freed(profile: Profile, layer: int, cut: StagePlan) -> float:
-    """Return by how much less its stage keeps of a microbatch if a layer is recomputed."""
-    kept = (
-        sum(costs.layers[number].saved_bytes for number in range(cut.first, cut.stop))
-        for costs in (profile, profile.recomputing([layer]))
-    )
-    return next(kept) - next(kept)
+def _kept(costs: Profile, cut: StagePlan) -> float:
+    """Return what a stage keeps of a microbatch."""
+    return sum(layer.saved_bytes for layer in costs.layers[cut.first : cut.stop])
 
 
 def _cheapest(seconds: Floats, freed: Floats, needed: Floats) -> NDArray[np.bool_] | None:

@@ -9,9 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.planning.bottleneck import NestedStage
 from pipekit.planning.layer_ranges import Floats, LayerRanges, PairBytes, layer_costs
-from pipekit.planning.objectives import Bytes
 from pipekit.profiling import Profile, ValueProfile
 
 MOST_STATES = 2000  # with more, the matrices of the dynamic program grow too large
@@ -68,11 +66,6 @@ class States:
             peaks[stop, stop] = height[stop]
         return peaks.T
 
-    def layers_between(self, first: int, stop: int) -> list[int]:
-        """Return the layers that ``stop`` has beyond ``first``, as they stand in the profile."""
-        beyond: list[int] = np.flatnonzero(self.members[stop] & ~self.members[first]).tolist()
-        return beyond
-
 
 class StateRanges(LayerRanges):
     """Costs of the layers between two states of a graph, which run in the profile's order.
@@ -80,8 +73,8 @@ class StateRanges(LayerRanges):
     Every value that crosses a cut counts once, however many layers read it behind the cut.
     """
 
-    def __init__(self, profile: Profile, states: States) -> None:
-        self._states = states
+    def __init__(self, profile: Profile) -> None:
+        self._states = states = States(profile)
         self._set_totals(profile, states.members.astype(float) @ layer_costs(profile))
         self.possible = states.within
         self.boundary_bytes = self._crossing(profile.values)
@@ -91,6 +84,11 @@ class StateRanges(LayerRanges):
         if profile.relayed:  # a stage receives all that crosses where it starts
             self._input_bytes = self.boundary_bytes
             self._unsaved_output = self._crossing([v for v in profile.values if not v.saved])
+
+    def layers_between(self, first: int, stop: int) -> Sequence[int]:
+        members = self._states.members
+        beyond: list[int] = np.flatnonzero(members[stop] & ~members[first]).tolist()
+        return beyond
 
     @cached_property
     def pairs(self) -> PairBytes:
@@ -133,6 +131,18 @@ class StateRanges(LayerRanges):
             yield value, made, members[:, value.users].sum(axis=1)
 
 
+def ranges_of(profile: Profile) -> tuple[LayerRanges, str]:
+    """Return the costs between the cuts of a chain or graph; and a remark on the cuts, if any."""
+    edges = {(value.source, user) for value in profile.values for user in value.users}
+    if profile.values and not edges >= set(pairwise(range(len(profile)))):
+        try:
+            return StateRanges(profile), ""
+        except ValueError as error:
+            remark = f" Only cuts in the order of the layers were looked at: {error}."
+            return LayerRanges(profile), remark
+    return LayerRanges(profile), ""
+
+
 def _every_state(profile: Profile) -> dict[int, list[int]]:
     """Return the states as bits, or too many, each with those that lack one of its layers."""
     needs = [0] * len(profile)
@@ -155,38 +165,3 @@ def _every_state(profile: Profile) -> dict[int, list[int]]:
                 without[grown].append(held)
         recent = larger
     return without
-
-
-class SearchSpace:
-    """The cuts of a profile: between the layers of a chain, or the states of a graph.
-
-    ``remark`` is what a reader of the plan should know of the cuts.
-    """
-
-    def __init__(self, profile: Profile, optimizer_states: float) -> None:
-        self._states, self.remark = None, ""
-        edges = {(value.source, user) for value in profile.values for user in value.users}
-        if profile.values and not edges >= set(pairwise(range(len(profile)))):
-            try:
-                self._states = States(profile)
-            except ValueError as error:
-                self.remark = f" Only cuts in the order of the layers were looked at: {error}."
-        states = self._states
-        self.ranges = LayerRanges(profile) if states is None else StateRanges(profile, states)
-        self.memory = Bytes(self.ranges, optimizer_states)
-
-    def order(self, nodes: Sequence[NestedStage]) -> Sequence[int]:
-        """Return the numbers of the layers in the order in which a nested plan runs them."""
-        if (states := self._states) is None:
-            return range(self.ranges.layers)
-        cuts = [0, *_stops(nodes)]
-        return [layer for ends in pairwise(cuts) for layer in states.layers_between(*ends)]
-
-    def layers_before(self, cut: int) -> int:
-        return cut if self._states is None else int(self._states.members[cut].sum())
-
-
-def _stops(nodes: Sequence[NestedStage]) -> Iterator[int]:
-    """Yield the cuts at which the stages of a nested plan stop."""
-    for node in nodes:
-        yield from _stops(node.inside) if node.inside else (node.stop,)

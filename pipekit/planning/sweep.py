@@ -1,9 +1,10 @@
 """PipeDream-2BW's planner: parallel pipelines of equally replicated stages (section 4)."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import count, groupby, product, takewhile
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,11 +38,8 @@ def parallel_pipelines(
     Args:
         profile: costs of a microbatch, taken to be proportional to its rows; or several profiles,
             by rows, of which each is taken as it is.
-        cluster: the workers and their links.
         max_batch: rows that a global batch may have at most (B in section 4).
-        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam,
-            6 in mixed precision, where weights of 2 bytes have a copy and two moments of 4 each.
-        progress: whether to show a bar, if it takes more than a second.
+        cluster, optimizer_states, progress: as for :func:`.plan`.
 
     Raises:
         ValueError: nothing fits the memory or the batch; the message says what would.
@@ -57,7 +55,29 @@ def parallel_pipelines(
             f"{cluster.workers} workers, give each at least {exact_bytes(least['memory_bytes'])}, "
             f"which {_text(least)} needs"
         )
-    return _plan(fastest(fits), fits, profile, cluster, optimizer_states)
+    best = fastest(fits)
+    width, depth, rows = int(best["width"]), int(best["depth"]), int(best["microbatch_rows"])
+    microbatches, recompute = int(best["microbatches"]), bool(best["recompute"])
+    scaled = profile.scaled(rows) if isinstance(profile, Profile) else profile[rows]
+    balance = _balances(profile, cluster)[depth]
+    stages = _Stages(LayerRanges(scaled), balance, optimizer_states, recompute)
+    seconds = stages.seconds(placed(cluster, width, depth), microbatches, transfers=False)
+    others = {"data parallelism (depth 1)": "depth", "a single pipeline (width 1)": "width"}
+    compared = []
+    for name, column in others.items():
+        rate = fits.loc[fits[column] == 1, "throughput"].max()
+        compared.append(f"{name} does not fit" if np.isnan(rate) else f"{name} {rate:.4g}")
+    when: Recompute = "always" if recompute else "never"
+    return Plan(
+        method="parallel_pipelines",
+        stages=stage_plans(balance, seconds, stages.memory_bytes(width), width, when),
+        microbatch_rows=rows,
+        microbatches=microbatches,
+        in_flight=depth,
+        predicted_s=float(best["seconds"]),
+        why=f"{_text(best).capitalize()} has the highest throughput that fits, "
+        f"{best['throughput']:.4g} rows/s; {', '.join(compared)}.",
+    )
 
 
 def fastest(rows: pd.DataFrame) -> pd.Series:
@@ -69,40 +89,6 @@ def fastest(rows: pd.DataFrame) -> pd.Series:
         kind="stable",
     )
     return ordered.iloc[0]
-
-
-def _plan(
-    best: pd.Series,
-    fits: pd.DataFrame,
-    profile: Profile | Mapping[int, Profile],
-    cluster: Cluster,
-    optimizer_states: float,
-) -> Plan:
-    width, depth, rows = int(best["width"]), int(best["depth"]), int(best["microbatch_rows"])
-    microbatches, recompute = int(best["microbatches"]), bool(best["recompute"])
-    scaled = profile.scaled(rows) if isinstance(profile, Profile) else profile[rows]
-    balance = _balances(profile, cluster)[depth]
-    stages = _Stages(LayerRanges(scaled), balance, optimizer_states, recompute)
-    seconds = stages.seconds(Placement(cluster, width, depth), microbatches, transfers=False)
-    others = {"data parallelism (depth 1)": "depth", "a single pipeline (width 1)": "width"}
-    most = {
-        name: fits.loc[fits[column] == 1, "throughput"].max() for name, column in others.items()
-    }
-    compared = ", ".join(
-        f"{name} does not fit" if np.isnan(rate) else f"{name} {rate:.4g}"
-        for name, rate in most.items()
-    )
-    when: Recompute = "always" if recompute else "never"
-    return Plan(
-        method="parallel_pipelines",
-        stages=stage_plans(balance, seconds, stages.memory_bytes(width), width, when),
-        microbatch_rows=rows,
-        microbatches=microbatches,
-        in_flight=depth,
-        predicted_s=float(best["seconds"]),
-        why=f"{_text(best).capitalize()} has the highest throughput that fits, "
-        f"{best['throughput']:.4g} rows/s; {compared}.",
-    )
 
 
 def _text(row: pd.Series) -> str:
@@ -153,7 +139,7 @@ def sweep(
     records = []
     for depth, balance in planning_bar(_balances(profile, cluster).items(), progress):
         widths = range(1, cluster.workers // depth + 1)
-        placements = {width: Placement(cluster, width, depth) for width in widths}
+        placements = {width: placed(cluster, width, depth) for width in widths}
         for (rows, span), recompute in product(ranges.items(), (False, True)):
             stages = _Stages(span, balance, optimizer_states, recompute)
             for width, placement in placements.items():
@@ -173,38 +159,38 @@ def sweep(
     )
 
 
-class Placement:
-    """Parallel pipelines on a cluster, the replicas of a stage being neighbours.
+class Placement(NamedTuple):
+    """What parallel pipelines have of their links."""
 
-    Replica r of stage i is worker ``i * width + r`` (PipeDream-2BW, section 3.3).  ``reducing`` has
-    the seconds of each stage's all-reduce alone, a byte of its parameters; ``passing`` those for a
-    microbatch of every pipeline to go from each stage to the next at once, a byte of one.
+    reducing: Floats  # seconds of each stage's all-reduce alone, a byte of its parameters
+    passing: Floats  # from each stage to the next, of all pipelines at once, a byte of a microbatch
+
+
+def placed(cluster: Cluster, width: int, depth: int) -> Placement:
+    """Place parallel pipelines, the replicas of a stage being neighbours.
+
+    Replica r of stage i is worker ``i * width + r`` (PipeDream-2BW, section 3.3).
     """
+    paths = Paths(cluster)
+    # Stages that begin at the same place of their server use the same links of another one.
+    period = cluster.group_size(cluster.levels[-2]) if len(cluster.levels) > 1 else 1
+    firsts = [stage * width % period for stage in range(depth)]
 
-    def __init__(self, cluster: Cluster, width: int, depth: int) -> None:
-        self._paths, self._width = Paths(cluster), width
-        # Stages that begin at the same place of their server use the same links of another one.
-        self._period = cluster.group_size(cluster.levels[-2]) if len(cluster.levels) > 1 else 1
-        self.reducing = self._of_each(self._reducing, depth)
-        self.passing = self._of_each(self._passing, depth - 1)
-
-    def _of_each(self, seconds: Callable[[int], float], stages: int) -> Floats:
-        known = cache(seconds)
-        firsts = range(0, stages * self._width, self._width)
-        return np.array([known(first % self._period) for first in firsts], dtype=float)
-
-    def _reducing(self, first: int) -> float:
-        if self._width == 1:
-            return 0.0
-        path = self._paths.all_reduce(range(first, first + self._width))
+    @cache
+    def reducing(first: int) -> float:
+        path = paths.all_reduce(range(first, first + width))
         return path.flow / path.alone
 
-    def _passing(self, first: int) -> float:
+    @cache
+    def passing(first: int) -> float:
         load = defaultdict[int, float](float)
-        for source in range(first, first + self._width):
-            for port, share in self._paths.message(source, source + self._width).ports:
+        for source in range(first, first + width):
+            for port, share in paths.message(source, source + width).ports:
                 load[port] += share
-        return max(share / self._paths.capacity[port] for port, share in load.items())
+        return max(share / paths.capacity[port] for port, share in load.items())
+
+    sums = [0.0 if width == 1 else reducing(first) for first in firsts]
+    return Placement(np.array(sums), np.array([passing(first) for first in firsts[:-1]], float))
 
 
 class _Stages:

@@ -177,13 +177,18 @@ def test_more_memory_never_gives_a_slower_first() -> None:
         ("llama3.1-405b", "8xH100", "the smallest takes"),
         ("llama3-8b", "37xH100", "a batch of 16 cannot be dealt to 37 GPUs"),
         ("llama3-8b", "8xA100", "several A100: name one, A100 40GB or A100 80GB"),
-        ("llama3-8b", "8xV100 32GB", "dtype on V100 32GB must be one of float16, float32"),
         ("llama3-8b", (0, machine("H100")), "gpus must be a whole number of at least 1, not 0"),
     ],
 )
 def test_wrong_input_gets_a_sentence(model: str, cluster: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         recommend(model, cluster, 16)
+
+
+def test_a_device_without_bfloat16_computes_in_float16() -> None:
+    assert "layouts were tried in float16" in recommend(SMALL, "8xV100 32GB", 16).standing
+    with pytest.raises(ValueError, match="dtype on V100 32GB must be one of float16, float32"):
+        recommend(SMALL, "8xV100 32GB", 16, dtype="bfloat16")
 
 
 def test_other_programs_are_told_the_layout(ranked: Recommendation) -> None:

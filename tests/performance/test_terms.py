@@ -174,10 +174,10 @@ def test_zero_3_gathers_weights_for_each_pass() -> None:
 
 def test_what_runs_beside_passes_is_late_by_a_layer_at_least() -> None:
     run = training(ParallelLayout(dp=16, zero=1), framework=MEGATRON_CORE, dtype="bfloat16")
-    exchange = replicas._exchange(run)
-    assert replicas._exposed(run, exchange, 1e3) == pytest.approx(exchange / 16)
-    assert replicas._exposed(run, exchange, 0.0) == exchange
-    assert replicas._exposed(replace(run, framework=MEGATRON_DEEPSPEED), 7.0, 1e3) == 7.0
+    late, hidden = (replicas.seconds(run, slot_s) for slot_s in (0.0, 1e3))
+    assert late - hidden == pytest.approx(replicas._exchange(run) * 15 / 16)
+    waits = replace(run, framework=MEGATRON_DEEPSPEED)
+    assert replicas.seconds(waits, 0.0) == replicas.seconds(waits, 1e3)
 
 
 def test_layouts_that_do_not_divide_are_refused() -> None:

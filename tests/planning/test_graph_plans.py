@@ -15,7 +15,7 @@ from pipekit import simulate
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import pipedream
 from pipekit.planning.objectives import Cost
-from pipekit.planning.states import States
+from pipekit.planning.states import StateRanges, States
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, ValueProfile
 from pipekit.schedules import pipedream as pipedream_schedule
@@ -250,7 +250,7 @@ def test_they_are_all_sets_closed_under_what_layers_read(profile: Profile) -> No
 @settings(deadline=None)
 @given(graphs(5), st.data())
 def test_peaks_are_those_of_the_profiles_order(profile: Profile, data: st.DataObject) -> None:
-    states = States(profile)
+    states, ranges = States(profile), StateRanges(profile)
     found = sets_of(states)
     drawn = st.lists(st.integers(-9, 9), min_size=len(states), max_size=len(states))
     height = np.array(data.draw(drawn), float)
@@ -261,7 +261,7 @@ def test_peaks_are_those_of_the_profiles_order(profile: Profile, data: st.DataOb
             if not first <= stop:
                 assert peaks[a, b] == np.inf
                 continue
-            order = states.layers_between(a, b)
+            order = list(ranges.layers_between(a, b))
             assert order == sorted(stop - first)
             passed = [number[first | set(order[:k])] for k in range(len(order) + 1)]
             assert max(height[k] for k in passed) == peaks[a, b]

@@ -13,7 +13,7 @@ from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.clusters.cluster import AllReduce
 from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.planning import parallel_pipelines, sweep
-from pipekit.planning.sweep import Placement, block_balance
+from pipekit.planning.sweep import block_balance, placed
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import replicate, two_bw
@@ -97,13 +97,13 @@ SERVERS = Cluster("two servers", Device("any", math.inf, {}, math.inf), (NVLINK,
 
 
 def test_what_leaves_a_server_uses_the_network_and_shares_its_link() -> None:
-    assert Placement(SERVERS, 8, 1).reducing.tolist() == [2 * 7 / 8 / 2.0]
+    assert placed(SERVERS, 8, 1).reducing.tolist() == [2 * 7 / 8 / 2.0]
     # Replicas 0-2, 3-5: only the second stage's are on both servers.
-    assert Placement(SERVERS, 3, 2).reducing.tolist() == pytest.approx([4 / 3 / 100, 4 / 3 / 2])
+    assert placed(SERVERS, 3, 2).reducing.tolist() == pytest.approx([4 / 3 / 100, 4 / 3 / 2])
     # Within a server (section 3.3); between servers an all-reduce would cost 50 times as much.
-    assert Placement(SERVERS, 4, 2).reducing.tolist() == pytest.approx([2 * 3 / 4 / 100] * 2)
-    assert Placement(SERVERS, 4, 2).passing.tolist() == [4 / 2]
-    assert Placement(SERVERS, 2, 4).passing.tolist() == [1 / 100, 2 / 2, 1 / 100]
+    assert placed(SERVERS, 4, 2).reducing.tolist() == pytest.approx([2 * 3 / 4 / 100] * 2)
+    assert placed(SERVERS, 4, 2).passing.tolist() == [4 / 2]
+    assert placed(SERVERS, 2, 4).passing.tolist() == [1 / 100, 2 / 2, 1 / 100]
 
 
 @st.composite
@@ -127,7 +127,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 def test_it_says_what_the_simulator_finds(cluster: Cluster, data: st.DataObject) -> None:
     depth = data.draw(st.integers(1, cluster.workers))
     width = data.draw(st.integers(1, cluster.workers // depth))
-    placement, size = Placement(cluster, width, depth), 6.0
+    placement, size = placed(cluster, width, depth), 6.0
     for stage in range(depth):
         replicas = range(stage * width, (stage + 1) * width)
         if width > 1:

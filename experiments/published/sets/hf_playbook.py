@@ -139,7 +139,7 @@ class PlaybookRow(Row):
         stops = len({*self.dealt}) < self.pp  # nanotron does, if a rank has no item
         chance = 0.0 if stops else (1 - _OTHER_CRASHES) * (1 - room)
         fits = max(_HOPELESS, chance)
-        return RowPrediction(_step(self, constants), "data sheet, fitted constants", memory, fits)
+        return RowPrediction(_step_s(self, constants), "data sheet, fitted constants", memory, fits)
 
 
 def by_thresholds(costs: Sequence[float], stages: int) -> list[int]:
@@ -155,61 +155,38 @@ def by_thresholds(costs: Sequence[float], stages: int) -> list[int]:
     return dealt
 
 
-def _step(row: PlaybookRow, constants: Constants) -> float:
-    shape, block = row.shape, _block_s(row, constants)
-    head = _products_s(6 * shape.vocabulary * shape.hidden * row.tokens / row.tp, constants)
-    seconds = [each.blocks * block + each.has_head * head for each in row.stages]
-    stall = _STALL_S * _stalls(row)
-    last = row.pp - 1
-    return TrainingStep(
-        forward_s=tuple(each / 3 + stall * (stage > 0) for stage, each in enumerate(seconds)),
-        backward_s=tuple(
-            each * 2 / 3 + stall * (stage < last) for stage, each in enumerate(seconds)
-        ),
-        microbatches=row.grad_accumulation,
-        transfer_s=(_transfer_s(row),) * last,
-        blocking=True,
-        after_s=_replicas_s(row),
-    ).seconds
+def _step_s(row: PlaybookRow, constants: Constants) -> float:
+    """Return the seconds of a step.
 
-
-def _block_s(row: PlaybookRow, constants: Constants) -> float:
-    """Return forward and backward seconds of a block on its tensor-parallel ranks.
-
-    The device's are products, attention's square counted whole, and collectives: four all-gathers
-    or reduce-scatters forward, six backward.  The host's go up by the nodes that the ranks span;
-    in a pipeline it serves the ranks of a stage one after another, (tp + 1) / 2 on average.
+    A block's device seconds are products, attention's square counted whole, and collectives: four
+    all-gathers or reduce-scatters forward, six backward, among its tensor-parallel ranks.  Its
+    host's go up by the nodes that the ranks span; in a pipeline a host serves the ranks of a stage
+    one after another, (tp + 1) / 2 on average.
     """
-    shape, tp = row.shape, row.tp
+    shape, tp, node, last = row.shape, row.tp, _H100.node_gpus, row.pp - 1
+    ranks, network = row.dp * tp, _NETWORK_SHARE * _H100.network_bandwidth
+    inside = _NODE_SHARE * _H100.node_bandwidth
+    flops_per_s = _H100.peak("bfloat16") * constants.efficiency
     weights = shape.dense_parameters / shape.layers
     flops = 6 * row.tokens * (weights + row.seq_tokens * shape.hidden) / tp
     gathered = 10 * 2 * row.tokens * shape.hidden * (tp - 1) / tp
-    device = _products_s(flops, constants) + gathered / _bandwidth(tp)
-    host = (tp + 1) / 2 if row.pp > 1 else max(1, tp / _H100.node_gpus)
-    return max(device, constants.overhead_s * host)
-
-
-def _products_s(flops: float, constants: Constants) -> float:
-    return flops / (_H100.peak("bfloat16") * constants.efficiency)
-
-
-def _bandwidth(ranks: int) -> float:
-    if ranks <= _H100.node_gpus:
-        return _NODE_SHARE * _H100.node_bandwidth
-    return _NETWORK_SHARE * _H100.node_gpus * _H100.network_bandwidth
-
-
-def _transfer_s(row: PlaybookRow) -> float:
-    inside = row.dp * row.tp < _H100.node_gpus
-    rate = _bandwidth(1) if inside else _NETWORK_SHARE * _H100.network_bandwidth
-    return 2 * row.tokens * row.shape.hidden / row.tp / rate
-
-
-def _replicas_s(row: PlaybookRow) -> float:
-    inside = row.dp * row.tp <= _H100.node_gpus
-    rate = _H100.node_bandwidth if inside else _H100.network_bandwidth
-    size = 2 * max(_weights(row, stage) for stage in row.stages)
-    return 2 * (row.dp - 1) / row.dp * size / (_NETWORK_SHARE * rate)
+    device = flops / flops_per_s + gathered / (inside if tp <= node else node * network)
+    host = (tp + 1) / 2 if row.pp > 1 else max(1, tp / node)
+    block = max(device, constants.overhead_s * host)
+    head = 6 * shape.vocabulary * shape.hidden * row.tokens / tp / flops_per_s
+    seconds = [each.blocks * block + each.has_head * head for each in row.stages]
+    stall = _STALL_S * _stalls(row)
+    transfer = 2 * row.tokens * shape.hidden / tp / (inside if ranks < node else network)
+    summed = 2 * max(_weights(row, stage) for stage in row.stages)
+    rate = _NETWORK_SHARE * (_H100.node_bandwidth if ranks <= node else _H100.network_bandwidth)
+    return TrainingStep(
+        tuple(each / 3 + stall * (stage > 0) for stage, each in enumerate(seconds)),
+        tuple(each * 2 / 3 + stall * (stage < last) for stage, each in enumerate(seconds)),
+        row.grad_accumulation,
+        transfer_s=(transfer,) * last,
+        blocking=True,
+        after_s=2 * (row.dp - 1) / row.dp * summed / rate,
+    ).seconds
 
 
 def _weights(row: PlaybookRow, stage: _Stage) -> float:

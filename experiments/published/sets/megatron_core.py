@@ -34,6 +34,7 @@ given rows, which become faster there by what the host had taken."""
 _RECOMPUTED = {("nemotron-3-nano", "H100"), ("nemotron-3-super", "GB200")}
 """Models that seem to recompute mixtures on a device: read off the given rows' seconds, where they
 would not fit else."""
+_DTYPES = {"FP4": "float4", "FP8": "float8", "BF16": "bfloat16", "FP16": "bfloat16"}
 _BASIS = "data sheet, fitted constants"
 Degree = Annotated[PositiveInt, BeforeValidator(lambda cell: cell or 1)]
 """Of parallelism; 1 where a file leaves it empty."""
@@ -66,9 +67,15 @@ class MegatronRow(Row):
     cp: Degree
     vp: Size  # 0 as Megatron's None
 
+    device_column: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, self.device_column, _device(self.device))
+        super().__post_init__()
+
     @property
     def device(self) -> str:
-        raise NotImplementedError
+        return str(getattr(self, self.device_column))
 
     @property
     def shape(self) -> Shape:
@@ -85,10 +92,10 @@ class MegatronRow(Row):
 
         None is FP8, by the text of the page whose tables state none (the set's README).
         """
-        name = (self.precision or "FP8").upper()
-        if "FP4" in name:
-            return "float4"
-        return "bfloat16" if name.startswith(("BF16", "FP16")) else "float8"
+        known = re.search("|".join(_DTYPES), (self.precision or "FP8").upper())
+        if known is None:
+            raise ValueError(f"precision is {self.precision!r}: give BF16, FP16, FP8 or FP4")
+        return _DTYPES[known[0]]
 
     @property
     def work(self) -> float:
@@ -126,6 +133,7 @@ class BridgeRow(MegatronRow):
     name = "megatron_bridge"
     file = "megatron_bridge/throughput.csv"
     names: ClassVar = {"model": SHAPES, "system": MACHINES}
+    device_column = "system"
     efficiencies = tuple(round(0.42 + 0.03 * each, 2) for each in range(13))
     overheads = tuple(round(each * 1e-6, 7) for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
 
@@ -140,12 +148,7 @@ class BridgeRow(MegatronRow):
     def __post_init__(self) -> None:
         text = re.sub("[-_ ]VL(?=[-_ ])", "", self.model, flags=re.IGNORECASE)  # without images
         object.__setattr__(self, "model", text)
-        object.__setattr__(self, "system", _device(self.system))
         super().__post_init__()
-
-    @property
-    def device(self) -> str:
-        return self.system
 
     @property
     def shape(self) -> Shape:
@@ -199,15 +202,9 @@ class MLPerfRow(MegatronRow):
     """A submission."""
 
     names: ClassVar = {"gpu_type": MACHINES}
+    device_column = "gpu_type"
 
     gpu_type: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gpu_type", _device(self.gpu_type))
-
-    @property
-    def device(self) -> str:
-        return self.gpu_type
 
     def predict(self, constants: Constants) -> RowPrediction:
         return RowPrediction(step(self.training(constants, zero=1)).seconds, _BASIS)

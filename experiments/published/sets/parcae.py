@@ -87,14 +87,22 @@ class ParcaeRow(Row):
         return None
 
     def predict(self, constants: Constants) -> RowPrediction:
+        network = _network(given("parcae/p2p_10gbps.csv"))
         if self.model in _IMAGES:
-            return RowPrediction(_images(self, constants), _network().basis)
+            flops, weights, sent = _IMAGES[self.model]
+            stage = _products_s(
+                3 * self.micro_batch_samples * flops / self.pp, constants.efficiency
+            )
+            transfer = network.transfer_s(2.0 * self.micro_batch_samples * sent)
+            stages, transfers = [stage] * self.pp, [transfer] * (self.pp - 1)
+            seconds = _step_s(self, network, stages, transfers, weights / self.pp)
+            return RowPrediction(seconds, network.basis)
         if not (self.hidden_size and self.attention_heads and self.seq_tokens and self.vocabulary):
             raise ValueError(
                 f"{self.model} needs hidden_size, attention_heads, seq_tokens and vocabulary; "
                 f"image models are {', '.join(_IMAGES)}"
             )
-        return RowPrediction(_language(self, constants), _network().basis)
+        return RowPrediction(_language_s(self, network, constants), network.basis)
 
 
 class _Network(NamedTuple):
@@ -107,12 +115,8 @@ class _Network(NamedTuple):
         return self.latency_s + size / (_PAYLOAD * _V100.network_bandwidth)
 
 
-def _network() -> _Network:
-    return _timed(given("parcae/p2p_10gbps.csv"))
-
-
 @cache
-def _timed(path: Path | None) -> _Network:
+def _network(path: Path | None) -> _Network:
     if path is None:
         return _Network(0.0, _PAYLOAD * _V100.network_bandwidth, "data sheets")
     messages = read_table(path)
@@ -129,31 +133,47 @@ def filled(items: int, stages: int) -> list[int]:
     return [min(most, max(0, items - stage * most)) for stage in range(stages)]
 
 
-def _language(row: ParcaeRow, constants: Constants) -> float:
+def _language_s(row: ParcaeRow, network: _Network, constants: Constants) -> float:
     """Return the seconds of a step of GPT or BERT.
 
-    Items are the blocks, and for GPT the head; BERT's head is part of its last block.
+    Items are the blocks, and for GPT the head; BERT's head is part of its last block.  A block's
+    seconds are products, and activations kept three times (Korthikanti et al., arXiv 2205.05198,
+    section 4.1).
     """
+    hidden, tokens, memory = row.hidden_size, row.tokens, _V100.device.memory_bandwidth
     head_items = int(row.model != "bert")
     items = filled(row.blocks + head_items, row.pp)
     last = max(stage for stage, count in enumerate(items) if count)
     items[last] -= head_items
+    flops = 12 * hidden * tokens * (6 * hidden + row.seq_tokens)
+    moved = 3 * tokens * (34 * hidden + 5 * row.attention_heads * row.seq_tokens)
+    products = _products_s(flops, constants.efficiency * hidden / (hidden + _NARROW))
     again = 4 / 3 if row.model == "gpt-6.7b" else 1  # it alone recomputes
-    block = max(again * _block_s(row, constants), constants.overhead_s)
-    head = _head_s(row, constants)
+    block = max(again * (products + moved / memory), constants.overhead_s)
+    logits, width = tokens * row.vocabulary, math.sqrt(row.vocabulary * hidden)
+    efficiency = constants.efficiency * width / (width + 2 * _NARROW)
+    head = _products_s(6 * logits * hidden, efficiency) + _LOGIT_BYTES * logits / memory
     seconds = [count * block + head * (stage == last) for stage, count in enumerate(items)]
-    transfer = _network().transfer_s(2.0 * row.tokens * row.hidden_size)
-    weights = max(
-        count * 12 * row.hidden_size**2 + row.vocabulary * row.hidden_size * (stage in (0, last))
-        for stage, count in enumerate(items)
-    )
+    transfer = network.transfer_s(2.0 * tokens * hidden)
     # Workers behind the last layer always wait, so that one of the two transfers is hidden.
     transfers = [transfer * (1 if stage < last else 0.5) for stage in range(row.pp - 1)]
-    return _step_s(row, seconds, transfers, weights)
+    weights = max(
+        count * 12 * hidden**2 + row.vocabulary * hidden * (stage in (0, last))
+        for stage, count in enumerate(items)
+    )
+    return _step_s(row, network, seconds, transfers, weights)
+
+
+def _products_s(flops: float, efficiency: float) -> float:
+    return flops / (_V100.peak("float16") * efficiency)
 
 
 def _step_s(
-    row: ParcaeRow, stages: Sequence[float], transfers: Sequence[float], weights: float
+    row: ParcaeRow,
+    network: _Network,
+    stages: Sequence[float],
+    transfers: Sequence[float],
+    weights: float,
 ) -> float:
     """Return the seconds of a step: of each stage's passes together, and of the largest stage's
     update, in which gradients of 2 bytes are summed around a ring (Patarasuk and Yuan, JPDC 2009),
@@ -165,35 +185,5 @@ def _step_s(
         microbatches=row.microbatches_per_replica,
         transfer_s=tuple(transfers),
         blocking=True,
-        after_s=2 * (row.dp - 1) / row.dp * 2 * weights / _network().collective_bandwidth + update,
+        after_s=2 * (row.dp - 1) / row.dp * 2 * weights / network.collective_bandwidth + update,
     ).seconds
-
-
-def _block_s(row: ParcaeRow, constants: Constants) -> float:
-    """Return forward and backward seconds of a block: products, and activations kept three times.
-
-    The activations are those of Korthikanti et al., arXiv 2205.05198, section 4.1.
-    """
-    flops = 12 * row.hidden_size * row.tokens * (6 * row.hidden_size + row.seq_tokens)
-    moved = 3 * row.tokens * (34 * row.hidden_size + 5 * row.attention_heads * row.seq_tokens)
-    efficiency = constants.efficiency * row.hidden_size / (row.hidden_size + _NARROW)
-    return _products_s(flops, efficiency) + moved / _V100.device.memory_bandwidth
-
-
-def _head_s(row: ParcaeRow, constants: Constants) -> float:
-    logits = row.tokens * row.vocabulary
-    width = math.sqrt(row.vocabulary * row.hidden_size)
-    efficiency = constants.efficiency * width / (width + 2 * _NARROW)
-    products = _products_s(6 * logits * row.hidden_size, efficiency)
-    return products + _LOGIT_BYTES * logits / _V100.device.memory_bandwidth
-
-
-def _products_s(flops: float, efficiency: float) -> float:
-    return flops / (_V100.peak("float16") * efficiency)
-
-
-def _images(row: ParcaeRow, constants: Constants) -> float:
-    flops, weights, activations = _IMAGES[row.model]
-    stage = _products_s(3 * row.micro_batch_samples * flops / row.pp, constants.efficiency)
-    transfer = _network().transfer_s(2.0 * row.micro_batch_samples * activations)
-    return _step_s(row, [stage] * row.pp, [transfer] * (row.pp - 1), weights / row.pp)

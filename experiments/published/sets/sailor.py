@@ -1,7 +1,7 @@
 """sailor: Megatron-DeepSpeed in float32 on nodes of GH200 and on mixed RTX machines (SOSP '25)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, layout_of
 from experiments.published.sets.sailor_inputs import bandwidth, layers, profile
 from pipekit.choices import require_choice
-from pipekit.performance.constants import Constants
+from pipekit.performance.constants import DATA_SHEET, Constants
 from pipekit.performance.devices import Machine, machine
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
@@ -30,6 +30,7 @@ _DEVICES = {
     "V100-16": "V100 16GB",
 }
 _SHAPES = {"OPT-350": "opt-350m", "GPT-Neo-2.7": "gpt-neo-2.7b", "LLAMA-3-8": "llama3-8b"}
+_HEADLESS = "GPT-Neo-2.7"  # whose profile lacks the head
 _FITTED, _NO_LOSSES = "clariden", Constants(1.0, 0.0)
 """Constants are the share of the network's fit that messages get while all nodes send, and how long
 a profile waits after each pass.  On other clusters profiles and fits are taken as they are."""
@@ -87,16 +88,6 @@ class SailorRow(Row):
         return places, counts
 
     @property
-    def stages(self) -> list[list[_GpuPlace]]:
-        return self.plan[0]
-
-    @property
-    def layers(self) -> list[range]:
-        """The layers of each stage: as many as the plan lists there, what is left on the last."""
-        edges = [0, *accumulate(self.plan[1][:-1]), len(layers(self.model, 1))]
-        return [range(a, b) for a, b in pairwise(edges)]
-
-    @property
     def work(self) -> float:
         samples = self.micro_batch_samples * self.microbatches_per_replica / (self.pp * self.tp)
         return samples * sum(layer.weights for layer in layers(self.model, 1))
@@ -113,14 +104,72 @@ class SailorRow(Row):
         return RowMeasured(float(values["step_s"]), float(values["peak_memory_bytes"]))
 
     def predict(self, constants: Constants) -> RowPrediction:
-        losses = constants if self.cluster == _FITTED else _NO_LOSSES
+        places, counts = self.plan
         try:
-            replicas = (_replica_s(self, replica, losses) for replica in range(self.dp))
-            seconds = max(replicas) + max(_after_s(self, stage) for stage in range(self.pp))
-            basis = "layer profiles, network fits, fitted constants"
-            return RowPrediction(seconds, basis, _memory(self))
+            sizes = layers(self.model, self.tp)
+            # As many layers as the plan lists for each stage, and on the last what is left.
+            edges = [0, *accumulate(counts[:-1]), len(sizes)]
+            stages = [range(a, b) for a, b in pairwise(edges)]
+            weights = [sum(sizes[layer].weights for layer in stage) for stage in stages]
+            if self.pp > 1 and self.model == _HEADLESS:  # the tied table is there once more
+                weights[-1] += _VOCABULARY * _hidden(self.model) / self.tp
+            losses = constants if self.cluster == _FITTED else _NO_LOSSES
+            replicas = [
+                _replica_s(self, each, stages, losses) for each in zip(*places, strict=True)
+            ]
+            updates = [_update_s(self, *each) for each in zip(places, weights, strict=True)]
         except ValueError as missing:
-            return replace(_by_data_sheet(self), note=str(missing))
+            found = self.by_data_sheet(constants)
+            return replace(found, basis=f"{found.basis}; {missing}")
+        flying = in_flight("flush", self.pp, self.microbatches_per_replica)
+        samples, last = self.micro_batch_samples, self.pp - 1
+        logits = 4 * _LOGITS * samples * _SEQ_TOKENS * _VOCABULARY / self.tp
+        memory = _RUNTIME_BYTES + max(
+            _STATE_BYTES * weights[stage]
+            + _WASTE * flying[stage] * samples * sum(sizes[layer].kept_bytes for layer in own)
+            + logits * (stage == last)
+            for stage, own in enumerate(stages)
+        )
+        basis = "layer profiles, network fits, fitted constants"
+        return RowPrediction(max(replicas) + max(updates), basis, memory)
+
+    def by_data_sheet(self, constants: Constants) -> RowPrediction:
+        """Return what data sheets alone say, all machines being as slow as the slowest."""
+        places = [place for stage in self.plan[0] for place in stage]
+        slowest = min(map(_machine, places), key=lambda each: each.peak("float32"))
+        layout = layout_of(self, microbatches=self.microbatches_per_replica)
+        model, framework = shape(_SHAPES[self.model]), MEGATRON_DEEPSPEED
+        run = training(model, layout, slowest, framework, seq_tokens=_SEQ_TOKENS, dtype="float32")
+        basis = "data sheet, fitted constants"
+        return RowPrediction(step(run).seconds, basis, max(peak_bytes(run)), kind=DATA_SHEET)
+
+
+def _replica_s(
+    row: SailorRow, places: Sequence[_GpuPlace], stages: Sequence[range], constants: Constants
+) -> float:
+    """Return the seconds of a replica's passes and transfers."""
+    passes = []
+    for place, own in zip(places, stages, strict=True):
+        parts = [[*_passes(row, place, layer, constants.overhead_s)] for layer in own]
+        if own is stages[-1] and row.model == _HEADLESS:  # its head takes OPT's, by hidden size
+            opt = profile("OPT-350", place.gpu, place.tp)
+            samples = row.micro_batch_samples if row.micro_batch_samples in opt else max(opt)
+            wider = _hidden(row.model) / _hidden("OPT-350") * row.micro_batch_samples / samples
+            parts.append([each * wider for each in opt[samples][len(layers("OPT-350", 1)) - 1]])
+        passes.append([*map(sum, zip(*parts, strict=True))])
+    size = layers(row.model, row.tp)[1].output_bytes * row.micro_batch_samples
+    part = size / row.tp  # each tensor-parallel rank sends its own
+    forward_s, backward_s = zip(*passes, strict=True)
+    return TrainingStep(
+        forward_s,
+        backward_s,
+        row.microbatches_per_replica,
+        transfer_s=tuple(
+            size / (bandwidth(a[:2], b[:2], part) * constants.efficiency)
+            for a, b in pairwise(places)
+        ),
+        blocking=part > _EAGER_BYTES,
+    ).seconds
 
 
 def _passes(row: SailorRow, place: _GpuPlace, layer: int, waits_s: float) -> Iterator[float]:
@@ -137,35 +186,15 @@ def _passes(row: SailorRow, place: _GpuPlace, layer: int, waits_s: float) -> Ite
         yield max(device, profiled - waits_s) if profiled > device else profiled
 
 
-def _stage(row: SailorRow, stage: int, place: _GpuPlace, waits_s: float) -> tuple[float, float]:
-    passes = [tuple(_passes(row, place, layer, waits_s)) for layer in row.layers[stage]]
-    if stage == row.pp - 1 and row.model == "GPT-Neo-2.7":
-        passes.append(_missing_head(row, place))
-    forward, backward = map(sum, zip(*passes, strict=True))
-    return forward, backward
-
-
-def _missing_head(row: SailorRow, place: _GpuPlace) -> tuple[float, float]:
-    """Return the passes of GPT-Neo's head, which its profile lacks: OPT's, by the hidden sizes."""
-    opt = profile("OPT-350", place.gpu, place.tp)
-    samples = row.micro_batch_samples if row.micro_batch_samples in opt else max(opt)
-    factor = _hidden(row.model) / _hidden("OPT-350") * row.micro_batch_samples / samples
-    forward, backward = opt[samples][len(layers("OPT-350", 1)) - 1]
-    return forward * factor, backward * factor
-
-
-def _hidden(model: str) -> int:
-    return shape(_SHAPES[model]).hidden
-
-
-def _by_data_sheet(row: SailorRow) -> RowPrediction:
-    """Return what data sheets alone say, all machines being as slow as the slowest."""
-    places = [place for stage in row.stages for place in stage]
-    slowest = min((_machine(place) for place in places), key=lambda each: each.peak("float32"))
-    layout = layout_of(row, microbatches=row.microbatches_per_replica)
-    model, framework = shape(_SHAPES[row.model]), MEGATRON_DEEPSPEED
-    run = training(model, layout, slowest, framework, seq_tokens=_SEQ_TOKENS, dtype="float32")
-    return RowPrediction(step(run).seconds, "data sheet, fitted constants", max(peak_bytes(run)))
+def _update_s(row: SailorRow, places: Sequence[_GpuPlace], weights: float) -> float:
+    """Return the seconds of a stage's update: a ring's all-reduce over its nodes, then Adam."""
+    update = _UPDATE_BYTES * weights / _machine(places[0]).device.memory_bandwidth
+    if row.dp == 1:
+        return update
+    size = 4 * weights * row.tp
+    ring = pairwise([*places, places[0]])
+    slowest = min(bandwidth(a[:2], b[:2], size / row.dp) for a, b in ring)
+    return 2 * (row.dp - 1) / row.dp * size / slowest + update
 
 
 def _machine(place: _GpuPlace) -> Machine:
@@ -173,51 +202,5 @@ def _machine(place: _GpuPlace) -> Machine:
     return machine(_DEVICES[place.gpu])
 
 
-def _replica_s(row: SailorRow, replica: int, constants: Constants) -> float:
-    places = [stage[replica] for stage in row.stages]
-    passes = [_stage(row, s, place, constants.overhead_s) for s, place in enumerate(places)]
-    size = layers(row.model, row.tp)[1].output_bytes * row.micro_batch_samples
-    part = size / row.tp  # each tensor-parallel rank sends its own
-    return TrainingStep(
-        tuple(forward for forward, _ in passes),
-        tuple(backward for _, backward in passes),
-        row.microbatches_per_replica,
-        transfer_s=tuple(
-            size / (bandwidth(a[:2], b[:2], part) * constants.efficiency)
-            for a, b in pairwise(places)
-        ),
-        blocking=part > _EAGER_BYTES,
-    ).seconds
-
-
-def _after_s(row: SailorRow, stage: int) -> float:
-    """Return the seconds of a stage's update: a ring's all-reduce over its nodes, then Adam."""
-    places, weights = row.stages[stage], _weights(row, stage)
-    rate = _machine(places[0]).device.memory_bandwidth
-    update = _UPDATE_BYTES * weights / rate
-    if row.dp == 1:
-        return update
-    size = 4 * weights * row.tp
-    ring = [*places, places[0]]
-    slowest = min(bandwidth(a[:2], b[:2], size / row.dp) for a, b in pairwise(ring))
-    return 2 * (row.dp - 1) / row.dp * size / slowest + update
-
-
-def _weights(row: SailorRow, stage: int) -> float:
-    """Return weights on a rank of a stage; a last stage has GPT-Neo's tied table once more."""
-    sizes = layers(row.model, row.tp)
-    tied = stage == row.pp - 1 > 0 and row.model == "GPT-Neo-2.7"
-    table = _VOCABULARY * _hidden(row.model) / row.tp if tied else 0
-    return table + sum(sizes[layer].weights for layer in row.layers[stage])
-
-
-def _memory(row: SailorRow) -> float:
-    flying = in_flight("flush", row.pp, row.microbatches_per_replica)
-    sizes, samples = layers(row.model, row.tp), row.micro_batch_samples
-    logits = 4 * _LOGITS * samples * _SEQ_TOKENS * _VOCABULARY / row.tp
-    return _RUNTIME_BYTES + max(
-        _STATE_BYTES * _weights(row, stage)
-        + _WASTE * flying[stage] * samples * sum(sizes[layer].kept_bytes for layer in layers)
-        + logits * (stage == row.pp - 1)
-        for stage, layers in enumerate(row.layers)
-    )
+def _hidden(model: str) -> int:
+    return shape(_SHAPES[model]).hidden

@@ -7,12 +7,17 @@ from typing import ClassVar
 from pydantic import PositiveInt
 
 from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, layout_of
-from experiments.published.sets.simumax_kernels import Rank, System, system
-from pipekit.performance.constants import Constants
+from experiments.published.sets.simumax_kernels import (
+    System,
+    head_passes,
+    layer_passes,
+    system,
+)
+from pipekit.performance.constants import DATA_SHEET, Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
-from pipekit.performance.shapes import MLP, Block, Experts, LatentAttention, Shape, llama
+from pipekit.performance.shapes import MLP, Experts, LatentAttention, Shape, llama
 from pipekit.performance.step import TrainingStep
 from pipekit.performance.terms.kernels import total
 from pipekit.performance.terms.replicas import parameters
@@ -86,54 +91,61 @@ class SimumaxRow(Row):
         peak, simulated = float(values["peak_allocated_gib"]), float(values["simumax_step_s"])
         return RowMeasured(float(values["step_s"]), peak * 2**30, simulated_s=simulated)
 
-    def predict(self, constants: Constants) -> RowPrediction:
-        shape = self.shape
+    @property
+    def run(self) -> TrainingSetup:
         layout = layout_of(self, microbatches=self.microbatches, zero=1)
-        run = training(shape, layout, machine("B200"), MEGATRON_CORE, seq_tokens=self.seq_tokens)
+        b200 = machine("B200")
+        return training(self.shape, layout, b200, MEGATRON_CORE, seq_tokens=self.seq_tokens)
+
+    def predict(self, constants: Constants) -> RowPrediction:
+        found, timed = self.by_data_sheet(constants), system()
+        if timed is None:
+            return found
+        basis = "kernels timed one by one, fitted constants"
+        return replace(found, step_s=_timed(self.run, timed, constants), basis=basis, kind=None)
+
+    def by_data_sheet(self, constants: Constants) -> RowPrediction:
+        shape, run = self.shape, self.run
         mlps = (layer for layer, _ in shape.each_layer() if isinstance(layer, MLP))
         largest = max((1 + mlp.gated) * mlp.width * shape.hidden / self.tp for mlp in mlps)
         # The gradient of the largest product is there twice at the peak.
         memory = max(peak_bytes(run)) + _GRADIENT_BYTES * largest
-        timed = system()
-        if timed is None:
-            return RowPrediction(step(run).seconds, "data sheet, fitted constants", memory)
-        basis = "kernels timed one by one, fitted constants"
-        return RowPrediction(_timed(run, timed, constants), basis, memory)
+        basis = "data sheet, fitted constants"
+        return RowPrediction(step(run).seconds, basis, memory, kind=DATA_SHEET)
 
 
 def _timed(run: TrainingSetup, timed: System, constants: Constants) -> float:
-    """Return the seconds of a step by timed kernels, all a little slower side by side."""
-    layout = run.layout
-    rank = Rank(timed, run)
+    """Return the seconds of a step by timed kernels, all a little slower side by side.
+
+    After the passes gradients are scattered, Adam updates, and weights are gathered.
+    """
+    layout, moved = run.layout, 2 * int(run.tokens) * run.shape.hidden
     blocks = [block for block, count in run.shape.blocks for _ in range(count)]
     edges = [stage * len(blocks) // layout.pp for stage in range(layout.pp + 1)]
-    dealt = [blocks[a:b] for a, b in pairwise(edges)]
-    stages = [[rank.layer(layer) for block in own for layer in block] for own in dealt]
-    stages[0].append(timed.moved(2 * rank.hidden_bytes, 3 * rank.hidden_bytes))  # the embedding
-    stages[-1].append(rank.head())
+    dealt = [[layer for block in blocks[a:b] for layer in block] for a, b in pairwise(edges)]
+    stages = [[layer_passes(timed, run, layer) for layer in own] for own in dealt]
+    stages[0].append(timed.moved(2 * moved, 3 * moved))  # the embedding
+    stages[-1].append(head_passes(timed, run))
     seconds = [total(passes) for passes in stages]
-    late = [constants.overhead_s * _kernels(own, layout.ep) / 2 for own in dealt]
-    transfer = timed.collective("p2p", rank.hidden_bytes / layout.tp, 2)
+    late = []  # of the host, forward and backward alike
+    for own, (a, b) in zip(dealt, pairwise(edges), strict=True):
+        experts = sum(layer.count for layer in own if isinstance(layer, Experts))
+        kernels = (b - a) * _LAYER_KERNELS + experts / layout.ep * _EXPERT_KERNELS
+        late.append(constants.overhead_s * kernels / 2)
+    transfer = timed.collective("p2p", moved / layout.tp, 2)
+    exchanged = updated = 0.0
+    of_experts, dense = parameters(run)
+    for weights, ranks in (
+        (dense, layout.dp * layout.cp),
+        (of_experts, layout.expert_replicas),
+    ):
+        exchanged += timed.collective("reduce_scatter", _GRADIENT_BYTES * weights, ranks)
+        exchanged += timed.collective("all_gather", _WEIGHT_BYTES * weights, ranks)
+        updated += weights * (_CLEAR_BYTES + _UPDATE_BYTES / ranks)
     return TrainingStep(
         tuple(s.forward_s / constants.efficiency + o for s, o in zip(seconds, late, strict=True)),
         tuple(s.backward_s / constants.efficiency + o for s, o in zip(seconds, late, strict=True)),
         layout.microbatches,
         transfer_s=(transfer,) * (layout.pp - 1),
-        after_s=_after_s(run, timed),
+        after_s=exchanged + timed.moved(updated, 0).forward_s,
     ).seconds
-
-
-def _kernels(blocks: list[Block], ep: int) -> float:
-    experts = sum(layer.count for block in blocks for layer in block if isinstance(layer, Experts))
-    return len(blocks) * _LAYER_KERNELS + experts / ep * _EXPERT_KERNELS
-
-
-def _after_s(run: TrainingSetup, timed: System) -> float:
-    """Return the seconds after the passes: gradients scattered, Adam, weights gathered."""
-    layout, (experts, dense) = run.layout, parameters(run)
-    exchanged = moved = 0.0
-    for weights, ranks in ((dense, layout.dp * layout.cp), (experts, layout.expert_replicas)):
-        exchanged += timed.collective("reduce_scatter", _GRADIENT_BYTES * weights, ranks)
-        exchanged += timed.collective("all_gather", _WEIGHT_BYTES * weights, ranks)
-        moved += weights * (_CLEAR_BYTES + _UPDATE_BYTES / ranks)
-    return exchanged + timed.moved(moved, 0).forward_s

@@ -120,127 +120,85 @@ def _distance(known: Sizes, sizes: Sizes) -> float:
     return sum(abs(math.log(a / b)) for a, b in zip(known, sizes, strict=True))
 
 
-@dataclass(frozen=True)
-class Rank:
-    """The passes of a microbatch of 2-byte numbers on a rank."""
+def layer_passes(timed: System, run: TrainingSetup, layer: Layer) -> PassCosts:
+    """Return a layer's passes of a microbatch on a rank; ValueError if nothing like it was timed.
 
-    timed: System
-    run: TrainingSetup
+    Numbers have 2 bytes; norm, residual connection and tensor-parallel collectives are included.
+    """
+    hidden, tokens, layout = run.shape.hidden, int(run.tokens), run.layout
+    linear, moved, collective = timed.linear, timed.moved, timed.collective
+    all_heads = getattr(layer, "heads", 0)
+    heads, over = divmod(all_heads, layout.tp * layout.cp)
+    if over:
+        raise ValueError(f"tp {layout.tp} x cp {layout.cp} does not divide {all_heads} heads")
+    here = heads * layout.cp  # of a tensor-parallel rank, before cp divides them again
 
-    @property
-    def tokens(self) -> int:
-        return int(self.run.tokens)
-
-    @property
-    def hidden_bytes(self) -> int:
-        """Of the residual stream."""
-        return 2 * self.tokens * self.run.shape.hidden
-
-    def layer(self, layer: Layer) -> PassCosts:
-        """Return the passes of a layer; ValueError if nothing like it was timed."""
-        match layer:
-            case Attention():
-                inside = self._attention(layer)
-            case LatentAttention():
-                inside = self._latent_attention(layer)
-            case MLP():
-                inside = self._mlp(layer.width)
-            case Experts():
-                inside = self._experts(layer)
-            case _:
-                raise ValueError(f"nothing was timed for a layer like {layer}")
-        # Norm, residual connection and tensor-parallel collectives.
-        gather, scatter = self._collected("all_gather"), self._collected("reduce_scatter")
-        moved = 5 * self.hidden_bytes / self.run.layout.tp
-        around = PassCosts(gather + scatter, 2 * gather + scatter)
-        return total([self.timed.moved(moved, moved), around, *inside])
-
-    def head(self) -> PassCosts:
-        shape, gather = self.run.shape, self._collected("all_gather")
-        vocabulary = shape.vocabulary // self.run.layout.tp
-        logits = 4 * self.tokens * vocabulary
-        linear = self.timed.linear(self.tokens, shape.hidden, vocabulary)
-        loss = self.timed.moved(logits, logits, "ce_fusion")
-        return total([linear, loss, PassCosts(gather, gather)])
-
-    def _collected(self, name: str) -> float:
-        return self.timed.collective(name, self.hidden_bytes, self.run.layout.tp)
-
-    def _heads(self, heads: int) -> int:
-        """Return how many of so many heads a rank has, which cp divides again."""
-        tp, cp = self.run.layout.tp, self.run.layout.cp
-        if heads % (tp * cp):
-            raise ValueError(f"tp {tp} x cp {cp} does not divide {heads} heads")
-        return heads // tp
-
-    def _exchanged(self, *widths: int) -> PassCosts:
+    def exchanged(*widths: int) -> PassCosts:
         """Return the passes in which ranks of a sequence exchange tokens for heads, and back."""
-        sizes, cp = (2 * self.tokens * width for width in widths), self.run.layout.cp
-        seconds = sum(self.timed.collective("all2all", size, cp) for size in sizes)
+        seconds = sum(collective("all2all", 2 * tokens * width, layout.cp) for width in widths)
         return PassCosts(seconds, seconds)
 
-    def _attention(self, layer: Attention) -> list[PassCosts]:
-        timed, tokens, hidden, cp = (
-            self.timed,
-            self.tokens,
-            self.run.shape.hidden,
-            self.run.layout.cp,
-        )
-        heads, kv_heads = self._heads(layer.heads), max(layer.kv_heads // self.run.layout.tp, 1)
-        width = layer.head_dim
-        projected = (heads + 2 * kv_heads) * width
-        return [
-            timed.linear(tokens, hidden, projected),
-            timed.linear(tokens, heads * width, hidden),
-            timed.scores(self.run.seq_tokens, heads // cp, max(kv_heads // cp, 1), width, width),
-            timed.moved(4 * tokens * projected, 4 * tokens * projected),
-            self._exchanged(heads * width, heads * width, 2 * kv_heads * width),
-        ]
+    def mlp(width: int) -> list[PassCosts]:
+        own = width // layout.tp
+        products = linear(tokens, hidden, 2 * own), linear(tokens, own, hidden)
+        return [*products, moved(6 * tokens * own, 10 * tokens * own)]
 
-    def _latent_attention(self, layer: LatentAttention) -> list[PassCosts]:
-        timed, tokens, hidden, cp = (
-            self.timed,
-            self.tokens,
-            self.run.shape.hidden,
-            self.run.layout.cp,
-        )
-        heads, value = self._heads(layer.heads), layer.head_dim
-        key, ranks = value + layer.rope_dim, layer.query_rank + layer.kv_rank
-        rotated = 5 * tokens * heads * (2 * key + value)
-        return [
-            timed.linear(tokens, hidden, layer.query_rank),
-            timed.linear(tokens, layer.query_rank, heads * key),
-            timed.linear(tokens, hidden, layer.kv_rank + layer.rope_dim),
-            timed.linear(tokens, layer.kv_rank, heads * 2 * value),
-            timed.linear(tokens, heads * value, hidden),
-            timed.scores(self.run.seq_tokens, heads // cp, heads // cp, key, value),
-            timed.moved(4 * tokens * ranks, 6 * tokens * ranks),
-            timed.moved(rotated, rotated),
-            self._exchanged(heads * key, heads * key, heads * value, heads * value),
-        ]
+    match layer:
+        case Attention():
+            kv_heads, width = max(layer.kv_heads // layout.tp, 1), layer.head_dim
+            projected = (here + 2 * kv_heads) * width
+            shared = max(kv_heads // layout.cp, 1)
+            inside = [
+                linear(tokens, hidden, projected),
+                linear(tokens, here * width, hidden),
+                timed.scores(run.seq_tokens, heads, shared, width, width),
+                moved(4 * tokens * projected, 4 * tokens * projected),
+                exchanged(here * width, here * width, 2 * kv_heads * width),
+            ]
+        case LatentAttention():
+            value, key = layer.head_dim, layer.head_dim + layer.rope_dim
+            ranks, rotated = layer.query_rank + layer.kv_rank, 5 * tokens * here * (2 * key + value)
+            inside = [
+                linear(tokens, hidden, layer.query_rank),
+                linear(tokens, layer.query_rank, here * key),
+                linear(tokens, hidden, layer.kv_rank + layer.rope_dim),
+                linear(tokens, layer.kv_rank, here * 2 * value),
+                linear(tokens, here * value, hidden),
+                timed.scores(run.seq_tokens, heads, heads, key, value),
+                moved(4 * tokens * ranks, 6 * tokens * ranks),
+                moved(rotated, rotated),
+                exchanged(here * key, here * key, here * value, here * value),
+            ]
+        case MLP():
+            inside = mlp(layer.width)
+        case Experts():  # shared expert, router, grouped products, exchange
+            visits, local = tokens * layer.active, layer.count // layout.ep
+            rows = math.ceil(visits / layer.count) * layout.ep
+            sent = 2 * visits * hidden
+            exchange = 2 * collective("all2all", sent, layout.ep)
+            in_order = 4 * sent * (1 + (layout.ep > 1))
+            inside = [
+                *mlp(layer.shared_width),
+                linear(tokens, hidden, layer.count),
+                timed.grouped_linear(local, rows, hidden, 2 * layer.width),
+                timed.grouped_linear(local, rows, layer.width, hidden),
+                moved(6 * visits * layer.width, 10 * visits * layer.width),
+                moved(in_order, in_order, "permute"),
+                PassCosts(exchange, exchange),
+            ]
+        case _:
+            raise ValueError(f"nothing was timed for a layer like {layer}")
+    size = 2 * tokens * hidden
+    gather = collective("all_gather", size, layout.tp)
+    scatter = collective("reduce_scatter", size, layout.tp)
+    around = PassCosts(gather + scatter, 2 * gather + scatter)
+    return total([moved(5 * size / layout.tp, 5 * size / layout.tp), around, *inside])
 
-    def _mlp(self, width: int) -> list[PassCosts]:
-        own, hidden, tokens = width // self.run.layout.tp, self.run.shape.hidden, self.tokens
-        return [
-            self.timed.linear(tokens, hidden, 2 * own),
-            self.timed.linear(tokens, own, hidden),
-            self.timed.moved(6 * tokens * own, 10 * tokens * own),
-        ]
 
-    def _experts(self, layer: Experts) -> list[PassCosts]:
-        """Return the passes of a mixture: shared expert, router, exchange, grouped products."""
-        timed, hidden, ep = self.timed, self.run.shape.hidden, self.run.layout.ep
-        visits, local = self.tokens * layer.active, layer.count // ep
-        rows = math.ceil(visits / layer.count) * ep
-        sent = 2 * visits * hidden
-        exchanged = 2 * timed.collective("all2all", sent, ep)
-        in_order = 4 * sent * (1 + (ep > 1))
-        return [
-            *self._mlp(layer.shared_width),
-            timed.linear(self.tokens, hidden, layer.count),
-            timed.grouped_linear(local, rows, hidden, 2 * layer.width),
-            timed.grouped_linear(local, rows, layer.width, hidden),
-            timed.moved(6 * visits * layer.width, 10 * visits * layer.width),
-            timed.moved(in_order, in_order, "permute"),
-            PassCosts(exchanged, exchanged),
-        ]
+def head_passes(timed: System, run: TrainingSetup) -> PassCosts:
+    """Return the passes of the logits and their loss on a rank."""
+    tokens, hidden, tp = int(run.tokens), run.shape.hidden, run.layout.tp
+    vocabulary, gather = run.shape.vocabulary // tp, 2 * tokens * hidden
+    gather_s = timed.collective("all_gather", gather, tp)
+    loss = timed.moved(4 * tokens * vocabulary, 4 * tokens * vocabulary, "ce_fusion")
+    return total([timed.linear(tokens, hidden, vocabulary), loss, PassCosts(gather_s, gather_s)])

@@ -14,7 +14,7 @@ from experiments.published import fit, table
 from experiments.published.fit import half_width, half_widths
 from experiments.published.published_set import Row, RowPrediction
 from experiments.published.table import choices, errors, judged
-from pipekit.performance.constants import NEW_DEVICE, UNKNOWN, Constants
+from pipekit.performance.constants import NEW_DEVICE, Constants
 
 TRUE = Constants(0.5, 3e-6)
 
@@ -87,17 +87,17 @@ def test_a_row_is_never_predicted_by_constants_that_saw_it(
     outcome: fit.CrossValidation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A set of one fold has nobody to learn from: no row of it has a prediction."""
-    monkeypatch.setattr(fit, "_fold", lambda group: 0)
-    alone = fit.outcome()
-    assert all(out.step_s is None for out in alone.predictions)
-    assert "nothing was fitted for 'Made on made'" in alone.predictions[0].basis
+    monkeypatch.setattr(Row, "fold", 0)
+    outs = [out for _, out in fit.outcome().predicted]
+    assert all(out.step_s is None for out in outs)
+    assert "nothing was fitted for 'Made on made'" in outs[0].basis
 
 
 def test_a_value_is_left_out_whole(
     outcome: fit.CrossValidation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table, "LEFT_OUT", ("flops", "launches", "unheard"))
-    (row,) = table.left_out(outcome).to_dict("records")
+    (row,) = table.on_values_left_out(outcome).to_dict("records")
     assert (row["flops_values"], row["launches_values"]) == (7, 11)
     assert 0.02 < row["flops_mean"] < row["flops_worst"]
     assert 0.02 < row["launches_mean"] < row["launches_worst"]
@@ -108,7 +108,7 @@ def test_a_new_device_has_the_widest_interval_of_those_that_are_left_out(
     outcome: fit.CrossValidation,
 ) -> None:
     errors: dict[str, list[float]] = {"even": [], "odd": []}
-    for one in outcome.rows:
+    for one, _ in outcome.predicted:
         step_s = one.measured.step_s or math.nan
         errors[one.row.device].append(abs(math.log(step_s / seconds(one.row, TRUE))))
     widths = [sorted(own)[math.ceil(0.8 * (len(own) + 1)) - 1] for own in errors.values()]
@@ -121,14 +121,6 @@ def test_an_interval_holds_four_fifths_of_its_own_rows(residuals: list[float]) -
     inside = sum(abs(each) <= half for each in residuals)
     assert 0.8 * len(residuals) <= inside
     assert sum(abs(each) < half for each in residuals) <= 0.8 * (len(residuals) + 1)
-
-
-def test_rows_that_nobody_knows_have_an_interval_of_their_own() -> None:
-    rows = [("set", "all", 0.01 * n) for n in range(10)]
-    widths = half_widths([*rows, ("set", UNKNOWN, 3.0)])
-    assert widths["set"] == {"all": half_widths(rows)["set"]["all"], UNKNOWN: 3.0}
-    assert half_width(widths, "set", "unseen") < half_width(widths, "set", UNKNOWN)
-    assert half_width(widths, "unseen", "all") == widths["set"]["all"]
 
 
 def test_a_class_of_few_rows_has_its_sets_interval() -> None:

@@ -90,9 +90,6 @@ def test_shares_are_of_the_nearest_size() -> None:
     assert large.forward_s / small.forward_s == pytest.approx(2 * (65 / 2) ** 3)
 
 
-def test_an_unknown_model_is_taken_for_the_closest_and_said() -> None:
-    found = replace(ROW, model="llama3-7b").predicted(lambda _: FULL)
-    assert found.step_s
-    assert found.note == "model llama3-7b is unknown and taken for llama3-70b"
-    refused = replace(ROW, model="own").predicted(lambda _: FULL)
-    assert (refused.step_s, refused.basis[:20]) == (None, "model must be one of")
+def test_an_unknown_model_is_refused_with_the_closest() -> None:
+    refused = replace(ROW, model="llama3-7b").predicted(lambda _: FULL)
+    assert (refused.step_s, refused.basis[-12:]) == (None, "llama3-70b'?")
