@@ -167,19 +167,6 @@ def test_processes_too(method: str, replicas: list[int], m: int) -> None:
     train_both_ways(mixed(), batches, method, [2, 3, 3], replicas, m, transport="distributed")
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_asp(workers: int) -> None:
-    compare(
-        MODELS["pairs"](),
-        data(7, rows=4),
-        schedules.asp(workers),
-        {},
-        method="asp",
-        balance=[8],
-        replicas=[workers],
-    )
-
-
 @pytest.mark.parametrize(
     ("replicas", "in_flight", "vertical_sync"),
     [([1, 1, 1], [5, 3, 1], True), ([2, 1, 1], [3, 4, 2], False)],
