@@ -189,16 +189,19 @@ def test_other_stages_go_on_with_the_mean(tmp_path: Path) -> None:
 
 
 def test_processes_train_and_evaluate_as_threads_do() -> None:
-    """Dropout and batch norm, ragged last rounds; one worker of each stage evaluates in between."""
+    """Ragged last rounds, several senders and receivers to a stage, a sum beside the messages.
+
+    One worker of each stage evaluates in between.
+    """
 
     def run(transport: str) -> Any:
-        pipe = replicated(mixed(), [2, 1], BALANCES[2], transport=transport)
+        pipe = replicated(mixed(), [2, 1, 2], BALANCES[3], transport=transport)
         losses = pipe.train(data(5)).losses
         evaluated = pipe.evaluate(data(3))
         return (losses, evaluated, pipe.train(data(5, rows=9)).losses), pipe.state_dict()
 
     numbers, weights = run("threads")
-    here, under_torchrun = run("distributed"), over_gloo(partial(run, "distributed"), 3)
+    here, under_torchrun = run("distributed"), over_gloo(partial(run, "distributed"), 5)
     for again, others in (here, *under_torchrun):
         assert again == numbers
         assert different(others, weights) == []

@@ -17,7 +17,6 @@ from tests.engine.examples import (
     OPTIMIZERS,
     Batches,
     OptimizerFactory,
-    cores_of_each,
     data,
     different,
     mixed,
@@ -67,7 +66,6 @@ def by_ddp(
     """The weights after every step of DistributedDataParallel; worker j has every j-th batch."""
 
     def run() -> list[Weights]:
-        torch.set_num_threads(cores_of_each(workers))
         dist.init_process_group("gloo")
         own = copy.deepcopy(model)
         parallel = DistributedDataParallel(own)

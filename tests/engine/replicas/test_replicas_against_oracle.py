@@ -17,7 +17,6 @@ from tests.engine.examples import (
     OPTIMIZERS,
     Batches,
     OptimizerFactory,
-    cores_of_each,
     data,
     different,
     interleaved,
@@ -112,10 +111,7 @@ def compare(
     }
     pipe = Pipeline(model, schedule, **values(**both, **options))
     run = pipe.train(batches, watch=Watch(trace=False))
-    threads = cores_of_each(pipe.workers)
-    truth = oracle.train(
-        model, batches, replicas=replicas, threads=threads, **both, **truth_options
-    )
+    truth = oracle.train(model, batches, replicas=replicas, **both, **truth_options)
     assert run.losses == truth.losses
     weights = {
         name: tensor for name, tensor in pipe.state_dict().items() if name in truth.weights[0]

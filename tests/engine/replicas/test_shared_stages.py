@@ -47,7 +47,6 @@ def assert_trains_as_one(schedule: Schedule, **options: Any) -> None:
         "gpipe",
         [1] * schedule.stages,
         m=len(schedule.batches[0]),
-        workers=len(schedule.workers),
         **{key: options[key] for key in ("clip_norm",) if key in options},
     )
     assert losses[:-1] == pytest.approx(truth.losses, rel=1e-4)
