@@ -95,12 +95,6 @@ class Double(nn.Linear):
         return super().forward(x.double()).float()
 
 
-def test_counts_of_batches_are_the_first_replicas() -> None:
-    pipe = replicated(mixed(), [3], [8])
-    pipe.train(data(7))
-    assert pipe.state_dict()["1.num_batches_tracked"] == 3, "minibatches 0, 3 and 6"
-
-
 def normed(momentum: float | None = 0.1) -> nn.Sequential:
     """Statistics of the data alone, and a buffer of another kind, infinite in places."""
     model = nn.Sequential(nn.BatchNorm1d(6, momentum=momentum), *mlp(6, 3))
