@@ -3,7 +3,6 @@
 Worker processes import this file, so that it stays free of pytest and hypothesis.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -215,19 +214,11 @@ def pipeline(
     return pk.Pipeline(model, method, balance=balance, **values(**arguments))
 
 
-def cores_of_each(workers: int) -> int:
-    """How many cores each of so many workers computes with."""
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(int(os.environ.get("OMP_NUM_THREADS") or cores), cores // workers))
-
-
 def by_equations(
     model: nn.Sequential, batches: Batches, method: str, balance: Sequence[int], **options: Any
 ) -> oracle.OracleRun:
-    """The oracle's run with the same defaults, and the cores that a worker gets."""
+    """The oracle's run with the same defaults."""
     m = options.pop("m", 4)
-    example = METHODS[method].schedule(len(balance), max(m, len(balance)))
-    workers = options.pop("workers", example.worker_count)
     arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss(), "seed": 0} | options
     return oracle.train(
         model,
@@ -235,7 +226,6 @@ def by_equations(
         method=METHODS[method].oracle,
         balance=balance,
         microbatches=m if METHODS[method].divides else 1,
-        threads=cores_of_each(workers),
         **arguments,
     )
 

@@ -23,6 +23,7 @@ from pipekit import (
 from pipekit.engine import arguments
 from pipekit.engine.calls import MOVED
 from pipekit.schedules import DISCARD, GATHER, Op, Schedule, check
+from pipekit.schedules.ops import ACTIVATIONS
 from tests.engine.examples import data, mlp, nesterov
 from tests.engine.execution.moving_tables import fill_and_drain
 
@@ -51,14 +52,22 @@ def test_a_generator_is_read() -> None:
     assert arguments.counted(n for n in range(3)) == ([0, 1, 2], 3, 3)
 
 
-def test_a_gather_is_refused_when_the_pipeline_is_built() -> None:
-    check(GATHERED)
+COMPRESS = Op("N", "COMPRESS", takes=(ACTIVATIONS,), gives=(ACTIVATIONS,))
+COMPRESSED = Schedule.one_batch("compressed", [[(F, 0, 0), (COMPRESS, 0, 0), (B, 0, 0)]])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "task"),
+    [(GATHERED, r"G0 of stage 0 \(UNSHARD\)"), (COMPRESSED, r"N0 of stage 0 \(COMPRESS\)")],
+)
+def test_other_ops_are_refused_when_the_pipeline_is_built(schedule: Schedule, task: str) -> None:
+    check(schedule)
     said = (
-        r"^worker 0 has G0 of stage 0 \(UNSHARD\), which Pipeline cannot run: draw, check and "
-        r"simulate the schedule, or leave its G out$"
+        rf"^worker 0 has {task}, which Pipeline cannot run: draw, check and "
+        rf"simulate the schedule, or leave its {task[0]} out$"
     )
     with pytest.raises(ScheduleError, match=said):
-        pk.Pipeline(mlp(6, 3), GATHERED, optimizer=nesterov, loss=nn.MSELoss())
+        pk.Pipeline(mlp(6, 3), schedule, optimizer=nesterov, loss=nn.MSELoss())
 
 
 def test_emulation_moves_nothing_and_says_so() -> None:

@@ -1,7 +1,6 @@
 """The user's door: repeated training, evaluation, names, and nothing of the user's touched."""
 
 import copy
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -75,9 +74,7 @@ def test_evaluation_in_between_changes_nothing() -> None:
     assert different(plain.state_dict(), evaluated.state_dict()) == []
 
 
-def test_the_seed_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the balance does not, if workers have as many cores."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+def test_the_seed_decides_and_the_balance_does_not() -> None:
     batches = data(2)
 
     def losses(seed: int, balance: list[int]) -> list[float]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import pipekit as pk
 from pipekit import schedules
-from tests.engine.examples import cores_of_each, different, pipeline
+from tests.engine.examples import different, pipeline
 
 pytestmark = pytest.mark.models
 
@@ -92,8 +92,6 @@ def test_there_and_back_by_save_pretrained(
     losses = pipe.train(batches).losses
 
     judge, plain = make(), []
-    cores = torch.get_num_threads()
-    torch.set_num_threads(cores_of_each(2))
     optimizer = torch.optim.SGD(judge.parameters(), lr=0.1)
     for batch in batches:
         optimizer.zero_grad()
@@ -106,7 +104,6 @@ def test_there_and_back_by_save_pretrained(
             loss += share.item()
         optimizer.step()
         plain.append(loss)
-    torch.set_num_threads(cores)
     if make is llama:
         assert losses == plain
         assert different(pipe.state_dict(), judge.state_dict()) == []

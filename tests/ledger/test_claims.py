@@ -170,6 +170,7 @@ class TestOutcomes:
         outcome = claims.record(SPEEDUP, 7.0, "emulated", repeats=wide, **how)
         assert outcome.status is Status.UNDECIDED
         assert outcome.why == "the criterion lies within the spread of 4 repeats"
+        assert outcome.ours == "7 ± 1.5"
         assert claims.record(SPEEDUP, 7.0, "emulated", repeats=narrow, **how).status is Status.PASS
         missed = claims.record(SPEEDUP, 2.0, "emulated", repeats=[1.9, 2.1, 2.0], **how)
         assert missed.status is Status.MISS

@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,15 +30,6 @@ OPTIMIZERS: dict[str, Factory] = {
     "adamw": lambda p: AdamW(p, lr=0.01),
     "rmsprop": lambda p: RMSprop(p, lr=0.01),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Run the ordinary loops as the oracle runs: more threads sum in another order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def step_lr(optimizer: Optimizer) -> LRScheduler:

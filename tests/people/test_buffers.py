@@ -12,7 +12,16 @@ from torch.nn.utils import parametrizations
 import pipekit as pk
 from pipekit import schedules
 from tests.engine.examples import different
-from tests.people.plain import CE, SGD, assert_as_plain, batches, multiplied, network, pipe
+from tests.people.plain import (
+    CE,
+    SGD,
+    assert_as_plain,
+    batches,
+    multiplied,
+    network,
+    pipe,
+    plain_loop,
+)
 
 Build = Callable[[], nn.Module]
 
@@ -124,11 +133,7 @@ def test_a_pipelined_module_reads_them_too(build: Build) -> None:
     found = []
     for how in "never", "except_last":
         module = pk.PipelinedModule(copy.deepcopy(model), [2, 1], chunks=4, checkpoint=how)
-        optimizer = SGD(module.parameters())
-        for x, y in data:
-            optimizer.zero_grad()
-            CE(module(x), y).backward()
-            optimizer.step()
+        plain_loop(module, SGD, CE, data)
         found.append(module.state_dict())
     assert different(found[0], found[1]) == []
 

@@ -120,18 +120,7 @@ def test_what_is_the_same_in_the_next_epoch_is_not_warned_of(first: nn.Module, x
     plain, data = copy.deepcopy(model), [(copy.deepcopy(x), Y)] * 2
     made = pipeline(model, 1)
     assert not warned(lambda: made.train(data), "edits")
-
-    def on_batch(model: nn.Module) -> list[float]:
-        optimizer, losses = SGD(model.parameters()), []
-        for inputs, target in data:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(inputs), target)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        return losses
-
-    want = on_batch(plain)
+    want = plain_loop(plain, SGD, F.cross_entropy, [((inputs,), y) for inputs, y in data])
     assert pipeline(model, 1).train([(copy.deepcopy(x), Y)] * 2).losses == pytest.approx(want)
 
 
@@ -158,14 +147,17 @@ def test_manual_seed_is_heard_where_no_seed_is_given() -> None:
     assert other == dropped(1)
 
 
-@pytest.mark.parametrize("stages", [1, 3])
-def test_it_is_heard_alike_on_any_stages(stages: int) -> None:
-    assert dropped(heard=7, stages=stages) == dropped(heard=7)
-
-
-@pytest.mark.slow
-def test_it_is_heard_in_worker_processes() -> None:
-    assert dropped(heard=7, transport="distributed") == dropped(heard=7)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"stages": 1},
+        {"stages": 3},
+        pytest.param({"transport": "distributed"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_it_is_heard_alike_on_any_stages_and_in_worker_processes(how: dict[str, Any]) -> None:
+    assert dropped(heard=7, **how) == dropped(heard=7)
 
 
 def test_it_is_heard_between_two_trainings() -> None:
@@ -189,15 +181,6 @@ def test_without_any_seed_it_is_zero() -> None:
         made = pipeline(network(nn.Dropout(0.5)))
         torch.set_rng_state(torch.Generator().get_state())  # as a process begins
         assert made.train([(X, Y)] * 2).losses == want
-
-
-def test_dropout_of_one_stage_is_the_plain_loops_with_none() -> None:
-    model = network(nn.Dropout(0.5))
-    plain = copy.deepcopy(model)
-    torch.manual_seed(5)
-    losses = pipeline(model, 2, stages=1, seed=None).train([(X, Y)] * 3).losses
-    torch.manual_seed(5)
-    assert losses == plain_loop(plain, SGD, F.cross_entropy, [(X, Y)] * 3, 2)
 
 
 # --- batches without rows, and of another form ---------------------------------------------------

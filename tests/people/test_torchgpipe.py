@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import pipekit as pk
-from pipekit.layers.skips import Skippable
+from tests.layers.test_skips import Pop, Stash
 
 MODES = ["never", "always", "except_last"]
 
@@ -63,13 +63,6 @@ def test_it_is_indexed_as_a_sequence(split: list[int]) -> None:
     assert (module[0], module[1], module[-1], module[-2]) == (a, b, b, a)
     with pytest.raises(IndexError):
         module[2]
-
-
-def test_a_sequence_without_layers_and_a_number_of_chunks_that_is_not_whole_are_refused() -> None:
-    with pytest.raises(ValueError, match="no layers"):
-        gpipe([], [])
-    with pytest.raises(ValueError, match="whole number"):
-        gpipe([nn.Linear(1, 1)], [1], chunks=42.0)
 
 
 @pytest.mark.parametrize(
@@ -152,42 +145,6 @@ def test_a_layer_may_edit_its_input_and_does_so_once_for_a_recomputation(mode: A
     edits = Calls(lambda pair: pair[0] * pair[1].add_(1))
     gpipe([edits], [1], checkpoint=mode)((one, other)).backward()
     assert one.grad == 2
-
-
-class Stash(Skippable):
-    """Leaves its input, and gives another."""
-
-    stashes = ("skip",)
-
-    def __init__(self, left: Callable[[Tensor], Tensor | None] = lambda x: x) -> None:
-        super().__init__()
-        self.left = left
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.stash("skip", self.left(x))
-        return x * 2
-
-
-class Pop(Skippable):
-    pops = ("skip",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        skip: Tensor | None = self.pop("skip")
-        return x if skip is None else x + skip
-
-
-def test_none_may_be_stashed() -> None:
-    x = torch.rand(4, 1)
-    assert torch.equal(gpipe([Stash(lambda _: None), Pop()], [1, 1])(x), 2 * x)
-
-
-def test_what_a_layer_declares_it_stashes() -> None:
-    class Forgets(Stash):
-        def forward(self, x: Tensor) -> Tensor:
-            return x
-
-    with pytest.raises(LookupError, match="skip"):
-        gpipe([Forgets(), Pop()], [1, 1])(torch.rand(4, 1))
 
 
 @pytest.mark.parametrize("split", [[3], [1, 2], [2, 1], [1, 1, 1]], ids=str)

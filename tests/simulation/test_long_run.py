@@ -89,6 +89,7 @@ def test_a_million_batches_take_what_the_paper_says() -> None:
         "1,000,000 batches in 4.5e+07 s, one each 45 s, bubble 20.0% (from 8 periods)"
     )
     assert long_run(schedules.pipedream(4), Profile.uniform(4), batches=10**6).batch_s == 3
+    assert long_run(schedules.flush(2, 2), Profile.uniform(2, 0, 0), batches=10**6).bubble == 0
 
 
 def test_times_that_never_repeat_are_simulated_and_the_result_says_so() -> None:

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import LOAD, OFFLOAD, Op, Schedule, check, flush, parse
+from pipekit.schedules import LOAD, OFFLOAD, Op, Schedule, check, flush, parse, weipipe
 from pipekit.simulation import Costs, Shards, alone, events, simulate
 from pipekit.simulation.costs import stage_costs
 from pipekit.simulation.loads import loads
@@ -93,6 +93,12 @@ def test_gathered_weights_are_there_until_they_are_given_up() -> None:
     assert weights[max(weights)] == 10
     assert (max(gradients.values()), gradients[max(gradients)]) == (40, 0)
     assert max(bytes_of(trace, 0, "optimizer").values()) == 10
+
+
+def test_a_received_sum_lies_beside_the_workers_own_until_it_is_added() -> None:
+    trace = simulate(weipipe(2, 2), PROFILE, cluster=flat(2, 80), batches=1)
+    for held in (bytes_of(trace, worker, "gradients") for worker in (0, 1)):
+        assert (max(held.values()), held[max(held)]) == (2 * 40, 0)
 
 
 def test_a_makespan_begins_with_the_first_task_of_any_op() -> None:

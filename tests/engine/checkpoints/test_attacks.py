@@ -150,6 +150,9 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     assert mine.take(tmp_path) is None
     mine.give_back()
     assert list(tmp_path.iterdir()) == []
+    assert mine.take(tmp_path) is None
+    (tmp_path / ".lock").unlink()  # as who clears the folder meanwhile
+    mine.give_back()
 
 
 def test_who_goes_on_with_a_training_takes_it_over(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ from tests.engine.examples import (
     MODELS,
     OPTIMIZERS,
     Batches,
-    cores_of_each,
     cut,
     data,
     different,
@@ -42,6 +41,7 @@ from tests.engine.examples import (
     values,
 )
 from tests.engine.parametrized import first_over_processes
+from tests.engine.replicas.test_replicas_against_oracle import compare
 from tests.engine.updates.test_ties import tied
 
 PREDICTABLE: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
@@ -161,7 +161,6 @@ def both_ways(
         microbatches=m if case.divides else 1,
         flush_after=case.flush_after,
         mitigation=case.equations,
-        threads=cores_of_each(len(balance)),
         **how,
     )
     return pipe, truth
@@ -203,17 +202,6 @@ def test_weights_and_losses_are_the_equations(name: str, data_: st.DataObject) -
     case = drawn(data_, name)
     pipe, truth = both_ways(CASES[name], **case)
     assert_equal(pipe, truth, case["batches"])
-
-
-@pytest.mark.parametrize("name", ["gap-aware", "ahead"])
-def test_processes_give_the_same_bits(name: str) -> None:
-    m = 3 if CASES[name].divides else 1
-    batches = data(5, rows=2 * m)
-    pipe, truth = both_ways(
-        CASES[name], MODELS["mixed"](), batches, [2, 3, 3], m, transport="distributed"
-    )
-    assert_equal(pipe, truth, batches)
-    pipe.close()
 
 
 @pytest.mark.parametrize("name", ["ahead", "gap-aware 2bw"])
@@ -319,36 +307,20 @@ def test_stages_on_several_workers(kind: Replicated, data_: st.DataObject) -> No
     # Who corrects a gradient has to know the weights at which it was taken.
     whole = math.lcm(*replicas) if kind.case in ("gap-aware", "pipemare") else 1
     count = whole * draw(st.integers(1, 6), "rounds") if whole > 1 else draw(st.integers(1, 7))
-    assert_replicated(kind, case, replicas, m, count, draw)
-
-
-def assert_replicated(
-    kind: Replicated, case: Case, replicas: list[int], m: int, count: int, draw: Any
-) -> None:
-    stages, parts = len(replicas), m * replicas[0] if kind.equal else 1
-    model = MODELS["frozen"]()
-    how: dict[str, Any] = {
-        "balance": [8 - 2 * (stages - 1), *[2] * (stages - 1)],
-        "optimizer": case.optimizers[draw(st.sampled_from(sorted(case.optimizers)), "optimizer")],
-        "loss": nn.MSELoss(),
-    }
-    batches = data(count, rows=2 * parts)
-    pipe = Pipeline(model, kind.schedule(replicas, m), **values(mitigation=case.mitigation, **how))
-    run = pipe.train(batches, watch=Watch(trace=False))
-    truth = oracle.train(
-        model,
-        batches,
-        method=case.oracle,
+    parts = m * width if kind.equal else 1
+    compare(
+        MODELS["frozen"](),
+        data(count, rows=2 * parts),
+        kind.schedule(replicas, m),
+        {"mitigation": case.mitigation},
+        balance=[8 - 2 * (stages - 1), *[2] * (stages - 1)],
         replicas=replicas,
+        optimizer=case.optimizers[draw(st.sampled_from(sorted(case.optimizers)), "optimizer")],
+        method=case.oracle,
         microbatches=parts,
         flush_after=case.flush_after,
         mitigation=case.equations,
-        threads=cores_of_each(sum(replicas)),
-        **how,
     )
-    assert run.losses == truth.losses
-    got = pipe.state_dict()
-    assert different({name: got[name] for name in truth.weights[-1]}, truth.weights[-1]) == []
 
 
 # --- What is refused -----------------------------------------------------------------------------

@@ -5,7 +5,6 @@ The judges are the same table with whole backwards, and the oracle, which knows 
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pipekit import (
-    Checkpoints,
     Pipeline,
     Schedule,
     Watch,
@@ -28,7 +26,6 @@ from pipekit import (
 from pipekit.profiling import Profile
 from pipekit.schedules import Op
 from tests.emulation.own_time import own_time
-from tests.engine.checkpoints.killing import EndsAfter, Interrupted
 from tests.engine.examples import Batches, different, values
 from tests.engine.parametrized import first_over_processes
 from tests.schedules.examples import SPLIT
@@ -143,18 +140,6 @@ def test_stages_on_several_workers(transport: str) -> None:
     assert different(weights, whole_weights) == []
 
 
-def test_mixed_precision_with_a_loss_scale_and_clipping() -> None:
-    options: dict[str, Any] = {
-        "autocast": torch.bfloat16,
-        "loss_scale": "dynamic",
-        "clip_norm": 0.1,
-    }
-    losses, weights = trained("gpt", SPLIT, **options)
-    whole_losses, whole_weights = trained("gpt", WHOLE, **options)
-    assert losses == whole_losses
-    assert different(weights, whole_weights) == []
-
-
 class Checkpointed(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = checkpoint(super().forward, x, use_reentrant=True)
@@ -181,23 +166,6 @@ def test_the_trace_has_both_parts_and_the_memory_is_followed() -> None:
     frame = measure_memory(run).frame
     assert (frame.groupby("worker")["activations"].last() == 0).all()
     assert run.peak_in_flight == schedules.check(SPLIT).peak_in_flight
-
-
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-def test_it_resumes_between_its_batches(transport: str, tmp_path: Path) -> None:
-    model, batches, how = made("convnet with batch norm")
-    losses, weights = trained("convnet with batch norm", SPLIT)
-
-    pipe = Pipeline(model, SPLIT, transport=transport, **values(**how))
-    with pytest.raises(Interrupted):
-        pipe.train(EndsAfter(1, batches, tmp_path), checkpoints=Checkpoints(tmp_path, every=1))
-    again = Pipeline(
-        made("convnet with batch norm")[0], SPLIT, transport=transport, **values(**how)
-    )
-    again.resume(tmp_path)
-    run = again.train(batches)
-    assert run.losses == losses
-    assert different(dict(again.state_dict()), weights) == []
 
 
 def test_it_is_emulated_as_it_is_simulated() -> None:

@@ -161,7 +161,8 @@ def test_tuples() -> None:
 
 def test_without_gradients_nothing_is_kept() -> None:
     seen: list[bool] = []
-    model = PipelinedModule(mlp(Look(seen.append)), [3, 3], chunks=2, checkpoint="always")
+    look = Look(lambda _: seen.append(is_run_twice()))
+    model = PipelinedModule(mlp(look), [3, 3], chunks=2, checkpoint="always")
     with torch.no_grad():
         assert not model(torch.randn(4, 6)).requires_grad
     assert not any(seen)
@@ -169,21 +170,26 @@ def test_without_gradients_nothing_is_kept() -> None:
 
 def test_evaluation_checkpoints_nothing_but_can_be_differentiated() -> None:
     seen: list[bool] = []
-    model = PipelinedModule(mlp(Look(seen.append)), [3, 3], chunks=2, checkpoint="always").eval()
+    look = Look(lambda _: seen.append(is_run_twice()))
+    model = PipelinedModule(mlp(look), [3, 3], chunks=2, checkpoint="always").eval()
     assert_same(model, mlp().eval(), torch.randn(4, 6))
     assert not any(seen)
 
 
 class Look(nn.Module):
-    """Says at each forward whether it is checkpointed, or run again."""
+    """Shows what it passes on."""
 
-    def __init__(self, see: Callable[[bool], None]) -> None:
+    def __init__(self, see: Callable[[Tensor], None]) -> None:
         super().__init__()
         self.see = see
 
     def forward(self, x: Tensor) -> Tensor:
-        self.see(is_checkpointing() or is_recomputing())
+        self.see(x)
         return x
+
+
+def is_run_twice() -> bool:
+    return is_checkpointing() or is_recomputing()
 
 
 @pytest.mark.parametrize(
@@ -200,13 +206,8 @@ class Look(nn.Module):
 def test_how_many_microbatches_are_checkpointed(checkpoint: Any, chunks: int, count: int) -> None:
     seen: list[str] = []
     flags = {(True, False): "checkpointing", (False, True): "recomputing", (False, False): "plain"}
-
-    class Flags(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            seen.append(flags[is_checkpointing(), is_recomputing()])
-            return x
-
-    model = PipelinedModule(mlp(Flags()), [3, 3], chunks=chunks, checkpoint=checkpoint)
+    look = Look(lambda _: seen.append(flags[is_checkpointing(), is_recomputing()]))
+    model = PipelinedModule(mlp(look), [3, 3], chunks=chunks, checkpoint=checkpoint)
     model(torch.randn(4, 6)).sum().backward()
     seen = seen[1 if chunks == 1 else 3 :]  # which try the model, and whether it mixes rows
     assert seen.count("checkpointing") == seen.count("recomputing") == count
@@ -226,13 +227,8 @@ def test_a_recomputed_forward_draws_the_same_numbers() -> None:
 
 def test_autocast_reaches_the_workers_and_what_is_recomputed() -> None:
     seen: list[torch.dtype] = []
-
-    class Dtype(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            seen.append(x.dtype)
-            return x
-
-    model = PipelinedModule(mlp(Dtype()), [3, 3], chunks=2, checkpoint="always")
+    look = Look(lambda x: seen.append(x.dtype))
+    model = PipelinedModule(mlp(look), [3, 3], chunks=2, checkpoint="always")
     model(torch.randn(4, 6))
     seen.clear()
     with torch.autocast("cpu", torch.bfloat16):
@@ -349,6 +345,7 @@ def test_a_number_is_no_output() -> None:
     [
         ({"balance": [5, 1]}, "sums to 6 layers and the model has 5"),
         ({"chunks": 0}, "chunks must be a whole number from 1"),
+        ({"chunks": 42.0}, "chunks must be a whole number from 1"),
         ({"checkpoint": "sometimes"}, "checkpoint must be one of"),
         ({"without": ["portal"]}, "without must be one of order, streams, portals"),
         ({"devices": ["cpu"]}, "1 devices for 2 workers"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipekit import PipelinedModule, Watch, emulate, schedules
 from pipekit.engine import Observer
@@ -16,6 +16,8 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Message, Op, Payload, Step
 from pipekit.trees import Tree, leaves
 from tests.engine.examples import data, mlp, pipeline
+from tests.engine.runs.test_early_end import picky, spoilt
+from tests.engine.test_failures import OutOfCheeseError
 
 
 class Diary(Observer):
@@ -97,24 +99,12 @@ def test_a_failed_worker_is_closed_and_does_not_end() -> None:
             [*data(1), (torch.zeros(4, 5), torch.zeros(4, 3))], watch=Watch(observers=[diary])
         )
     assert diary.entries[0][-2:] == ["end", "close"], "it has done all that came before"
-    pipe = pipeline(nn.Sequential(FailsBackward(), nn.Linear(6, 3)), "gpipe", [2], m=1)
+    pipe = pipeline(picky(0, backward=True), "gpipe", [3], m=1)
     diary = Diary()
-    with pytest.raises(RuntimeError, match="in the backward"):
-        pipe.train(data(1), watch=Watch(observers=[diary]))
+    with pytest.raises(OutOfCheeseError, match="in the backward"):
+        pipe.train(spoilt(2, bad=1), watch=Watch(observers=[diary]))
     assert diary.entries[0][-1] == "close"
     assert "end" not in diary.entries[0]
-
-
-class FailsBackward(nn.Module):
-    """Raise in the backward pass."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        x.requires_grad_().register_hook(self._fail)
-        return x
-
-    @staticmethod
-    def _fail(gradient: Tensor) -> None:
-        raise RuntimeError("in the backward")
 
 
 def test_weights_can_be_seen_after_each_update() -> None:

@@ -17,7 +17,6 @@ from tests.engine.examples import (
     OPTIMIZERS,
     Batches,
     OptimizerFactory,
-    cores_of_each,
     data,
     different,
     mixed,
@@ -67,7 +66,6 @@ def by_ddp(
     """The weights after every step of DistributedDataParallel; worker j has every j-th batch."""
 
     def run() -> list[Weights]:
-        torch.set_num_threads(cores_of_each(workers))
         dist.init_process_group("gloo")
         own = copy.deepcopy(model)
         parallel = DistributedDataParallel(own)
@@ -139,46 +137,6 @@ def test_a_worker_may_have_a_replicated_stage_and_another(transport: str) -> Non
             parameter.grad = gradient
         one.step()
     assert different(pipe.state_dict(), dict(model.state_dict())) == []
-
-
-# --- All replicas have the same weights ----------------------------------------------------------
-
-
-def equal_losses_in_each_round(
-    replicas: Sequence[int], model: nn.Sequential, balance: Sequence[int], transport: str
-) -> None:
-    """All minibatches of a round are the same: a replica with other weights has another loss.
-
-    Each replica's gradient is another one all the same, so that those that saw no sum would differ.
-    """
-    width = replicas[0]
-    batches = [(x, (y, torch.full((len(x),), float(j)))) for x, y in data(6) for j in range(width)]
-    pipe = replicated(model, replicas, balance, transport=transport, loss=Marked())
-    losses = pipe.train(batches).losses
-    rounds = [losses[first : first + width] for first in range(0, len(losses), width)]
-    assert [len(set(each)) for each in rounds] == [1] * 6
-    assert len(set(losses)) == 6, "it does train"
-
-
-class Marked(nn.Module):
-    """A loss whose gradient, but not its value, depends on a mark."""
-
-    def forward(self, output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
-        wanted, mark = target
-        scale = 1 + mark[0]
-        loss = nn.functional.mse_loss(output, wanted)
-        return loss.detach() + scale * (loss - loss.detach())
-
-
-@TRANSPORTS
-@pytest.mark.parametrize("width", [2, 3])
-def test_replicas_of_the_only_stage_have_equal_weights(width: int, transport: str) -> None:
-    equal_losses_in_each_round([width], mlp(6, 8, 3), [2], transport)
-
-
-def test_replicas_of_the_first_of_two_stages_have_equal_weights() -> None:
-    model = nn.Sequential(*mlp(6, 8, 3), nn.Tanh())
-    equal_losses_in_each_round([2, 1], model, [2, 1], "threads")
 
 
 # --- Pipelines side by side ----------------------------------------------------------------------

@@ -17,7 +17,6 @@ from tests.engine.examples import (
     OPTIMIZERS,
     Batches,
     OptimizerFactory,
-    cores_of_each,
     data,
     different,
     interleaved,
@@ -112,10 +111,7 @@ def compare(
     }
     pipe = Pipeline(model, schedule, **values(**both, **options))
     run = pipe.train(batches, watch=Watch(trace=False))
-    threads = cores_of_each(pipe.workers)
-    truth = oracle.train(
-        model, batches, replicas=replicas, threads=threads, **both, **truth_options
-    )
+    truth = oracle.train(model, batches, replicas=replicas, **both, **truth_options)
     assert run.losses == truth.losses
     weights = {
         name: tensor for name, tensor in pipe.state_dict().items() if name in truth.weights[0]
@@ -165,19 +161,6 @@ def test_weights_and_losses_are_the_equations_bit_for_bit(
 def test_processes_too(method: str, replicas: list[int], m: int) -> None:
     batches = data(5, rows=12)
     train_both_ways(mixed(), batches, method, [2, 3, 3], replicas, m, transport="distributed")
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_asp(workers: int) -> None:
-    compare(
-        MODELS["pairs"](),
-        data(7, rows=4),
-        schedules.asp(workers),
-        {},
-        method="asp",
-        balance=[8],
-        replicas=[workers],
-    )
 
 
 @pytest.mark.parametrize(

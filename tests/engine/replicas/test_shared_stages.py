@@ -1,5 +1,6 @@
 """Tables with both directions, and others whose workers share stages: all that check accepts."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from pipekit.schedules import Schedule, check, parse
 from tests.engine.examples import by_equations, data, different, mlp, pipeline
 from tests.engine.gloo import over_gloo
 from tests.engine.replicas.shared_tables import at_random, down_then_up, ring, two_directions
-from tests.engine.updates.test_ties import tied
 
 TABLES = {
     "two directions": lambda: two_directions(2, 4, 3),
@@ -47,7 +47,6 @@ def assert_trains_as_one(schedule: Schedule, **options: Any) -> None:
         "gpipe",
         [1] * schedule.stages,
         m=len(schedule.batches[0]),
-        workers=len(schedule.workers),
         **{key: options[key] for key in ("clip_norm",) if key in options},
     )
     assert losses[:-1] == pytest.approx(truth.losses, rel=1e-4)
@@ -73,36 +72,14 @@ def test_any_table_with_one_norm(seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["two directions", "ring"])
 def test_processes_train_as_threads_do(name: str) -> None:
-    here = trained(TABLES[name]())
-    there = trained(TABLES[name](), transport="distributed")
-    assert there[0] == here[0]
-    assert different(there[1], here[1]) == []
-
-
-@pytest.mark.parametrize("name", ["ring"])
-def test_processes_of_torchrun_train_as_threads_do(name: str) -> None:
-    """What a worker sends a stage has another form than what it gets for that stage."""
+    """What a worker of the ring sends a stage has another form than what it gets for that stage."""
     schedule = TABLES[name]()
-    here = trained(schedule)
-    for losses, weights in over_gloo(
-        lambda: trained(schedule, transport="distributed"), len(schedule.workers)
-    ):
-        assert losses == here[0]
-        assert different(weights, here[1]) == []
-
-
-def test_two_directions_with_clipping_and_tied_weights() -> None:
-    schedule = two_directions(4, 4, 2)
-    options: dict[str, Any] = {"clip_norm": 0.1, "recompute": "always"}
-
-    def run(**more: Any) -> Any:
-        batches = data(2)
-        pipe = pipeline(tied(("0.weight", "4.weight")), schedule, [2, 1, 2, 1], **options, **more)
-        return pipe.train(batches).losses, pipe.state_dict()
-
-    here, there = run(), run(transport="distributed")
-    assert here[0] == there[0]
-    assert different(here[1], there[1]) == []
+    losses, weights = trained(schedule)
+    run = partial(trained, schedule, transport="distributed")
+    under_torchrun = over_gloo(run, len(schedule.workers)) if name == "ring" else []
+    for again, others in (run(), *under_torchrun):
+        assert again == losses
+        assert different(others, weights) == []
 
 
 def test_who_adds_nothing_to_a_sum_keeps_nobody_waiting() -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import pipekit as pk
 from pipekit import schedules
 from pipekit.engine.runs.batch_reader import BatchReader
-from tests.engine.examples import cores_of_each, data, different, mlp, pipeline
+from tests.engine.examples import data, different, mlp, pipeline
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 ROWS, LENGTH, WORDS = 6, 5, 11
@@ -64,8 +64,6 @@ def piece(entry: Any, part: int, parts: int) -> Any:
 
 def plain_loop(model: nn.Module, batches: Any, call: Callable[[nn.Module, Any], Tensor]) -> Any:
     """Weights after training as anybody would, in two microbatches a batch."""
-    cores = torch.get_num_threads()
-    torch.set_num_threads(cores_of_each(2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for batch in batches:
         optimizer.zero_grad()
@@ -76,7 +74,6 @@ def plain_loop(model: nn.Module, batches: Any, call: Callable[[nn.Module, Any], 
                 micro = [piece(entry, part, 2) for entry in batch]
             (call(model, micro) * 0.5).backward()
         optimizer.step()
-    torch.set_num_threads(cores)
     return model.state_dict()
 
 

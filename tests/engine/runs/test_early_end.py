@@ -29,12 +29,9 @@ from tests.engine.examples import (
 )
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 from tests.engine.test_early_stop import RATES
+from tests.engine.test_failures import OutOfCheeseError
 
 BALANCE = [1, 1, 1]
-
-
-class OutOfCheeseError(Exception):
-    pass
 
 
 class Picky(nn.Module):
@@ -168,21 +165,11 @@ def test_an_error_of_on_batch_costs_no_weights(transport: str) -> None:
     pipe.train(data(2))
 
 
-def test_stages_on_several_workers_stop_where_their_rounds_end() -> None:
-    two_one, batches = schedules.pipedream([2, 1]), data(60)
-    pipe = pipeline(mlp(6, 6, 3), two_one, [1, 1])
-    trained = len(pipe.train(batches, on_batch=lambda done: done.number == 4).losses)
-    assert trained % 2 == 0
-    plain = pipeline(mlp(6, 6, 3), two_one, [1, 1])
-    plain.train(batches[:trained])
-    assert different(pipe.state_dict(), plain.state_dict()) == []
-
-
-ALONE: dict[str, tuple[pk.Schedule, list[int]]] = {
-    "the last batch is one worker's": (schedules.pipedream([2, 1]), [1, 1]),
-    "each batch is one worker's": (schedules.asp(3), [2]),
+ALONE: dict[str, tuple[pk.Schedule, list[int], int]] = {
+    "the last batch is one worker's": (schedules.pipedream([2, 1]), [1, 1], 2),
+    "each batch is one worker's": (schedules.asp(3), [2], 1),
 }
-"""Schedules, and balances, in which a worker waits for sums to which others alone contribute."""
+"""Schedules, balances, and batches of a round: a worker waits for sums that others alone add to."""
 
 
 @TRANSPORTS
@@ -190,13 +177,17 @@ ALONE: dict[str, tuple[pk.Schedule, list[int]]] = {
 def test_nobody_waits_for_the_gradients_of_batches_that_do_not_come(
     name: str, transport: str
 ) -> None:
-    """A worker that adds nothing to a sum begins it before anybody knows that the run ends."""
-    schedule, balance = ALONE[name]
+    """A worker that adds nothing to a sum begins it before anybody knows that the run ends.
+
+    Stages on several workers end where their rounds do.
+    """
+    schedule, balance, of_a_round = ALONE[name]
     pipe = pipeline(mlp(6, 6, 3), schedule, balance, transport=transport)
     batches = data(15)
     gated = Gated(batches)
     trained = len(pipe.train(gated, on_batch=gated.stop_at(4)).losses)
     assert trained < 15
+    assert trained % of_a_round == 0
     plain = pipeline(mlp(6, 6, 3), schedule, balance)
     plain.train(batches[:trained])
     assert pipe.train(batches[:4]).losses == plain.train(batches[:4]).losses

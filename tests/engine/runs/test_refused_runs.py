@@ -70,7 +70,7 @@ def test_a_number_of_batches_that_is_refused_loses_nothing() -> None:
     pipe.train(data(4))
 
 
-@first_over_processes("what", ["read", "load", "rate", "train", "evaluate", "resume", "close"])
+@first_over_processes("what", ["close", "read", "load", "rate", "train", "evaluate", "resume"])
 def test_within_a_run_it_is_said_what_to_do(what: str, transport: str, tmp_path: Path) -> None:
     batches = data(2)
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)

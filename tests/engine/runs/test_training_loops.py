@@ -15,7 +15,6 @@ import pipekit as pk
 from pipekit import schedules
 from tests.engine.examples import (
     Batches,
-    cores_of_each,
     data,
     different,
     mixed,
@@ -23,6 +22,9 @@ from tests.engine.examples import (
     pipeline,
 )
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
+from tests.engine.runs.test_early_end import BALANCE, picky, spoilt
+from tests.engine.test_failures import OutOfCheeseError
+from tests.people.plain import plain_loop
 
 
 def widths() -> nn.Sequential:
@@ -53,16 +55,8 @@ def plain_groups(model: nn.Module) -> Optimizer:
 
 def plain_epoch(model: nn.Module, optimizer: Optimizer, batches: Batches) -> float:
     """One epoch of a plain loop; returns its mean loss."""
-    cores, total = torch.get_num_threads(), 0.0
-    torch.set_num_threads(cores_of_each(2))
-    for x, y in batches:
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        total += loss.item()
-    torch.set_num_threads(cores)
-    return total / len(batches)
+    losses = plain_loop(model, lambda _: optimizer, nn.functional.mse_loss, batches)
+    return sum(losses) / len(batches)
 
 
 def two_stages(model: nn.Sequential, **options: Any) -> pk.Pipeline:
@@ -224,30 +218,12 @@ def test_a_state_of_another_model_is_refused(
     assert different(pipe.state_dict(), before) == []
 
 
-class FailsOnce(nn.Module):
-    """Fail in the backward of rows that are not finite."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not x.isfinite().all():
-            x = x.clone().requires_grad_()
-            x.register_hook(_fail)
-        return x
-
-
-def _fail(gradient: Tensor) -> None:
-    raise OSError("in the backward")
-
-
 @TRANSPORTS
 def test_a_state_mends_a_pipeline_whose_stages_stand_apart(transport: str) -> None:
-    pipe = pipeline(
-        nn.Sequential(FailsOnce(), nn.Linear(6, 3)), "flush", [1, 1], transport=transport
-    )
+    pipe = pipeline(picky(0, backward=True), "flush", BALANCE, transport=transport)
     state = pipe.state_dict()
-    bad = data(2)
-    bad[1][0][0] = float("inf")
-    with pytest.raises(OSError, match="in the backward"):
-        pipe.train(bad)
+    with pytest.raises(OutOfCheeseError, match="in the backward"):
+        pipe.train(spoilt(2, bad=1))
     pipe.load_state_dict(state)
     assert different(pipe.state_dict(), state) == []
     assert len(pipe.train(data(2)).losses) == 2
@@ -297,19 +273,10 @@ def test_on_one_stage_dropout_can_be_the_plain_loops(m: int) -> None:
         return iter(DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True))
 
     model = mixed()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    cores = torch.get_num_threads()
-    torch.set_num_threads(cores_of_each(1))
+    sgd = partial(torch.optim.SGD, lr=0.1)
     torch.manual_seed(5)
-    for rows, target in loader():
-        optimizer.zero_grad()
-        for parts in zip(rows.chunk(m), target.chunk(m), strict=True):
-            (nn.functional.mse_loss(model(parts[0]), parts[1]) / m).backward()
-        optimizer.step()
-    torch.set_num_threads(cores)
-    pipe = pipeline(
-        mixed(), schedules.flush(1, m), optimizer=partial(torch.optim.SGD, lr=0.1), seed=None
-    )
+    plain_loop(model, sgd, nn.functional.mse_loss, loader(), m)
+    pipe = pipeline(mixed(), schedules.flush(1, m), optimizer=sgd, seed=None)
     torch.manual_seed(5)
     pipe.train(loader())
     assert different(pipe.state_dict(), dict(model.state_dict())) == []

@@ -1,14 +1,12 @@
 """The links over torch.distributed, here over gloo, in processes as torchrun starts them."""
 
-import os
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.schedules import pipedream
-from tests.engine.examples import by_equations, data, different, mlp, pipeline
+from tests.engine.examples import by_equations, data, different, pipeline
 from tests.engine.gloo import over_gloo
 
 
@@ -143,23 +141,3 @@ class Widen(nn.Module):
 class Narrow(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.view(len(x), -1, 6).mean(1)
-
-
-def test_replicas_and_their_sums() -> None:
-    """Several senders and receivers to a stage, and a sum beside the messages."""
-    batches = data(5, rows=[4, 3, 4, 2, 4])
-
-    def run() -> Any:
-        pipe = pipeline(
-            mlp(6, 5, 4, 3),
-            pipedream([2, 1, 2]),
-            [1, 1, 1],
-            transport="distributed" if "RANK" in os.environ else "threads",
-        )
-        losses = [pipe.train(batches).losses, pipe.train(batches[:3]).losses]
-        return losses, pipe.evaluate(batches), pipe.state_dict()
-
-    here = run()
-    for losses, evaluated, weights in over_gloo(run, 5):
-        assert (losses, evaluated) == here[:2]
-        assert different(weights, here[2]) == []

@@ -155,6 +155,25 @@ def judge(method: str, batches: Batches, balance: list[int], place: int, **optio
     return run
 
 
+def judge_replicated(
+    model: nn.Sequential, method: str, batches: Batches, transport: str
+) -> tuple[Pipeline, Run]:
+    """Train both ways with a scale that changes; return the pipeline and its run."""
+    schedule, replicas, m = REPLICATED[method]
+    how: dict[str, Any] = {
+        "balance": [6] if len(replicas) == 1 else [3, 3],
+        "optimizer": OPTIMIZERS["adam"],
+        "loss": nn.MSELoss(),
+        "loss_scale": LossScale(2.0**16, interval=2),
+        "clip_norm": 0.1,
+    }
+    pipe = Pipeline(model, schedule, transport=transport, **values(**how))
+    run, states = trained(pipe, batches)
+    truth = oracle.train(model, batches, method=method, replicas=replicas, microbatches=m, **how)
+    assert_same(pipe, run, states, truth)
+    return pipe, run
+
+
 # --- Every method, to the bit --------------------------------------------------------------------
 
 rules = st.builds(
@@ -211,21 +230,8 @@ def test_processes_too(method: str, clip_norm: float | None) -> None:
     [("asp", "threads"), ("asp", "distributed"), ("pipedream", "threads"), ("2bw", "distributed")],
 )
 def test_stages_on_several_workers(method: str, transport: str) -> None:
-    made, replicas, m = REPLICATED[method]
-    how: dict[str, Any] = {
-        "balance": [6] if len(replicas) == 1 else [3, 3],
-        "optimizer": OPTIMIZERS["adam"],
-        "loss": nn.MSELoss(),
-        "loss_scale": LossScale(2.0**16, interval=2),
-        "clip_norm": 0.1,
-    }
     batches = limited([100.0, math.inf, 0.0, math.inf, 100.0, math.inf, math.inf])
-    pipe = Pipeline(fragile(1), made, transport=transport, **values(**how))
-    run, states = trained(pipe, batches)
-    truth = oracle.train(
-        fragile(1), batches, method=method, replicas=replicas, microbatches=m, **how
-    )
-    assert_same(pipe, run, states, truth)
+    _, run = judge_replicated(fragile(1), method, batches, transport)
     assert run.skipped_updates
 
 

@@ -12,24 +12,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pipekit import LossScale, Pipeline, PipelinedModule, models, oracle, schedules
+from pipekit import PipelinedModule, schedules
 from pipekit.clusters import flat
 from pipekit.partition.checks import require_ties_on_one_device
 from pipekit.partition.partition import cut as cut_into
 from tests.engine.examples import (
     METHODS,
     OPTIMIZERS,
-    Batches,
     by_equations,
     cut,
     data,
     different,
     pipeline,
-    values,
 )
 from tests.engine.gloo import over_gloo
-from tests.engine.updates.test_mixed_precision import REPLICATED, assert_same, limited, trained
-from tests.engine.updates.test_mixed_precision import fragile as fragile_layers
+from tests.engine.updates.test_mixed_precision import (
+    assert_same,
+    fragile,
+    judge_replicated,
+    limited,
+    trained,
+)
 
 TIES = [("0.weight", "4.weight"), ("0.bias", "2.bias", "3.bias"), ("2.weight", "3.weight")]
 
@@ -82,25 +85,10 @@ def test_every_method_is_its_equation(method: str, data_: st.DataObject) -> None
     ("method", "transport"), [("pipedream", "threads"), ("2bw", "threads"), ("2bw", "distributed")]
 )
 def test_stages_on_several_workers_and_skipped_updates(method: str, transport: str) -> None:
-    made, replicas, m = REPLICATED[method]
-
-    def model() -> nn.Sequential:
-        layers = fragile_layers(1)
-        layers[1].weight = layers[4].layer.weight  # type: ignore[union-attr]
-        return layers
-
-    how: dict[str, Any] = {
-        "balance": [3, 3],
-        "optimizer": OPTIMIZERS["adam"],
-        "loss": nn.MSELoss(),
-        "loss_scale": LossScale(2.0**16, interval=2),
-        "clip_norm": 0.1,
-    }
+    layers = fragile(1)
+    layers[1].weight = layers[4].layer.weight  # type: ignore[union-attr]
     batches = limited([100.0, math.inf, 0.0, math.inf, math.inf])
-    pipe = Pipeline(model(), made, transport=transport, **values(**how))
-    run, states = trained(pipe, batches)
-    truth = oracle.train(model(), batches, method=method, replicas=replicas, microbatches=m, **how)
-    assert_same(pipe, run, states, truth)
+    pipe, _ = judge_replicated(layers, method, batches, transport)
     pipe.train(batches)
     assert_equal_copies(pipe.state_dict(), ("1.weight", "4.layer.weight"))
 
@@ -235,23 +223,3 @@ def test_a_pipelined_module_shares_on_one_device_only() -> None:
         require_ties_on_one_device(
             cut_into(tied(TIES[0]), [3, 3]), [torch.device("cpu"), torch.device("meta")]
         )
-
-
-# --- Language models -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["gpt", "bert"])
-def test_language_models_train_with_tied_embeddings(name: str) -> None:
-    def model() -> nn.Sequential:
-        torch.manual_seed(0)
-        if name == "gpt":
-            return models.gpt(2, 8, 2, vocabulary=11, sequence=4, tied=True)
-        return models.bert_large(2, 8, 2, vocabulary=11, sequence=4, tied=True)
-
-    tokens = torch.randint(11, (4, 8, 4), generator=torch.Generator().manual_seed(1))
-    batches: Batches = [(one, one.roll(-1, dims=1)) for one in tokens]
-    balance = cut(len(model()), {2, 4})
-    how: dict[str, Any] = {"loss": models.token_loss, "optimizer": OPTIMIZERS["adam"]}
-    pipe = pipeline(model(), "2bw", balance, **how)
-    run, states = trained(pipe, batches)
-    assert_same(pipe, run, states, by_equations(model(), batches, "2bw", balance, **how))
