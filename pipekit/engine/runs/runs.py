@@ -183,16 +183,13 @@ class Runs:
 
     def _ask(self, schedule: Schedule, first: Batch, tried: Probe | None, drawn: set[str]) -> None:
         """Refuse what cannot be trained by a schedule, of ties, mitigation, loss and optimizer."""
-        parts, model, autocast = self._parts, self._model, self._parts.execution.autocast
-        assert model.partition
-        joined(parts, schedule, model.partition)
+        parts = self._parts
+        assert self._model.partition
+        joined(parts, schedule, self._model.partition)
         if parts.updates.rule:
             arguments.require_whole_rounds(parts.updates.rule, schedule)
         if tried is not None:
-            evaluate = partial(model.probe, autocast=autocast)
-            balance = (model.balance or ()) if len(parts.devices) > 1 else ()
-            about = first, tried, evaluate, model.original, autocast, balance, drawn
-            ask(parts.loss, parts.optimizer, model, schedule, FirstBatch(*about))
+            ask(FirstBatch(parts, first, tried, drawn), schedule)
 
     def _train(
         self,
