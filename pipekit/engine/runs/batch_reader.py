@@ -34,12 +34,8 @@ class Form(NamedTuple):
 
 def _sized(named: Mapping[Any, Any], rows: int) -> dict[Any, bool]:
     """Return which entries of a batch have one element for each of so many rows."""
-    kinds = (Tensor, np.ndarray, list, tuple)
-    return {n: _length(e) == rows for n, e in named.items() if isinstance(e, kinds)}
-
-
-def _length(entry: Any) -> int | None:
-    return None if isinstance(entry, (Tensor, np.ndarray)) and not entry.ndim else len(entry)
+    some = {n: e for n, e in named.items() if isinstance(e, (Tensor, np.ndarray, list, tuple))}
+    return {n: getattr(e, "ndim", 1) > 0 and len(e) == rows for n, e in some.items()}
 
 
 def _outline(tree: Any) -> str:
