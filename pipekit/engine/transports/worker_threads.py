@@ -98,7 +98,11 @@ class WorkerThreads:
         threads: list[_Thread] = []
         try:
             with deferred_interrupts():  # one in its start may end a thread before it has begun
-                threads = self._take(count)
+                # Those that wait for work; in a fork of a process there are none.
+                waiting, self._waiting = self._waiting, []
+                waiting = [each for each in waiting if each.thread.is_alive()]
+                self._waiting = waiting[count:]
+                threads = waiting[:count] + [_Thread() for _ in range(count - len(waiting))]
                 for index, thread in enumerate(threads):
                     thread.begin(partial(call, run, index), f"pipekit worker {index}")
             begun.set()
@@ -132,13 +136,6 @@ class WorkerThreads:
     def close(self) -> None:
         threads, self._waiting = self._waiting, []
         _end(threads)
-
-    def _take(self, count: int) -> "list[_Thread]":
-        """Return so many threads that wait for work; in a fork of a process there are none."""
-        waiting, self._waiting = self._waiting, []
-        waiting = [each for each in waiting if each.thread.is_alive()]
-        self._waiting = waiting[count:]
-        return waiting[:count] + [_Thread() for _ in range(count - len(waiting))]
 
 
 class _Thread:
