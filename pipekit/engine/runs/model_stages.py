@@ -19,7 +19,7 @@ from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
 from pipekit.engine.runs.users_model import UsersModel
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
-from pipekit.layers.python_state import Attribute, is_pure, set_attributes
+from pipekit.layers.python_state import is_pure, set_attributes
 from pipekit.layers.seeded import torch_seed
 from pipekit.layers.skips import between, links
 from pipekit.partition.balance import balance_by_cost
@@ -96,7 +96,13 @@ class ModelStages:
     ) -> Probe | None:
         """Cut the model into stages once; return what its trial in the mode of a run has told."""
         if changed := self.users.taken():
-            self._set_attributes(changed)
+
+            def taken(config: StageConfig) -> StageConfig:
+                set_attributes(config.module, changed)
+                return replace(config)
+
+            set_attributes(self._model, changed)  # until the stages own the layers
+            self._replace(taken)
         tried = None
         if self.partition is None:
             with self._original_unused():
@@ -130,16 +136,6 @@ class ModelStages:
             return replace(config.with_part(part), state=None)
 
         self._replace(marked)
-
-    def _set_attributes(self, changed: Sequence[Attribute]) -> None:
-        """Let the stages' modules have attributes that the user has changed in the model."""
-
-        def taken(config: StageConfig) -> StageConfig:
-            set_attributes(config.module, changed)
-            return replace(config)
-
-        set_attributes(self._model, changed)  # until the stages own the layers
-        self._replace(taken)
 
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         balance = self.balance

@@ -140,7 +140,12 @@ class DistributedTransport:
         if not self._posted[source]:
             key = self._form_key(self._coming[source][0], source)
             if key not in self._received_forms:
-                self._received_forms[key] = _receive_form(source)
+                size = torch.zeros(1, dtype=torch.int64, device=CPU)
+                with abort_if_broken():
+                    dist.recv(size, source)
+                    data = torch.empty(int(size), dtype=torch.uint8, device=CPU)
+                    dist.recv(data, source)
+                self._received_forms[key] = pickle.loads(bytes(data.tolist()))
             self._post(source)
         message, form, tensors, works = self._posted[source].popleft()
         wait_for(works)
@@ -180,15 +185,6 @@ class DistributedTransport:
     def _form_key(self, message: Message, peer: int) -> tuple[int, Payload, int, int, Any]:
         payload, stage, microbatch, skip = message
         return peer, payload, stage, skip, self._feed.shapes(microbatch)
-
-
-def _receive_form(source: int) -> Form:
-    size = torch.zeros(1, dtype=torch.int64, device=CPU)
-    with abort_if_broken():
-        dist.recv(size, source)
-        data = torch.empty(int(size), dtype=torch.uint8, device=CPU)
-        dist.recv(data, source)
-    return pickle.loads(bytes(data.tolist()))
 
 
 def _exchange(

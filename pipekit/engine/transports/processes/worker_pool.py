@@ -185,7 +185,16 @@ class WorkerPool:
             if feeder.error is not None:
                 raise feeder.error
             for index in {places[each] for each in ready}:
-                kind, value = self._news(index, watchdog)
+                handle, news = self._handles[index], None
+                with suppress(EOFError, OSError):
+                    if handle.reports.poll():
+                        news = pickle.loads(handle.reports.recv_bytes())
+                if news is None:
+                    raise WorkerDied(
+                        f"worker {index}'s process ended in mid-run {handle.why()}; it was last "
+                        f"seen: {watchdog.line(index)}"
+                    )
+                kind, value = news
                 if kind == "failed":
                     raise value
                 if kind == "aborted":
@@ -197,15 +206,3 @@ class WorkerPool:
                     if report.error is not None:
                         watchdog.ends_by(report.error)
         return [done[index] for index in range(self._workers)]
-
-    def _news(self, index: int, watchdog: Watchdog) -> tuple[str, Any]:
-        """Return what a worker has sent, or raise WorkerDied if it has ended without a word."""
-        handle = self._handles[index]
-        with suppress(EOFError, OSError):
-            if handle.reports.poll():
-                news: tuple[str, Any] = pickle.loads(handle.reports.recv_bytes())
-                return news
-        raise WorkerDied(
-            f"worker {index}'s process ended in mid-run {handle.why()}; it was last seen: "
-            f"{watchdog.line(index)}"
-        )

@@ -128,7 +128,8 @@ class _WorkerProcess:
 
     def outcome(self, data: bytes) -> tuple[bool, bytes]:
         """Do a task; return whether the worker goes on, and what came of it, both pickled."""
-        reads, given = data == READ_STAGES, None
+        reads = data == READ_STAGES
+        given: list[Content] | WorkerReport
         try:
             if reads:
                 configs = (stage.config for stage in self._stages.values())
