@@ -7,6 +7,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pipekit.devices import CPU
 from pipekit.engine.runs.model_stages import ModelStages
@@ -21,12 +22,12 @@ def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
 
     PyTorch's own are neither.  One that cannot be copied or that fails is not asked.
     """
-    has_groups = any(each.updates.groups for each in model.configs)
-    _require_no_own_parameters(optimizer, model, has_groups)
+    if any(each.updates.groups for each in model.configs):
+        optimizer = partial(_of_a_group, optimizer)
+    _require_no_own_parameters(optimizer, model)
     stages = [each for each in model.configs if trained(each.module)]
-    stepped = partial(_stepped, optimizer, has_groups)
     try:
-        question = FunctionCopies(stepped, [], CPU)
+        question = FunctionCopies(partial(_stepped, optimizer), [], CPU)
         alone, together, again = question(), question(True), question(False, True)
     except Exception:  # of whatever kind
         return
@@ -55,18 +56,18 @@ def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
         )
 
 
-def _require_no_own_parameters(
-    optimizer: OptimizerFactory, model: ModelStages, has_groups: bool
-) -> None:
+def _of_a_group(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> Optimizer:
+    return optimizer([{"params": parameters}])
+
+
+def _require_no_own_parameters(optimizer: OptimizerFactory, model: ModelStages) -> None:
     """Raise ValueError if an optimizer's function chooses parameters by what the user's model has.
 
     Stages train copies, of which it would take none, or all into one group.
     """
     own = [each for each in model.original.parameters() if each.requires_grad]
     try:
-        grouped = FunctionCopies(
-            partial(_grouped, optimizer, has_groups), users_models(model.original), CPU
-        )
+        grouped = FunctionCopies(partial(_grouped, optimizer), users_models(model.original), CPU)
         known = grouped(own)
     except Exception:  # of whatever kind
         return
@@ -83,12 +84,10 @@ def _require_no_own_parameters(
         )
 
 
-def _grouped(
-    optimizer: OptimizerFactory, has_groups: bool, parameters: list[nn.Parameter]
-) -> list[list[int]]:
+def _grouped(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> list[list[int]]:
     """Return the places of the parameters in each group of their optimizer."""
     places = {id(each): place for place, each in enumerate(parameters)}
-    groups = optimizer([{"params": parameters}] if has_groups else parameters).param_groups
+    groups = optimizer(parameters).param_groups
     return [[places[id(each)] for each in group["params"]] for group in groups]
 
 
@@ -96,9 +95,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True)
 
 
-def _stepped(
-    optimizer: OptimizerFactory, has_groups: bool, together: bool = False, again: bool = False
-) -> Tensor:
+def _stepped(optimizer: OptimizerFactory, together: bool = False, again: bool = False) -> Tensor:
     """Return weights and biases of two layers after three steps, of an optimizer each by default.
 
     Or of one ``together``, or of others that are made ``again`` after each step.
@@ -106,13 +103,13 @@ def _stepped(
     layers = [[torch.linspace(-1, n, 16).reshape(4, 4), torch.linspace(n, -1, 4)] for n in (1, 2)]
     parameters = [[nn.Parameter(each) for each in layer] for layer in layers]
     for some in [[*chain(*parameters)]] if together else parameters:
-        stepper = optimizer([{"params": some}] if has_groups else some)
+        stepper = optimizer(some)
         for _ in range(3):
             for parameter in some:
                 parameter.grad = parameter.detach().cos() * parameter.detach().max()
             stepper.step()
             if again:
                 state = copy.deepcopy(stepper.state_dict())
-                stepper = optimizer([{"params": some}] if has_groups else some)
+                stepper = optimizer(some)
                 stepper.load_state_dict(state)
     return torch.cat([parameter.detach().flatten() for parameter in chain(*parameters)])

@@ -122,8 +122,9 @@ def ask_loss(first: FirstBatch) -> None:
     if len(sizes) == 1 and isinstance(loss, nn.Module) and is_pure(loss):
         _warn_of_turns(first, set())
         return
+    target = first.batch.cut_target()[0]
     try:
-        question = _LossQuestion(loss, first)
+        question = _LossQuestion(loss, first, target)
     except Exception:  # of whatever kind: it cannot be copied
         return
     with state_untouched(first.original):
@@ -138,7 +139,7 @@ def ask_loss(first: FirstBatch) -> None:
     if cases and len(known) == len(cases):
         batch, cut = first.batch, ["the target"]
         if batch.said is not None:
-            part = _entries(batch.cut_target()[0])
+            part = _entries(target)
             cut = [repr(n) for n, each in _entries(batch.target).items() if part[n] is not each]
         warn_of_another_whole(loss, known[0], known[1:], cases[0][1], cut, question.dtype)
 
@@ -146,12 +147,12 @@ def ask_loss(first: FirstBatch) -> None:
 class _LossQuestion:
     """Asks copies of a loss, and watches what they read of the user's model."""
 
-    def __init__(self, loss: Loss, first: FirstBatch) -> None:
+    def __init__(self, loss: Loss, first: FirstBatch, target: Any) -> None:
+        self._target = target  # of the first microbatch
         self._first, self._device = first, leaves(first.tried.output)[0].device
         self.copies = FunctionCopies(loss, users_models(first.original), self._device)
         self.dtype = first.dtype or torch.float32
-        self._target = first.batch.cut_target()[0]
-        self.known: float | None = None  # of the first microbatch, unless it fails
+        self.known: float | None = None  # the loss of that, unless it fails
 
     def value(self, output: Tree, target: Any) -> float | None:
         """Return the loss of some rows, or None if it fails."""
@@ -170,9 +171,9 @@ class _LossQuestion:
             return None
 
     def ask_first(self) -> None:
-        """Ask for the first microbatch's; what forwards set in the user's modules must not matter.
+        """Ask for the loss of the first microbatch.
 
-        Else ValueError says so: the user's modules never run.
+        ValueError says that it reads what a forward sets in modules: the user's never run.
         """
         tried = self._first.tried
         value = self.known = self.value(tried.output, self._target)
