@@ -52,22 +52,21 @@ class Paths:
     def all_reduce(self, workers: Sequence[int]) -> Path:
         """Return the path of a sum over two workers or more, in the cluster's way of summing."""
         members = tuple(sorted(workers))
-        if members not in self._sums:
-            self._sums[members] = self._sum(members)
-        return self._sums[members]
-
-    def _sum(self, members: tuple[int, ...]) -> Path:
-        others = len(members) - 1
-        each = all_reduce_bytes(1.0, len(members))
+        if members in self._sums:
+            return self._sums[members]
+        others, each = len(members) - 1, all_reduce_bytes(1.0, len(members))
         if self._cluster.all_reduce == "ring":
             ring = [(worker, members[place - others]) for place, worker in enumerate(members)]
-            return self._path(ring, 1, each, 2 * others)
-        if self._cluster.all_reduce == "parameter server":
-            server, *workers = members
-            star = [pair for worker in workers for pair in ((worker, server), (server, worker))]
-            return self._path(star, 1, 1.0, 2)
-        # Each worker sends every other its share of the gradients, and then of the new weights.
-        return self._path([*permutations(members, 2)], others, each, 2)
+            path = self._path(ring, 1, each, 2 * others)
+        elif self._cluster.all_reduce == "parameter server":
+            server, *clients = members
+            star = [pair for worker in clients for pair in ((worker, server), (server, worker))]
+            path = self._path(star, 1, 1.0, 2)
+        else:
+            # Each sends every other its share of the gradients, and then of the new weights.
+            path = self._path([*permutations(members, 2)], others, each, 2)
+        self._sums[members] = path
+        return path
 
     def _path(self, pairs: Sequence[tuple[int, int]], weight: int, flow: float, hops: int) -> Path:
         """Return a path on which each pair carries one ``weight``-th of the flow."""
@@ -85,13 +84,11 @@ class Paths:
             ways = ("out", "in") if level.duplex else ("link", "link")
             ends = (self._cluster.member(worker, level) for worker in (source, destination))
             keys = [(level.name, end, way) for end, way in zip(ends, ways, strict=True)]
-        return [self._number(key, level.used_bandwidth) for key in keys]
-
-    def _number(self, key: tuple[str, int, str], bandwidth: float) -> int:
-        if key not in self._numbers:
-            self._numbers[key] = len(self.capacity)
-            self.capacity.append(bandwidth)
-        return self._numbers[key]
+        for key in keys:
+            if key not in self._numbers:
+                self._numbers[key] = len(self.capacity)
+                self.capacity.append(level.used_bandwidth)
+        return [self._numbers[key] for key in keys]
 
 
 def fair_rates(flows: Sequence[Path], capacity: Sequence[float]) -> list[float]:
@@ -177,7 +174,7 @@ class Traffic:
     def __init__(self, cluster: Cluster) -> None:
         self.soonest = math.inf
         self._paths = Paths(cluster)
-        self._users: list[list[Flow]] = []  # of each port
+        self._users: defaultdict[int, list[Flow]] = defaultdict(list)  # of each port
         # When flows would end, with a number that keeps equal times in order; the entries of flows
         # that have changed their rate since stay behind and are passed over.
         self._ends: list[tuple[float, int, Flow]] = []
@@ -244,12 +241,9 @@ class Traffic:
         if flow.end == now:
             self._end(flow, now)
             return
-        users, beside = self._users, False
-        while len(users) < len(self._paths.capacity):
-            users.append([])
+        beside = any(self._users[port] for port, _ in flow.path.ports)
         for port, _ in flow.path.ports:
-            beside = beside or bool(users[port])
-            users[port].append(flow)
+            self._users[port].append(flow)
         heapq.heappush(self._ends, (flow.end, next(self._numbers), flow))
         if beside:
             self._share([flow], now)

@@ -78,7 +78,11 @@ def emulate(
     if validate:
         combinations.require_joint_updates(some, combinations.VALIDATE)
     skips = [(skip.source, skip.destination) for skip in skips_of(costs)]
-    ties = _ties(costs)
+    # What stages share, each by its place among the ties of its stages.
+    ties = tuple(
+        Tie(tie.layers, tuple((list(costs[stage].ties).index(number),) for stage in tie.layers))
+        for number, tie in enumerate(ties_of(costs))
+    )
     table = lowered(some, skips, tie_ends(ties), bool(validate))
     config = RunConfig(
         table=table.common,
@@ -145,15 +149,3 @@ def _times(
             number = task.version if task.op is Op.UPDATE else task.microbatch
             found.setdefault((worker, task.stage), {})[task.op, number] = factor
     return found
-
-
-def _ties(costs: Sequence[StageCosts]) -> tuple[Tie, ...]:
-    """Return what stages share, each among the ties of its stages."""
-
-    def place(number: int, stage: int) -> tuple[int, ...]:
-        return (list(costs[stage].ties).index(number),)
-
-    return tuple(
-        Tie(tie.layers, tuple(place(number, stage) for stage in tie.layers))
-        for number, tie in enumerate(ties_of(costs))
-    )

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import pandas as pd
 import torch
@@ -115,19 +114,15 @@ def _measured(model: nn.Sequential, split: Plan, transport: str, repeats: int) -
         pipeline.train(batches)  # to warm up
     found = []
     for _ in range(repeats):
-        costs = _profiled(model, rows, loss, optimizer)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the layers' times add up")  # they are made to
+            costs = profile(
+                model, rows, repeats=5, loss=loss, target=rows, optimizer=optimizer, others=1
+            )
         frame = pipeline.train(batches).trace.frame
         found.append(gaps(frame) | {"pass": longer(frame, costs, split)})
     pipeline.close()
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
-
-
-def _profiled(model: nn.Sequential, rows: Tensor, loss: nn.Module, optimizer: Any) -> Profile:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the layers' times add up")  # they are made to
-        return profile(
-            model, rows, repeats=5, loss=loss, target=rows, optimizer=optimizer, others=1
-        )
 
 
 def _line(sizes: Sequence[float], took: Sequence[float]) -> tuple[float, float]:

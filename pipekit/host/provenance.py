@@ -68,23 +68,20 @@ def _machine() -> dict[str, Any]:
 
     from pipekit.devices import accelerators, name_of
 
+    try:
+        known: str | None = version("pipekit")
+    except PackageNotFoundError:  # imported from a folder, never installed
+        known = None
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "pipekit": _own_version(),
+        "pipekit": known,
         "platform": platform.platform(),
         "cpu": _cpu_model(),
         "cores": available_cores(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "gpus": [name_of(device) for device in accelerators()],
     }
-
-
-def _own_version() -> str | None:
-    try:
-        return version("pipekit")
-    except PackageNotFoundError:  # imported from a folder, never installed
-        return None
 
 
 def _cpu_model() -> str:

@@ -257,7 +257,7 @@ def test_a_random_loss_draws_as_if_it_was_not_asked(
 
     with no_word():
         asked = trained()
-    monkeypatch.setattr("pipekit.engine.runs.questions.ask_loss", lambda loss, first: None)
+    monkeypatch.setattr("pipekit.engine.runs.questions.ask_loss", lambda first: None)
     assert asked == trained()
 
 

@@ -26,7 +26,7 @@ from pipekit.engine.observers.record import TraceRecorder, WorkerRecord, recorde
 from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
-from pipekit.engine.transports.worker_threads import WorkerThreads, as_here
+from pipekit.engine.transports.worker_threads import Notify, WorkerThreads, as_here
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, differentiable, leaves, refill
@@ -235,7 +235,7 @@ class Minibatch:
         each_ones = {stage: Steps(tuple(steps[stage])) for stage in stages}
         watchdog = Watchdog(states, each_ones, [[stage] for stage in stages], runtime.timeout)
 
-        def work(number: int) -> None:
+        def work(number: int, _: Notify) -> None:
             stage = self._stages[number]
             runtime.at_work.add(number)
             try:
@@ -260,12 +260,8 @@ class Minibatch:
 
         last = op is Op.BACKWARD or not self._keeps
         try:
-            runtime.threads.run(
-                lambda number, _: self._as_called(work, number),
-                len(stages),
-                network.abort,
-                on_wait=watchdog.look,
-            )
+            about = len(stages), network.abort, None, watchdog.look, self._as_called
+            runtime.threads.run(work, *about)
             if last:
                 for number, stage in enumerate(self._stages):
                     Observers(stage.observers).end(number)

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
@@ -34,12 +34,8 @@ class Form(NamedTuple):
 
 def _sized(named: Mapping[Any, Any], rows: int) -> dict[Any, bool]:
     """Return which entries of a batch have one element for each of so many rows."""
-    kinds = (Tensor, np.ndarray, list, tuple)
-    return {n: _length(e) == rows for n, e in named.items() if isinstance(e, kinds)}
-
-
-def _length(entry: Any) -> int | None:
-    return None if isinstance(entry, (Tensor, np.ndarray)) and not entry.ndim else len(entry)
+    some = {n: e for n, e in named.items() if isinstance(e, (Tensor, np.ndarray, list, tuple))}
+    return {n: getattr(e, "ndim", 1) > 0 and len(e) == rows for n, e in some.items()}
 
 
 def _outline(tree: Any) -> str:
@@ -97,13 +93,12 @@ class BatchReader:
             )
         self._unseen.clear()
         cut = [entry for name, entry in named.items() if self._said.get(name, True)]
-        rows = _counted(taken, cut, number, _same_rows if is_pair else _rows)
+        rows = _rows(taken, cut, number)
         target = batch[1] if is_pair else batch
-        is_list = isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
-        if is_pair and target is not None and not is_list:
-            is_tree = isinstance(target, (tuple, dict))
-            rowed = _with_rows(target) if is_tree else leaves(target)
-            _same_rows([*leaves(taken), *rowed], number)
+        if is_pair:
+            is_list = isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
+            rowed = [] if target is None or is_list else _with_rows(target)
+            _require_same_rows([*leaves(taken), *rowed], number)
         self._compare(Form(number, _outline(batch), {} if is_pair else _sized(named, rows)))
         read = _batch(taken, target, rows, parts, number, self._fewer)
         if is_pair:
@@ -140,7 +135,7 @@ class BatchReader:
         held = isinstance(inputs, Mapping) or self._select is not None
         self.paired = isinstance(inputs, (tuple, list)) and len(inputs) == 2
         taken = self.input(inputs) if held else self._tensors_of(inputs)
-        return _batch(taken, (), _counted(taken, (), number, _rows), parts, number)
+        return _batch(taken, (), _rows(taken, (), number), parts, number)
 
     def input(self, batch: Any) -> Tree:
         """Return the model's entries of a batch."""
@@ -207,28 +202,31 @@ def _batch(
     return Batch(taken, target, rows, shapes, part_sizes(rows, parts))
 
 
-def _counted(
-    taken: Tree, cut: Sequence[Any], number: int, count: Callable[[Sequence[Tensor], int], int]
-) -> int:
-    """Return the rows of the model's input; of a first batch, all that is cut must have rows."""
+def _rows(taken: Tree, cut: Sequence[Any], number: int) -> int:
+    """Return the first dimension of most tensors of the model's input.
+
+    Of a first batch, all that is ``cut`` must have rows.
+    """
     if number == 0:
         _require_cuttable([taken, cut])
-    rows = count(leaves(taken), number)
+    counts = Counter(len(tensor) for tensor in leaves(taken) if tensor.dim())
+    if not counts:
+        raise ValueError(
+            f"batch {number}: no tensor that the model takes has a first dimension, the rows"
+        )
+    rows = counts.most_common(1)[0][0]
     if number == 0:
         _require_cuttable([taken, cut], rows)
     return rows
 
 
-def _same_rows(tensors: Sequence[Tensor], number: int) -> int:
-    counts = {len(tensor) if tensor.dim() else None for tensor in tensors}
-    rows = next(iter(counts), None)
-    if len(counts) != 1 or rows is None:
+def _require_same_rows(tensors: Sequence[Tensor], number: int) -> None:
+    if len({len(tensor) if tensor.dim() else None for tensor in tensors}) > 1:
         raise ValueError(
             f"batch {number}: all tensors of input and target must have the same first dimension, "
             f"the rows; here they are {[tuple(t.shape) for t in tensors]} (what has no rows may "
             f"stand in a dict, or in a tuple of more than two)"
         )
-    return rows
 
 
 def _with_rows(target: Any) -> list[Tensor]:
@@ -242,14 +240,6 @@ def _with_rows(target: Any) -> list[Tensor]:
     several = [each for each in entries if not isinstance(each, PLAIN)]
     several = [each for each in several if not isinstance(each, Tensor) or each.dim()]
     return [tensor for each in several for tensor in _with_rows(each)] or leaves(target)
-
-
-def _rows(tensors: Sequence[Tensor], number: int) -> int:
-    """Return the first dimension of most tensors of the model's input."""
-    counts = Counter(len(tensor) for tensor in tensors if tensor.dim())
-    if not counts:
-        raise ValueError(f"batch {number}: no tensor that the model takes has a dimension of rows")
-    return counts.most_common(1)[0][0]
 
 
 def _require_cuttable(tree: Any, rows: int | None = None) -> None:

@@ -1,6 +1,7 @@
 """The stages of a pipeline's model between runs."""
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -18,7 +19,7 @@ from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
 from pipekit.engine.runs.users_model import UsersModel
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
-from pipekit.layers.python_state import Attribute, is_pure, set_attributes
+from pipekit.layers.python_state import is_pure, set_attributes
 from pipekit.layers.seeded import torch_seed
 from pipekit.layers.skips import between, links
 from pipekit.partition.balance import balance_by_cost
@@ -40,6 +41,8 @@ from pipekit.partition.recording.stage import (
     set_extra_states,
 )
 from pipekit.trees import Tree
+
+_HERE = -1  # in place of a worker's number: no worker has trained the stage since
 
 
 class ModelStages:
@@ -66,10 +69,9 @@ class ModelStages:
         self.tried_in_training = False
         self.edits_batch = False  # whether its forward edits its input in place, each time anew
         self._seed: int | None = 0
-        self._stages: dict[int, StageSource] = {}  # by index
+        # By its index, a stage as each of its workers has it after a training.
+        self._stages: dict[int, dict[int, StageSource]] = {}
         self._edits: list[Edit] = []  # of optimizers that there are not yet
-        # Of the last training, what the other workers of a stage have: (worker, stage).
-        self._replicas: dict[tuple[int, int], StageSource] = {}
 
     @property
     def norm(self) -> Norm:
@@ -94,7 +96,13 @@ class ModelStages:
     ) -> Probe | None:
         """Cut the model into stages once; return what its trial in the mode of a run has told."""
         if changed := self.users.taken():
-            self._set_attributes(changed)
+
+            def taken(config: StageConfig) -> StageConfig:
+                set_attributes(config.module, changed)
+                return replace(config)
+
+            set_attributes(self._model, changed)  # until the stages own the layers
+            self._replace(taken)
         tried = None
         if self.partition is None:
             with self._original_unused():
@@ -129,16 +137,6 @@ class ModelStages:
 
         self._replace(marked)
 
-    def _set_attributes(self, changed: Sequence[Attribute]) -> None:
-        """Let the stages' modules have attributes that the user has changed in the model."""
-
-        def taken(config: StageConfig) -> StageConfig:
-            set_attributes(config.module, changed)
-            return replace(config)
-
-        set_attributes(self._model, changed)  # until the stages own the layers
-        self._replace(taken)
-
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         balance = self.balance
         if balance is None:
@@ -149,7 +147,7 @@ class ModelStages:
         self.partition = partition(self._model, balance, tried, skips).separated()
         for part, config in zip(self.partition.stages, self._configs, strict=True):
             passes = replace(config.passes, part=part, seed=self._seed)
-            self._stages[part.index] = replace(config, passes=passes)
+            self._stages[part.index] = {_HERE: replace(config, passes=passes)}
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
             self._take_state(point)
@@ -201,32 +199,27 @@ class ModelStages:
     ) -> Iterator[tuple[int, StageSource]]:
         """Yield the stages of a worker, with their indices."""
         assert self.partition
-        for index, stage in self._stages.items():
-            workers = stage_workers[index]
+        for index, copies in self._stages.items():
+            workers, first = stage_workers[index], next(iter(copies.values()))
             if worker == workers[0]:
-                yield index, stage
+                yield index, first
             elif worker in workers:
-                replica = self._replicas.get((worker, index))
                 # Weights and running statistics are the same on all; other buffers may not be.
-                module = self.partition.stages[index].module
-                other = any(True for _ in module.buffers())
-                if replica is None or other:
-                    replica = copy.deepcopy(stage.config)
-                yield index, replica
+                other = any(True for _ in self.partition.stages[index].module.buffers())
+                is_kept = worker in copies and not other
+                yield index, copies[worker] if is_kept else copy.deepcopy(first.config)
 
     def take(self, reports: Sequence[WorkerReport]) -> None:
-        """Take over the stages from the reports, of each the first worker's for its buffers."""
-        kept: dict[int, StageSource] = {}
-        self._replicas = {}
+        """Take over the stages from the reports; of each the first worker's counts for buffers."""
+        found: dict[int, dict[int, StageSource]] = defaultdict(dict)
         for worker, report in enumerate(reports):
             for index, stage in report.stages.items():
-                kept.setdefault(index, stage)
-                self._replicas[worker, index] = stage
-        self._stages = dict(sorted(kept.items()))
+                found[index][worker] = stage
+        self._stages = dict(sorted(found.items()))
 
     def read(self) -> None:
         """Fetch all stages from their workers; raises WorkerDied for a process that has ended."""
-        for stage in (*self._stages.values(), *self._replicas.values()):
+        for stage in chain.from_iterable(copies.values() for copies in self._stages.values()):
             _ = stage.config
 
     def state(self) -> dict[str, Any]:
@@ -236,7 +229,7 @@ class ModelStages:
 
     def known_extra_states(self) -> dict[str, Any]:
         """Return copies of the modules' extra states, as they were last read."""
-        known = [stage.known.module for stage in self._stages.values()] or [self._model]
+        known = [stage.known.module for stage in self._first()] or [self._model]
         return {name: entry for each in known for name, entry in extra_states(each).items()}
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
@@ -245,8 +238,8 @@ class ModelStages:
         if strict and wrong:
             where = "is not in the model" if wrong[0] in state else "is missing"
             raise ValueError(f"{len(wrong)} names differ: {wrong[0]!r} {where} (strict=False)")
-        replicas = [stage.config.module for stage in self._replicas.values()]
-        modules = list(dict.fromkeys([*self.modules, *replicas]))
+        every = chain.from_iterable(copies.values() for copies in self._stages.values())
+        modules = [stage.config.module for stage in every] or [self._model]
         extra = {name for module in modules for name, _ in owners(module)}
         own = [
             (name, tensor)
@@ -271,8 +264,8 @@ class ModelStages:
 
     def forget(self) -> None:
         """Drop the state of a failed run before other weights come; optimizers begin anew."""
-        self._stages = {n: replace(each.known, state=None) for n, each in self._stages.items()}
-        self._replicas = {}
+        known = zip(self._stages, self._first(), strict=True)
+        self._stages = {index: {_HERE: replace(each.known, state=None)} for index, each in known}
 
     def edit(self, function: Edit) -> None:
         """Let a function change every stage's optimizer, now or once it exists."""
@@ -293,15 +286,19 @@ class ModelStages:
 
     def _replace(self, change: Callable[[StageConfig], StageConfig]) -> None:
         """Change the config of each stage, on each of its workers."""
-        every = {id(each): each for each in [*self._stages.values(), *self._replicas.values()]}
-        changed = {key: change(stage.config) for key, stage in every.items()}
-        self._stages = {key: changed[id(each)] for key, each in self._stages.items()}
-        self._replicas = {key: changed[id(each)] for key, each in self._replicas.items()}
+        self._stages = {
+            index: {worker: change(each.config) for worker, each in copies.items()}
+            for index, copies in self._stages.items()
+        }
+
+    def _first(self) -> list[StageSource]:
+        """Return the stages as the first of their workers here have them."""
+        return [next(iter(copies.values())) for copies in self._stages.values()]
 
     @property
     def configs(self) -> list[StageConfig]:
         """The configs of the stages that are here."""
-        return [stage.config for stage in self._stages.values()]
+        return [stage.config for stage in self._first()]
 
     @property
     def modules(self) -> list[nn.Sequential]:
@@ -310,5 +307,6 @@ class ModelStages:
 
     def _take_state(self, point: ResumePoint) -> None:
         configs = zip(self._stages, self.configs, strict=True)
-        self._stages = {n: replace(each, state=point.state_for(each)) for n, each in configs}
-        self._replicas = {}
+        self._stages = {
+            n: {_HERE: replace(each, state=point.state_for(each))} for n, each in configs
+        }

@@ -8,6 +8,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pipekit.devices import CPU
 from pipekit.engine.runs.model_stages import ModelStages
@@ -23,12 +24,12 @@ def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
     PyTorch's own are neither.  One that cannot be copied or that fails is not asked; ValueError:
     its step needs a closure.
     """
-    has_groups = any(each.updates.groups for each in model.configs)
-    _require_no_own_parameters(optimizer, model, has_groups)
+    if any(each.updates.groups for each in model.configs):
+        optimizer = partial(_of_a_group, optimizer)
+    _require_no_own_parameters(optimizer, model)
     stages = [each for each in model.configs if trained(each.module)]
-    stepped = partial(_stepped, optimizer, has_groups)
     try:
-        question = FunctionCopies(stepped, [], CPU)
+        question = FunctionCopies(partial(_stepped, optimizer), [], CPU)
         alone, together, again = question(), question(True), question(False, True)
     except NeedsClosure:
         raise
@@ -59,18 +60,18 @@ def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
         )
 
 
-def _require_no_own_parameters(
-    optimizer: OptimizerFactory, model: ModelStages, has_groups: bool
-) -> None:
+def _of_a_group(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> Optimizer:
+    return optimizer([{"params": parameters}])
+
+
+def _require_no_own_parameters(optimizer: OptimizerFactory, model: ModelStages) -> None:
     """Raise ValueError if an optimizer's function chooses parameters by what the user's model has.
 
     Stages train copies, of which it would take none, or all into one group.
     """
     own = [each for each in model.original.parameters() if each.requires_grad]
     try:
-        grouped = FunctionCopies(
-            partial(_grouped, optimizer, has_groups), users_models(model.original), CPU
-        )
+        grouped = FunctionCopies(partial(_grouped, optimizer), users_models(model.original), CPU)
         known = grouped(own)
     except Exception:  # of whatever kind
         return
@@ -87,12 +88,10 @@ def _require_no_own_parameters(
         )
 
 
-def _grouped(
-    optimizer: OptimizerFactory, has_groups: bool, parameters: list[nn.Parameter]
-) -> list[list[int]]:
+def _grouped(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> list[list[int]]:
     """Return the places of the parameters in each group of their optimizer."""
     places = {id(each): place for place, each in enumerate(parameters)}
-    groups = optimizer([{"params": parameters}] if has_groups else parameters).param_groups
+    groups = optimizer(parameters).param_groups
     return [[places[id(each)] for each in group["params"]] for group in groups]
 
 
@@ -106,9 +105,7 @@ def _with_gradients(parameters: Sequence[Tensor]) -> float:
     return parameters[0].sum().item()
 
 
-def _stepped(
-    optimizer: OptimizerFactory, has_groups: bool, together: bool = False, again: bool = False
-) -> Tensor:
+def _stepped(optimizer: OptimizerFactory, together: bool = False, again: bool = False) -> Tensor:
     """Return weights and biases of two layers after three steps, of an optimizer each by default.
 
     Or of one ``together``, or of others that are made ``again`` after each step.
@@ -116,7 +113,7 @@ def _stepped(
     layers = [[torch.linspace(-1, n, 16).reshape(4, 4), torch.linspace(n, -1, 4)] for n in (1, 2)]
     parameters = [[nn.Parameter(each) for each in layer] for layer in layers]
     for some in [[*chain(*parameters)]] if together else parameters:
-        stepper = optimizer([{"params": some}] if has_groups else some)
+        stepper = optimizer(some)
         for _ in range(3):
             _with_gradients(some)
             try:
@@ -126,6 +123,6 @@ def _stepped(
                 raise NeedsClosure.of(stepper) from error
             if again:
                 state = copy.deepcopy(stepper.state_dict())
-                stepper = optimizer([{"params": some}] if has_groups else some)
+                stepper = optimizer(some)
                 stepper.load_state_dict(state)
     return torch.cat([parameter.detach().flatten() for parameter in chain(*parameters)])

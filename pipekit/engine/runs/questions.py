@@ -2,7 +2,7 @@
 
 import warnings
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -16,10 +16,9 @@ from pipekit.engine.arguments import require_weights_as_read
 from pipekit.engine.batches import Batch, copied, part_sizes, split
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
-from pipekit.engine.runs.model_stages import ModelStages
+from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.optimizer_questions import ask_optimizer
 from pipekit.engine.runs.users_model import users_models
-from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.module_state import state_untouched
 from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import is_pure, module_names
@@ -35,24 +34,35 @@ from pipekit.trees import Tree, differentiable, leaves, tree_bytes, tree_map
 class FirstBatch:
     """A training's first batch, and what the model makes of it."""
 
+    parts: Parts
     batch: Batch
     tried: Probe  # its first microbatch in training mode
-    evaluate: Callable[[Tree], Probe]  # runs rows of it in evaluation mode
-    original: nn.Module  # the user's layers, which never run
-    dtype: torch.dtype | None  # of mixed precision
-    balance: Sequence[int]  # layers of each stage; none if one worker has them all
     drawn: Set[str]  # libraries from whose generators reading it has drawn
 
+    @property
+    def original(self) -> nn.Module:
+        """The user's layers, which never run."""
+        return self.parts.model.original
 
-def ask(
-    loss: Loss,
-    optimizer: OptimizerFactory,
-    model: ModelStages,
-    schedule: Schedule,
-    first: FirstBatch,
-) -> None:
-    """Ask before a model's first training by a schedule; errors are those of the functions here."""
-    require_no_graph(first.batch)
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """That of mixed precision."""
+        return self.parts.execution.autocast
+
+    def evaluate(self, rows: Tree) -> Probe:
+        """Run some of its rows in evaluation mode."""
+        return self.parts.model.probe(rows, self.dtype)
+
+
+def ask(first: FirstBatch, schedule: Schedule) -> None:
+    """Ask before a model's first training by a schedule; ValueError refuses what it finds."""
+    model, optimizer, batch = first.parts.model, first.parts.optimizer, first.batch
+    if any(isinstance(t, Tensor) and t.grad_fn for t in pytree.tree_leaves(batch[:2])):
+        raise ValueError(
+            "a batch was computed from weights that require gradients, which no pipeline gives "
+            "them: make what computes it the first layer of the model, or detach the batch, "
+            "x.detach()"
+        )
     if not model.users.trained:
         warnings.warn(
             "no parameter of the model is trained: call model.requires_grad_(True) before "
@@ -62,39 +72,23 @@ def ask(
     if needed := first.tried.needed_weights:
         require_weights_as_read(needed, model.configs, schedule)
     if schedule.chunks > 1:
-        require_same_in_chunks(first.batch, schedule.chunks, first.evaluate)
+        require_same_in_chunks(batch, schedule.chunks, first.evaluate)
     if model.was_evaluating:
         warn_of_mode(first)
-    microbatches = first.batch.cut_input()
-    if len(microbatches) > 1 and all(first.batch.sizes):
+    microbatches = batch.cut_input()
+    if len(microbatches) > 1 and all(batch.sizes):
         warn_of_mixed_rows(microbatches[0], microbatches[1], first.evaluate)
-        warn_of_frequencies(first.original)
-    ask_loss(loss, first)
+        if any(getattr(each, "scale_grad_by_freq", False) for each in first.original.modules()):
+            warnings.warn(
+                "an embedding with scale_grad_by_freq=True counts how often a batch has each "
+                "entry, and in a pipeline how often a microbatch has it: leave it out, or train "
+                "with one microbatch a batch",
+                stacklevel=2,
+            )
+    ask_loss(first)
     made_by = getattr(optimizer, "func", optimizer)  # of a partial
     if made_by not in vars(torch.optim).values():
         ask_optimizer(optimizer, model)
-
-
-def require_no_graph(batch: Batch) -> None:
-    """Raise ValueError if something that is to get gradients, too, has made a batch."""
-    tensors = (leaf for leaf in pytree.tree_leaves(batch[:2]) if isinstance(leaf, Tensor))
-    if any(tensor.grad_fn for tensor in tensors):
-        raise ValueError(
-            "a batch was computed from weights that require gradients, which no pipeline gives "
-            "them: make what computes it the first layer of the model, or detach the batch, "
-            "x.detach()"
-        )
-
-
-def warn_of_frequencies(original: nn.Module) -> None:
-    """Warn of embeddings that divide gradients by counts of the rows of a whole batch."""
-    if any(getattr(each, "scale_grad_by_freq", False) for each in original.modules()):
-        warnings.warn(
-            "an embedding with scale_grad_by_freq=True counts how often a batch has each entry, "
-            "and in a pipeline how often a microbatch has it: leave it out, or train with one "
-            "microbatch a batch",
-            stacklevel=2,
-        )
 
 
 def warn_of_mode(first: FirstBatch) -> None:
@@ -116,50 +110,49 @@ def warn_of_mode(first: FirstBatch) -> None:
     )
 
 
-def ask_loss(loss: Loss, first: FirstBatch) -> None:
+def ask_loss(first: FirstBatch) -> None:
     """Warn of a loss that is not, of a whole batch, what it is of its microbatches together.
 
     One that reads weights of the user's model, or what a forward sets there, raises ValueError.
     One that cannot be copied, or that fails, is not asked: training will say what is wrong.
     """
-    if not first.batch.sizes[0]:
+    loss, sizes = first.parts.loss, first.batch.sizes
+    if not sizes[0]:
         return
-    if len(first.batch.sizes) == 1 and isinstance(loss, nn.Module) and is_pure(loss):
+    if len(sizes) == 1 and isinstance(loss, nn.Module) and is_pure(loss):
         _warn_of_turns(first, set())
         return
+    target = first.batch.cut_target()[0]
     try:
-        question = _LossQuestion(loss, first)
+        question = _LossQuestion(loss, first, target)
     except Exception:  # of whatever kind: it cannot be copied
         return
-    microbatch = first.tried.output, first.batch.cut_target()[0]
     with state_untouched(first.original):
-        value = question.value(*microbatch)
-        _require_nothing_set(question, first, microbatch, value)
+        question.ask_first()
         _warn_of_turns(first, question.copies.shared)
         if question.copies.drew:
             return
-        _warn_of_tables(question, first, value)
-        if value is None:
-            return
-        values = []
-        cases = _whole_and_parts(first)
-        for output, target, rows in cases:
-            value = question.value(output, target)
-            if value is None:
-                return
-            values.append((value, rows))
-    if values:
-        cut = _cut_entries(first.batch)
-        warn_of_another_whole(loss, values[0], values[1:], cases[0][1], cut, question.dtype)
+        question.warn_of_tables()
+        cases = _whole_and_parts(first) if question.known is not None else []
+        values = [(question.value(output, target), rows) for output, target, rows in cases]
+    known = [(value, rows) for value, rows in values if value is not None]
+    if cases and len(known) == len(cases):
+        batch, cut = first.batch, ["the target"]
+        if batch.said is not None:
+            part = _entries(target)
+            cut = [repr(n) for n, each in _entries(batch.target).items() if part[n] is not each]
+        warn_of_another_whole(loss, known[0], known[1:], cases[0][1], cut, question.dtype)
 
 
 class _LossQuestion:
     """Asks copies of a loss, and watches what they read of the user's model."""
 
-    def __init__(self, loss: Loss, first: FirstBatch) -> None:
+    def __init__(self, loss: Loss, first: FirstBatch, target: Any) -> None:
+        self._target = target  # of the first microbatch
         self._first, self._device = first, leaves(first.tried.output)[0].device
         self.copies = FunctionCopies(loss, users_models(first.original), self._device)
         self.dtype = first.dtype or torch.float32
+        self.known: float | None = None  # the loss of that, unless it fails
 
     def value(self, output: Tree, target: Any) -> float | None:
         """Return the loss of some rows, or None if it fails."""
@@ -177,26 +170,59 @@ class _LossQuestion:
                 raise unread.refused from None
             return None
 
+    def ask_first(self) -> None:
+        """Ask for the loss of the first microbatch.
 
-def _require_nothing_set(
-    question: _LossQuestion, first: FirstBatch, microbatch: tuple[Any, Any], value: float | None
-) -> None:
-    """Raise ValueError if the loss reads what forwards set in modules: the user's never run."""
-    if not first.tried.set_attributes:
-        return
-    named = [(vars(module), name) for module, name in module_names(first.original).items()]
-    with state_untouched(first.original):
-        for number, key, as_set in first.tried.set_attributes:
-            named[number][0][key] = as_set
-        other = question.value(*microbatch)
-    if other is not None and other != value and (other == other or value is None):
-        keys = (f"{named[number][1]}.{key}" for number, key, _ in first.tried.set_attributes)
-        raise ValueError(refusal_of_reading(f"reads {', '.join(keys)}, which a forward sets,"))
+        ValueError says that it reads what a forward sets in modules: the user's never run.
+        """
+        tried = self._first.tried
+        value = self.known = self.value(tried.output, self._target)
+        if not tried.set_attributes:
+            return
+        named = [*module_names(self._first.original).items()]
+        with state_untouched(self._first.original):
+            for number, key, as_set in tried.set_attributes:
+                vars(named[number][0])[key] = as_set
+            other = self.value(tried.output, self._target)
+        if other is not None and other != value and (other == other or value is None):
+            keys = (f"{named[number][1]}.{key}" for number, key, _ in tried.set_attributes)
+            raise ValueError(refusal_of_reading(f"reads {', '.join(keys)}, which a forward sets,"))
+
+    def warn_of_tables(self) -> None:
+        """Warn of entries that are cut as rows, which the loss would take whole as well."""
+        batch, value = self._first.batch, self.known
+        if batch.said is None or len(batch.sizes) < 2:
+            return
+        taken, part = {*map(id, leaves(batch.input))}, _entries(self._target)
+        for name, entry in _entries(batch.target).items():
+            if name in batch.said or part[name] is entry or id(entry) in taken:
+                continue
+            one = part | {name: entry}
+            is_dict = isinstance(self._target, dict)
+            other = self.value(self._first.tried.output, one if is_dict else tuple(one.values()))
+            if other is None:
+                continue
+            if value is None or abs(other - value) > 1e-3 * abs(value) + 1e-6:
+                instead = "where it fails" if value is None else f"for {value:.4g}"
+                warnings.warn(
+                    f"the batch[{name!r}] has as many elements as the batch has rows, and is cut "
+                    f"with them; the loss also takes it whole, and is then {other:.4g} {instead}: "
+                    f"say Execution(rows={{{name!r}: True}}) if these are rows, False if they are "
+                    f"not",
+                    stacklevel=2,
+                )
+
+
+def _entries(batch: Any) -> dict[Any, Any]:
+    """Return the entries of a dict or a tuple by their names or places."""
+    return dict(batch) if isinstance(batch, Mapping) else dict(enumerate(batch))
 
 
 def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
     """Warn of random numbers that two workers draw from one generator."""
-    ends = [*accumulate(first.balance)]
+    if len(first.parts.devices) == 1:
+        return
+    ends = [*accumulate(first.parts.model.balance or ())]
     for name in sorted({*first.drawn, *by_loss, *first.tried.drawn}):
         layers = first.tried.drawn.get(name, ())
         who = {bisect(ends, layer): f"layer {layer}" for layer in layers}
@@ -208,30 +234,6 @@ def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
                 f"turns in no fixed order, so that equal runs differ: give the data one of its "
                 f"own, np.random.default_rng(seed) or random.Random(seed), and let layers and "
                 f"losses draw by torch",
-                stacklevel=2,
-            )
-
-
-def _warn_of_tables(question: _LossQuestion, first: FirstBatch, value: float | None) -> None:
-    """Warn of entries that are cut as rows, which the loss would take whole as well."""
-    batch, whole = first.batch, first.batch.target
-    if batch.said is None or len(batch.sizes) < 2:
-        return
-    taken, part = {*map(id, leaves(batch.input))}, batch.cut_target()[0]
-    named = whole.items() if isinstance(whole, Mapping) else enumerate(whole)
-    for name, entry in named:
-        if name in batch.said or part[name] is entry or id(entry) in taken:
-            continue
-        entries = part if isinstance(part, dict) else dict(enumerate(part))
-        one: Any = entries | {name: entry}
-        one = one if isinstance(part, dict) else tuple(one.values())
-        other = question.value(first.tried.output, one)
-        if other is not None and (value is None or abs(other - value) > 1e-3 * abs(value) + 1e-6):
-            instead = "where it fails" if value is None else f"for {value:.4g}"
-            warnings.warn(
-                f"the batch[{name!r}] has as many elements as the batch has rows, and is cut with "
-                f"them; the loss also takes it whole, and is then {other:.4g} {instead}: say "
-                f"Execution(rows={{{name!r}: True}}) if these are rows, False if they are not",
                 stacklevel=2,
             )
 
@@ -278,11 +280,3 @@ def _repeated(tensor: Tensor, rows: int, wanted: int) -> Tensor:
         return torch.cat([tensor] * times)[:wanted]
     # Each time smaller, so that microbatches differ; probabilities and boxes stay such.
     return torch.cat([tensor * (1 - part / (2 * times)) for part in range(times)])[:wanted]
-
-
-def _cut_entries(batch: Batch) -> list[str]:
-    whole, part = batch.target, batch.cut_target()[0]
-    if batch.said is None:
-        return ["the target"]
-    names = [*whole] if isinstance(whole, Mapping) else [*range(len(whole))]
-    return [repr(name) for name in names if part[name] is not whole[name]]

@@ -15,7 +15,6 @@ from typing import Any
 
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import NotBuilt, WorkerReport
-from pipekit.engine.batches import Batch
 from pipekit.engine.calls import interrupts
 from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.folder import CheckpointFolder
@@ -33,7 +32,7 @@ from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
-from pipekit.partition.probe import Probe, warn_of_edited_batch
+from pipekit.partition.probe import warn_of_edited_batch
 from pipekit.schedules import Schedule, inference
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
@@ -157,7 +156,10 @@ class Runs:
         total: int | None,
         read: Read,
     ) -> BatchSource:
-        """Return a run's batches, checked; the first one serves to build the stages if need be."""
+        """Return a run's batches; the first one serves to build the stages, and to ask questions.
+
+        What a schedule cannot train is refused: ties, mitigation, a loss or an optimizer.
+        """
         parts, schedule, model = self._parts, start.schedule, self._model
         autocast = parts.execution.autocast
         arguments.require_no_autocast(autocast, parts.devices[0].type)
@@ -171,7 +173,14 @@ class Runs:
         tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
         stops = PossibleStops()
         if schedule.trains:
-            self._ask(schedule, first, tried, drawn)
+            assert model.partition
+            joined(parts, schedule, model.partition)
+            if parts.updates.rule:
+                arguments.require_whole_rounds(parts.updates.rule, schedule)
+            if tried is not None:
+                model.tried_in_training = False  # what is refused is asked again
+                ask(FirstBatch(parts, first, tried, drawn), schedule)
+                model.tried_in_training = True
             if parts.can_end:
                 stops = parts.stops if schedule.period else possible_stops(schedule)
             if start.resume:
@@ -180,21 +189,6 @@ class Runs:
             self._warned = True
             warn_of_edited_batch()
         return BatchSource(first, rest, schedule.each_batch, total, stops, read)
-
-    def _ask(self, schedule: Schedule, first: Batch, tried: Probe | None, drawn: set[str]) -> None:
-        """Refuse what cannot be trained by a schedule, of ties, mitigation, loss and optimizer."""
-        parts, model, autocast = self._parts, self._model, self._parts.execution.autocast
-        assert model.partition
-        joined(parts, schedule, model.partition)
-        if parts.updates.rule:
-            arguments.require_whole_rounds(parts.updates.rule, schedule)
-        if tried is not None:
-            evaluate = partial(model.probe, autocast=autocast)
-            balance = (model.balance or ()) if len(parts.devices) > 1 else ()
-            about = first, tried, evaluate, model.original, autocast, balance, drawn
-            model.tried_in_training = False  # what is refused is asked again
-            ask(parts.loss, parts.optimizer, model, schedule, FirstBatch(*about))
-            model.tried_in_training = True
 
     def _train(
         self,

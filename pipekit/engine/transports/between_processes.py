@@ -10,12 +10,11 @@ import os
 import sys
 import time
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,33 +39,15 @@ _REMEDY = (
 )
 
 
-class Checksums(NamedTuple):
-    """The checksums of a worker's batches, from the batch ``first`` on."""
-
-    worker: int
-    first: int
-    sums: tuple[int, ...]
-
-    def require_same(self, other: "Checksums") -> None:
-        """Raise ValueError unless the batches that both workers have read are the same."""
-        ends = (each.first + len(each.sums) for each in (self, other))
-        for batch in range(max(self.first, other.first), min(ends)):
-            if self.sums[batch - self.first] != other.sums[batch - other.first]:
-                earlier, later = sorted((self.worker, other.worker))
-                raise ValueError(
-                    f"batch {batch} of worker {later} differs from that of worker {earlier}: "
-                    f"{_REMEDY}"
-                )
-
-
 class Noticeboard:
     """The notes of all workers of a run, as one sees them, which has read ``count`` batches."""
 
     def __init__(self, run: int, worker: int, workers: int) -> None:
         self._store = PrefixStore(f"pipekit run {run}", _get_default_store())
-        self._worker, self._workers, self._stands = worker, range(workers), False
-        self._ended, self.count = False, 0
-        self._sums: deque[int] = deque(maxlen=2 * EVERY)
+        self._worker, self._workers = worker, range(workers)
+        self._stands = self._ended = False
+        self.count = 0
+        self.latest: dict[int, int] = {}  # checksums by batch, as far as they may not be compared
 
     def compared(
         self,
@@ -87,24 +68,31 @@ class Noticeboard:
                 self._ended = True
                 self._put(_ENDED, str(self.count))
             else:
-                self._sums.append(checksum(batch))
+                self.latest[self.count] = checksum(batch)
+                self.latest.pop(self.count - 2 * EVERY, None)
                 self.count += 1
                 if self.count % EVERY == 1:
                     self._compare()
             yield batch
 
-    @property
-    def latest(self) -> Checksums:
-        """The checksums that may not have been compared."""
-        return Checksums(self._worker, self.count - len(self._sums), tuple(self._sums))
-
     def _compare(self) -> None:
         """Compare the last few checksums with those of whoever came here first."""
         with suppress(RuntimeError):  # whoever has the store is gone
-            mine = json.dumps(self.latest)
+            mine = json.dumps([self._worker, [*self.latest.items()]])
             first = self._store.compare_set(f"batch {self.count}", "", mine)
             self._store.delete_key(f"batch {self.count - 4 * EVERY}")  # all are beyond it
-            self.latest.require_same(Checksums(*json.loads(first)))
+            worker, sums = json.loads(first)
+            self.require_same(worker, dict(sums))
+
+    def require_same(self, worker: int, sums: Mapping[int, int]) -> None:
+        """Raise ValueError unless another worker's checksums are those of the same batches here."""
+        for batch in sorted(self.latest.keys() & sums.keys()):
+            if self.latest[batch] != sums[batch]:
+                earlier, later = sorted((self._worker, worker))
+                raise ValueError(
+                    f"batch {batch} of worker {later} differs from that of worker {earlier}: "
+                    f"{_REMEDY}"
+                )
 
     def failed(self, error: BaseException) -> None:
         self._put(_FAILED, in_one_line(error))
@@ -199,14 +187,11 @@ def tell_torchrun(text: str) -> None:
             Path(path).write_text(json.dumps(said))
 
 
-Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
-
-
-def telling(hook: Hook) -> Hook:
+def telling(hook: Callable[..., object]) -> Callable[..., object]:
     """Return a hook for errors that nobody catches.
 
-    It prints a line for what another process has caused, else the traceback without most lines of
-    torch and pipekit.
+    It prints a line for what another process has caused, else the traceback without lines of torch
+    and pipekit but for its last one.
     """
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -215,19 +200,13 @@ def telling(hook: Hook) -> Hook:
             print(f"pipekit: {error}", file=sys.stderr)
             return
         tell_torchrun(in_one_line(error))
-        hook(kind, error, _shortened(trace))
+        every = []
+        while trace is not None:
+            every.append(trace)
+            trace = trace.tb_next
+        for each in reversed(every):
+            if trace is None or not each.tb_frame.f_code.co_filename.startswith(_LIBRARIES):
+                each.tb_next, trace = trace, each
+        hook(kind, error, trace)
 
     return tell
-
-
-def _shortened(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback with the lines of others than torch and pipekit, and its last one."""
-    every = []
-    while trace is not None:
-        every.append(trace)
-        trace = trace.tb_next
-    kept = None
-    for each in reversed(every):
-        if kept is None or not each.tb_frame.f_code.co_filename.startswith(_LIBRARIES):
-            each.tb_next, kept = kept, each
-    return kept

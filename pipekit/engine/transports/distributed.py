@@ -12,7 +12,6 @@ import socket
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -57,15 +56,6 @@ def group_of(world: object, members: tuple[int, ...], purpose: object) -> Any:
     return dist.new_group(list(members))
 
 
-@dataclass
-class _Incoming:
-    """What comes from one sender: the messages still to be posted, and those posted."""
-
-    messages: Sequence[Message]
-    position: int = 0
-    posted: deque[tuple[Message, Form, list[Tensor], list[Any]]] = field(default_factory=deque)
-
-
 class DistributedTransport:
     """One process's connections; ``torch.distributed`` is initialised, rank = worker.
 
@@ -83,9 +73,10 @@ class DistributedTransport:
         self._sent_forms: dict[Any, Form] = {}
         self._received_forms: dict[Any, Form] = {}
         self._sending: deque[tuple[list[Any], list[Tensor]]] = deque()
-        self._incoming = {
-            sender: _Incoming(messages) for sender, messages in assignment.incoming.items()
-        }
+        # By sender, the messages whose receives are still to be posted, and those posted, in order.
+        self._coming = {source: deque(each) for source, each in assignment.incoming.items()}
+        self._posted: dict[int, deque[tuple[Message, Form, list[Tensor], list[Any]]]]
+        self._posted = defaultdict(deque)
         # NCCL runs what shares a communicator in order: a receive posted ahead would hold up sends.
         self._groups = {
             link: group_of(dist.group.WORLD, tuple(sorted(set(link))), link)
@@ -146,23 +137,28 @@ class DistributedTransport:
 
     def _take_next(self, source: int) -> None:
         """Wait for the next message of a sender, and post receives for later ones."""
-        incoming = self._incoming[source]
-        if not incoming.posted:
-            key = self._form_key(incoming.messages[incoming.position], source)
+        if not self._posted[source]:
+            key = self._form_key(self._coming[source][0], source)
             if key not in self._received_forms:
-                self._received_forms[key] = _receive_form(source)
-            self._post(source, incoming)
-        message, form, tensors, works = incoming.posted.popleft()
+                size = torch.zeros(1, dtype=torch.int64, device=CPU)
+                with abort_if_broken():
+                    dist.recv(size, source)
+                    data = torch.empty(int(size), dtype=torch.uint8, device=CPU)
+                    dist.recv(data, source)
+                self._received_forms[key] = pickle.loads(bytes(data.tolist()))
+            self._post(source)
+        message, form, tensors, works = self._posted[source].popleft()
         wait_for(works)
         strides = (layout.strides for layout in layouts(form))
         self._arrived[message] = assemble(form, map(with_strides, tensors, strides))
-        self._post(source, incoming)
+        self._post(source)
 
-    def _post(self, source: int, incoming: _Incoming) -> None:
+    def _post(self, source: int) -> None:
         """Post receives for the next messages of which the form is known."""
         group = self._groups[source, self._rank]
-        while len(incoming.posted) < POSTED_AHEAD and incoming.position < len(incoming.messages):
-            message = incoming.messages[incoming.position]
+        coming, posted = self._coming[source], self._posted[source]
+        while coming and len(posted) < POSTED_AHEAD:
+            message = coming[0]
             if not self._read_ahead and not self._feed.knows(message.microbatch):
                 return
             try:
@@ -171,17 +167,15 @@ class DistributedTransport:
                 return
             if form is None:
                 return
-            tensors = self._room(form)
+            tensors = [
+                torch.empty(
+                    each.shape, dtype=each.dtype, device=CPU if each.on_host else self._device
+                )
+                for each in layouts(form)
+            ]
             with abort_if_broken():
                 works = [dist.irecv(tensor, source, group=group) for tensor in tensors]
-            incoming.posted.append((message, form, tensors, works))
-            incoming.position += 1
-
-    def _room(self, form: Form) -> list[Tensor]:
-        return [
-            torch.empty(each.shape, dtype=each.dtype, device=CPU if each.on_host else self._device)
-            for each in layouts(form)
-        ]
+            posted.append((coming.popleft(), form, tensors, works))
 
     def _start_sends(self, tensors: list[Tensor], destination: int, group: Any = None) -> None:
         with abort_if_broken():
@@ -191,15 +185,6 @@ class DistributedTransport:
     def _form_key(self, message: Message, peer: int) -> tuple[int, Payload, int, int, Any]:
         payload, stage, microbatch, skip = message
         return peer, payload, stage, skip, self._feed.shapes(microbatch)
-
-
-def _receive_form(source: int) -> Form:
-    size = torch.zeros(1, dtype=torch.int64, device=CPU)
-    with abort_if_broken():
-        dist.recv(size, source)
-        data = torch.empty(int(size), dtype=torch.uint8, device=CPU)
-        dist.recv(data, source)
-    return pickle.loads(bytes(data.tolist()))
 
 
 def _exchange(

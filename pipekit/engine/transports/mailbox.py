@@ -4,7 +4,6 @@ It takes messages from it by name, in any order.  All names are made here.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -69,6 +68,13 @@ class KeyedMailbox:
                 self.stop_point.at(other[3])
         return arrived.pop(key)
 
+    def exchange(
+        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int
+    ) -> list[FlatBucket]:
+        for part in sends:
+            self.put(part.worker, (PART, *part.key), part.content)
+        return [FlatBucket(*self.wait((PART, *part.key), microbatch)) for part in receives]
+
 
 class MailboxTransport:
     """A worker's connections to the busy ``workers``, through mailboxes."""
@@ -101,7 +107,7 @@ class MailboxTransport:
     def exchange_among(self, members: Sequence[int], tied: bool = False) -> Exchange:
         mailbox = self._mailbox if tied else self._sums_mailbox
         assert mailbox
-        return partial(_exchange, mailbox)
+        return mailbox.exchange
 
     def end(self, microbatch: int) -> bool:
         if self._end is None:
@@ -112,11 +118,3 @@ class MailboxTransport:
 
     def finish(self) -> None:
         """Return at once: what was sent lies with its receiver."""
-
-
-def _exchange(
-    mailbox: KeyedMailbox, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int
-) -> list[FlatBucket]:
-    for part in sends:
-        mailbox.put(part.worker, (PART, *part.key), part.content)
-    return [FlatBucket(*mailbox.wait((PART, *part.key), microbatch)) for part in receives]

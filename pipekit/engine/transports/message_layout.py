@@ -35,8 +35,10 @@ def form_of(message: Tree) -> Form:
     if message is None:
         return None
     if isinstance(message, Tensor):
-        on_host = not is_accelerator(message.device)
-        return Layout(message.shape, _strides_to_keep(message), message.dtype, on_host)
+        shape, strides = message.shape, message.stride()
+        if 0 in strides and any(s == 0 and n > 1 for s, n in zip(strides, shape, strict=True)):
+            strides = message.contiguous().stride()  # several of its elements share memory
+        return Layout(shape, strides, message.dtype, not is_accelerator(message.device))
     if isinstance(message, dict):
         return dict, tuple((key, form_of(item)) for key, item in message.items())
     return type(message), tuple(form_of(item) for item in message)
@@ -69,11 +71,3 @@ def with_strides(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
         return tensor
     result = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     return result.copy_(tensor)
-
-
-def _strides_to_keep(tensor: Tensor) -> tuple[int, ...]:
-    """Return a tensor's strides, or contiguous ones if several of its elements share memory."""
-    strides = tensor.stride()
-    if 0 in strides and any(s == 0 and n > 1 for s, n in zip(strides, tensor.shape, strict=True)):
-        return tensor.contiguous().stride()
-    return strides

@@ -119,8 +119,8 @@ class TorchrunRunner(Runner):
                 report = run(built(own), config, transport, feed, on_news, [states])
                 shared = replace(report, record=report.record.later(-origin), stages={})
                 each_one = everybodys((shared, board.latest))
-                for _, checksums in each_one:
-                    board.latest.require_same(checksums)
+                for worker, (_, checksums) in enumerate(each_one):
+                    board.require_same(worker, checksums)
         except Aborted as error:
             raise Aborted(board.cause()) from error.__cause__
         except BaseException as error:

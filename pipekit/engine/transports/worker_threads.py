@@ -62,13 +62,13 @@ class WorkerThreads:
         stop: Callable[[], None],
         on_event: Callable[[Event], None] | None = None,
         on_wait: Callable[[], None] = lambda: None,
+        call: Callable[..., Any] | None = None,
     ) -> list[T]:
         """Run a function in so many threads, which share the cores; return what it returns in each.
 
         It gets the thread's number, from 0, and what hands an event to ``on_event`` in this thread;
-        between events ``on_wait`` is called, and may raise.  It sees this thread's context
-        variables and kind of default device; what it sets stays its own.  ``stop`` makes all
-        return soon.
+        between events ``on_wait`` is called, and may raise.  It is called by ``call``, by default
+        that of :func:`as_here`; what it sets stays its own.  ``stop`` makes all return soon.
 
         Raises:
             BaseException: the first that any of them raised, once all have ended; those that do not
@@ -77,7 +77,7 @@ class WorkerThreads:
         news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         results: dict[int, T] = {}
         begun = threading.Event()
-        share, call = share_of_cores(count), as_here()
+        share, call = share_of_cores(count), call or as_here()
 
         def run(index: int) -> None:
             try:
@@ -98,7 +98,11 @@ class WorkerThreads:
         threads: list[_Thread] = []
         try:
             with deferred_interrupts():  # one in its start may end a thread before it has begun
-                threads = self._take(count)
+                # Those that wait for work; in a fork of a process there are none.
+                waiting, self._waiting = self._waiting, []
+                waiting = [each for each in waiting if each.thread.is_alive()]
+                self._waiting = waiting[count:]
+                threads = waiting[:count] + [_Thread() for _ in range(count - len(waiting))]
                 for index, thread in enumerate(threads):
                     thread.begin(partial(call, run, index), f"pipekit worker {index}")
             begun.set()
@@ -132,13 +136,6 @@ class WorkerThreads:
     def close(self) -> None:
         threads, self._waiting = self._waiting, []
         _end(threads)
-
-    def _take(self, count: int) -> "list[_Thread]":
-        """Return so many threads that wait for work; in a fork of a process there are none."""
-        waiting, self._waiting = self._waiting, []
-        waiting = [each for each in waiting if each.thread.is_alive()]
-        self._waiting = waiting[count:]
-        return waiting[:count] + [_Thread() for _ in range(count - len(waiting))]
 
 
 class _Thread:

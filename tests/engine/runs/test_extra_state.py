@@ -89,7 +89,7 @@ def test_all_workers_of_a_stage_load_it(transport: str) -> None:
     pipe = pipeline(model, schedules.pipedream([2, 1]), [1, 1], transport=transport)
     pipe.train(data(2))
     pipe.load_state_dict({"0._extra_state": 100}, strict=False)
-    replicas = [stage.config.module[0] for stage in pipe._model._replicas.values()]
+    replicas = [stage.config.module[0] for stage in pipe._model._stages[0].values()]
     assert [each.kept for each in replicas if isinstance(each, Counts)] == [100, 100]
 
 

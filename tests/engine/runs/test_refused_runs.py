@@ -1,8 +1,11 @@
 """Runs that are refused, and what is refused within a run: nothing is lost by it."""
 
+import atexit
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +143,22 @@ def test_a_forked_process_does_not_train_with_the_workers_of_its_parent(transpor
     os.close(theirs)
     pipe.train(batches)
     pipe.close()
+
+
+@TRANSPORTS
+def test_a_daemon_threads_call_ends_before_the_interpreter(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, begun = list[Any](), threading.Event()
+    monkeypatch.setattr(atexit, "register", ends.append)
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
+
+    def train() -> None:
+        with suppress(SystemExit):  # which a thread ignores, and pytest does not
+            pipe.train(repeat(data(1)[0]), steps=10**6, on_batch=lambda _: begun.set())
+
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
+    assert begun.wait(300)
+    ends[0]()
+    assert not thread.is_alive()

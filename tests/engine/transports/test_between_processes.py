@@ -60,7 +60,7 @@ def test_the_last_batches_are_compared_as_far_as_both_have_read(
 ) -> None:
     for board, count in zip(boards, (mine, theirs), strict=True):
         assert len([*read(board, numbered(count))]) == count
-    boards[0].latest.require_same(boards[1].latest)
+    boards[0].require_same(1, boards[1].latest)
 
 
 def test_a_difference_after_the_last_comparison_is_found_in_the_end(
@@ -69,7 +69,7 @@ def test_a_difference_after_the_last_comparison_is_found_in_the_end(
     for board, differs in zip(boards, (1000, 4), strict=True):
         assert len([*read(board, numbered(6, differs))]) == 6
     with pytest.raises(ValueError, match="batch 4 of worker 1 differs"):
-        boards[0].latest.require_same(boards[1].latest)
+        boards[0].require_same(1, boards[1].latest)
 
 
 def test_who_ends_before_a_batch_that_was_read_here_is_named(boards: list[Noticeboard]) -> None:

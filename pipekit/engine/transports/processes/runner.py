@@ -95,7 +95,10 @@ class ProcessRunner(Runner):
             if not config.training:
                 return reports
             self._loss = dumps(config.loss), loss
-            self._left = [_left(worker, pool) for worker in workers]
+            for worker in workers:
+                fetch = cache(partial(pool.stages, worker.index))  # of all its stages, once
+                each = enumerate(worker.stages.items())
+                self._left.append({n: StageLeft(s.known, fetch, place) for place, (n, s) in each})
             pairs = zip(reports, self._left, strict=True)
             return [replace(report, stages=left) for report, left in pairs]
         finally:
@@ -158,13 +161,6 @@ class StageLeft:
         """As it stands; raises WorkerDied if its process has ended."""
         self.known = self.known.trained(*self._fetch()[self._place])
         return self.known
-
-
-def _left(worker: WorkerAssignment, pool: WorkerPool) -> dict[int, StageLeft]:
-    """Return the stages that a worker has after a training; they are fetched together, once."""
-    fetch = cache(partial(pool.stages, worker.index))
-    places = enumerate(worker.stages.items())
-    return {index: StageLeft(each.known, fetch, place) for place, (index, each) in places}
 
 
 def through_memory(devices: Sequence[torch.device]) -> bool:

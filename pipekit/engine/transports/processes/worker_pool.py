@@ -56,14 +56,22 @@ class WorkerPool:
         # Of the workers, of the feeder in this process, and for sums of the workers again.
         self._endpoints: list[Endpoint] = []
         self._mailboxes = SharedMailboxes(workers, self._endpoints)
-        self.states = WorkerStates(workers)  # what they are at
         self._handles: list[WorkerHandle] = []
         self._runs = 0
         self._feeder: Feeder | None = None
         self.ready = False  # whether nothing has failed, and nothing runs
         try:
             with deferred_interrupts():  # whatever is open is known when one comes
-                self._open(mailboxes)
+                for _ in range(mailboxes):
+                    self._endpoints.append(Endpoint.new())
+                    self._opened.callback(self._endpoints[-1].close)
+                shared = SharedBuffer()
+                self._opened.callback(shared.close)
+                memory = shared.map(shared.allocate(BYTES * workers))
+                self.states = WorkerStates(workers, memory)  # what they are at
+                for index in range(workers):
+                    own = endpoints_for((index, workers + 1 + index), self._endpoints)
+                    self._handles.append(WorkerHandle(index, workers, own, shared))
         except BaseException:
             self.close()
             raise
@@ -91,11 +99,17 @@ class WorkerPool:
         self.ready = False
         self._runs += 1
 
+        def end(microbatch: int) -> None:
+            """Let all workers know that the run ends before a microbatch."""
+            for place in range(len(self._endpoints)):
+                if place != self._workers:
+                    self._mailboxes.put(place, end_key(microbatch, self._runs), ())
+
         def send() -> None:
             for handle, task in zip(self._handles, tasks, strict=True):
                 with suppress(OSError):  # it has ended, or failed: its report or its end says why
                     handle.tasks.send_bytes(task)  # which waits for a worker that is stopped
-            send_batches(batches, needs, self._mailboxes, self._end, self._runs)
+            send_batches(batches, needs, self._mailboxes, end, self._runs)
 
         with deferred_interrupts():
             self._feeder = Feeder(send, self._workers)
@@ -131,9 +145,9 @@ class WorkerPool:
 
     def stopped(self) -> list[str]:
         """Return a sentence for each process that somebody has stopped."""
-        pids = {i: each.process.pid for i, each in enumerate(self._handles) if each.is_stopped}
         says = "worker {0}'s process {1} is stopped: kill -CONT {1} lets it go on"
-        return [says.format(*each) for each in pids.items()]
+        handles = enumerate(self._handles)
+        return [says.format(i, each.process.pid) for i, each in handles if each.is_stopped]
 
     @cached_property
     def store(self) -> str:
@@ -155,25 +169,6 @@ class WorkerPool:
         self._mailboxes.close()
         self._opened.close()
 
-    def _open(self, mailboxes: int) -> None:
-        """Make everything by which the processes will reach one another, and them."""
-        for _ in range(mailboxes):
-            self._endpoints.append(Endpoint.new())
-            self._opened.callback(self._endpoints[-1].close)
-        shared = SharedBuffer()
-        self._opened.callback(shared.close)
-        memory = shared.map(shared.allocate(BYTES * self._workers))
-        self.states = WorkerStates(self._workers, memory)
-        for index in range(self._workers):
-            own = endpoints_for((index, self._workers + 1 + index), self._endpoints)
-            self._handles.append(WorkerHandle(index, self._workers, own, shared))
-
-    def _end(self, microbatch: int) -> None:
-        """Let all workers know that the run ends before a microbatch; called by the feeder."""
-        for place in range(len(self._endpoints)):
-            if place != self._workers:
-                self._mailboxes.put(place, end_key(microbatch, self._runs), ())
-
     def _wait(
         self, feeder: Feeder, on_news: Listener | None, watchdog: Watchdog
     ) -> list[WorkerReport]:
@@ -190,7 +185,16 @@ class WorkerPool:
             if feeder.error is not None:
                 raise feeder.error
             for index in {places[each] for each in ready}:
-                kind, value = self._news(index, watchdog)
+                handle, news = self._handles[index], None
+                with suppress(EOFError, OSError):
+                    if handle.reports.poll():
+                        news = pickle.loads(handle.reports.recv_bytes())
+                if news is None:
+                    raise WorkerDied(
+                        f"worker {index}'s process ended in mid-run {handle.why()}; it was last "
+                        f"seen: {watchdog.line(index)}"
+                    )
+                kind, value = news
                 if kind == "failed":
                     raise value
                 if kind == "aborted":
@@ -202,15 +206,3 @@ class WorkerPool:
                     if report.error is not None:
                         watchdog.ends_by(report.error)
         return [done[index] for index in range(self._workers)]
-
-    def _news(self, index: int, watchdog: Watchdog) -> tuple[str, Any]:
-        """Return what a worker has sent, or raise WorkerDied if it has ended without a word."""
-        handle = self._handles[index]
-        with suppress(EOFError, OSError):
-            if handle.reports.poll():
-                news: tuple[str, Any] = pickle.loads(handle.reports.recv_bytes())
-                return news
-        raise WorkerDied(
-            f"worker {index}'s process ended in mid-run {handle.why()}; it was last seen: "
-            f"{watchdog.line(index)}"
-        )

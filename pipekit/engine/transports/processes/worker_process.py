@@ -86,16 +86,18 @@ def main(connections: Connections) -> None:
     keep_freed_memory()
     gc.freeze()  # what is imported stays: Python looks at it no more whenever many steps are made
     threading.Thread(target=_end_with_parent, args=(connections.lifeline,), daemon=True).start()
-    worker = _WorkerProcess(connections)
-    while outcome := _next_outcome(connections.tasks, worker):
-        goes_on, report = outcome
+    worker, goes_on = _WorkerProcess(connections), True
+    while goes_on:
+        try:
+            data = connections.tasks.recv_bytes()
+        except EOFError:
+            break
+        goes_on, report = worker.outcome(data)
         if not goes_on:
             # The parent may still be writing the task: it must not wait for a reader.
             connections.tasks.close()
         with contextlib.suppress(OSError):  # the parent is gone
             connections.reports.send_bytes(report)
-        if not goes_on:
-            break
     threading.Event().wait()  # peers may still be receiving what was sent: the parent ends us
 
 
@@ -106,56 +108,54 @@ def _end_with_parent(lifeline: Connection) -> None:
     os._exit(1)
 
 
-def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[bool, bytes] | None:
-    """Do the next task; return whether the worker goes on, and what came of it, pickled.
-
-    None: there is no task any more.
-    """
-    reads = False
-    try:
-        try:
-            data = tasks.recv_bytes()
-        except EOFError:
-            return None
-        reads = data == READ_STAGES
-        with not_collected():  # a long table is many small objects
-            task = None if reads else pickle.loads(data)
-        given = worker.run(task) if task else worker.stages()
-        return True, pickle.dumps(("done", worker.sender.parcel(given)))
-    except Aborted as error:
-        return False, dumps(("aborted", str(error)))
-    except BaseException as error:  # stages that cannot travel are still here
-        return reads, dumps(("failed", TravellingError(error)))
-
-
 class _WorkerProcess:
     """What a worker process keeps from one run to the next."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         index, endpoints, first = connections.index, connections.endpoints, connections.workers + 1
-        self.sender = Sender(endpoints[index].buffer)
+        self._sender = Sender(endpoints[index].buffer)
         self._mailboxes = SharedMailboxes(index, endpoints)
         self._sums_mailboxes: SharedMailboxes | None = None
         if len(endpoints) > first:
             self._sums_mailboxes = SharedMailboxes(first + index, endpoints, first)
         self._random_state: Tensor | None = None
-        self._loss: tuple[bytes, Loss] | None = None  # of the last training
+        # Of the last training, as it was sent, and with what it counts here.
+        self._loss: tuple[bytes, Loss] | None = None
         self._stages: Mapping[int, StageSource] = {}  # of the last training
         self._named: dict[Place, Any] = {}  # as they were by themselves
         self._runs = 0
 
-    def stages(self) -> list[Content]:
-        configs = (stage.config for stage in self._stages.values())
-        return [(each.module, each.state) for each in configs]
+    def outcome(self, data: bytes) -> tuple[bool, bytes]:
+        """Do a task; return whether the worker goes on, and what came of it, both pickled."""
+        reads = data == READ_STAGES
+        given: list[Content] | WorkerReport
+        try:
+            if reads:
+                configs = (stage.config for stage in self._stages.values())
+                given = [(each.module, each.state) for each in configs]
+            else:
+                with not_collected():  # a long table is many small objects
+                    task = pickle.loads(data)
+                given = self._run(task)
+            return True, pickle.dumps(("done", self._sender.parcel(given)))
+        except Aborted as error:
+            return False, dumps(("aborted", str(error)))
+        except BaseException as error:  # stages that cannot travel are still here
+            return reads, dumps(("failed", TravellingError(error)))
 
-    def run(self, task: ProcessTask) -> WorkerReport:
+    def _run(self, task: ProcessTask) -> WorkerReport:
         """Do what a run asks of this worker; its report is without the stages."""
         self._runs += 1
         assignment = task.assignment
         apply_settings(task.settings)
         configure: partial[RunConfig] = pickle.loads(task.config)
-        config = configure(loss=self._loss_of(task, configure.keywords["training"]))
+        loss = self._loss
+        if loss is None or loss[0] != task.loss:
+            loss = task.loss, pickle.loads(task.loss)
+        config: RunConfig = configure(loss=loss[1])
+        if config.training:
+            self._loss = loss
         if task.named:
             stages = self._stages if task.kept else assignment.stages
             objects = [config.loss, *named_by(replace(assignment, stages=stages))]
@@ -170,15 +170,18 @@ class _WorkerProcess:
         mailbox = KeyedMailbox(self._mailboxes.put, self._mailboxes.get, run=self._runs)
         feeder = config.table.workers if needs.inputs else None
         feed = Feed(received_batches(mailbox, feeder, self._runs), config.loss, needs)
-        transport = self._transport(assignment, config, task.store, feed, mailbox)
+        transport = self._transport(task, config, feed, mailbox)
         states = WorkerStates(config.table.workers, self._connections.states.map(0))
         if config.training:
             if not task.kept:
                 self._stages = built(assignment).stages
             assignment = replace(assignment, stages=self._stages)
-        on_news = self._report_news if task.watched else None
-        own = FunctionState(config.loss)
-        report = run(assignment, config, transport, feed, on_news, [states])
+
+        def on_news(news: LossKnown | UpdateMade) -> None:
+            self._connections.reports.send_bytes(pickle.dumps(("news", news)))
+
+        own, told = FunctionState(config.loss), on_news if task.watched else None
+        report = run(assignment, config, transport, feed, told, [states])
         changed: Mapping[str, Any] = {}
         with contextlib.suppress(TypeError):  # what cannot travel stays here
             dumps(found := own.changed())
@@ -188,26 +191,12 @@ class _WorkerProcess:
         error: Any = report.error and TravellingError(report.error)
         return replace(report, stages={}, loss_values=changed, error=error)
 
-    def _loss_of(self, task: ProcessTask, training: bool) -> Loss:
-        """Return a run's loss: the last training's own if it is the same, with what it counts."""
-        if self._loss and self._loss[0] == task.loss:
-            return self._loss[1]
-        loss: Loss = pickle.loads(task.loss)
-        if training:
-            self._loss = task.loss, loss
-        return loss
-
     def _transport(
-        self,
-        assignment: WorkerAssignment,
-        config: RunConfig,
-        store: str | None,
-        feed: Feed,
-        mailbox: KeyedMailbox,
+        self, task: ProcessTask, config: RunConfig, feed: Feed, mailbox: KeyedMailbox
     ) -> Transport:
-        index, workers = assignment.index, config.table.workers
-        if store is not None:
-            _join_group(store, index, workers, assignment.device)
+        assignment, workers = task.assignment, config.table.workers
+        if task.store is not None:
+            _join_group(task.store, assignment.index, workers, assignment.device)
             # The feeder sends no batch before the first stage has come near it.
             return DistributedTransport(assignment, config, feed, read_ahead=False)
 
@@ -219,10 +208,7 @@ class _WorkerProcess:
         if boxes := self._sums_mailboxes:
             about = mailbox.stop_point, self._runs
             sums = KeyedMailbox(boxes.put, boxes.get, mailbox.require_peers, *about)
-        return MailboxTransport(index, config.table.busy, mailbox, sums, end)
-
-    def _report_news(self, news: LossKnown | UpdateMade) -> None:
-        self._connections.reports.send_bytes(pickle.dumps(("news", news)))
+        return MailboxTransport(assignment.index, config.table.busy, mailbox, sums, end)
 
 
 def named_by(worker: WorkerAssignment) -> list[Any]:

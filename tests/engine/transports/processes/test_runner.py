@@ -16,27 +16,6 @@ from pipekit.engine.transports.processes.pickling import RemoteTraceback, portab
 from tests.engine.examples import data, different, mixed, mlp, pipeline
 
 
-class Sign(nn.Module):
-    """Leaves the process's number in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            (self.folder / str(os.getpid())).touch()
-        return x
-
-
-def test_one_process_a_worker(tmp_path: Path) -> None:
-    model = nn.Sequential(Sign(tmp_path), Sign(tmp_path), Sign(tmp_path), nn.Linear(6, 3))
-    pipeline(model, "flush", [1, 1, 2], transport="distributed").train(data(2))
-    pids = [int(path.name) for path in tmp_path.iterdir()]
-    assert len(pids) == 3
-    assert os.getpid() not in pids
-
-
 @pytest.mark.parametrize("method", ["flush", "pipedream"])
 def test_linked_by_torch_distributed(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As processes with GPUs are; here over gloo."""
