@@ -137,27 +137,38 @@ def home(stage: int, workers: int) -> int:
     return (stage + 1) % workers
 
 
-def is_sound(schedule: Schedule) -> bool:
-    """Play one batch, a task at a time: each worker in its own order, letters between them.
+def item(task: Task) -> tuple[int, bool]:
+    """Return what a task waits for: a stage's weights, or the sum of its gradients."""
+    return task.stage, task.op is Op.UPDATE or "GRADIENTS" in task.op.name
 
-    A worker has a copy for each that it has received and not given up; it computes only on a copy.
-    All that is written is read, and the update has the gradient of each microbatch once.
+
+def is_sound(schedule: Schedule) -> bool:
+    """Play one batch, a task at a time: each stream of a worker in order, letters between them.
+
+    A task waits for all before it in its worker's list that compute, are on its own stream, or move
+    its item.  A worker has a copy for each that it has received and not given up; it computes only
+    on a copy.  All that is written is read, and the update has the gradient of each microbatch once.
     """
     p, m = schedule.worker_count, schedule.microbatches
     letters: dict[tuple[object, ...], deque[Counter[int]]] = defaultdict(deque)
     copies = Counter((home(stage, p), stage) for stage in range(p))
     sums: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
-    left = [deque(tasks) for tasks in schedule.workers]
+    left = [[*tasks] for tasks in schedule.workers]
     moved = True
     while moved:
         moved = False
         for worker, tasks in enumerate(left):
-            while tasks:
-                op, stage, k, _ = tasks[0]
+            waiting: list[Task] = []
+            for task in tasks:
+                op, stage, k, _ = task
                 here, name = (worker, stage), op.base_name
                 into = letters[WAITS.get(name), op.peer, worker, stage]
-                if name in WAITS and not into:
-                    break
+                if (name in WAITS and not into) or any(
+                    other.op.stream in ("", op.stream) or item(other) == item(task)
+                    for other in waiting
+                ):
+                    waiting.append(task)
+                    continue
                 if name == RECEIVE_WEIGHTS.base_name:
                     into.popleft()
                     copies[here] += 1
@@ -176,8 +187,8 @@ def is_sound(schedule: Schedule) -> bool:
                     copies[here] -= 1
                 elif op is B:
                     sums[here][k] += 1
-                tasks.popleft()
                 moved = True
+            left[worker] = waiting
     return not any(left) and not any(letters.values())
 
 
