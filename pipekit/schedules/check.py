@@ -1,6 +1,6 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import chain
 from typing import NoReturn
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipekit.host.memory import not_collected
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
-from pipekit.schedules.ops import SENT_GRADIENTS, Op, Payload
+from pipekit.schedules.ops import Op, Payload
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
@@ -185,19 +185,15 @@ def _require_gradients(graph: Dependencies) -> None:
     travels = {graph.tasks[number].stage for number in graph.of(lambda op: op.borrows)}
     if not travels:
         return
-    here: dict[tuple[int, int], set[int]] = defaultdict(set)  # by worker and stage
-    sent: dict[tuple[int | None, int | None, int], deque[set[int]]] = defaultdict(deque)
+    # The microbatches whose gradients each task hands on, by the order of the workers' lists.
+    added: dict[int, set[int]] = {}
     come: dict[tuple[int, int], set[int]] = defaultdict(set)  # by stage and version
     for number in Replay(graph).order():
-        (op, stage, microbatch, version), worker = graph.tasks[number], graph.worker_of[number]
-        if op.adds_gradient:
-            here[worker, stage].add(microbatch)
-        elif SENT_GRADIENTS in op.gives:
-            sent[worker, op.peer, stage].append(here.pop((worker, stage), set()))
-        elif SENT_GRADIENTS in op.takes:
-            here[worker, stage] |= sent[op.peer, worker, stage].popleft()
-        elif not op.is_pass:
-            come[stage, version] |= here.pop((worker, stage), set())
+        op, stage, microbatch, version = graph.tasks[number]
+        added[number] = {microbatch} if op.adds_gradient else set()
+        added[number].update(*(added[each] for each in graph.parts.get(number, ())))
+        if not op.is_pass:
+            come[stage, version] |= added[number]
     for number in graph.of(lambda op: not op.is_pass):
         task = graph.tasks[number]
         summed = {graph.tasks[each].microbatch for each in graph.summed(number)}

@@ -4,7 +4,7 @@ The proof, the clock, what workers run, traces and the simulation all read it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise, starmap
 from operator import index, itemgetter
@@ -63,6 +63,7 @@ class Dependencies:
             list.
         missing: items that are not there when a task needs them.
         untaken: tasks that send another worker what it never takes.
+        parts: of tasks that take sums of gradients, the tasks whose gradients these are.
         lists: the numbers of each worker's tasks in order; behind those of all workers, the ones
             that run on other streams, a list each.
         senders: for each payload and stage, which passes send it, or would at the pipeline's end.
@@ -125,6 +126,7 @@ class Dependencies:
         self.others: dict[int, list[int]] = defaultdict(list)
         self.missing: Sequence[Missing] = ()
         self.untaken: Sequence[int] = ()
+        self.parts: Mapping[int, Sequence[int]] = {}
         self.lists: list[Sequence[int]] = [range(*each) for each in pairwise(self.first)]
         if len(here) > len(PASSES) + 1:
             self._follow_items(workers)
@@ -171,7 +173,7 @@ class Dependencies:
     def _follow_items(self, workers: Sequence[Sequence[Task]]) -> None:
         """Note who needs what of whom where a table has more ops than passes and updates."""
         items = Items(workers)
-        self.missing, self.untaken = items.missing, items.untaken
+        self.missing, self.untaken, self.parts = items.missing, items.untaken, items.summed
         for number, giver in items.own.items():
             self.own[number] = giver
         for number, needed in items.others.items():

@@ -314,10 +314,13 @@ def test_a_task_without_its_other_end_is_refused(refused: Callable[[], object], 
 
 
 def test_a_gradient_that_stays_behind_is_refused() -> None:
-    one = weipipe(2, 2).take(1)
-    lists = [[t for t in tasks if "GRADIENTS" not in t.op.name] for tasks in one.workers]
-    with pytest.raises(ScheduleError, match=r"gradient of microbatch [01] has not been sent"):
-        check(replace(one, head=tuple(map(tuple, lists))))
+    unsent = [[t for t in tasks if "GRADIENTS" not in t.op.name] for tasks in weipipe(2, 2).period]
+    late = [*map(list, weipipe(3, 3).period)]
+    place = next(n for n, task in enumerate(late[1]) if task.op is B)
+    late[1].insert(place + 2, late[1].pop(place))  # behind what it receives, adds to and sends
+    for lists, number in ((unsent, "[01]"), (late, "1")):
+        with pytest.raises(ScheduleError, match=f"gradient of microbatch {number} has not been"):
+            check(Schedule(tuple(map(tuple, lists))))
 
 
 def test_the_engine_refuses_it_when_the_pipeline_is_built() -> None:
