@@ -110,7 +110,14 @@ def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
     pass is then moved to the first empty slot in which its data is there and its worker keeps no
     more activations than the block's worst worker.
     """
-    rows = [_row(block, v_stages(w, len(blocks)), microbatches) for w, block in enumerate(blocks)]
+    rows: list[_Row] = []
+    for worker, block in enumerate(blocks):
+        down, back = v_stages(worker, len(blocks))
+        forward, inputs = Op.FORWARD, Op.BACKWARD_INPUT
+        order = (forward, down), (forward, back), (inputs, back), (inputs, down)
+        first = [*zip(block, order, strict=True)]
+        every = range(microbatches)
+        rows.append({slot + _PERIOD * k: (*each, k) for k in every for slot, each in first})
     most = max(_with_weights(row)[1] for row in rows)
     slot_of = {each: slot for row in rows for slot, each in row.items()}
     steady = range(slot_of[Op.BACKWARD_INPUT, 0, 0], slot_of[Op.FORWARD, 0, microbatches - 1] + 1)
@@ -126,13 +133,6 @@ def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
             )
             row[slot_of[each]] = each
     return [[each for _, each in sorted(_with_weights(row)[0].items())] for row in rows]
-
-
-def _row(block: _Block, stages: tuple[int, int], microbatches: int) -> _Row:
-    (down, back), forward, inputs = stages, Op.FORWARD, Op.BACKWARD_INPUT
-    order = (forward, down), (forward, back), (inputs, back), (inputs, down)
-    first = [*zip(block, order, strict=True)]
-    return {slot + _PERIOD * k: (*each, k) for k in range(microbatches) for slot, each in first}
 
 
 def _with_weights(row: Mapping[int, Pass]) -> tuple[_Row, int]:
