@@ -104,7 +104,9 @@ def draw(
         for task, (start, end) in zip(tasks, times.astype(int).tolist(), strict=True):
             if not task.op.is_pass:
                 cells = cells or ["."]  # a worker may begin with an update, of others' gradients
-                cells[-1] += _update_label(task, reader)
+                last = task.microbatch
+                cells[-1] += f"^{last if last != reader.last_added.get(task.stage) else ''}"
+                cells[-1] += f"@{task.stage}" if task.stage != stage else ""
             elif task.op.stream or start == end:
                 cells = cells or ["."]
                 cells[-1] += "/" + _label(task, reader)
@@ -183,11 +185,6 @@ def _label(task: Task, reader: _Reader) -> str:
     if reader.chunks > 1:
         number = "{}.{}".format(*divmod(microbatch, reader.chunks))
     return f"{op.letter}{number}{op.at_peer}{at}{note}"
-
-
-def _update_label(task: Task, reader: _Reader) -> str:
-    last = task.microbatch if task.microbatch != reader.last_added.get(task.stage) else ""
-    return f"^{last}" + (f"@{task.stage}" if task.stage != reader.stage else "")
 
 
 def _read(cells: Iterable[tuple[int, str]], reader: _Reader, line: int) -> Iterable[Task]:
