@@ -128,12 +128,12 @@ class Dependencies:
             self._follow_items(workers)
         if chunks > 1:
             self._follow_chunks(chunks)
-        for number, others in self.others.items():
-            over = range(number)  # when it comes, if they are in its list
-            self.others[number] = [
+        for task, others in self.others.items():
+            over = range(task)  # when it comes, if they are in its list
+            self.others[task] = [
                 n
                 for n in others
-                if n != NOTHING and (n not in over or self.lane[n] != self.lane[number])
+                if n != NOTHING and (n not in over or self.lane[n] != self.lane[task])
             ]
 
     @cached_property

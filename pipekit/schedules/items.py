@@ -47,11 +47,7 @@ class Items:
         for worker, tasks in enumerate(workers):
             self._follow(worker, tasks, first)
             first += len(tasks)
-        self._join()
-
-    def _join(self) -> None:
-        """Let what is taken wait for what is sent, the first for the first."""
-        for way in {**self._sent, **self._taken}:
+        for way in {**self._sent, **self._taken}:  # the first takes what the first has sent
             for send, take in zip_longest(self._sent[way], self._taken[way]):
                 if take is None:
                     self.untaken.append(send[0])
@@ -85,7 +81,8 @@ class Items:
                 givers = given[key] if item is GRADIENTS else given[key][-1:]
                 is_old = givers and item is WEIGHTS and op.is_pass
                 if not givers or (is_old and tasks[givers[0] - first].version != version):
-                    self.missing.append(Missing(number, item, gone.get(key, *givers or [None])))
+                    before = gone.get(key, givers[0] if givers else None)
+                    self.missing.append(Missing(number, item, before))
                     continue
                 if item.each == "microbatch":
                     self.own.setdefault(number, givers[0])

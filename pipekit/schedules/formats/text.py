@@ -29,8 +29,10 @@ _CELL = re.compile(
 )
 _UPDATE = re.compile(r"\^(\d{0,9})(?:@(\d{1,9}))?$")
 _NO_STASHING = "; backward may read another version than forward"
-_BATCHES = re.compile(r"; batches of ([1-9]\d{0,8})$")
-_CHUNKS = re.compile(r"; ([1-9]\d{0,8}) chunks a microbatch$")
+_TITLE = re.compile(
+    rf"#\s*(?P<name>.*?)(?P<no_stashing>{_NO_STASHING})?"
+    r"(?:; (?P<chunks>[1-9]\d{0,8}) chunks a microbatch)?(?:; batches of (?P<batch>[1-9]\d{0,8}))?$"
+)
 
 _MOST_CELLS = 10**7
 """Of a picture."""
@@ -122,7 +124,7 @@ def draw(
     width = max((len(cell) for row in rows for cell in row[1:]), default=0)
     margin = max(len(row[0]) for row in rows)
     title = f"# {schedule.title}"
-    if title.endswith(_NO_STASHING) or _BATCHES.search(title) or _CHUNKS.search(title):
+    if any(_titled(title).groups()[1:]):
         title = title.replace(";", ",")  # else it would be read back as more than a name
     title += "" if schedule.stashing else _NO_STASHING
     title += f"; {schedule.chunks} chunks a microbatch" if schedule.chunks > 1 else ""
@@ -136,19 +138,17 @@ def draw(
 
 def read(text: str) -> Table:
     """Read a picture; see :func:`pipekit.schedules.parse`."""
-    name, stashing, batch_size, chunks = "schedule", True, None, 1
+    name, stashing, chunks = "schedule", True, 1
+    batch_size: int | None = None
     workers: dict[int, tuple[Task, ...]] = {}
     overlaps: list[tuple[Task, Task]] = []
     for number, written in enumerate(text.splitlines(), start=1):
         line = written.strip()
         if line.startswith("#"):
-            name = line.removeprefix("#").strip()
-            if found := _BATCHES.search(name):
-                name, batch_size = name[: found.start()], int(found[1])
-            if found := _CHUNKS.search(name):
-                name, chunks = name[: found.start()], int(found[1])
-            stashing = not name.endswith(_NO_STASHING)
-            name = name.removesuffix(_NO_STASHING)
+            title = _titled(line)
+            name, stashing = title["name"], not title["no_stashing"]
+            chunks = int(title["chunks"] or 1)
+            batch_size = int(title["batch"]) if title["batch"] else None
         elif line and not line.startswith("time"):
             label, bar, cells = line.partition("|")
             row = _ROW.match(label.strip())
@@ -234,3 +234,9 @@ def _unreadable(cell: str, line: int, column: int) -> ScheduleError:
         line=line,
         column=column,
     )
+
+
+def _titled(line: str) -> re.Match[str]:
+    found = _TITLE.match(line)
+    assert found  # a name may be anything on one line
+    return found

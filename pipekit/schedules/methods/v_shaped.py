@@ -124,8 +124,12 @@ def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
     for slot, worker in sorted((slot, w) for w, row in enumerate(rows) for slot in row):
         if slot not in steady:
             row = rows[worker]
-            each = row.pop(slot)
-            ready = 1 + max(slot_of.get(need, -1) for need in _needs(each))
+            op, stage, k = each = row.pop(slot)
+            if op is Op.FORWARD:
+                needs = [(op, stage, k - 1), (op, stage - 1, k)]
+            else:
+                needs = [(op, stage, k - 1), (op, stage + 1, k), (Op.FORWARD, stage, k)]
+            ready = 1 + max(slot_of.get(need, -1) for need in needs)
             slot_of[each] = next(
                 earlier
                 for earlier in range(ready, slot + 1)
@@ -154,12 +158,3 @@ def _with_weights(row: Mapping[int, Pass]) -> tuple[_Row, int]:
         else:
             waiting.append((Op.BACKWARD_WEIGHT, stage, k))
     return passes, most
-
-
-def _needs(each: Pass) -> list[Pass]:
-    """Return the passes that come before one; some may be no passes of the batch."""
-    op, stage, k = each
-    before = (op, stage, k - 1)
-    if op is Op.FORWARD:
-        return [before, (op, stage - 1, k)]
-    return [before, (op, stage + 1, k), (Op.FORWARD, stage, k)]
