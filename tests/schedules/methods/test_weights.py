@@ -138,7 +138,7 @@ def home(stage: int, workers: int) -> int:
 
 
 def item(task: Task) -> tuple[int, bool]:
-    """Return what a task waits for: a stage's weights, or the sum of its gradients."""
+    """Return the stage of the weights that a task moves, or of the sum of gradients."""
     return task.stage, task.op is Op.UPDATE or "GRADIENTS" in task.op.name
 
 
