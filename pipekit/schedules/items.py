@@ -31,7 +31,7 @@ class Items:
         others: of tasks, the further ones behind which they have to come.
         missing: what is not there when it is needed.
         untaken: tasks that send what their peer never takes.
-        summed: of tasks that take gradients, those that gave them, beside each other or together.
+        summed: of tasks that take gradients, the tasks whose gradients these are.
     """
 
     def __init__(self, workers: Sequence[Sequence[Task]]) -> None:
