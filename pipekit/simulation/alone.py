@@ -79,9 +79,9 @@ def run(
     for number, receiver, late in zip(numbers.tolist(), receivers, latency.tolist(), strict=True):
         activities.needs[receiver] += ((number, late),)
     clock = Walk([*activities.lists, *lines], activities.seconds, activities.needs).run()
-    starts, ends = np.array(clock.starts), np.array(clock.ends)
+    ends = np.array(clock.ends)
     came, leaves = ends[numbers], ends[messages.sender]
-    left = leaves if cluster is None else starts[numbers]
+    left = leaves if cluster is None else np.array(clock.starts)[numbers]
     if cluster is not None and _meet(paths, line, left, came):
         return None
     return activities.times(clock.starts, clock.ends, activities.transfers(left, came, leaves))
