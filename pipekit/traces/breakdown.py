@@ -10,15 +10,7 @@ from pipekit.schedules import Op
 from pipekit.traces.event_graph import event_graph
 from pipekit.traces.record import RECOMPUTE, Times
 
-CATEGORIES = [
-    "computation",
-    "recompute",
-    "update",
-    "imbalance",
-    "bubble",
-    "communication",
-    "other",
-]
+CATEGORIES = ["computation", "recompute", "update", "imbalance", "bubble", "communication", "other"]
 ALL = "all"
 BUBBLES = ["makespan", "span", "steady"]
 _BUSY = {Op.UPDATE.name: "update", RECOMPUTE: "recompute"}

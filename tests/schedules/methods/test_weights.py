@@ -111,7 +111,6 @@ def test_a_worker_has_two_stages_weights_and_a_share_of_the_others() -> None:
     ("schedule", "says"),
     [
         (two_bw(2, 2), r"reads weight versions \[0, 1"),
-        (flush(2, 2).take(2), r"reads weight versions \[0, 1\]"),
         (replace(flush(2, 2).take(1), head=((), ())), "reads weight versions"),
     ],
 )
