@@ -1,6 +1,6 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import chain
 from typing import NoReturn
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipekit.host.memory import not_collected
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
-from pipekit.schedules.ops import SENT_GRADIENTS, Op, Payload
+from pipekit.schedules.ops import Op, Payload
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
@@ -79,7 +79,13 @@ def _proved_endless(schedule: Schedule, joint_updates: bool) -> Report:
     while True:
         some = beginning(schedule, periods)
         report = check(some, joint_updates=joint_updates)
-        _require_same_batches(schedule, some)
+        for number, batch in enumerate(some.batches[:-1]):
+            if batch != schedule.batch(number):
+                raise ScheduleError(
+                    f"batch {number} has {len(batch)} microbatches by the updates of the head, and "
+                    f"{len(schedule.batch(number))} by those of the period: they must be alike, or "
+                    f"declare batch_size"
+                )
         graph = some.dependencies
         begins = [starts(schedule, worker, periods) for worker in range(some.worker_count)]
         ends = [
@@ -109,16 +115,6 @@ def _require_alike(schedule: Schedule) -> None:
         raise ScheduleError(
             f"batches of {schedule.batch_size} microbatches do not fill a period of {size}"
         )
-
-
-def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
-    for number, batch in enumerate(some.batches[:-1]):
-        if batch != schedule.batch(number):
-            raise ScheduleError(
-                f"batch {number} has {len(batch)} microbatches by the updates of the head, and "
-                f"{len(schedule.batch(number))} by those of the period: they must be alike, or "
-                f"declare batch_size"
-            )
 
 
 @not_collected()
@@ -163,7 +159,7 @@ def _require_items(graph: Dependencies) -> None:
                 f"for a peer",
                 graph.placed(number),
             )
-    for number, item, before in graph.missing:
+    for number, item, before in graph.items.missing:
         task, worker = graph.tasks[number], graph.worker_of[number]
         lacks = f"worker {worker} has {task}, which needs {item.name} there"
         if before is None:
@@ -172,7 +168,7 @@ def _require_items(graph: Dependencies) -> None:
         if item in graph.tasks[before].op.gives:
             why = f"{graph.tasks[before]} has given those of version {graph.tasks[before].version}"
         raise ScheduleError(f"{lacks}, and {why}", graph.placed(number, before))
-    for number in graph.untaken:
+    for number in graph.items.untaken:
         task, worker = graph.tasks[number], graph.worker_of[number]
         raise ScheduleError(
             f"worker {worker} has {task}, and worker {task.op.peer} takes no such thing from it",
@@ -185,19 +181,15 @@ def _require_gradients(graph: Dependencies) -> None:
     travels = {graph.tasks[number].stage for number in graph.of(lambda op: op.borrows)}
     if not travels:
         return
-    here: dict[tuple[int, int], set[int]] = defaultdict(set)  # by worker and stage
-    sent: dict[tuple[int | None, int | None, int], deque[set[int]]] = defaultdict(deque)
+    # The microbatches whose gradients each task hands on, by the order of the workers' lists.
+    added: dict[int, set[int]] = {}
     come: dict[tuple[int, int], set[int]] = defaultdict(set)  # by stage and version
     for number in Replay(graph).order():
-        (op, stage, microbatch, version), worker = graph.tasks[number], graph.worker_of[number]
-        if op.adds_gradient:
-            here[worker, stage].add(microbatch)
-        elif SENT_GRADIENTS in op.gives:
-            sent[worker, op.peer, stage].append(here.pop((worker, stage), set()))
-        elif SENT_GRADIENTS in op.takes:
-            here[worker, stage] |= sent[op.peer, worker, stage].popleft()
-        elif not op.is_pass:
-            come[stage, version] |= here.pop((worker, stage), set())
+        op, stage, microbatch, version = graph.tasks[number]
+        added[number] = {microbatch} if op.adds_gradient else set()
+        added[number].update(*(added[each] for each in graph.items.summed.get(number, ())))
+        if not op.is_pass:
+            come[stage, version] |= added[number]
     for number in graph.of(lambda op: not op.is_pass):
         task = graph.tasks[number]
         summed = {graph.tasks[each].microbatch for each in graph.summed(number)}
@@ -261,7 +253,20 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
                 [(task, worker)],
             )
         if not op.is_pass:
-            _check_update(schedule, worker, task, newest[stage], producer.get(stage))
+            expected, before = newest[stage] + 1, producer.get(stage)
+            if version != expected:
+                raise ScheduleError(
+                    f"worker {worker}: {task} follows {before or 'the initial weights'}; the next "
+                    f"update must be U{expected}",
+                    [(task, worker), *([(before, worker)] if before else [])],
+                )
+            summing = schedule.update_of[stage][task.microbatch]
+            if summing != expected:
+                raise ScheduleError(
+                    f"worker {worker}: {task} sums up to microbatch {task.microbatch}, where "
+                    f"U{summing} of that stage ends on this or another worker",
+                    [(task, worker)],
+                )
             newest[stage], producer[stage] = version, task
         elif version > newest.get(stage, version):
             raise ScheduleError(
@@ -305,22 +310,3 @@ def _refuse_own(graph: Dependencies, worker: int, number: int) -> NoReturn:
         f"{task.version}; they must be the same, or declare stashing=False",
         at_fault,
     )
-
-
-def _check_update(
-    schedule: Schedule, worker: int, task: Task, newest: int, before: Task | None
-) -> None:
-    expected = newest + 1
-    if task.version != expected:
-        raise ScheduleError(
-            f"worker {worker}: {task} follows {before or 'the initial weights'}; the next update "
-            f"must be U{expected}",
-            [(task, worker), *([(before, worker)] if before else [])],
-        )
-    summing = schedule.update_of[task.stage][task.microbatch]
-    if summing != expected:
-        raise ScheduleError(
-            f"worker {worker}: {task} sums up to microbatch {task.microbatch}, where U{summing} of "
-            f"that stage ends on this or another worker",
-            [(task, worker)],
-        )

@@ -4,7 +4,7 @@ The proof, the clock, what workers run, traces and the simulation all read it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from itertools import pairwise, starmap
 from operator import index, itemgetter
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.schedules.items import Items, Missing
+from pipekit.schedules.items import Items
 from pipekit.schedules.ops import OPS, PASSES, PLACES, WEIGHTS, Op, Payload
 from pipekit.schedules.task import ScheduleError, Task
 
@@ -61,8 +61,7 @@ class Dependencies:
         ops: those of the tasks, passes and updates in any case, each with its place among them.
         others: what tasks need beside ``own`` and ``source``, if it is not before them in their own
             list.
-        missing: items that are not there when a task needs them.
-        untaken: tasks that send another worker what it never takes.
+        items: who gives and takes what, of a table with more ops than passes and updates.
         lists: the numbers of each worker's tasks in order; behind those of all workers, the ones
             that run on other streams, a list each.
         senders: for each payload and stage, which passes send it, or would at the pipeline's end.
@@ -123,14 +122,19 @@ class Dependencies:
         self.target: Row = target.tolist()
         self.partner = self._paired(overlaps)
         self.others: dict[int, list[int]] = defaultdict(list)
-        self.missing: Sequence[Missing] = ()
-        self.untaken: Sequence[int] = ()
+        self.items = Items(workers if len(here) > len(PASSES) + 1 else [])
         self.lists: list[Sequence[int]] = [range(*each) for each in pairwise(self.first)]
         if len(here) > len(PASSES) + 1:
             self._follow_items(workers)
         if chunks > 1:
             self._follow_chunks(chunks)
-        self.others = {n: self._apart(n, others) for n, others in self.others.items()}
+        for task, others in self.others.items():
+            over = range(task)  # when it comes, if they are in its list
+            self.others[task] = [
+                n
+                for n in others
+                if n != NOTHING and (n not in over or self.lane[n] != self.lane[task])
+            ]
 
     @cached_property
     def lane(self) -> Numbers:
@@ -170,11 +174,9 @@ class Dependencies:
 
     def _follow_items(self, workers: Sequence[Sequence[Task]]) -> None:
         """Note who needs what of whom where a table has more ops than passes and updates."""
-        items = Items(workers)
-        self.missing, self.untaken = items.missing, items.untaken
-        for number, giver in items.own.items():
+        for number, giver in self.items.own.items():
             self.own[number] = giver
-        for number, needed in items.others.items():
+        for number, needed in self.items.others.items():
             self.others[number] += needed
         updates: dict[tuple[int, int], list[int]] = defaultdict(list)
         for number, (op, stage, _, version) in enumerate(self.tasks):
@@ -211,12 +213,6 @@ class Dependencies:
             return ()
         numbers: list[int] = np.flatnonzero(self.columns.whose(is_so)).tolist()
         return numbers
-
-    def _apart(self, number: int, others: Iterable[int]) -> list[int]:
-        """Return those of a task's ``others`` that are not over anyway when it comes."""
-        lane = self.lane
-        before = range(number)
-        return [n for n in others if n != NOTHING and not (n in before and lane[n] == lane[number])]
 
     def placed(self, *numbers: int) -> list[tuple[Task, int | None]]:
         """Return tasks with their workers, as a ScheduleError takes them."""

@@ -97,14 +97,11 @@ class _Run:
             if parts:
                 waiting += parts
                 oldest = min(oldest, (weights[stage], stage))
-            ready = self._forward_ready(worker, stage)
-            if ready >= 0:
+            if self._may_begin(worker, stage) and (ready := self._ready(_FORWARD, stage)) >= 0:
                 first = (not forwards_first, forwards[stage], -stage)
                 able.append((ready, first, _FORWARD, stage))
-            if inputs[stage] < forwards[stage]:
-                ready = self._input_ready(stage)
-                if ready >= 0:
-                    able.append((ready, (forwards_first, inputs[stage], stage), _INPUTS, stage))
+            if inputs[stage] < forwards[stage] and (ready := self._ready(_INPUTS, stage)) >= 0:
+                able.append((ready, (forwards_first, inputs[stage], stage), _INPUTS, stage))
         if not able and not waiting:
             return None
         begin = min(able)[0] if able else math.inf
@@ -116,28 +113,22 @@ class _Run:
         _, place, stage = min(each[1:] for each in able if each[0] <= start)
         return start, worker, place, stage
 
-    def _forward_ready(self, worker: int, stage: int) -> float:
-        """Return when a stage's next forward has its data; -1 if that is not known, or no room."""
+    def _may_begin(self, worker: int, stage: int) -> bool:
+        """Return whether there is another microbatch for a stage, and room for it."""
         passes, forwards = self._passes, self._done[_FORWARD][stage]
-        if forwards == passes.microbatches:
-            return -1.0
-        ready = 0.0
-        if stage:
-            end = self._ends[_FORWARD][stage - 1][forwards]
-            if end < 0:
-                return -1.0
-            ready = end + passes.delays[stage - 1]
-        added = self._done[_WEIGHTS][stage]
-        if forwards - added >= self._policy.depth[stage]:
-            return -1.0
+        in_flight = forwards - self._done[_WEIGHTS][stage]
+        if forwards == passes.microbatches or in_flight >= self._policy.depth[stage]:
+            return False
         more = passes.kept[_FORWARD][stage] + self._later[stage] + self._reserved[worker]
-        return ready if self._held[worker] + more <= passes.room[worker] * _BRIM else -1.0
+        return self._held[worker] + more <= passes.room[worker] * _BRIM
 
-    def _input_ready(self, stage: int) -> float:
-        if stage + 1 == len(self._passes.homes):
-            return 0.0  # its forward has run
-        end = self._ends[_INPUTS][stage + 1][self._done[_INPUTS][stage]]
-        return end if end < 0 else end + self._passes.delays[stage]
+    def _ready(self, place: int, stage: int) -> float:
+        """Return when the next pass has what the stage beside it sends; -1 if that has not run."""
+        beside = stage - 1 if place == _FORWARD else stage + 1
+        if not 0 <= beside < len(self._passes.homes):
+            return 0.0
+        end = self._ends[place][beside][self._done[place][stage]]
+        return end if end < 0 else end + self._passes.delays[min(stage, beside)]
 
     def _take(self, start: float, worker: int, place: int, stage: int) -> None:
         passes, k = self._passes, self._done[place][stage]

@@ -1,7 +1,7 @@
 """A pipeline method, written out: who does what, in which order, on which weights."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain, count
@@ -11,17 +11,12 @@ from typing import Any, Self, TypeVar
 
 from pipekit.host.memory import not_collected
 from pipekit.reading import printable
+from pipekit.schedules.cutting import Tasks, cut, require_room
 from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.ops import Op
 from pipekit.schedules.task import ScheduleError, Task, require_tasks
-from pipekit.units import bytes_text
 
 T = TypeVar("T")
-Tasks = tuple[Task, ...]
-MOST = 20_000_000
-"""Microbatches of all stages of the largest table: each takes two tasks or more, some 300 bytes."""
-
-
 _IDLE = 1000
 """Workers without a task that a table may have."""
 
@@ -201,14 +196,26 @@ class Table:
         require_room(
             f"{microbatch:,} microbatches x {self.stages} stages", microbatch * self.stages
         )
-        whole = self.is_endless and self.is_closed and not microbatch % self.period_microbatches
-        lists = [self._until(worker, microbatch) for worker in range(self.worker_count)]
-        return replace(
-            self,
-            head=tuple(tuple(tasks) if whole else _cut(tasks, microbatch) for tasks in lists),
-            overlaps=frozenset(self._overlaps_before(microbatch)),
-            period=(),
-        )
+        closed, size = self.is_endless and self.is_closed, self.period_microbatches
+        lists: list[Tasks] = []
+        for head, period in zip(self.head, self.period or ((),) * len(self.head), strict=True):
+            # An update behind the microbatch may sum some before it, less than a period's: those of
+            # other workers too, where a stage is on several.
+            first = 0 if closed else min((task.microbatch for task in period), default=0)
+            periods = -(-(microbatch - first) // size) + (not closed) if period else 0
+            again = (self.later(task, times) for times in range(1, periods) for task in period)
+            tasks = chain(head, period if periods else (), again)
+            is_whole = closed and not microbatch % size
+            lists.append(tuple(tasks) if is_whole else cut(tasks, microbatch))
+        repeated = {*chain(*self.period)} if self.overlaps else set()
+        overlaps: set[tuple[Task, Task]] = set()
+        for one, other in self.overlaps:
+            for times in count() if one in repeated else (0,):
+                pair = (self.later(one, times), self.later(other, times)) if times else (one, other)
+                if max(task.microbatch for task in pair) >= microbatch:
+                    break
+                overlaps.add(pair)
+        return replace(self, head=tuple(lists), overlaps=frozenset(overlaps), period=())
 
     def batch(self, number: int) -> range:
         """Return the microbatches of a batch."""
@@ -365,57 +372,3 @@ class Table:
         """Return the microbatch behind so many batches of a schedule without end."""
         periods, rest = divmod(batches, len(self.batch_stops))
         return periods * self.period_microbatches + (self.batch_stops[rest - 1] if rest else 0)
-
-    def _until(self, worker: int, microbatch: int) -> Iterator[Task]:
-        if not self.period:
-            return iter(self.head[worker])
-        period, size = self.period[worker], self.period_microbatches
-        # An update behind the microbatch may sum some before it, less than a period's: those of
-        # other workers too, where a stage is on several.
-        first = 0 if self.is_closed else min((task.microbatch for task in period), default=0)
-        periods = -(-(microbatch - first) // size) + (not self.is_closed)
-        again = (self.later(task, times) for times in range(1, periods) for task in period)
-        return chain(self.head[worker], period if periods else (), again)
-
-    def _overlaps_before(self, microbatch: int) -> Iterator[tuple[Task, Task]]:
-        repeated = {*chain(*self.period)} if self.overlaps else set()
-        for one, other in self.overlaps:
-            for times in count() if one in repeated else (0,):
-                pair = (self.later(one, times), self.later(other, times)) if times else (one, other)
-                if max(task.microbatch for task in pair) >= microbatch:
-                    break
-                yield pair
-
-
-def _cut(tasks: Iterable[Task], microbatch: int) -> Tasks:
-    """Return a worker's tasks of the microbatches before one; see :meth:`Schedule.take`.
-
-    Work in the idle time of a batch behind the end names a later version, and goes, too.
-    """
-    kept: list[Task] = []
-    summed: dict[int, int] = {}  # by stage: the microbatch behind its last update
-    later: set[tuple[int, int]] = set()  # stage and version of updates behind the end
-    for task in tasks:
-        op, stage, number, version = task
-        if op.is_pass:
-            if number < microbatch:
-                kept.append(task)
-        elif summed.get(stage, 0) < microbatch:
-            last = min(number, microbatch - 1)
-            kept.append(Task(op, stage, last, version))
-            summed[stage] = last + 1
-        else:
-            later.add((stage, version))
-    here = {task.stage for task in kept if task.op.is_pass}
-    return tuple(
-        task for task in kept if task.stage in here and (task.stage, task.version) not in later
-    )
-
-
-def require_room(counts: str, passes: int) -> None:
-    """Raise ScheduleError if a table would fit no memory."""
-    if passes > MOST:
-        raise ScheduleError(
-            f"{counts} are {passes:,} passes each way, some {bytes_text(300 * passes)} to write "
-            f"out, and {MOST:,} are the most: run fewer batches at a time"
-        )

@@ -7,8 +7,6 @@ from functools import cached_property
 from itertools import accumulate
 from operator import mul
 
-import pandas as pd
-
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
@@ -75,7 +73,12 @@ class Judge:
         plan, states = self._straight, self._states
         trace = simulate(schedule, costs, plan, self._cluster, optimizer_states=states)
         assert trace.memory is not None
-        return Found(schedule, trace.makespan_s, _peaks(trace.memory.frame))
+        # The optimizer's state counts as if it were there all the time.
+        by_worker = trace.memory.frame.groupby("worker")
+        states_there = by_worker["optimizer"].transform("max")
+        total = trace.memory.frame.assign(optimizer=states_there)[PARTS].sum(axis=1)
+        peaks = total.groupby(trace.memory.frame["worker"]).max()
+        return Found(schedule, trace.makespan_s, tuple(map(float, peaks)))
 
     def fits(self, found: Found) -> bool:
         """Return whether no worker needs more bytes than it has."""
@@ -125,13 +128,6 @@ class Question:
     named: Sequence[Found]  # the named methods that are answers, simulated
     microbatches: int  # of the batch
     placement: Placement | None  # None: that is searched for, too
-
-
-def _peaks(frame: pd.DataFrame) -> tuple[float, ...]:
-    """Return the most bytes of each worker, as if the optimizer's state were there all the time."""
-    states = frame.groupby("worker")["optimizer"].transform("max")
-    total = frame.assign(optimizer=states)[PARTS].sum(axis=1)
-    return tuple(map(float, total.groupby(frame["worker"]).max()))
 
 
 def _caps(memory_cap: float | Sequence[float] | None, workers: int) -> list[float]:

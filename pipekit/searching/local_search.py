@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from pipekit.schedules import Op
 from pipekit.searching.bound import bound
-from pipekit.searching.problem import KINDS, Orders, Problem, Timing
+from pipekit.searching.problem import Orders, Problem, Timing
 
 _FAR = 10
 """Over how many passes one is moved at most."""
@@ -120,14 +119,12 @@ class TabuSearch:
         found: list[tuple[float, float, _Move]] = []
         for move in self._candidates():
             estimate = self._estimate(move)
-            is_good = estimate < self.makespan / CLOSE
-            if estimate == math.inf or not (is_good or self._is_allowed(move)):
-                continue
-            found.append((estimate, self._chance.random(), move))
+            if estimate < self.makespan / CLOSE or (
+                estimate < math.inf
+                and all(self._tabu.get(pair, 0) <= self._moves for pair in self._reordered(move))
+            ):
+                found.append((estimate, self._chance.random(), move))
         return any(self._make(move) for _, _, move in sorted(found)[:3])
-
-    def _is_allowed(self, move: _Move) -> bool:
-        return all(self._tabu.get(pair, 0) <= self._moves for pair in self._reordered(move))
 
     def _shake(self) -> None:
         worker = self._chance.randrange(len(self._current))
@@ -140,13 +137,12 @@ class TabuSearch:
 
     def _exchange(self) -> None:
         """Split a backward of the critical path, or make one whole, if that is no longer."""
-        problem = self.problem
-        parts = [problem.parts(number) for number in self._path()]
-        backwards = [each for each in parts if KINDS[each[0]] is not Op.FORWARD]
+        problem, size = self.problem, self.problem.size
+        backwards = [number for number in self._path() if number >= size]
         if not backwards:
             return
-        _, stage, k = self._chance.choice(backwards)
-        _, inputs, weights, whole = (problem.number(op, stage, k) for op in KINDS)
+        inputs = size + self._chance.choice(backwards) % size
+        weights, whole = inputs + size, inputs + 2 * size
         worker, _ = self._place.get(whole) or self._place[inputs]
         before = self._current[worker]
         if whole in self._place:
@@ -246,7 +242,9 @@ class TabuSearch:
             if any(ends[need] >= earliest for need, _ in self._needs[number]):
                 return math.inf
             segment = [number, *order[low:high]]
-        if not self._has_room(worker, low, segment):
+        complete = [stage for stage, at in self._complete[worker].items() if at < low]
+        most = self.problem.most_held(segment, self._held[worker][low], complete)
+        if most > self.problem.room[worker] * (1 + 1e-12):
             return math.inf
         now = ends[order[low - 1]] if low else 0.0
         heads = []
@@ -271,11 +269,6 @@ class TabuSearch:
             tail += takes[each]
         return longest
 
-    def _has_room(self, worker: int, low: int, segment: list[int]) -> bool:
-        complete = [stage for stage, at in self._complete[worker].items() if at < low]
-        most = self.problem.most_held(segment, self._held[worker][low], complete)
-        return most <= self.problem.room[worker] * (1 + 1e-12)
-
 
 def _followers(problem: Problem) -> list[list[tuple[int, float]]]:
     """Return for each pass those that need it, each with the seconds until its data is there."""
@@ -283,6 +276,6 @@ def _followers(problem: Problem) -> list[list[tuple[int, float]]]:
     for number, needs in enumerate(problem.needs):
         for need, delay in needs:
             found[need].append((number, delay))
-            if KINDS[problem.parts(need)[0]] is not Op.FORWARD:
+            if need >= problem.size:  # a part of a backward
                 found[problem.whole_of(need)].append((number, delay))
     return found

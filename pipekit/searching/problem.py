@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pipekit.clusters import Cluster
 from pipekit.schedules import Op, Schedule
-from pipekit.schedules.clock import Walk
+from pipekit.schedules.clock import Need, Walk
 from pipekit.schedules.list_scheduler import SPLIT, BatchPasses
 from pipekit.schedules.schedule import Pass
 from pipekit.simulation.costs import StageCosts
@@ -107,6 +107,22 @@ class Problem(BatchPasses):
         return len(self.room)
 
     @cached_property
+    def size(self) -> int:
+        """How many passes of each of KINDS there are."""
+        return self.stages * self.microbatches
+
+    @cached_property
+    def whole(self) -> int:
+        """The number of the first whole backward: those of parts are less."""
+        return 3 * self.size
+
+    @cached_property
+    def numbered(self) -> list[Pass]:
+        """Every pass, in the order of the numbers."""
+        each = range(self.microbatches)
+        return [(op, stage, k) for op in KINDS for stage in range(self.stages) for k in each]
+
+    @cached_property
     def takes(self) -> list[float]:
         """Seconds of each pass."""
         return [seconds for op in self.seconds for seconds in op for _ in range(self.microbatches)]
@@ -119,36 +135,23 @@ class Problem(BatchPasses):
     @cached_property
     def adds_to(self) -> list[int]:
         """The stage to whose gradients each pass adds, or -1."""
-        return [
-            stage if op.adds_gradient else -1
-            for op in KINDS
-            for stage in range(self.stages)
-            for _ in range(self.microbatches)
-        ]
+        return [stage if op.adds_gradient else -1 for op, stage, _ in self.numbered]
 
     @cached_property
-    def needs(self) -> list[tuple[tuple[int, float], ...]]:
+    def needs(self) -> list[Need]:
         """For each pass those that it needs, each with the seconds until its data is there.
 
         A gradient is that of a part for the input, whether that runs by itself or not.
         """
-        return [self._needs(number) for number in range(len(self.takes))]
-
-    @cached_property
-    def size(self) -> int:
-        """How many passes of each of KINDS there are."""
-        return self.stages * self.microbatches
-
-    @cached_property
-    def whole(self) -> int:
-        """The number of the first whole backward: those of parts are less."""
-        return 3 * self.size
-
-    def parts(self, number: int) -> tuple[int, int, int]:
-        """Return a pass's place in KINDS, its stage and its microbatch."""
-        rest, microbatch = divmod(number, self.microbatches)
-        place, stage = divmod(rest, self.stages)
-        return place, stage, microbatch
+        found: list[Need] = []
+        for op, stage, k in self.numbered:
+            needs: Need = ((self.number(op.own, stage, k), 0.0),) if op.own else ()
+            beside = stage - op.receives.step if op.receives else -1
+            if 0 <= beside < self.stages:
+                sent = Op.FORWARD if beside < stage else Op.BACKWARD_INPUT
+                needs += ((self.number(sent, beside, k), self.delays[min(beside, stage)]),)
+            found.append(needs)
+        return found
 
     def whole_of(self, part: int) -> int:
         """Return the number of the whole backward that a part belongs to."""
@@ -167,19 +170,21 @@ class Problem(BatchPasses):
 
     @cached_property
     def _parts_of(self) -> dict[int, tuple[int, int]]:
-        first = range(self.whole, self.whole + self.size)
-        return {number: (number - self.size, number - 2 * self.size) for number in first}
+        """For each whole backward its part for the weights and the one for the input."""
+        size = self.size
+        return {n: (n - size, n - 2 * size) for n in range(self.whole, self.whole + size)}
 
     def has(self, orders: Orders) -> bool:
         """Return whether orders have every pass once, on its worker."""
-        placed = [(n, worker) for worker, order in enumerate(orders) for n in self._split(order)]
-        every = [
-            (self.number(op, stage, k), worker)
-            for op in KINDS[:3]
-            for stage, worker in enumerate(self.homes)
-            for k in range(self.microbatches)
+        parts = self._parts_of
+        placed = [
+            (part, worker)
+            for worker, order in enumerate(orders)
+            for number in order
+            for part in parts.get(number, (number,))
         ]
-        return len(orders) == self.workers and sorted(placed) == sorted(every)
+        every = [(n, self.homes[stage]) for n, (_, stage, _) in enumerate(self.numbered)]
+        return len(orders) == self.workers and sorted(placed) == every[: self.whole]
 
     def fits(self, worker: int, order: Sequence[int]) -> bool:
         """Return whether a worker has room for what it keeps, in this order."""
@@ -195,8 +200,7 @@ class Problem(BatchPasses):
             stage = adds_to[number]
             if stage >= 0 and stage not in begun:
                 begun.add(stage)
-                place, _, _ = self.parts(number)
-                most = max(most, held + self.heights[place][stage])
+                most = max(most, held + self.heights[number // self.size][stage])
                 held += self.gradients[stage]
             held += keeps[number]
             most = max(most, held)
@@ -229,26 +233,4 @@ class Problem(BatchPasses):
 
     def passes(self, orders: Orders) -> list[list[Pass]]:
         """Return orders as passes."""
-        named = (map(self.parts, order) for order in orders)
-        return [[(KINDS[place], stage, k) for place, stage, k in row] for row in named]
-
-    def _split(self, order: Sequence[int]) -> list[int]:
-        found: list[int] = []
-        for number in order:
-            is_whole = number >= self.whole
-            found += [number - 2 * self.size, number - self.size] if is_whole else [number]
-        return found
-
-    def _needs(self, number: int) -> tuple[tuple[int, float], ...]:
-        place, stage, k = self.parts(number)
-        op = KINDS[place]
-        needs: list[tuple[int, float]] = []
-        own = op.own
-        if own is not None:
-            needs.append((self.number(own, stage, k), 0.0))
-        received = op.receives
-        beside = stage - received.step if received else -1
-        if 0 <= beside < self.stages:
-            sent = Op.FORWARD if beside < stage else Op.BACKWARD_INPUT
-            needs.append((self.number(sent, beside, k), self.delays[min(beside, stage)]))
-        return tuple(needs)
+        return [[self.numbered[number] for number in order] for order in orders]

@@ -85,7 +85,11 @@ class SearchRounds:
                     self._take(start)
             if not self._budget.step() and (self.best or tries > _LEAST_STARTS):
                 return False
-        tried = [self._begun(each) for each in _best_of(fresh, _TRIED)]
+        tried: list[TabuSearch] = []
+        for each in _best_of(fresh, _TRIED):
+            self._take(each)
+            self._seed += 1
+            tried.append(TabuSearch(each.problem, each.orders, self._seed))
         if not all(self._improved(each, _MOVES * size) for each in tried):
             return False
         able = [each for each in (*self._pool, *tried) if not each.is_least]
@@ -94,11 +98,6 @@ class SearchRounds:
         if not all(self._improved(each, 3 * _MOVES * size) for each in pursued):
             return False
         return tries > 0 or bool(pursued)
-
-    def _begun(self, start: Candidate) -> TabuSearch:
-        self._take(start)
-        self._seed += 1
-        return TabuSearch(start.problem, start.orders, self._seed)
 
     def _improved(self, entrant: TabuSearch, moves: int) -> bool:
         """Make some moves; return whether there is time and need for more."""

@@ -103,7 +103,15 @@ def search(
     stages, m = len(plan.stages), microbatches or plan.microbatches
     workers = workers or stages
     homes = None if placement is None else tuple(placement)
-    _require_counts(stages, workers, m, homes)
+    if not 1 <= workers <= stages or m < 1:
+        raise ValueError(
+            f"{stages} stages and {m} microbatches do not fit {workers} workers: use at most as "
+            f"many workers as stages, and at least 1 of each"
+        )
+    if homes is not None and (len(homes) != stages or set(homes) != set(range(workers))):
+        raise ValueError(
+            f"placement names a worker for each of {stages} stages, and each of {workers} workers"
+        )
     about = profile, plan, cluster, memory_cap, workers, optimizer_states
     judges = [Judge(*about)]
     if memory_cap is not None and host_bytes_per_s is not None:
@@ -115,7 +123,10 @@ def search(
         frugal = min([frugal, *(max(each.peak_bytes) for each in named)])
         named = [each for each in named if homes in (None, each.placement)]
         asked.append(Question(judge, named, m, homes))
-    leasts = [*map(_least, asked)]
+    if homes is None:
+        leasts = [anywhere(judge.problem([0] * stages, m)) for judge in judges]
+    else:
+        leasts = [bound(judge.problem(homes, m)) for judge in judges]
     budget, found = Budget(), list[Searched]()
     for number, (question, least) in enumerate(zip(asked, leasts, strict=True)):
         budget.allow(1 / (len(asked) - number), seconds)
@@ -131,26 +142,3 @@ def search(
             f"a worker; cut the model into more stages, recompute, or use smaller microbatches"
         )
     return min(found, key=lambda each: each.makespan_s)
-
-
-def _least(question: Question) -> float:
-    judge, m = question.judge, question.microbatches
-    if question.placement is not None:
-        return bound(judge.problem(question.placement, m))
-    return anywhere(judge.problem([0] * len(judge.plan.stages), m))
-
-
-def _require_counts(
-    stages: int, workers: int, microbatches: int, placement: Sequence[int] | None
-) -> None:
-    if not 1 <= workers <= stages or microbatches < 1:
-        raise ValueError(
-            f"{stages} stages and {microbatches} microbatches do not fit {workers} workers: use "
-            f"at most as many workers as stages, and at least 1 of each"
-        )
-    if placement is not None and (
-        len(placement) != stages or set(placement) != set(range(workers))
-    ):
-        raise ValueError(
-            f"placement names a worker for each of {stages} stages, and each of {workers} workers"
-        )

@@ -64,27 +64,26 @@ def run(
     """Return when everything happens, or None if messages meet on a link and share it."""
     activities = Activities(schedule, costs, load)
     messages = activities.messages
-    senders, receivers = messages.sender.tolist(), messages.receiver.tolist()
+    receivers, lines = messages.receiver.tolist(), list[list[int]]()
     if cluster is None:
-        for sender, receiver in zip(senders, receivers, strict=True):
-            activities.needs[receiver] += ((sender, 0.0),)
-        clock = Walk(activities.lists, activities.seconds, activities.needs).run()
-        left = came = np.array(clock.ends)[messages.sender]
-        return activities.times(clock.starts, clock.ends, activities.transfers(left, came, left))
-    # Messages from one worker to another are on one connection, and follow one another there.
-    paths, line = _connections(cluster, messages.source, messages.destination)
-    rates = [(path.flow, path.alone, path.latency_s) for path in paths]
-    flow, alone, latency = np.array(rates, dtype=float).reshape(-1, 3).T[:, line]
-    here = activities.add(flow * messages.size / alone, [((sender, 0.0),) for sender in senders])
-    for message, receiver, late in zip(here, receivers, latency.tolist(), strict=True):
-        activities.needs[receiver] += ((message, late),)
-    numbers = np.arange(here.start, here.stop)
-    lines = [numbers[line == each].tolist() for each in range(len(paths))]
+        numbers, latency = messages.sender, np.zeros(len(receivers))
+    else:
+        # Messages from one worker to another are on one connection, and follow one another there.
+        paths, line = _connections(cluster, messages.source, messages.destination)
+        rates = [(path.flow, path.alone, path.latency_s) for path in paths]
+        flow, alone, latency = np.array(rates, dtype=float).reshape(-1, 3).T[:, line]
+        senders = messages.sender.tolist()
+        here = activities.add(flow * messages.size / alone, [((n, 0.0),) for n in senders])
+        numbers = np.arange(here.start, here.stop)
+        lines = [numbers[line == each].tolist() for each in range(len(paths))]
+    for number, receiver, late in zip(numbers.tolist(), receivers, latency.tolist(), strict=True):
+        activities.needs[receiver] += ((number, late),)
     clock = Walk([*activities.lists, *lines], activities.seconds, activities.needs).run()
-    left, came = (np.array(each)[numbers] for each in (clock.starts, clock.ends))
-    if _meet(paths, line, left, came):
+    ends = np.array(clock.ends)
+    came, leaves = ends[numbers], ends[messages.sender]
+    left = leaves if cluster is None else np.array(clock.starts)[numbers]
+    if cluster is not None and _meet(paths, line, left, came):
         return None
-    leaves = np.array(clock.ends)[messages.sender]
     return activities.times(clock.starts, clock.ends, activities.transfers(left, came, leaves))
 
 
@@ -92,9 +91,8 @@ def run_on_host(schedule: Schedule, costs: Sequence[StageCosts], load: Loads, ho
     """Return when everything happens where all workers share one host and carry their messages."""
     if sums_between_workers(costs):
         raise ValueError(
-            "the cost of sums of gradients between workers on one host has not been "
-            "measured: leave "
-            "host out, or simulate without replicas and ties"
+            "the cost of sums of gradients between workers on one host has not been measured: "
+            "leave host out, or simulate without replicas and ties"
         )
     graph = schedule.dependencies
     task = graph.columns

@@ -186,7 +186,10 @@ class _Changes:
         receives = task.whose(lambda op: SENT_GRADIENTS in op.takes)
         update = np.array(self._schedule.update_of)[task.stage, task.microbatch]
         place = task.worker * self._schedule.stages + task.stage
-        sent = self._sent_before(place)
+        # For each task how often its worker has sent away all gradients of its stage.
+        sends, sent = task.whose(lambda op: SENT_GRADIENTS in op.gives), np.zeros_like(place)
+        for each in np.unique(place[sends]).tolist():
+            sent[place == each] = sends[place == each].cumsum()
         summed = (place * (1 + update.max()) + update) * (1 + sent.max(initial=0)) + sent
         adding = np.flatnonzero(task.whose(lambda op: op.adds_gradient) | receives)
         sums, places = np.unique(summed[adding], return_index=True)
@@ -221,11 +224,3 @@ class _Changes:
                 each = sizes[task.stage] * np.where(is_whole, 1, 1 - self._share)
                 peer = op.peer if item.is_away or (item.is_sent and sign < 0) else None
                 self._add(task.op == place, int(sign > 0), _PART_OF[item], when, each, peer)
-
-    def _sent_before(self, place: Numbers) -> Numbers:
-        """Return for each task how often its worker has sent away all gradients of its stage."""
-        sends = self._task.whose(lambda op: SENT_GRADIENTS in op.gives)
-        found = np.zeros_like(place)
-        for each in np.unique(place[sends]).tolist():
-            found[place == each] = sends[place == each].cumsum()
-        return found

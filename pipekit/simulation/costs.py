@@ -203,7 +203,14 @@ def _each(seconds: float | Sequence[float], count: int = 1) -> Sequence[float]:
 
 def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list[StageCosts]:
     """Return the costs of every stage."""
-    plan = plan or _one_layer_a_stage(schedule, profile)
+    if plan is None:
+        if len(profile) != schedule.stages:
+            raise ValueError(
+                f"the profile has {len(profile)} layers and the schedule {schedule.stages} stages: "
+                f"pass a plan that says which layers each stage has, e.g. Plan.by_hand([2, 3])"
+            )
+        replicas = [len(workers) for workers in schedule.stage_workers]
+        plan = Plan.by_hand([1] * schedule.stages, rows=profile.rows, replicas=replicas)
     if len(plan.stages) != schedule.stages:
         raise ValueError(
             f"the plan has {len(plan.stages)} stages and the schedule {schedule.stages}: build the "
@@ -280,13 +287,3 @@ def _between(profile: Profile, balance: Sequence[int]) -> list[SkipProfile]:
         replace(costs[name], source=source, destination=destination)
         for name, source, destination in between(ends, balance)
     ]
-
-
-def _one_layer_a_stage(schedule: Schedule, profile: Profile) -> Plan:
-    if len(profile) != schedule.stages:
-        raise ValueError(
-            f"the profile has {len(profile)} layers and the schedule {schedule.stages} stages: "
-            f"pass a plan that says which layers each stage has, e.g. Plan.by_hand([2, 3])"
-        )
-    replicas = [len(workers) for workers in schedule.stage_workers]
-    return Plan.by_hand([1] * schedule.stages, rows=profile.rows, replicas=replicas)

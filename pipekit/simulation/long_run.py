@@ -5,7 +5,7 @@ before, everything behind it does, too, since a task starts when what it needs i
 further period adds the same seconds to the makespan.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
@@ -145,8 +145,18 @@ def _cycle(
 
     They have to do so for as many periods as can be under way; 0 periods: they do not.
     """
-    messages = _by_microbatch(trace, schedule.period_microbatches)
-    times = [*_by_period(schedule, tasks, periods), *messages]
+    times: list[Sequence[Seconds]] = []  # of each worker and way, by period
+    for worker, rows in tasks.groupby("worker"):
+        begins = starts(schedule, int(worker), periods)
+        for name in ("start_s", "end_s"):
+            when = rows[name].to_numpy()
+            times.append([when[a:b] for a, b in pairwise(begins)])
+    assert trace.transfers is not None
+    ways: pd.DataFrame = trace.transfers.sort_values("microbatch", kind="stable")
+    size = schedule.period_microbatches
+    for _, rows in ways.groupby(["source", "destination", "purpose", "stage"]):
+        if len(rows) % size == 0:
+            times.append([*rows["start_s"].to_numpy().reshape(-1, size)])
     for length in range(1, (periods - reach - 1) // 2 + 1):
         last = range(periods - length - reach - 1, periods - length)
         pairs = ((each, n) for each in times for n in last if n + length < len(each))
@@ -155,23 +165,3 @@ def _cycle(
         if np.all(np.abs(shifts - seconds) <= _CLOSE * trace.makespan_s):
             return length, seconds
     return 0, 0.0
-
-
-def _by_period(
-    schedule: Schedule, tasks: pd.DataFrame, periods: int
-) -> Iterator[Sequence[Seconds]]:
-    """Yield for each worker when its tasks of each period start, and when they are done."""
-    for worker, rows in tasks.groupby("worker"):
-        begins = starts(schedule, int(worker), periods)
-        for name in ("start_s", "end_s"):
-            when = rows[name].to_numpy()
-            yield [when[a:b] for a, b in pairwise(begins)]
-
-
-def _by_microbatch(trace: Trace, size: int) -> Iterator[Sequence[Seconds]]:
-    """Yield for each way that messages go when those of each period's microbatches set out."""
-    assert trace.transfers is not None
-    ways: pd.DataFrame = trace.transfers.sort_values("microbatch", kind="stable")
-    for _, rows in ways.groupby(["source", "destination", "purpose", "stage"]):
-        if len(rows) % size == 0:
-            yield list(rows["start_s"].to_numpy().reshape(-1, size))

@@ -10,7 +10,7 @@ from pipekit.clusters import Cluster
 from pipekit.host.memory import not_collected
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import OPS, Op, Payload, Schedule, Task, check
+from pipekit.schedules import OPS, Payload, Schedule, Task, check
 from pipekit.simulation import alone, events
 from pipekit.simulation.alone import Host
 from pipekit.simulation.bytes import memory
@@ -112,8 +112,14 @@ def simulate(
 def _events(
     schedule: Schedule, costs: Sequence[StageCosts], load: Loads, times: Times
 ) -> pd.DataFrame:
-    task, sent = schedule.dependencies.columns, _bytes_sent(costs)
-    sizes = np.array([sent[op] for op in OPS], dtype=float)[task.op, task.stage]
+    task, stages = schedule.dependencies.columns, range(schedule.stages)
+    back = [cost.received_bytes + cost.copied_bytes for cost in costs]
+    sent = {
+        None: [0.0 for _ in stages],
+        Payload.ACTIVATION: [*(cost.sent_bytes for cost in costs[:-1]), 0.0],
+        Payload.GRADIENT: [0.0, *back[1:]],
+    }
+    sizes = np.array([sent[op.sends] for op in OPS], dtype=float)[task.op, task.stage]
     frame = events_of(schedule, times.starts, times.ends, sizes)
     again = np.flatnonzero(~np.isnan(times.again))
     if not len(again):
@@ -137,14 +143,3 @@ def _with_transfers(schedule: Schedule, costs: Sequence[StageCosts], times: Time
 
     found = moved(map(move, beside))
     return found if times.transfers.empty else pd.concat([times.transfers, found])
-
-
-def _bytes_sent(costs: Sequence[StageCosts]) -> dict[Op, list[float]]:
-    """Return what a task of each op and stage sends on to other stages."""
-    back = [cost.received_bytes + cost.copied_bytes for cost in costs]
-    sent = {
-        None: [0.0] * len(costs),
-        Payload.ACTIVATION: [*(cost.sent_bytes for cost in costs[:-1]), 0.0],
-        Payload.GRADIENT: [0.0, *back[1:]],
-    }
-    return {op: sent[op.sends] for op in OPS}

@@ -115,7 +115,10 @@ def _sums_of_ties(
             needs = tuple((last.get((worker, version), NOBODY), 0.0) for worker in members)
             stage = tie.layers[0]
             microbatch = schedule.updates[stage][:version][-1][-1]
-            made = GradientSum(members, tie.bytes, stage, microbatch, _sent(members, tie.bytes))
+            # The first sends its sum by parts, and then each its part.
+            part = tie.bytes / len(members)
+            sent = [(a, b, part * (1 + (a == members[0]))) for a, b in permutations(members, 2)]
+            made = GradientSum(members, tie.bytes, stage, microbatch, sent)
             last |= dict.fromkeys(((w, version) for w in members), activities.add_sum(made, needs))
     return last
 
@@ -135,25 +138,39 @@ def _meetings(
     return dict(zip(needs, numbers, strict=True))
 
 
-def _sent(members: tuple[int, ...], size: float) -> list[tuple[int, int, float]]:
-    """Return who sends whom how many bytes: the first its sum by parts, and each then its part."""
-    part = size / len(members)
-    return [(a, b, part * (2 if a == members[0] else 1)) for a, b in permutations(members, 2)]
-
-
 def validation_waits(schedule: Schedule, later: bool) -> dict[int, int]:
     """Return the tasks that wait until all workers have come to an update, and its number.
 
     They are the first update of each version, or if it is validated ``later``, the first task
-    behind it that cannot be run again.
+    behind it that cannot be run again.  Only forwards that another stage waits for can be: what
+    depends on the update and adds gradients, leaves the pipeline or is of a batch behind comes
+    after the validation.  That costs nothing where every microbatch passes all stages: what has
+    been through the last of them comes after all updates.
     """
     graph = schedule.dependencies
     if not later:
         return {number: version for (_, version), number in _first_updates(graph).items()}
+    # For each task the newest version on which its result depends, on whatever stage.
+    newest = [0] * (len(graph.tasks) + 1)  # the last is found at NOTHING, -1
+    for number in Replay(graph).order():
+        version = graph.tasks[number].version
+        newest[number] = max(version, newest[graph.own[number]], newest[graph.source[number]])
     found: dict[int, int] = {}
-    newest = _newest(graph)
-    for worker in range(schedule.worker_count):
-        found |= _before_validation(schedule, worker, newest)
+    for first, tasks in zip(graph.first, schedule.workers, strict=False):
+        last = pending = 0  # the newest update, and the one that is to be validated
+        batch = NOBODY  # that runs on it
+        for number, task in enumerate(tasks, first):
+            if not task.op.is_pass:
+                if task.version > last:  # of several stages, the first one's is begun for all
+                    if pending:
+                        found[number] = pending
+                    last = pending = task.version
+                    batch = NOBODY
+            elif pending and newest[number] >= pending:
+                own = schedule.batch_of[task.microbatch]
+                batch = own if batch == NOBODY else batch
+                if task.op is not Op.FORWARD or graph.target[number] < 0 or own != batch:
+                    found[number], pending = pending, 0
     return found
 
 
@@ -162,38 +179,3 @@ def _first_updates(graph: Dependencies) -> dict[_Update, int]:
     for number in graph.of(lambda op: not op.is_pass):
         firsts.setdefault((graph.worker_of[number], graph.tasks[number].version), number)
     return firsts
-
-
-def _newest(graph: Dependencies) -> list[int]:
-    """Return for each task the newest version on which its result depends, on whatever stage."""
-    newest = [0] * (len(graph.tasks) + 1)  # the last is found at NOTHING, -1
-    for number in Replay(graph).order():
-        version = graph.tasks[number].version
-        newest[number] = max(version, newest[graph.own[number]], newest[graph.source[number]])
-    return newest
-
-
-def _before_validation(schedule: Schedule, worker: int, newest: Sequence[int]) -> dict[int, int]:
-    """Return the tasks before which a worker validates an update, and its number.
-
-    Only forwards that another stage waits for can be run again: what depends on the update and adds
-    gradients, leaves the pipeline or is of a batch behind comes after the validation.  That costs
-    nothing where every microbatch passes all stages: what has been through the last of them comes
-    after all updates.
-    """
-    graph, found = schedule.dependencies, dict[int, int]()
-    last = pending = 0  # the newest update, and the one that is to be validated
-    batch = NOBODY  # that runs on it
-    for number, task in enumerate(schedule.workers[worker], graph.first[worker]):
-        if not task.op.is_pass:
-            if task.version > last:  # of several stages, the first one's is begun for all
-                if pending:
-                    found[number] = pending
-                last = pending = task.version
-                batch = NOBODY
-        elif pending and newest[number] >= pending:
-            own = schedule.batch_of[task.microbatch]
-            batch = own if batch == NOBODY else batch
-            if task.op is not Op.FORWARD or graph.target[number] < 0 or own != batch:
-                found[number], pending = pending, 0
-    return found

@@ -10,15 +10,7 @@ from pipekit.schedules import Op
 from pipekit.traces.event_graph import event_graph
 from pipekit.traces.record import RECOMPUTE, Times
 
-CATEGORIES = [
-    "computation",
-    "recompute",
-    "update",
-    "imbalance",
-    "bubble",
-    "communication",
-    "other",
-]
+CATEGORIES = ["computation", "recompute", "update", "imbalance", "bubble", "communication", "other"]
 ALL = "all"
 BUBBLES = ["makespan", "span", "steady"]
 _BUSY = {Op.UPDATE.name: "update", RECOMPUTE: "recompute"}
@@ -37,13 +29,18 @@ def breakdown(events: pd.DataFrame, workers: int, span_s: tuple[float, float]) -
     durations = frame["duration"].to_numpy()
     gaps = np.maximum(ends - durations - run.ready(ends), 0)
 
+    by_op, count = frame.groupby("op"), frame.groupby(["op", "worker"])["duration"]
+    mean = frame.groupby(["worker", "stage", "op"])["duration"].transform("mean")
+    # All workers that have an op take equally long for all of it.
+    total = by_op["duration"].transform("sum")
+    even_share = total / by_op["worker"].transform("nunique") / count.transform("count")
     # Each of these runs lacks one cause of idleness more than the one before it.
     runs = [
         end - begin,
         run.makespan(durations, np.where(run.foreign, gaps, 0)),
         run.makespan(durations),
-        run.makespan(_mean(frame)),
-        run.makespan(_balanced(frame)),
+        run.makespan(mean.to_numpy()),
+        run.makespan(even_share.to_numpy()),
     ]
     whole, with_messages, without, even, balanced = np.minimum.accumulate(runs)
 
@@ -61,20 +58,6 @@ def breakdown(events: pd.DataFrame, workers: int, span_s: tuple[float, float]) -
     seconds.loc[ALL] = seconds.sum()
     shares = 100 * seconds.div(seconds.sum(axis=1), axis=0)
     return shares.rename_axis(index="worker", columns=None)
-
-
-def _mean(frame: pd.DataFrame) -> Times:
-    """Return each event's duration as the mean of its worker's events of that stage and op."""
-    means = frame.groupby(["worker", "stage", "op"])["duration"].transform("mean")
-    return np.asarray(means)
-
-
-def _balanced(frame: pd.DataFrame) -> Times:
-    """Return durations with which all workers that have an op take equally long for all of it."""
-    total = frame.groupby("op")["duration"].transform("sum")
-    workers = frame.groupby("op")["worker"].transform("nunique")
-    count = frame.groupby(["op", "worker"])["duration"].transform("count")
-    return np.asarray(total / workers / count)
 
 
 def bubbles(events: pd.DataFrame, workers: int, makespan_s: float) -> pd.DataFrame:

@@ -97,23 +97,18 @@ def _ordered(
     graph = Schedule(tuple(tuple(tasks[w]) for w in every)).dependencies
     row_of = [row for worker in every for row in rows[worker]]
 
-    events: list[int] = []
+    order = [*Replay(graph).order()]
+    event_of = {number: event for event, number in enumerate(order)}
     before: list[int] = []
     needs: list[list[int]] = []
     foreign: list[bool] = []
     last = [NOTHING] * len(every)
-    event_of = [0] * len(row_of)
-
-    def add(row: int, worker: int, sources: Sequence[int]) -> None:
-        before.append(last[worker])
-        needs.append([event_of[number] for number in sources])
-        foreign.append(any(graph.worker_of[number] != worker for number in sources))
-        last[worker] = len(events)
-        events.append(row)
-
-    for number in Replay(graph).order():
+    for event, number in enumerate(order):
         op, worker, source = graph.tasks[number].op, graph.worker_of[number], graph.source[number]
-        event_of[number] = len(events)
         received = [] if source == NOTHING else [source]
-        add(row_of[number], worker, received if op.is_pass else graph.summed(number))
-    return events, before, needs, np.array(foreign)
+        sources = received if op.is_pass else graph.summed(number)
+        before.append(last[worker])
+        needs.append([event_of[each] for each in sources])
+        foreign.append(any(graph.worker_of[each] != worker for each in sources))
+        last[worker] = event
+    return [row_of[number] for number in order], before, needs, np.array(foreign)

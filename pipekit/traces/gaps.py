@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from enum import Enum
 from operator import itemgetter
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -47,11 +48,26 @@ CAUSES = {
 """Each cause in words, in the order of legends."""
 
 
-def _waiting_for(op: Op) -> Cause:
-    """Return what an event of an op waits for until that is computed."""
-    if not op.is_pass:
-        return Cause.SUM
-    return Cause.ACTIVATION if op.receives is Payload.ACTIVATION else Cause.GRADIENT
+class _Event(NamedTuple):
+    """An event of a trace, or a task of another stream."""
+
+    op: Op
+    worker: int
+    stage: int
+    microbatch: int
+    version: int
+    start: float
+    end: float
+    row: int  # in the trace's frame; -1 for tasks of other streams
+
+    @property
+    def label(self) -> str:
+        return f"{self.op.letter}{self.microbatch} of stage {self.stage}"
+
+    def key(self, item: Item) -> tuple[Item, int, int, int]:
+        """Return the item's place: worker, stage and microbatch."""
+        microbatch = self.microbatch if item.each == "microbatch" else NOTHING
+        return item, self.worker, self.stage, microbatch
 
 
 def gaps(
@@ -62,22 +78,20 @@ def gaps(
     ``beside`` has the tasks of other streams; see :meth:`pipekit.traces.Trace.gaps`.
     """
     run = _TracedRun(graph, beside, span_s)
-    found = [gap for worker in range(workers) for gap in run.gaps_of(worker)]
-    worker, start, end, cause, source, before = zip(*found, strict=True) if found else [()] * 6
     # NOTHING is the last place.
-    labels, workers_of = [*run.labels(), ""], [*run.worker, *run.worker_beside, NOTHING]
-    rows = [*graph.rows, *[NOTHING] * (1 + len(beside))]
-    named = {each: each.value for each in Cause}
-    columns = [
-        *(worker, start, end),
-        [named[each] for each in cause],
-        [labels[each] for each in source],
-        [workers_of[each] for each in source],
-        [labels[each] for each in before],
-        [rows[each] for each in source],
-        [rows[each] for each in before],
+    labels = [*(event.label for event in run.events), ""]
+    worker_of = [*(event.worker for event in run.events), NOTHING]
+    rows = [*(event.row for event in run.events), NOTHING]
+    found = [
+        (
+            *(worker, start, end, cause.value),
+            *(labels[source], worker_of[source], labels[before]),
+            *(rows[source], rows[before]),
+        )
+        for each in range(workers)
+        for worker, start, end, cause, source, before in run.gaps_of(each)
     ]
-    return pd.DataFrame(dict(zip([*GAPS, *ROWS], columns, strict=True)))
+    return pd.DataFrame(found, columns=[*GAPS, *ROWS])
 
 
 def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
@@ -95,107 +109,88 @@ class _TracedRun:
     def __init__(
         self, graph: EventGraph, beside: pd.DataFrame, span_s: tuple[float, float]
     ) -> None:
-        self.needs, self.rows = graph.needs, graph.rows
-        numbers = ["worker", "stage", "microbatch", "version"]
-        # Whole numbers may have become floats, where frames were joined.
-        self.worker, self.stage, self.microbatch, version = (
-            graph.frame[name].astype(int).tolist() for name in numbers
-        )
-        self.op, self.start, self.end = (
-            graph.frame[name].tolist() for name in ("op", "start_s", "end_s")
-        )
-        self.own: dict[int, list[int]] = defaultdict(list)
-        for number, worker in enumerate(self.worker):
-            self.own[worker].append(number)
+        self.needs = graph.needs
         self.first, self.last = span_s
         self.least = _LEAST * (self.last - self.first)
-        self.stops = dict(self._stops(version))
-        # What tasks of other streams give, by worker, stage and microbatch: each with its number,
-        # behind those of the events, and when it is there.
+        # Whole numbers may have become floats, where frames were joined.
+        numbers = graph.frame[["worker", "stage", "microbatch", "version"]].astype(int)
+        whole = (numbers[name].tolist() for name in numbers)
+        when = (graph.frame[name].tolist() for name in ("start_s", "end_s"))
+        ops = map(Op.named, graph.frame["op"])
+        self.events = [*map(_Event, ops, *whole, *when, graph.rows)]
+        self.own: dict[int, list[int]] = defaultdict(list)
+        updates: dict[int, list[int]] = defaultdict(list)  # by version
+        for number, event in enumerate(self.events):
+            self.own[event.worker].append(number)
+            if event.op is Op.UPDATE:
+                updates[event.version].append(number)
+        # Of each update that all stages make together the last pass that they wait for.
+        self.stops: dict[int, int] = {}
+        for made in updates.values():
+            if len({self.events[number].stage for number in made}) > 1:
+                passes = (need for number in made for need in self.needs[number])
+                last = max(passes, key=self.end)
+                if all(self.events[n].start >= self.end(last) - self.least for n in made):
+                    self.stops |= dict.fromkeys(made, last)
+        # What tasks of other streams give: each with its number and when it is there.
         self.given: dict[tuple[Item, int, int, int], list[tuple[int, float]]] = defaultdict(list)
-        self.beside = [*beside.itertuples(index=False)]
-        self.worker_beside = [
-            row.source if Op.named(row.purpose.upper()).leaves else row.destination
-            for row in self.beside
-        ]
-        for number, (row, worker) in enumerate(
-            zip(self.beside, self.worker_beside, strict=True), len(self.op)
-        ):
-            for item in Op.named(row.purpose.upper()).gives:
-                key = _key(item, worker, row.stage, row.microbatch)
-                self.given[key].append((number, row.end_s))
+        for row in beside.itertuples(index=False):
+            op = Op.named(row.purpose.upper())
+            worker = row.source if op.leaves else row.destination
+            about = row.stage, row.microbatch, NOTHING, row.start_s, row.end_s, NOTHING
+            event = _Event(op, worker, *about)
+            for item in op.gives:
+                self.given[event.key(item)].append((len(self.events), row.end_s))
+            self.events.append(event)
 
-    def _stops(self, version: list[int]) -> Iterator[tuple[int, int]]:
-        """Yield each update that all stages make together, and the last pass that they wait for."""
-        updates: dict[int, list[int]] = defaultdict(list)
-        for number, op in enumerate(self.op):
-            if op == Op.UPDATE.name:
-                updates[version[number]].append(number)
-        for numbers in updates.values():
-            if len({self.stage[number] for number in numbers}) > 1:
-                passes = (need for number in numbers for need in self.needs[number])
-                last = max(passes, key=self.end.__getitem__)
-                if all(self.start[n] >= self.end[last] - self.least for n in numbers):
-                    yield from ((number, last) for number in numbers)
+    def end(self, number: int) -> float:
+        """Return when an event ends."""
+        return self.events[number].end
 
     def gaps_of(self, worker: int) -> Iterator[Gap]:
-        own = sorted(self.own[worker], key=self.start.__getitem__)
+        events = self.events
+        own = sorted(self.own[worker], key=lambda number: events[number].start)
         until = self.first
         for place, number in enumerate(own):
-            if self.start[number] > until + self.least:
+            start = events[number].start
+            if start > until + self.least:
                 # Passes that run together wait for what either of them needs.
-                together = [
-                    n for n in own[place : place + 2] if self.start[n] == self.start[number]
-                ]
+                together = [n for n in own[place : place + 2] if events[n].start == start]
                 needs = [need for n in together for need in self.needs[n]]
-                latest = max(needs, key=self.end.__getitem__, default=NOTHING)
+                latest = max(needs, key=self.end, default=NOTHING)
                 yield from self._before(number, until, latest, is_first=not place)
-            until = max(until, self.end[number])
+            until = max(until, events[number].end)
         if self.last > until + self.least:
             yield worker, until, self.last, Cause.DRAIN, NOTHING, NOTHING
 
     def _before(self, number: int, until: float, latest: int, is_first: bool) -> Iterator[Gap]:
         """Yield the gap before an event: until what it needs is computed, and until it begins."""
-        worker, start = self.worker[number], self.start[number]
-        moved, there = self._moved(number)
+        event = self.events[number]
+        worker, op, start = event.worker, event.op, event.start
+        # The last task of another stream that gives what the event needs.
+        keys = map(event.key, (*op.needs, *op.takes))
+        given = (each for key in keys for each in self.given.get(key, ()))
+        able = (each for each in given if each[1] <= start + self.least)
+        moved, there = max(able, key=itemgetter(1), default=(NOTHING, -math.inf))
         if is_first and (latest != NOTHING or moved == NOTHING):
             yield worker, until, start, Cause.WARM_UP, latest, number
             return
         computed = until
-        if latest != NOTHING and self.end[latest] > until + self.least:
-            computed = min(self.end[latest], start)
-            yield worker, until, computed, _waiting_for(Op.named(self.op[number])), latest, number
+        if latest != NOTHING and self.end(latest) > until + self.least:
+            computed = min(self.end(latest), start)
+            passed = Cause.ACTIVATION if op.receives is Payload.ACTIVATION else Cause.GRADIENT
+            yield worker, until, computed, passed if op.is_pass else Cause.SUM, latest, number
         stop = self.stops.get(number, NOTHING)
-        if stop != NOTHING and self.end[stop] > computed + self.least:
-            yield worker, computed, self.end[stop], Cause.GLOBAL_STOP, stop, number
-            computed = self.end[stop]
-        late = Cause.SUM if self.op[number] == Op.UPDATE.name else Cause.TRANSFER
-        if there > computed + self.least:
+        if stop != NOTHING and self.end(stop) > computed + self.least:
+            yield worker, computed, self.end(stop), Cause.GLOBAL_STOP, stop, number
+            computed = self.end(stop)
+        late = Cause.SUM if op is Op.UPDATE else Cause.TRANSFER
+        if (there := min(there, start)) > computed + self.least:
             yield worker, computed, there, late, moved, number
             computed = there
         if start > computed + self.least:
-            if latest != NOTHING and self.worker[latest] != worker:
+            if latest != NOTHING and self.events[latest].worker != worker:
                 yield worker, computed, start, late, latest, number
             else:
                 rest = Cause.OTHER if stop == NOTHING else Cause.GLOBAL_STOP
                 yield worker, computed, start, rest, NOTHING, number
-
-    def _moved(self, number: int) -> tuple[int, float]:
-        """Return the last task of another stream that gives what an event needs, and its end."""
-        op, place = Op.named(self.op[number]), (self.stage[number], self.microbatch[number])
-        keys = (_key(item, self.worker[number], *place) for item in (*op.needs, *op.takes))
-        until = self.start[number] + self.least
-        found = [each for key in keys for each in self.given.get(key, ()) if each[1] <= until]
-        moved, end = max(found, key=itemgetter(1), default=(NOTHING, -math.inf))
-        return moved, min(end, self.start[number])
-
-    def labels(self) -> list[str]:
-        named = [*zip(self.op, self.microbatch, self.stage, strict=True)]
-        named += [(row.purpose.upper(), row.microbatch, row.stage) for row in self.beside]
-        return [
-            f"{Op.named(op).letter}{microbatch} of stage {stage}" for op, microbatch, stage in named
-        ]
-
-
-def _key(item: Item, worker: int, stage: int, microbatch: int) -> tuple[Item, int, int, int]:
-    return item, worker, stage, microbatch if item.each == "microbatch" else NOTHING

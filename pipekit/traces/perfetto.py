@@ -96,8 +96,20 @@ def write(
     """Write a trace; see :meth:`pipekit.traces.Trace.to_perfetto`."""
     computed, sent = _rows(trace.frame, COLUMNS), _rows(trace.transfers, TRANSFERS)
     held = _rows(trace.memory and trace.memory.frame, _MEMORY)
-    events = [*_computed(computed or ()), *_messages(sent or ()), *_memory(held or ())]
-    events += _names(trace, events)
+    events: list[_Row] = []
+    for row in computed or ():
+        task = Task(Op.named(row["op"]), row["stage"], row["microbatch"], row["version"])
+        events.append(_slice(task.label, "compute", row["worker"], 0, row))
+    events += _messages(sent or ())
+    threads = sorted({(e["pid"], e["tid"], e["cat"]) for e in events if e["ph"] == "X"})
+    for row in held or ():
+        drawn = {part: row[part] for part in PARTS}
+        place = {"ts": row["time_s"] * _MICRO, "pid": FIRST_PROCESS + row["worker"]}
+        events.append({"name": "bytes", "ph": "C", **place, "args": drawn})
+    for worker in range(trace.workers):
+        title = f"worker {worker} ({trace.label})"
+        events.append(_name("process", FIRST_PROCESS + worker, 0, title))
+    events += (_name("thread", pid, tid, kind) for pid, tid, kind in threads)
     for profile in torch_profiles:
         events += _beside(trace, profile)
     record = {
@@ -152,12 +164,6 @@ def _cells(rows: list[_Row] | None) -> list[list[Any]] | None:
     return None if rows is None else [[*row.values()] for row in rows]
 
 
-def _computed(rows: Sequence[_Row]) -> Iterator[_Row]:
-    for row in rows:
-        task = Task(Op.named(row["op"]), row["stage"], row["microbatch"], row["version"])
-        yield _slice(task.label, "compute", row["worker"], 0, row)
-
-
 def _messages(rows: Sequence[_Row]) -> Iterator[_Row]:
     """Yield a send, a receive and an arrow between them for each message."""
     sends, receives = (_lanes(rows, end) for end in ("source", "destination"))
@@ -173,26 +179,11 @@ def _messages(rows: Sequence[_Row]) -> Iterator[_Row]:
             yield arrow | {"ph": ph, "bp": "e"} | {key: end[key] for key in ("ts", "pid", "tid")}
 
 
-def _memory(rows: Sequence[_Row]) -> Iterator[_Row]:
-    for row in rows:
-        drawn = {part: row[part] for part in PARTS}
-        place = {"ts": row["time_s"] * _MICRO, "pid": FIRST_PROCESS + row["worker"]}
-        yield {"name": "bytes", "ph": "C", **place, "args": drawn}
-
-
-def _names(trace: TraceRecord, events: Sequence[_Row]) -> Iterator[_Row]:
-    for worker in range(trace.workers):
-        yield _name("process", FIRST_PROCESS + worker, 0, f"worker {worker} ({trace.label})")
-    slices = (event for event in events if event["ph"] == "X")
-    for pid, tid, kind in sorted({(e["pid"], e["tid"], e["cat"]) for e in slices}):
-        yield _name("thread", pid, tid, kind)
-
-
-def _name(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+def _name(what: str, pid: int, tid: int, name: str) -> _Row:
     return {"name": f"{what}_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _slice(name: str, kind: str, worker: int, tid: int, row: dict[str, Any]) -> dict[str, Any]:
+def _slice(name: str, kind: str, worker: int, tid: int, row: _Row) -> _Row:
     start, end = row["start_s"], row["end_s"]
     return {
         "name": name,

@@ -62,12 +62,7 @@ def test_no_named_method_that_fits_is_shorter(stages: int, workers: int, m: int)
 
 def test_it_is_trained_like_any_other() -> None:
     found = pk.search(
-        unequal(4, 2),
-        Plan.by_hand([1] * 4),
-        None,
-        microbatches=4,
-        workers=2,
-        seconds=0.2,
+        unequal(4, 2), Plan.by_hand([1] * 4), None, microbatches=4, workers=2, seconds=0.2
     )
     both(found.schedule.repeat().take(3), network(4), [1] * 4, "threads")
 

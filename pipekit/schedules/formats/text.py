@@ -29,8 +29,10 @@ _CELL = re.compile(
 )
 _UPDATE = re.compile(r"\^(\d{0,9})(?:@(\d{1,9}))?$")
 _NO_STASHING = "; backward may read another version than forward"
-_BATCHES = re.compile(r"; batches of ([1-9]\d{0,8})$")
-_CHUNKS = re.compile(r"; ([1-9]\d{0,8}) chunks a microbatch$")
+_TITLE = re.compile(
+    rf"#\s*(?P<name>.*?)(?P<no_stashing>{_NO_STASHING})?"
+    r"(?:; (?P<chunks>[1-9]\d{0,8}) chunks a microbatch)?(?:; batches of (?P<batch>[1-9]\d{0,8}))?$"
+)
 
 _MOST_CELLS = 10**7
 """Of a picture."""
@@ -104,7 +106,9 @@ def draw(
         for task, (start, end) in zip(tasks, times.astype(int).tolist(), strict=True):
             if not task.op.is_pass:
                 cells = cells or ["."]  # a worker may begin with an update, of others' gradients
-                cells[-1] += _update_label(task, reader)
+                last = task.microbatch
+                cells[-1] += f"^{last if last != reader.last_added.get(task.stage) else ''}"
+                cells[-1] += f"@{task.stage}" if task.stage != stage else ""
             elif task.op.stream or start == end:
                 cells = cells or ["."]
                 cells[-1] += "/" + _label(task, reader)
@@ -120,7 +124,7 @@ def draw(
     width = max((len(cell) for row in rows for cell in row[1:]), default=0)
     margin = max(len(row[0]) for row in rows)
     title = f"# {schedule.title}"
-    if title.endswith(_NO_STASHING) or _BATCHES.search(title) or _CHUNKS.search(title):
+    if any(_titled(title).groups()[1:]):
         title = title.replace(";", ",")  # else it would be read back as more than a name
     title += "" if schedule.stashing else _NO_STASHING
     title += f"; {schedule.chunks} chunks a microbatch" if schedule.chunks > 1 else ""
@@ -134,19 +138,17 @@ def draw(
 
 def read(text: str) -> Table:
     """Read a picture; see :func:`pipekit.schedules.parse`."""
-    name, stashing, batch_size, chunks = "schedule", True, None, 1
+    name, stashing, chunks = "schedule", True, 1
+    batch_size: int | None = None
     workers: dict[int, tuple[Task, ...]] = {}
     overlaps: list[tuple[Task, Task]] = []
     for number, written in enumerate(text.splitlines(), start=1):
         line = written.strip()
         if line.startswith("#"):
-            name = line.removeprefix("#").strip()
-            if found := _BATCHES.search(name):
-                name, batch_size = name[: found.start()], int(found[1])
-            if found := _CHUNKS.search(name):
-                name, chunks = name[: found.start()], int(found[1])
-            stashing = not name.endswith(_NO_STASHING)
-            name = name.removesuffix(_NO_STASHING)
+            title = _titled(line)
+            name, stashing = title["name"], not title["no_stashing"]
+            chunks = int(title["chunks"] or 1)
+            batch_size = int(title["batch"]) if title["batch"] else None
         elif line and not line.startswith("time"):
             label, bar, cells = line.partition("|")
             row = _ROW.match(label.strip())
@@ -183,11 +185,6 @@ def _label(task: Task, reader: _Reader) -> str:
     if reader.chunks > 1:
         number = "{}.{}".format(*divmod(microbatch, reader.chunks))
     return f"{op.letter}{number}{op.at_peer}{at}{note}"
-
-
-def _update_label(task: Task, reader: _Reader) -> str:
-    last = task.microbatch if task.microbatch != reader.last_added.get(task.stage) else ""
-    return f"^{last}" + (f"@{task.stage}" if task.stage != reader.stage else "")
 
 
 def _read(cells: Iterable[tuple[int, str]], reader: _Reader, line: int) -> Iterable[Task]:
@@ -237,3 +234,9 @@ def _unreadable(cell: str, line: int, column: int) -> ScheduleError:
         line=line,
         column=column,
     )
+
+
+def _titled(line: str) -> re.Match[str]:
+    found = _TITLE.match(line)
+    assert found  # a name may be anything on one line
+    return found

@@ -73,7 +73,11 @@ def read(text: str) -> tuple[list[list[Pass]], list[tuple[Pass, Pass]]]:
     """Return each worker's passes, and those that run together (`.Schedule.from_torch_csv`)."""
     workers: list[list[Pass]] = []
     overlaps: list[tuple[Pass, Pass]] = []
-    for number, row in enumerate(_rows(text), start=1):
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise ScheduleError(f"the CSV cannot be read: {error}") from None
+    for number, row in enumerate(rows, start=1):
         passes: list[Pass] = []
         for column, cell in enumerate(row, start=1):
             both = _OVERLAP.match(cell.strip())
@@ -118,13 +122,6 @@ def _sums_by_updates(passes: Sequence[Pass]) -> bool:
         if op is SUM:
             summed.add(stage)
     return True
-
-
-def _rows(text: str) -> list[list[str]]:
-    try:
-        return list(csv.reader(io.StringIO(text, newline="")))
-    except csv.Error as error:
-        raise ScheduleError(f"the CSV cannot be read: {error}") from None
 
 
 def _cell(task: Task) -> str:

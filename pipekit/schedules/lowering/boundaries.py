@@ -38,7 +38,15 @@ def boundaries(schedule: Schedule, every: int | None = None) -> tuple[Boundary, 
     Of these, ``every`` takes the first at or after every so many batches; None: only the end.
     """
     ends = [[summed.stop for summed in stage] for stage in schedule.updates]
-    crossed, last = _crossed(schedule), len(schedule.batches)
+    crossed: set[int] = set()  # cuts of which a worker does a later forward before an earlier one
+    for tasks in schedule.workers:
+        highest: dict[int, int] = {}
+        for op, stage, microbatch, _ in tasks:
+            if op is Op.FORWARD:
+                before = highest.get(stage, microbatch)
+                crossed.update(range(microbatch + 1, before + 1))
+                highest[stage] = max(before, microbatch)
+    last = len(schedule.batches)
     found: list[Boundary] = []
     every = every or last
     wanted = every
@@ -80,19 +88,6 @@ def steps_after(steps: Steps, boundary: Boundary) -> Steps:
         return step._replace(receives=(), sends=()) if stays else None
 
     return Steps(tuple(filter(None, map(left, steps.head))))
-
-
-def _crossed(schedule: Schedule) -> set[int]:
-    """Return the cuts of which a worker does a later forward before an earlier one."""
-    crossed: set[int] = set()
-    for tasks in schedule.workers:
-        highest: dict[int, int] = {}
-        for op, stage, microbatch, _ in tasks:
-            if op is Op.FORWARD:
-                before = highest.get(stage, microbatch)
-                crossed.update(range(microbatch + 1, before + 1))
-                highest[stage] = max(before, microbatch)
-    return crossed
 
 
 @dataclass(frozen=True)

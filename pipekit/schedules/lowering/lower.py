@@ -47,31 +47,23 @@ def lower(schedule: Schedule, skips: Skips = (), ties: Skips = ()) -> tuple[Step
         if periods >= settled + 3 * slots:
             break
         periods = settled + 3 * slots
-    return tuple(
-        _folded(steps, starts(schedule, worker, periods), settled, slots, size, made)
-        for worker, steps in enumerate(first)
-    )
-
-
-def _folded(
-    steps: tuple[Step, ...],
-    begins: Sequence[int],
-    settled: int,
-    slots: int,
-    size: int,
-    made: tuple[int, ...],
-) -> Steps:
-    """Return a worker's steps as a head and a period in which its weight slots come round."""
-    number = [step.slot for step in steps]
-    for length in range(1, slots + 1):
-        first, second, last = begins[settled], begins[settled + length], begins[-1]
-        if number[second:last] == number[first : last - (second - first)]:
-            versions = tuple(length * each for each in made)
-            return Steps(steps[:first], steps[first:second], length * size, versions)
-    raise ScheduleError(
-        f"the weight slots of {steps[0].task}'s worker do not come round: give train() batches "
-        f"with a length, and the pipeline schedule.take(...) of as many"
-    )
+    lowered = []
+    for worker, steps in enumerate(first):
+        begins, number = starts(schedule, worker, periods), [step.slot for step in steps]
+        begin, last = begins[settled], begins[-1]
+        for length in range(1, slots + 1):  # periods in which the weight slots come round
+            stop = begins[settled + length]
+            if number[stop:last] == number[begin : last - (stop - begin)]:
+                versions = tuple(length * each for each in made)
+                folded = Steps(steps[:begin], steps[begin:stop], length * size, versions)
+                lowered.append(folded)
+                break
+        else:
+            raise ScheduleError(
+                f"the weight slots of {steps[0].task}'s worker do not come round: give train() "
+                f"batches with a length, and the pipeline schedule.take(...) of as many"
+            )
+    return tuple(lowered)
 
 
 def _finite(schedule: Schedule, skips: Skips, ties: Skips) -> list[tuple[Step, ...]]:

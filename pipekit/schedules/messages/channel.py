@@ -103,17 +103,15 @@ class Events:
     """
 
     def __init__(self, program: MessageProgram, channel: MessageChannel, link: float) -> None:
+        program.require_pairs()
         self.actions: list[Action] = []
         self.worker_of: list[int] = []
         self.needs: list[dict[int, float]] = []
         self.outputs: dict[int, int] = {}
-        self._channel, self._link = channel, link
         self.mixed_up = ""
-        program.require_pairs()
         for worker, groups in enumerate(program.workers):
-            self._follow(worker, _with_shapes(groups) if channel.shapes_first else groups)
-        self._join_ends()
-        self._join_data()
+            self._follow(worker, groups, channel)
+        self._join(channel, link)
         self.over: list[float | None] = [None] * len(self.needs)
         self._run()
 
@@ -128,11 +126,11 @@ class Events:
             most *= 2
         return found
 
-    def _follow(self, worker: int, groups: Iterable[Group]) -> None:
+    def _follow(self, worker: int, groups: Iterable[Group], channel: MessageChannel) -> None:
         """Add a worker's actions, in the order of its calls and of its communicators."""
         before: list[int] = []  # what has to be over before the worker makes its next call
         last: dict[tuple[int, ...], list[int]] = {}  # of each communicator, the group before
-        for group in groups:
+        for group in _with_shapes(groups) if channel.shapes_first else groups:
             waits_for: list[int] = []
             running: dict[tuple[int, ...], list[int]] = defaultdict(list)
             for action in group:
@@ -142,66 +140,61 @@ class Events:
                 begins_after = dict.fromkeys(before, 0.0)
                 takes = 0.0
                 if isinstance(action, Transfer):
-                    lane = self._channel.lane(worker, action.peer, action.way is TransferKind.SEND)
+                    lane = channel.lane(worker, action.peer, action.way is TransferKind.SEND)
                     begins_after |= dict.fromkeys(last.get(lane, ()), 0.0)
                     running[lane].append(end)
                 else:
                     takes = float(action.op.slots)
-                if isinstance(action, Task) or self._channel.waits or action.is_shape:
+                if isinstance(action, Task) or channel.waits or action.is_shape:
                     waits_for.append(end)
                 self.needs += [begins_after, {end - 1: takes}]
             last |= running
             before = waits_for or before
 
-    def _join_ends(self) -> None:
-        """Let each receive wait for its send, and each send for room."""
-        sent, received = (defaultdict[tuple[int, int], list[int]](list) for _ in range(2))
+    def _join(self, channel: MessageChannel, link: float) -> None:
+        """Let tasks wait for messages, receives for sends, and sends for room and for data."""
+        tasks, transfers = list[tuple[int, int, Task]](), list[tuple[int, int, Transfer]]()
         for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
-            if isinstance(action, Transfer) and action.way is TransferKind.SEND:
-                sent[worker, action.peer].append(number)
-            elif isinstance(action, Transfer):
-                received[action.peer, worker].append(number)
-        for link, sends in sent.items():
-            for position, (send, receive) in enumerate(zip(sends, received[link], strict=True)):
-                self._join_pair(send, receive)
-                if position >= self._channel.buffers > 0:
-                    room = received[link][position - int(self._channel.buffers)]
-                    self.needs[2 * send + 1][2 * room + 1] = 0.0
-
-    def _join_pair(self, send: int, receive: int) -> None:
-        sent, received = self.actions[send], self.actions[receive]
-        assert isinstance(sent, Transfer)
-        assert isinstance(received, Transfer)
-        if (sent.message, sent.is_shape) != (received.message, received.is_shape):
-            self.mixed_up = self.mixed_up or (
-                f"worker {self.worker_of[send]} sends {sent.content} where worker {sent.peer} "
-                f"receives {received.content}: messages arrive in the order of their sends"
-            )
-        takes = 0.0 if sent.is_shape else self._link
-        if self._channel.buffers == 0:
-            both = {2 * send: takes, 2 * receive: takes}
-            self.needs[2 * send + 1], self.needs[2 * receive + 1] = both, {**both}
-        else:
-            self.needs[2 * receive + 1][2 * send + 1] = takes
-
-    def _join_data(self) -> None:
-        """Let a task wait for what it receives, and a send for the task whose output it sends."""
-        actions = [*enumerate(zip(self.worker_of, self.actions, strict=True))]
+            if isinstance(action, Task):
+                tasks.append((number, worker, action))
+            else:
+                transfers.append((number, worker, action))
+        outputs = {message_out_of(task): 2 * number + 1 for number, _, task in tasks}
         arrivals: dict[tuple[int, Message | None], int] = {}
-        outputs: dict[Message | None, int] = {}
-        for number, (worker, action) in actions:
-            if isinstance(action, Task):
-                outputs[message_out_of(action)] = 2 * number + 1
-            elif action.way is TransferKind.RECEIVE and not action.is_shape:
-                arrivals[worker, action.message] = 2 * number + 1
-        for number, (worker, action) in actions:
-            if isinstance(action, Task):
-                arrival = arrivals.get((worker, message_into(action)))
-                if arrival is not None:
-                    self.needs[2 * number][arrival] = 0.0
-            elif action.way is TransferKind.SEND:
-                self.outputs[number] = outputs[action.message]
-                self.needs[2 * number][outputs[action.message]] = 0.0
+        sent, received = (defaultdict[tuple[int, int], list[int]](list) for _ in range(2))
+        for number, worker, each in transfers:
+            if each.way is TransferKind.SEND:
+                sent[worker, each.peer].append(number)
+                self.outputs[number] = outputs[each.message]
+                self.needs[2 * number][outputs[each.message]] = 0.0
+            else:
+                received[each.peer, worker].append(number)
+                if not each.is_shape:
+                    arrivals[worker, each.message] = 2 * number + 1
+        for number, worker, task in tasks:
+            arrival = arrivals.get((worker, message_into(task)))
+            if arrival is not None:
+                self.needs[2 * number][arrival] = 0.0
+        for ends, sends in sent.items():
+            for position, (send, receive) in enumerate(zip(sends, received[ends], strict=True)):
+                one, other = self.actions[send], self.actions[receive]
+                assert isinstance(one, Transfer)
+                assert isinstance(other, Transfer)
+                if (one.message, one.is_shape) != (other.message, other.is_shape):
+                    self.mixed_up = self.mixed_up or (
+                        f"worker {self.worker_of[send]} sends {one.content} where worker "
+                        f"{one.peer} receives {other.content}: messages arrive in the order of "
+                        f"their sends"
+                    )
+                takes = 0.0 if one.is_shape else link
+                if channel.buffers == 0:
+                    both = {2 * send: takes, 2 * receive: takes}
+                    self.needs[2 * send + 1], self.needs[2 * receive + 1] = both, {**both}
+                    continue
+                self.needs[2 * receive + 1][2 * send + 1] = takes
+                if position >= channel.buffers:
+                    room = received[ends][position - int(channel.buffers)]
+                    self.needs[2 * send + 1][2 * room + 1] = 0.0
 
     def _run(self) -> None:
         waiting = [*map(len, self.needs)]

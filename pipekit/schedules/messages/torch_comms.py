@@ -8,7 +8,6 @@ import csv
 import io
 import os
 import re
-from collections.abc import Mapping
 
 from pipekit.schedules.formats import torch_csv
 from pipekit.schedules.lowering.steps import Message
@@ -42,7 +41,15 @@ def read(source: str | os.PathLike[str]) -> MessageProgram:
         groups: list[Group] = []
         for cell in row:
             if found := _TRANSFER.match(cell.strip()):
-                groups.append((_transfer(found, ranks),))
+                stage, way, payload = int(found[1]), _WAYS[found[2]], _PAYLOADS[found[3]]
+                peer = stage + payload.step if way is TransferKind.SEND else stage - payload.step
+                if peer not in ranks:
+                    raise ScheduleError(
+                        f"{found[0]!r} is a message of stage {peer}, which no rank has"
+                    )
+                receiver = peer if way is TransferKind.SEND else stage
+                message = Message(payload, receiver, int(found[4]))
+                groups.append((Transfer(way, message, ranks[peer]),))
             else:
                 groups += alone(waiting.pop(0) for _ in _PASS.findall(cell))
         workers.append(groups + alone(waiting))
@@ -70,25 +77,12 @@ def write(program: MessageProgram) -> str:
                 )
             (action,) = group
             if isinstance(action, Transfer):
-                cells.append(_cell(action))
+                payload, receiver, microbatch, *_ = action.message
+                sends = action.way is TransferKind.SEND
+                here = receiver - payload.step if sends else receiver
+                letter = "F" if payload is Payload.ACTIVATION else "B"
+                cells.append(f"{here}{'SEND' if sends else 'RECV'}_{letter}{microbatch}")
             elif action.op.is_pass and action not in seconds:
                 cells.append(next(passes))
         csv.writer(lines).writerow(cells)
     return lines.getvalue()
-
-
-def _cell(transfer: Transfer) -> str:
-    payload, stage, microbatch, *_ = transfer.message
-    sends = transfer.way is TransferKind.SEND
-    letter = next(letter for letter, each in _PAYLOADS.items() if each is payload)
-    here = stage - payload.step if sends else stage
-    return f"{here}{'SEND' if sends else 'RECV'}_{letter}{microbatch}"
-
-
-def _transfer(found: re.Match[str], ranks: Mapping[int, int]) -> Transfer:
-    stage, way, payload = int(found[1]), _WAYS[found[2]], _PAYLOADS[found[3]]
-    peer = stage + payload.step if way is TransferKind.SEND else stage - payload.step
-    if peer not in ranks:
-        raise ScheduleError(f"{found[0]!r} is a message of stage {peer}, which no rank has")
-    receiver = peer if way is TransferKind.SEND else stage
-    return Transfer(way, Message(payload, receiver, int(found[4])), ranks[peer])

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from pipekit import names
@@ -10,62 +10,55 @@ from pipekit.schedules import Schedule, ScheduleError, replicate
 from pipekit.schedules.methods.flushed import require_positive
 
 
-@dataclass(frozen=True)
-class NamedMethod:
-    """A method of :data:`pipekit.names.TABLES`, whichever it is."""
+def _named(
+    name: str,
+    stages: int | Sequence[int] | None = None,
+    microbatches: int = 1,
+    *,
+    workers: int | None = None,
+) -> Schedule:
+    """Return a schedule without end of a method of :data:`pipekit.names.TABLES`.
 
-    name: str
+    Args:
+        name: the method's.
+        stages: how many, or the workers of each; None: as many as these have at least.
+        microbatches: of a batch.
+        workers: how many share the stages; None: as few stages on each as the method has.
 
-    def __call__(
-        self,
-        stages: int | Sequence[int] | None = None,
-        microbatches: int = 1,
-        *,
-        workers: int | None = None,
-    ) -> Schedule:
-        """Return a schedule without end.
-
-        Args:
-            stages: how many, or the workers of each; None: as many as these have at least.
-            microbatches: of a batch.
-            workers: how many share the stages; None: as few stages on each as the method has.
-
-        Raises:
-            ScheduleError: the method has no such schedule; the message says what to use.
-        """
-        entry = names.TABLES[self.name]
-        if workers is not None:
-            require_positive(workers=workers)
-        if stages is None:
-            stages = (workers or 1) * entry.stages_a_worker
-        if isinstance(stages, int):
-            require_positive(stages=stages)
-        replicas = [1] * stages if isinstance(stages, int) else list(stages)
-        if entry.replicas == "stages":
-            return _on(workers, cast(Schedule, entry.load()(stages)))
-        copies = max(replicas, default=1)
-        if entry.replicas == "none" and copies > 1:
+    Raises:
+        ScheduleError: the method has no such schedule; the message says what to use.
+    """
+    entry = names.TABLES[name]
+    if workers is not None:
+        require_positive(workers=workers)
+    if stages is None:
+        stages = (workers or 1) * entry.stages_a_worker
+    if isinstance(stages, int):
+        require_positive(stages=stages)
+    replicas = [1] * stages if isinstance(stages, int) else list(stages)
+    if entry.replicas == "stages":
+        return _on(workers, cast(Schedule, entry.load()(stages)))
+    copies = max(replicas, default=1)
+    if entry.replicas == "none" and copies > 1:
+        raise ScheduleError(f"{name} has each stage on one worker: use stages in place of them")
+    if len(set(replicas)) > 1:
+        alike, given = "-".join(["2"] * len(replicas)), "-".join(map(str, replicas))
+        raise ScheduleError(
+            f"only PipeDream has stages on different numbers of workers: use {alike}, say, in "
+            f"place of {given}"
+        )
+    counts = (len(replicas), microbatches) if entry.microbatches else (len(replicas),)
+    if not entry.takes_workers:
+        schedule: Schedule = entry.load()(*counts)
+    else:
+        share, more = divmod(len(replicas), entry.stages_a_worker)
+        if workers is None and more:
             raise ScheduleError(
-                f"{self.name} has each stage on one worker: use stages in place of them"
+                f"{name} has two stages a worker: use an even number of stages, not "
+                f"{len(replicas)}, or say how many workers there are"
             )
-        if len(set(replicas)) > 1:
-            alike, given = "-".join(["2"] * len(replicas)), "-".join(map(str, replicas))
-            raise ScheduleError(
-                f"only PipeDream has stages on different numbers of workers: use {alike}, say, in "
-                f"place of {given}"
-            )
-        counts = (len(replicas), microbatches) if entry.microbatches else (len(replicas),)
-        if not entry.takes_workers:
-            schedule: Schedule = entry.load()(*counts)
-        else:
-            share, more = divmod(len(replicas), entry.stages_a_worker)
-            if workers is None and more:
-                raise ScheduleError(
-                    f"{self.name} has two stages a worker: use an even number of stages, not "
-                    f"{len(replicas)}, or say how many workers there are"
-                )
-            schedule = entry.load()(*counts, workers=workers // copies if workers else share)
-        return _on(workers, schedule if copies == 1 else replicate(schedule, copies))
+        schedule = entry.load()(*counts, workers=workers // copies if workers else share)
+    return _on(workers, schedule if copies == 1 else replicate(schedule, copies))
 
 
 def _on(workers: int | None, schedule: Schedule) -> Schedule:
@@ -77,10 +70,10 @@ def _on(workers: int | None, schedule: Schedule) -> Schedule:
     return schedule
 
 
-METHODS: dict[str, NamedMethod] = {name: NamedMethod(name) for name in names.METHODS}
+METHODS = {name: partial(_named, name) for name in names.METHODS}
 """Every method that can be asked for by name, and that an engine trains."""
 
-TABLES: dict[str, NamedMethod] = {name: NamedMethod(name) for name in names.TABLES}
+TABLES = {name: partial(_named, name) for name in names.TABLES}
 """All of them."""
 
 PER_MINIBATCH = frozenset(name for name, each in names.METHODS.items() if not each.microbatches)

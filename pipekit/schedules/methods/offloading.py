@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from pipekit.schedules.cutting import Tasks
 from pipekit.schedules.methods.flushed import flushed, inserted
 from pipekit.schedules.methods.looped import uniform
 from pipekit.schedules.methods.one_f_one_b import flush, split_backwards
 from pipekit.schedules.ops import ACTIVATIONS, PASSES, Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.table import Tasks
 from pipekit.schedules.task import ScheduleError, Task
 from pipekit.schedules.transfers import LOAD, OFFLOAD
 
@@ -27,22 +27,17 @@ def bpipe(stages: int, microbatches: int) -> Schedule:
     """
 
     def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
-        worker = tasks[0].stage
-        return _moved(tasks, second, _evicted(tasks, worker, stages), stages - 1 - worker)
+        worker, backwards = tasks[0].stage, _backwards(tasks)
+        room, most = (stages + 3) // 2, min(stages - worker, len(backwards))
+        # Beside those that stay there is room for one on its way, and for that of a forward.  When
+        # the first backward is due, the last forward's stay, too: the partner has no room for them.
+        candidates = range(room - 2, len(backwards) if most > room else 0)
+        evicted = [(worker, k) for k in candidates if k != most - 1]
+        return _moved(
+            tasks, second, dict(zip(evicted, backwards, strict=False)), stages - 1 - worker
+        )
 
     return inserted(flush(stages, microbatches), more, "BPipe")
-
-
-def _evicted(tasks: Tasks, worker: int, stages: int) -> dict[Place, int]:
-    """Return what a worker evicts, and behind which of its tasks it loads each again."""
-    backwards = _backwards(tasks)
-    room, most = (stages + 3) // 2, min(stages - worker, len(backwards))
-    if most <= room:
-        return {}
-    # Beside those that stay there is room for one on its way, and for that of a forward.  When the
-    # first backward is due, the last forward's stay, too: the partner has no room for them.
-    evicted = [k for k in range(room - 2, len(backwards)) if k != most - 1]
-    return {(worker, k): n for k, n in zip(evicted, backwards, strict=False)}
 
 
 def pipe_offload(
@@ -81,23 +76,17 @@ def offloaded(schedule: Schedule, stages: Collection[int]) -> Schedule:
     """
 
     def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
-        return _moved(tasks, second, _away(tasks, stages))
+        forwards, backwards = _forwards(tasks), _backwards(tasks)
+        others = (task for task in tasks if task.op not in PASSES)
+        used = {each[1:3] for each in others if ACTIVATIONS in (*each.op.needs, *each.op.takes)}
+        loads: dict[Place, int] = {}
+        for before, n in zip(backwards, backwards[2:], strict=False):
+            place = tasks[n][1:3]
+            if place[0] in stages and place not in used and before - forwards[place] > 2:
+                loads[place] = before
+        return _moved(tasks, second, loads)
 
     return inserted(schedule, more, f"{schedule.name}, offloading", stages)
-
-
-def _away(tasks: Tasks, stages: Collection[int]) -> dict[Place, int]:
-    """Return what goes to the host, and behind which of a worker's tasks it comes back."""
-    forwards = _forwards(tasks)
-    others = (task for task in tasks if task.op not in PASSES)
-    used = {each[1:3] for each in others if ACTIVATIONS in (*each.op.needs, *each.op.takes)}
-    loads: dict[Place, int] = {}
-    backwards = _backwards(tasks)
-    for before, n in zip(backwards, backwards[2:], strict=False):
-        place = tasks[n][1:3]
-        if place[0] in stages and place not in used and before - forwards[place] > 2:
-            loads[place] = before
-    return loads
 
 
 def _forwards(tasks: Tasks) -> dict[Place, int]:

@@ -110,15 +110,26 @@ def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
     pass is then moved to the first empty slot in which its data is there and its worker keeps no
     more activations than the block's worst worker.
     """
-    rows = [_row(block, v_stages(w, len(blocks)), microbatches) for w, block in enumerate(blocks)]
+    rows: list[_Row] = []
+    for worker, block in enumerate(blocks):
+        down, back = v_stages(worker, len(blocks))
+        forward, inputs = Op.FORWARD, Op.BACKWARD_INPUT
+        order = (forward, down), (forward, back), (inputs, back), (inputs, down)
+        first = [*zip(block, order, strict=True)]
+        every = range(microbatches)
+        rows.append({slot + _PERIOD * k: (*each, k) for k in every for slot, each in first})
     most = max(_with_weights(row)[1] for row in rows)
     slot_of = {each: slot for row in rows for slot, each in row.items()}
     steady = range(slot_of[Op.BACKWARD_INPUT, 0, 0], slot_of[Op.FORWARD, 0, microbatches - 1] + 1)
     for slot, worker in sorted((slot, w) for w, row in enumerate(rows) for slot in row):
         if slot not in steady:
             row = rows[worker]
-            each = row.pop(slot)
-            ready = 1 + max(slot_of.get(need, -1) for need in _needs(each))
+            op, stage, k = each = row.pop(slot)
+            if op is Op.FORWARD:
+                needs = [(op, stage, k - 1), (op, stage - 1, k)]
+            else:
+                needs = [(op, stage, k - 1), (op, stage + 1, k), (Op.FORWARD, stage, k)]
+            ready = 1 + max(slot_of.get(need, -1) for need in needs)
             slot_of[each] = next(
                 earlier
                 for earlier in range(ready, slot + 1)
@@ -126,13 +137,6 @@ def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
             )
             row[slot_of[each]] = each
     return [[each for _, each in sorted(_with_weights(row)[0].items())] for row in rows]
-
-
-def _row(block: _Block, stages: tuple[int, int], microbatches: int) -> _Row:
-    (down, back), forward, inputs = stages, Op.FORWARD, Op.BACKWARD_INPUT
-    order = (forward, down), (forward, back), (inputs, back), (inputs, down)
-    first = [*zip(block, order, strict=True)]
-    return {slot + _PERIOD * k: (*each, k) for k in range(microbatches) for slot, each in first}
 
 
 def _with_weights(row: Mapping[int, Pass]) -> tuple[_Row, int]:
@@ -154,12 +158,3 @@ def _with_weights(row: Mapping[int, Pass]) -> tuple[_Row, int]:
         else:
             waiting.append((Op.BACKWARD_WEIGHT, stage, k))
     return passes, most
-
-
-def _needs(each: Pass) -> list[Pass]:
-    """Return the passes that come before one; some may be no passes of the batch."""
-    op, stage, k = each
-    before = (op, stage, k - 1)
-    if op is Op.FORWARD:
-        return [before, (op, stage - 1, k)]
-    return [before, (op, stage + 1, k), (Op.FORWARD, stage, k)]
