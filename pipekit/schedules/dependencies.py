@@ -276,7 +276,8 @@ class Dependencies:
     def _paired(self, overlaps: Collection[tuple[Task, Task]]) -> Row:
         partner = [NOTHING] * len(self.tasks)
         numbers = {task: number for number, task in enumerate(self.tasks)} if overlaps else {}
-        for one, other in overlaps:
+        # In an order, so that of several wrong pairs the same one is named in each run.
+        for one, other in sorted(overlaps, key=lambda pair: numbers.get(pair[0], NOBODY)):
             first, second = numbers.get(one, NOBODY), numbers.get(other, NOBODY)
             side_by_side = first != NOBODY and second == first + 1
             if (
