@@ -3,8 +3,10 @@
 import csv
 import hashlib
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -16,6 +18,7 @@ from pipekit.performance.layout import ParallelLayout
 from pipekit.reading import read_text
 
 FOLDS = 10
+_SIZE = re.compile(r"\d+(?:\.\d+)?b")  # in a model's name: 70b, 3.8b, and 235b and 22b
 Values = Mapping[str, str]  # a row of a file as text, by column
 Size = Annotated[NonNegativeInt, BeforeValidator(lambda cell: cell or 0)]  # 0: the cell is empty
 
@@ -128,13 +131,22 @@ class Row:
         return RowMeasured(float(step) if step else None, float(memory) * 1e9 if memory else None)
 
     def predicted(self, constants: Callable[[str], Constants]) -> RowPrediction:
-        """Return its prediction by its machine's constants, or none with the reason."""
+        """Return its prediction by its machine's constants, or none with the reason.
+
+        For an unknown model stands the closest of those of its size, as 70B, and the basis says so.
+        """
+        row, notes = self, list[str]()
         try:
             for column, known in self.names.items():
-                require_choice(column, getattr(self, column), known)
-            return self.predict(constants(self.machine))
+                own = getattr(self, column)
+                if own not in known and (alike := _of_the_same_size(own, known)):
+                    row = replace(row, **{column: alike})
+                    notes.append(f"{column} {own} is unknown and taken for {alike}")
+                require_choice(column, getattr(row, column), known)
+            found = row.predict(constants(row.machine))
         except ValueError as error:
             return RowPrediction(None, str(error))
+        return replace(found, basis="; ".join([found.basis, *notes]), kind=found.kind or row.kind)
 
     @classmethod
     def read(cls, path: Path) -> list[tuple[Self | RowPrediction, Values]]:
@@ -167,6 +179,13 @@ class Row:
             if own[name] is None:
                 return RowPrediction(None, f"{name} is missing")
             raise ValueError(f"{place}: {name} is {values.get(name)!r}: {wrong['msg']}") from None
+
+
+def _of_the_same_size(name: str, known: Collection[str]) -> str | None:
+    """Return the closest of known names with the same numbers of parameters; None: it has none."""
+    sizes = {each: _SIZE.findall(each.casefold()) for each in (*known, name)}
+    alike = [each for each in known if sizes[each] == sizes[name]] if sizes[name] else []
+    return next(iter(get_close_matches(name.casefold(), alike, 1, cutoff=0)), None)
 
 
 def letters(name: str) -> str:
