@@ -242,8 +242,8 @@ def compared(
             row = _named(model, case, transport, split)
             seconds, found_s = promised.loc[tuple(row.values())], run.trace.makespan_s
             by_stage = Plan.by_hand([1] * case.stages, rows=costs.rows)
-            passes, host = as_it_ran(run.trace, costs, split), replace(hosts[transport], pass_s=0.0)
-            own_s = simulate(case.table, passes, by_stage, host=host).makespan_s
+            as_run, host = as_it_ran(run.trace, costs, split), replace(hosts[transport], pass_s=0.0)
+            own_s = simulate(case.table, as_run, by_stage, host=host).makespan_s
             row |= beside(seconds["predicted (s)"], found_s)
             row |= {
                 "error without host": seconds["without host (s)"] / found_s - 1,
