@@ -240,9 +240,19 @@ def compared(
             run = pipeline.train(model.batches(case))
             before, after = after, loop_s()
             row = _named(model, case, transport, split)
-            seconds = promised.loc[tuple(row.values())]
-            errors = _errors(case, split, hosts[transport], costs, run, seconds)
-            rows.append(row | errors | {"loops": [before, after]})
+            seconds, found_s = promised.loc[tuple(row.values())], run.trace.makespan_s
+            by_stage = Plan.by_hand([1] * case.stages, rows=costs.rows)
+            as_run, host = as_it_ran(run.trace, costs, split), replace(hosts[transport], pass_s=0.0)
+            own_s = simulate(case.table, as_run, by_stage, host=host).makespan_s
+            row |= beside(seconds["predicted (s)"], found_s)
+            row |= {
+                "error without host": seconds["without host (s)"] / found_s - 1,
+                "error of passes": seconds["predicted (s)"] / own_s - 1,
+                "error between": own_s / found_s - 1,
+                "counts agree": case.has_the_counts_of(run),
+                "loops": [before, after],
+            }
+            rows.append(row)
     for pipeline in pipelines:
         pipeline.close()
     runs = pd.DataFrame(rows)
@@ -277,27 +287,6 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 def _named(model: TrainedModel, case: MethodCase, transport: str, split: Plan) -> dict[str, Any]:
     balance = "-".join(map(str, split.balance))
     return {"model": model.name, **asdict(case), "transport": transport, "balance": balance}
-
-
-def _errors(
-    case: MethodCase,
-    split: Plan,
-    host: Host,
-    costs: Profile,
-    run: Run,
-    seconds: Mapping[str, float],
-) -> dict[str, float]:
-    schedule, found, predicted = case.table, run.trace.makespan_s, seconds["predicted (s)"]
-    by_stage = Plan.by_hand([1] * case.stages, rows=costs.rows)
-    passes = as_it_ran(run.trace, costs, split)
-    own = simulate(schedule, passes, by_stage, host=replace(host, pass_s=0.0)).makespan_s
-    return {
-        **beside(predicted, found),
-        "error without host": seconds["without host (s)"] / found - 1,
-        "error of passes": predicted / own - 1,
-        "error between": own / found - 1,
-        "counts agree": case.has_the_counts_of(run),
-    }
 
 
 def as_it_ran(trace: Trace, costs: Profile, split: Plan) -> Profile:

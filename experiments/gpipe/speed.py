@@ -47,10 +47,6 @@ class Scenario:
         return self.minibatch // self.microbatches
 
     @property
-    def pipelined(self) -> bool:
-        return self.recompute != "never"
-
-    @property
     def schedule(self) -> Schedule:
         """GPipe's schedule, of which the naive one is the case of one microbatch."""
         return gpipe(self.stages, self.microbatches)
@@ -164,7 +160,7 @@ def sized(
 
 def fitting(profile: Profile, scenario: Scenario, by: By = "operations") -> Bar:
     """Return a scenario with the sizes that fit its accelerators; arguments as :func:`sized`."""
-    rows = profile.rows if scenario.pipelined else MINIBATCH
+    rows = MINIBATCH if scenario.recompute == "never" else profile.rows
     while rows:
         found = sized(profile, scenario, rows, by)
         if found.peak_bytes <= found.cluster.device.memory_bytes:

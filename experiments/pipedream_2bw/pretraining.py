@@ -4,8 +4,9 @@ Frames have the courses of :func:`train`, of one network and learning rate.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -160,11 +161,13 @@ def train(case: PreTraining) -> study.Course:
         seed=case.seed,
         updates=Updates(**case.updates),
     )
+    batches = study.take(data, case.batch_rows, case.steps, case.seed)
+    tests = data.test_batches(EVALUATION_ROWS)
     losses: list[float | None] = [None]
-    validations = {}
-    for some, score in course(pipeline, data, case):
-        losses += some
-        validations[len(losses) - 1] = score
+    validations = {0: pipeline.evaluate(tests)}
+    for start, stop in pairwise(len(batches) * point // POINTS for point in range(POINTS + 1)):
+        losses += pipeline.train(batches[start:stop], watch=Watch(trace=False)).losses
+        validations[stop] = pipeline.evaluate(tests)
     steps = range(len(losses))
     return study.Course.of(
         provenance("measured", case.seed, data=data.source),
@@ -173,19 +176,6 @@ def train(case: PreTraining) -> study.Course:
         validation=[validations.get(step) for step in steps],
         moved=[None, *movement.relative],
     )
-
-
-def course(
-    pipeline: Pipeline, data: Dataset, case: PreTraining
-) -> Iterator[tuple[Sequence[float], float]]:
-    """Train in :data:`POINTS` pieces; yield the losses of each and the validation loss then."""
-    batches = study.take(data, case.batch_rows, case.steps, case.seed)
-    tests = data.test_batches(EVALUATION_ROWS)
-    yield [], pipeline.evaluate(tests)
-    for point in range(POINTS):
-        start, stop = (len(batches) * p // POINTS for p in (point, point + 1))
-        losses = pipeline.train(batches[start:stop], watch=Watch(trace=False)).losses
-        yield losses, pipeline.evaluate(tests)
 
 
 def finals(frame: pd.DataFrame, method: str) -> pd.Series:

@@ -97,8 +97,19 @@ Large Transformer Models", 2022, section 4.1)."""
 
 
 def gpt_profile(size: str, rows: int = 1, make: Callable[..., nn.Sequential] = gpt) -> Profile:
-    """Return what a microbatch costs, of so many sequences, for a GPT of :data:`LAYOUTS`."""
-    return _with_weights(_one_row(make, size, efficiency()).scaled(rows))
+    """Return what a microbatch costs, of so many sequences, for a GPT of :data:`LAYOUTS`.
+
+    What gradients and updates move is counted, whatever the rows.
+    """
+
+    def second(layer: LayerProfile) -> float:  # of moving a byte of each parameter
+        return layer.parameter_bytes / WEIGHT_BYTES / _BYTES_S
+
+    return study.with_costs(
+        _one_row(make, size, efficiency()).scaled(rows),
+        backward_s=lambda layer: layer.backward_s + ADDING_BYTES * second(layer),
+        update_s=lambda layer: UPDATING_BYTES * second(layer),
+    )
 
 
 bert_profile: ProfileOf = partial(gpt_profile, make=bert_large)
@@ -145,16 +156,3 @@ def _one_row(make: Callable[..., nn.Sequential], size: str, part: float) -> Prof
     head = replace(head, saved_bytes=head.saved_bytes + probabilities)
     repeated = zip([before, *[block] * layers, *norm, head], names, strict=True)
     return replace(profile, layers=tuple(replace(x, name=name) for x, name in repeated))
-
-
-def _with_weights(profile: Profile) -> Profile:
-    """Return a profile with what gradients and updates move, whatever the rows."""
-
-    def second(layer: LayerProfile) -> float:  # of moving a byte of each parameter
-        return layer.parameter_bytes / WEIGHT_BYTES / _BYTES_S
-
-    return study.with_costs(
-        profile,
-        backward_s=lambda layer: layer.backward_s + ADDING_BYTES * second(layer),
-        update_s=lambda layer: UPDATING_BYTES * second(layer),
-    )

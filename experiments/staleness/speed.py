@@ -49,9 +49,6 @@ class Machines:
     optimizer_states: float = 2  # tensors of a parameter's size that the optimizer keeps
     recompute: bool = True  # whether a stage keeps only what it received
 
-    def point(self, method: str) -> Taken:
-        return _point(self, method)
-
     def schedule(self, method: str) -> tuple[Schedule, int]:
         """Return a method's table, and the microbatches of its batches."""
         n, m = self.stages, self.microbatches
@@ -66,7 +63,7 @@ class Machines:
 
 
 @cache  # explorers ask again and again
-def _point(asked: Machines, method: str) -> Taken:
+def point(asked: Machines, method: str) -> Taken:
     schedule, parts = asked.schedule(method)
     if asked.rows % parts:
         raise ValueError(
@@ -117,7 +114,7 @@ def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) 
     found = []
     for row in rows:
         if METHODS[row.method].stages or row.stages == machines.stages:
-            seconds, size = machines.point(row.method)
+            seconds, size = point(machines, row.method)
             arm = arm_name(row.method, row.stages)
             found.append((row.method, arm, seconds / machines.rows, row.loss, row.std, size))
     columns = ["method", "arm", "seconds", "loss", "std", "memory_bytes"]

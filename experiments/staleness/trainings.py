@@ -4,13 +4,12 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 
 from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, scheduler
 from experiments.staleness.proxies import Proxy, evaluate
@@ -51,12 +50,6 @@ class StaleTraining:
         rows, updates = n * self.proxy.batch_rows, self.proxy.updates // n
         return replace(self.proxy, batch_rows=rows, updates=updates)
 
-    def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return OPTIMIZERS[self.optimizer].make(parameters, self.rate, self.proxy.ends)
-
-    def make_scheduler(self, optimizer: torch.optim.Optimizer) -> LRScheduler:
-        return scheduler(optimizer, self.by_update.updates)
-
 
 def train(case: StaleTraining) -> Course:
     """Carry out one training here.
@@ -88,16 +81,17 @@ def train(case: StaleTraining) -> Course:
 
 def _trained(case: StaleTraining, model: nn.Sequential, batches: Sequence[Batch]) -> Trained:
     method, updates = METHODS[case.method], len(batches)
+    make, ends = OPTIMIZERS[case.optimizer].make, case.proxy.ends
     past = WeightsAfter({end for _, end in _pieces(updates)}, dict(model.named_parameters()))
     mitigation = method.mitigation and method.mitigation(updates)
     pipeline = Pipeline(
         model,
         method.trained(case.stages, updates),
         balance=case.proxy.balance(case.stages),
-        optimizer=case.make_optimizer,
+        optimizer=lambda parameters: make(parameters, case.rate, ends),
         loss=case.proxy.loss,
         seed=case.seed,
-        updates=Updates(lr_scheduler=case.make_scheduler, mitigation=mitigation),
+        updates=Updates(lr_scheduler=partial(scheduler, updates=updates), mitigation=mitigation),
     )
     losses = pipeline.train(batches, watch=Watch(trace=False, observers=[past])).losses
     for device in accelerators()[:1]:  # where the pipeline has trained, too

@@ -126,7 +126,14 @@ def settled(claim: str, rounds: Sequence[Found], simulated: Found | None) -> Fou
     where it is within :data:`KNOWN_ERROR` of the criterion; a value that is labelled emulated even
     then has no clock in it, say the engine's bytes, and stays.
     """
-    own = _merged(claim, rounds)
+    if len({each.label for each in rounds}) > 1:
+        raise ValueError(f"the rounds differ in what they found of {claim}")
+    valid = [each for each in rounds if not each.invalid] or list(rounds)
+    values = [each.value for each in valid]
+    middle = _middle(values)
+    own = min(valid, key=lambda each: _distance(each.value, middle))
+    if len(values) > 1:
+        own = replace(own, value=middle, repeats=tuple(values))
     if simulated is None or own.invalid or own.shown_only or simulated.label != "simulated":
         return own
     known = claims.load()[claim]
@@ -142,16 +149,6 @@ def settled(claim: str, rounds: Sequence[Found], simulated: Found | None) -> Fou
     both = (evaluate(known.check, one.value, known.target).passed for one in (own, simulated))
     clear = decided(known.check, own.value, own.repeats, known.target)
     return own if own.label == "emulated" and clear and len(set(both)) == 1 else simulated
-
-
-def _merged(claim: str, rounds: Sequence[Found]) -> Found:
-    if len({each.label for each in rounds}) > 1:
-        raise ValueError(f"the rounds differ in what they found of {claim}")
-    valid = [each for each in rounds if not each.invalid] or list(rounds)
-    values = [each.value for each in valid]
-    middle = _middle(values)
-    nearest = min(valid, key=lambda each: _distance(each.value, middle))
-    return nearest if len(values) == 1 else replace(nearest, value=middle, repeats=tuple(values))
 
 
 def _middle(values: Sequence[Any]) -> Any:
@@ -170,13 +167,8 @@ def _distance(value: Any, middle: Any) -> float:
     return float(abs(value - middle) / (abs(middle) or 1))
 
 
-class Changed(NamedTuple):
-    """An experiment that may explain a miss, see :func:`changed`."""
-
-    cause: str
-    instead: str
-    values: tuple[Any, ...]
-    one_thing: Mapping[str, Any]
+Changed = tuple[str, str, tuple[Any, ...], Mapping[str, Any]]
+"""The arguments of :func:`changed`."""
 
 
 def changed(cause: str, instead: str, *values: Any, **one_thing: Any) -> Changed:
@@ -185,7 +177,7 @@ def changed(cause: str, instead: str, *values: Any, **one_thing: Any) -> Changed
     Claims of one ``cause`` share its words; ``instead`` says what is done. The function gets
     ``values`` in place of its round, or the argument of ``one_thing``, say ``by="time"``.
     """
-    return Changed(cause, instead, values, one_thing)
+    return cause, instead, values, one_thing
 
 
 def evaluated(
@@ -213,11 +205,11 @@ def evaluated(
         simulated = None if rounds.simulated is None else value("simulated", rounds.simulated)
         own = settled(claim, each, simulated)
         base = (rounds.found[0] if rounds.simulated is None else rounds.simulated,)
+    weakest = "exact" if label == "exact" else "simulated"  # a change is not emulated anew
     causes = []
-    for change in because:
-        weakest = "exact" if label == "exact" else "simulated"  # a change is not emulated anew
-        other = value(weakest, *(change.values or base), **change.one_thing)
-        causes.append(Cause(change.cause, other.value, other.label, change.instead))
+    for cause, instead, values, one_thing in because:
+        other = value(weakest, *(values or base), **one_thing)
+        causes.append(Cause(cause, other.value, other.label, instead))
     return own, tuple(causes)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -95,41 +95,22 @@ def emulate_at_pace(
     return replace(run, other_trace=trace)
 
 
-_FOLDER = Path(__file__).parents[2] / "data" / "profiles"
-
-
-class LayerTime(NamedTuple):
-    """Seconds an image of a layer's forward and backward, and the bytes of its parameters."""
-
-    forward_s: float
-    backward_s: float
-    parameter_bytes: int
-
-
-class NetworkTime(NamedTuple):
-    """Seconds an image of a network's forward and backward, as published, and by whom."""
-
-    forward_s: float
-    backward_s: float
-    source: str
-    layers: tuple[LayerTime, ...] = ()
-
-
 @cache
-def network_times() -> dict[tuple[str, str], NetworkTime]:
-    """Return what is published, by network (as :data:`.models.PUBLISHED` has it) and device."""
-    layers = {
-        key: tuple(
-            LayerTime(x.forward_s, x.backward_s, x.parameter_bytes) for x in rows.itertuples()
-        )
-        for key, rows in _read("layer_times.csv").groupby(["network", "device"], sort=False)
-    }
-    return {
-        (key := (x.network, x.device)): NetworkTime(
-            x.forward_s, x.backward_s, f"{x.source}; {x.software}", layers.get(key, ())
-        )
-        for x in _read("network_times.csv").itertuples()
-    }
+def published_times(network: str, device: str) -> pd.DataFrame:
+    """Return seconds an image of forward and backward, as published; no row if nothing is.
+
+    A row a layer, with its ``parameter_bytes``, or else a single one, without.
+    """
+    folder = Path(__file__).parents[2] / "data" / "profiles"
+    for name in "layer_times.csv", "network_times.csv":
+        table = pd.read_csv(folder / name, keep_default_na=False)
+        table = table[(table["network"] == network) & (table["device"] == device)]
+        if len(table):
+            break
+    images = 1e3 * table["images"]
+    return table.assign(
+        forward_s=table["forward_ms"] / images, backward_s=table["backward_ms"] / images
+    )
 
 
 def as_published(profile: Profile, network: str, device: Device) -> Profile:
@@ -138,18 +119,18 @@ def as_published(profile: Profile, network: str, device: Device) -> Profile:
     Every run of layers with the same parameters as a run of published layers, or the whole network,
     takes as long; within it layers keep their shares of the estimate.
     """
-    known = network_times().get((network, device.name))
-    if known is None:
+    known = published_times(network, device.name)
+    if known.empty:
         return profile
-    whole = LayerTime(known.forward_s, known.backward_s, int(profile.parameter_bytes))
-    published = known.layers or (whole,)
-    if sum(layer.parameter_bytes for layer in published) != profile.parameter_bytes:
+    if "parameter_bytes" not in known:
+        known = known.assign(parameter_bytes=profile.parameter_bytes)
+    if known["parameter_bytes"].sum() != profile.parameter_bytes:
         raise ValueError(
             f"the layers published of {network} have not the profile's "
             f"{profile.parameter_bytes:,.0f} bytes of parameters: it is another network"
         )
-    sides = profile.layers, published
-    sizes = [np.array([float(layer.parameter_bytes) for layer in side]) for side in sides]
+    estimated = profile.to_frame()
+    sizes = [side["parameter_bytes"].to_numpy(dtype=float) for side in (estimated, known)]
     before = [np.cumsum(size) - size for size in sizes]
     starts = [{*at[size > 0]} for at, size in zip(before, sizes, strict=True)]
     cuts = sorted((starts[0] & starts[1]) - {0.0})
@@ -157,22 +138,16 @@ def as_published(profile: Profile, network: str, device: Device) -> Profile:
         np.where(size > 0, np.searchsorted(cuts, at, "right"), np.searchsorted(cuts, at))
         for at, size in zip(before, sizes, strict=True)
     )
-
-    def factors(name: str) -> list[float]:  # for each layer of the profile, that of its run
-        sums = np.bincount(theirs, [getattr(layer, name) for layer in published])
-        estimated = np.bincount(own, [getattr(layer, name) for layer in profile.layers])
-        return [float(factor) for factor in (sums / (estimated / profile.rows))[own]]
-
-    each = zip(profile.layers, factors("forward_s"), factors("backward_s"), strict=True)
+    forward, backward = (  # by what the seconds of each run are multiplied
+        np.bincount(theirs, known[name]) / (np.bincount(own, estimated[name]) / profile.rows)
+        for name in ("forward_s", "backward_s")
+    )
     layers = (
-        replace(layer, forward_s=layer.forward_s * f, backward_s=layer.backward_s * b)
-        for layer, f, b in each
+        replace(
+            layer,
+            forward_s=float(layer.forward_s * forward[run]),
+            backward_s=float(layer.backward_s * backward[run]),
+        )
+        for layer, run in zip(profile.layers, own, strict=True)
     )
     return replace(profile, layers=tuple(layers))
-
-
-def _read(name: str) -> pd.DataFrame:
-    """Return a table with the seconds of an image's forward and backward besides."""
-    table = pd.read_csv(_FOLDER / name, keep_default_na=False)
-    passes = ("forward", "backward")
-    return table.assign(**{f"{p}_s": table[f"{p}_ms"] / (1e3 * table["images"]) for p in passes})

@@ -1,6 +1,5 @@
 """A notebook: begun by one call, it shows figures and tables, and records claims."""
 
-import ast
 import json
 import os
 from collections import Counter
@@ -22,7 +21,7 @@ from pipekit.devices import stay_on_cpu
 from pipekit.host.provenance import provenance, write
 from pipekit.ledger import claims
 from pipekit.ledger.batches.experiment import GIVEN
-from pipekit.ledger.batches.ranges import read
+from pipekit.ledger.batches.ranges import assigned, read
 from pipekit.ledger.batches.runs import GRID
 from pipekit.ledger.report import scoreboard
 from pipekit.traces import Memory, Trace
@@ -206,8 +205,10 @@ def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     cells = namespace.get("In", ())
     declaring = (c for c in reversed(cells) if all(f"{name}: " in c for name in GIVEN))
     declared = read(next(declaring, ""))
-    for name in _injected(cells) if declared else ():
-        require_choice("a parameter of this notebook", name, declared)
+    for cell in cells if declared else ():
+        if cell.startswith("# Parameters\n"):  # papermill's own, with the values that it was given
+            for name in assigned(cell):
+                require_choice("a parameter of this notebook", name, declared)
     given = {
         name: value
         for name, value in namespace.items()
@@ -217,10 +218,3 @@ def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     for parameter in declared.values():
         parameter.check(given[parameter.name])
     return given
-
-
-def _injected(cells: Sequence[str]) -> list[str]:
-    """Return the names that papermill gave values to, in a cell of its own."""
-    found = (cell for cell in cells if cell.startswith("# Parameters\n"))
-    nodes = (node for cell in found for node in ast.walk(ast.parse(cell)))
-    return [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]

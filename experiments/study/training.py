@@ -2,8 +2,7 @@
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from torch.optim import Optimizer
 
 from pipekit.datasets import Batch, Dataset
 from pipekit.engine import Pipeline, Run, Watch
-from pipekit.host.operator_threads import share_cores
+from pipekit.host.operator_threads import share_of_cores
 from pipekit.schedules import Schedule
 from pipekit.units import plural
 from pipekit.workloads import accuracy
@@ -173,7 +172,7 @@ def train_pipeline(
         name,
         schedule.stages,
         len(runs[-1].schedule.batches[0]),
-        _threads_of_a_worker(schedule.stages),
+        share_of_cores(schedule.stages),
         recipe,
         [loss for run in runs for loss in run.losses],
         accuracies,
@@ -191,8 +190,9 @@ def train_plain(recipe: Recipe, microbatches: int = 1, threads: int = 1) -> Trai
     model = copy.deepcopy(recipe.model)
     optimizer = recipe.optimizer(list(model.parameters()))
     losses, accuracies, seconds, weights = [], [], [], []
-    with _threads_kept():
-        torch.set_num_threads(threads)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
         for epoch in range(recipe.epochs):
             model.train()
             start = time.perf_counter()
@@ -211,21 +211,8 @@ def train_plain(recipe: Recipe, microbatches: int = 1, threads: int = 1) -> Trai
                 outputs = model(recipe.data.test_inputs)
             accuracies.append(float(accuracy(outputs, recipe.data.test_targets)))
             weights.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+    finally:
+        torch.set_num_threads(before)
     return Training(
         "plain loop", 1, microbatches, threads, recipe, losses, accuracies, seconds, weights
     )
-
-
-def _threads_of_a_worker(workers: int) -> int:
-    with _threads_kept():
-        share_cores(workers)
-        return torch.get_num_threads()
-
-
-@contextmanager
-def _threads_kept() -> Iterator[None]:
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

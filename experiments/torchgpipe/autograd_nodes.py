@@ -49,7 +49,7 @@ def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) ->
         for k, received in enumerate(inputs):
             x, *popped = (t.detach().clone().requires_grad_() for t in leaves(received))
             if token is not None:
-                x = _Join.apply(x, token)
+                x, _ = _Token.apply(x, token)
             flow: Flow = refill(received, [x, *popped])
             if k == len(inputs) - 1:
                 made = thread.submit(device.forward, k, flow).result()
@@ -57,7 +57,7 @@ def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) ->
                 checkpoint = partial(_Checkpoint.apply, device, k, flow, x, *popped)
                 made = list(_Recompute.apply(device, k, *thread.submit(checkpoint).result()))
             if in_order:
-                made[0], token = _Fork.apply(made[0])
+                made[0], token = _Token.apply(made[0], torch.empty(0))
             outputs += made
     torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
     device.held.stop()
@@ -137,27 +137,15 @@ class _Recompute(torch.autograd.Function):
         return None, None, *gradients
 
 
-class _Fork(torch.autograd.Function):
-    """x, and a token without elements."""
+class _Token(torch.autograd.Function):
+    """x, and a token without elements: Join has waited for one, Fork gives one."""
 
     @staticmethod
-    def forward(_: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(_: Any, x: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         return x.view_as(x), torch.empty(0)
 
     @staticmethod
-    def backward(_: Any, gradient: Tensor, token: Tensor) -> Tensor:
-        return gradient
-
-
-class _Join(torch.autograd.Function):
-    """x, which has waited for a token."""
-
-    @staticmethod
-    def forward(_: Any, x: Tensor, token: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(_: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(_: Any, gradient: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         return gradient, torch.empty(0)
 
 

@@ -84,11 +84,6 @@ _AMOEBANET = {
 }
 
 
-def _amoebanet(m: int, n: int) -> Benchmark:
-    recompute: Recompute = "always" if m == 1 else "except_last"
-    return Benchmark(f"m{m}-n{n}", "amoebanet-d-18-256", m, *_AMOEBANET[m, n], recompute)
-
-
 def _unet(name: str, size: tuple[int, int], m: int, batch: int, published: list[int]) -> Benchmark:
     network, balance = "unet-{}-{}".format(*size), unet_balance(published, size[0])
     return Benchmark(name, network, m, batch, balance, "except_last")
@@ -97,7 +92,12 @@ def _unet(name: str, size: tuple[int, int], m: int, batch: int, published: list[
 TABLE1 = _unet("table1", (5, 64), 8, 128, [34, 76, 70, 61])
 """U-Net (5, 64) with and without the components (section 4.1; benchmarks/unet-timeline)."""
 
-TABLE2: Mapping[tuple[int, int], Benchmark] = {key: _amoebanet(*key) for key in _AMOEBANET}
+TABLE2: Mapping[tuple[int, int], Benchmark] = {
+    (m, n): Benchmark(
+        f"m{m}-n{n}", "amoebanet-d-18-256", m, *sizes, "always" if m == 1 else "except_last"
+    )
+    for (m, n), sizes in _AMOEBANET.items()
+}
 """AmoebaNet-D (18, 256), by (m, n)."""
 
 TABLE3: tuple[Benchmark, ...] = (

@@ -19,7 +19,7 @@ from pipekit.engine.module import Place, link
 from pipekit.losses.checks import nodes
 from pipekit.schedules import Payload, gpipe, lower
 from pipekit.schedules.lowering.lower import Skips
-from pipekit.traces import RECOMPUTE, Trace
+from pipekit.traces import RECOMPUTE
 
 KINDS = {"FORWARD": "F", RECOMPUTE: "F'", "BACKWARD": "B"}
 """What the paper calls an activity of the engine."""
@@ -93,14 +93,6 @@ def backward_nodes(output: Tensor) -> list[Any]:
     return sorted(passes, key=lambda node: int(node._sequence_nr()))
 
 
-def device_orders(trace: Trace) -> list[list[PaperTask]]:
-    rows = trace.frame.sort_values("start_s")[["op", "microbatch", "stage"]]
-    return [
-        [PaperTask(KINDS[op], k + 1, stage + 1) for op, k, stage in own.itertuples(index=False)]
-        for _, own in rows.groupby(trace.frame["worker"])
-    ]
-
-
 def run(m: int, n: int, **options: Any) -> Ran:
     """Run a minibatch of m rows on n small stages; options are the pipelined module's."""
     layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(n)))
@@ -114,7 +106,11 @@ def run(m: int, n: int, **options: Any) -> Ran:
         if hasattr(before, "place")
     }
     y.square().mean().backward()
-    return Ran(edges, device_orders(model.trace), [_task("F", node) for node in passes])
+    orders = [
+        [PaperTask(KINDS[x.op], x.microbatch + 1, x.stage + 1) for x in own.itertuples()]
+        for _, own in model.trace.frame.sort_values("start_s").groupby("worker")
+    ]
+    return Ran(edges, orders, [_task("F", node) for node in passes])
 
 
 def found1(m: int, n: int) -> Edges:

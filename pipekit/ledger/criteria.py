@@ -135,21 +135,18 @@ def evaluate(text: str, value: Any, target: Any = None) -> Verdict:
     terms = parse(text)
     if target is None and any(term.needs_target for term in terms):
         raise ValueError(f"{text!r} needs a target to compare with")
-    match terms[0].word:
-        case "report":
+    match terms[0].word, value:
+        case "report", _:
             return Verdict(None)
-        case "holds" if value is False:
-            return Verdict(False, "it does not hold")
-        case "holds":
-            return _verdict(value is True, f"{_show(value)} is not a truth value")
-        case "equal":
-            return _verdict(_same(value, target), f"{_show(value)} is not {_show(target)}")
-    failures = _failures(terms, value, target)
-    return _verdict(not failures, "; ".join(failures))
-
-
-def _verdict(passed: bool, why: str) -> Verdict:
-    return Verdict(passed, "" if passed else why)
+        case ("holds", True) | ("holds", False):
+            why = "" if value else "it does not hold"
+        case "holds", _:
+            why = f"{_show(value)} is not a truth value"
+        case "equal", _:
+            why = "" if _same(value, target) else f"{_show(value)} is not {_show(target)}"
+        case _:
+            why = "; ".join(_failures(terms, value, target))
+    return Verdict(not why, why)
 
 
 def _term(part: str, text: str) -> Term:
@@ -199,12 +196,13 @@ def _failures(terms: Sequence[Term], value: Any, target: Any) -> list[str]:
     values = value if isinstance(value, list) else [value]
     if not values or not all(is_number(v) for v in values):
         return [f"{_show(value)} is not a number, nor a list of numbers"]
+    targets: Sequence[Any] = [None] * len(values)
     if any(term.needs_target for term in terms):
-        asked = len(target) if isinstance(target, list) else 1
-        if len(values) != asked or isinstance(value, list) != isinstance(target, list):
-            kind = f"a list of {asked} numbers" if isinstance(target, list) else "one number"
+        targets = target if isinstance(target, list) else [target]
+        if len(values) != len(targets) or isinstance(value, list) != isinstance(target, list):
+            several = isinstance(target, list)
+            kind = f"a list of {len(targets)} numbers" if several else "one number"
             return [f"{_show(value)} is not {kind}"]
-    targets = target if isinstance(target, list) else [target] * len(values)
     return [why for term in terms if (why := _failure(term, values, targets))]
 
 
@@ -225,25 +223,21 @@ def _failure(term: Term, values: Sequence[float], targets: Sequence[Any]) -> str
     sizes = {len(bound) for bound in term.bounds if isinstance(bound, tuple)}
     if sizes - {len(values)}:
         return f"{len(values)} numbers where {min(sizes)} are asked for"
-    for i, value in enumerate(values):
-        if not _met(term, value, term.bounds_of(i), targets[i]):
-            aim = f"{targets[i]:.4g}" if term.word == "within" else ""
+    for i, (value, target) in enumerate(zip(values, targets, strict=True)):
+        match term.word, term.bounds_of(i):
+            case "between", [low, high]:
+                met = (low is None or value >= low) and (high is None or value <= high)
+            case "within", [float(bound)] if target is not None:
+                off = abs(value - target)
+                met = off <= (bound / 100 * abs(target) if term.percent else bound)
+            case word, [float(bound)] if word in _EACH:
+                met = _EACH[word](value, bound)
+            case _:
+                met = True
+        if not met:
+            aim = f"{target:.4g}" if term.word == "within" else ""
             return f"{value:.4g} is not {term.limit_in_words(i, aim)}"
     return ""
-
-
-def _met(term: Term, value: float, bounds: Sequence[float | None], target: float | None) -> bool:
-    if term.word == "between":
-        low, high = bounds
-        return (low is None or value >= low) and (high is None or value <= high)
-    (bound,) = bounds
-    if bound is None:
-        return True
-    if term.word == "within":
-        return target is None or abs(value - target) <= (
-            bound / 100 * abs(target) if term.percent else bound
-        )
-    return _EACH[term.word](value, bound)
 
 
 def _show(value: Any) -> str:

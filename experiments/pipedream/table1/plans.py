@@ -191,19 +191,11 @@ def bsp_speedup(profile: Profile, cluster: Cluster) -> float:
     return compute_seconds(profile) / one_round
 
 
-class Cell(NamedTuple):
-    """A published speedup of data parallelism over one machine."""
-
-    profile: Profile
-    cluster: Cluster
-    speedup: float
-
-
-def effective(cells: Sequence[Cell]) -> float:
+def effective(cells: Sequence[tuple[Profile, Cluster, float]]) -> float:
     """Return the bytes/s with which simulated data parallelism is as fast as published.
 
     It stands for all that the simulator does not know: copies between GPU and host, serialisation,
-    other users of the network.
+    other users of the network.  A cell has a network, a cluster, and the speedup over one machine.
     """
 
     def miss(exponent: float) -> float:
@@ -231,8 +223,9 @@ def profile_of(setting: Setting) -> Profile:
 @cache
 def fitted(cells: tuple[Setting, ...], sums: AllReduce = "ring") -> float:
     """Return the bytes/s that fit the BSP cells of some rows of Table 1, summed in some way."""
-    known = [(profile_of(row), row.machines(sums), printed(row, "bsp-speedup")) for row in cells]
-    return effective([Cell(profile, on, float(speedup)) for profile, on, speedup in known])
+    return effective(
+        [(profile_of(row), row.machines(sums), float(printed(row, "bsp-speedup"))) for row in cells]
+    )
 
 
 def calibrated(

@@ -6,7 +6,6 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -157,27 +156,11 @@ class ThisInterpreter(KernelManager):
         return KernelSpec(**get_kernel_dict())
 
 
-class _Kernels(ThisInterpreter, AsyncKernelManager):
-    """Starts kernels, which are known while they run."""
-
-    environment: Mapping[str, str] = {}
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        with _kernels_lock:
-            _kernels.add(self)
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        spec = super().kernel_spec
-        spec.env = dict(self.environment)
-        return spec
-
-
-def _kernels_of(job: NotebookJob, told: Path) -> type[_Kernels]:
+def _kernels_of(job: NotebookJob, told: Path) -> type[ThisInterpreter]:
     """Return a manager, which nbclient wants as a class, whose kernel's bars tell a file.
 
-    The kernel imports what stands at the root of the notebook's project, say ``experiments``.
+    The kernel imports what stands at the root of the notebook's project, say ``experiments``, and
+    is known while it runs.
     """
     environment = {RELAY: str(told)}
     if not job.alone:
@@ -188,8 +171,19 @@ def _kernels_of(job: NotebookJob, told: Path) -> type[_Kernels]:
             path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
             environment["PYTHONPATH"] = os.pathsep.join(path)
             break
-    return type("Kernels", (_Kernels,), {"environment": environment})
+
+    class Kernels(ThisInterpreter, AsyncKernelManager):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            with _kernels_lock:
+                _kernels.add(self)
+
+        @property
+        def kernel_spec(self) -> KernelSpec:
+            return KernelSpec(**get_kernel_dict(), env=environment)
+
+    return Kernels
 
 
-_kernels: WeakSet[_Kernels] = WeakSet()
+_kernels: WeakSet[KernelManager] = WeakSet()
 _kernels_lock = threading.Lock()

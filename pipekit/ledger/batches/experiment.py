@@ -21,7 +21,6 @@ tagged ``parameters``, and be in the range that its comment there says
 notebook's own files), which every notebook gets.
 """
 
-import ast
 import hashlib
 import json
 import os
@@ -44,9 +43,6 @@ GIVEN = ("scale", "results_dir")  # parameters that the batch runner sets in eve
 
 _NAME = re.compile(r"\w[\w -]{0,99}")
 _LABEL = 40  # characters of a grid's value in the name of its notebook
-
-Point = tuple[tuple[str, str, Any], ...]
-"""A combination of a grid: parameter, label and value of each of its axes."""
 
 
 @dataclass(frozen=True)
@@ -112,85 +108,80 @@ def load(file: Path, scale: str = "quick") -> Experiment:
         raise ValueError(f"{file} is no experiment, docs/papers.md shows one: {why}") from error
     if not found.name.isprintable():
         raise ValueError(f"{file}: 'name' must be printable, not {found.name!r}")
-    jobs = tuple(
-        job
-        for number, entry in enumerate(found.notebooks, start=1)
-        for job in _jobs(entry, f"{file}, notebook {number}", file.parent, scale, found)
-    )
+    jobs: list[NotebookJob] = []
+    for number, entry in enumerate(found.notebooks, start=1):
+        try:
+            jobs += _jobs(entry, file.parent, scale, found.cell_timeout_s)
+        except ValueError as error:
+            raise ValueError(f"{file}, notebook {number}: {error}") from error
     counted = Counter(job.name for job in jobs)
     if twice := [name for name, count in counted.items() if count > 1]:
         raise ValueError(f"{file} has two notebooks called {twice[0]}: give each a 'name'")
-    return Experiment(found.name, scale, jobs)
+    return Experiment(found.name, scale, tuple(jobs))
 
 
-def _jobs(
-    entry: "_Entry", where: str, folder: Path, scale: str, file: "_File"
-) -> list[NotebookJob]:
+def _jobs(entry: "_Entry", folder: Path, scale: str, cell_timeout_s: int) -> list[NotebookJob]:
     path = folder / entry.notebook
     name = path.stem if entry.name is None else entry.name
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{where}: the name {name!r} must be usable as a file name: at most 100 letters, "
-            f"digits, spaces, '-' and '_'"
+            f"the name {name!r} must be usable as a file name: at most 100 letters, digits, "
+            f"spaces, '-' and '_'"
         )
     at_scale = entry.quick if scale == "quick" else entry.full
     parameters = entry.parameters | at_scale
     varied = {name: values for name, values in entry.grid.items() if name not in at_scale}
-    points: list[Point] = list(product(*(_axis(*axis, where) for axis in varied.items())))
+    points = list(product(*(_axis(*axis) for axis in varied.items())))
     if both := sorted(parameters.keys() & varied.keys()):
-        raise ValueError(f"{where}: {both[0]!r} is both in the grid and beside it: leave one out")
-    chosen = [parameters | {name: value for name, _, value in point} for point in points]
+        raise ValueError(f"{both[0]!r} is both in the grid and beside it: leave one out")
     if not os.path.isfile(path):  # False, where is_file() raises: for a name that none can have
-        raise ValueError(f"{where}: no notebook is named {path}")
+        raise ValueError(f"no notebook is named {path}")
     try:
         notebook = read_json(path, _Notebook, "a notebook")
-        declared, ranged = notebook.declared(), notebook.ranged()
+        declared = set(ranges.assigned(notebook.parameters))
+        ranged = ranges.read(notebook.parameters)
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:  # the parser's, too
-        raise ValueError(f"{where}: {path} cannot be read as a notebook ({error})") from error
+        raise ValueError(f"{path} cannot be read as a notebook ({error})") from error
     for parameter in (*GIVEN, *parameters, *entry.grid):
         if parameter not in declared:
-            raise ValueError(
-                f"{where}: {path} must assign {parameter!r} in its cell tagged 'parameters'"
-            )
-    for values in chosen:
-        for parameter in values.keys() & ranged.keys():
-            try:
-                ranged[parameter].check(values[parameter])
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}") from None
-    if given := sorted({*GIVEN} & {*parameters, *entry.grid}):
-        raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
-    return [
-        NotebookJob(
+            raise ValueError(f"{path} must assign {parameter!r} in its cell tagged 'parameters'")
+    jobs = []
+    for point in points:
+        chosen = parameters | {name: value for name, _, value in point}
+        for parameter in chosen.keys() & ranged.keys():
+            ranged[parameter].check(chosen[parameter])
+        job = NotebookJob(
             name="-".join([name, *(label for _, label, _ in point)]),
             notebook=path.resolve(),
-            parameters=each,
+            parameters=chosen,
             cells=len(notebook.cells),
             sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-            cell_timeout_s=file.cell_timeout_s,
+            cell_timeout_s=cell_timeout_s,
             alone=entry.alone,
             entry=name,
             point=tuple((name, label) for name, label, _ in point),
         )
-        for point, each in zip(points, chosen, strict=True)
-    ]
+        jobs.append(job)
+    if given := sorted({*GIVEN} & {*parameters, *entry.grid}):
+        raise ValueError(f"{given[0]!r} is set by the runner, leave it out")
+    return jobs
 
 
-def _axis(name: str, values: Any, where: str) -> list[tuple[str, str, Any]]:
+def _axis(name: str, values: Any) -> list[tuple[str, str, Any]]:
     """Return a grid's parameter with the label and the value of each of its runs."""
     if isinstance(values, list):
         labelled = [(_label(value), value) for value in values]
     elif isinstance(values, dict):
         labelled = [(str(label), value) for label, value in values.items()]
     else:
-        raise ValueError(f"{where}: the grid of {name!r} must be a list of values, not {values!r}")
+        raise ValueError(f"the grid of {name!r} must be a list of values, not {values!r}")
     for label, count in Counter(label for label, _ in labelled).items():
         if count > 1:
-            raise ValueError(f"{where}: two values of {name!r} are called {label!r}: name them")
+            raise ValueError(f"two values of {name!r} are called {label!r}: name them")
         if not label:
-            raise ValueError(f"{where}: a value of {name!r} has no name: write 'name: value'")
+            raise ValueError(f"a value of {name!r} has no name: write 'name: value'")
     if not labelled:
-        raise ValueError(f"{where}: the grid of {name!r} has no values")
+        raise ValueError(f"the grid of {name!r} has no values")
     return [(name, label, value) for label, value in labelled]
 
 
@@ -243,18 +234,12 @@ class _Notebook(BaseModel):
     nbformat: Literal[4]
     cells: list[_Cell]
 
-    def declared(self) -> set[str]:
-        """Return the names assigned in the cells tagged ``parameters``."""
-        nodes = (node for source in self._tagged() for node in ast.walk(ast.parse(source)))
-        return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-    def ranged(self) -> dict[str, ranges.Parameter]:
-        """Return those of them that are declared with a type, and with a range if it is said."""
-        return {k: each for source in self._tagged() for k, each in ranges.read(source).items()}
-
-    def _tagged(self) -> list[str]:
-        return [
+    @property
+    def parameters(self) -> str:
+        """The source of its cells tagged ``parameters``."""
+        cells = (
             "".join(cell.source)
             for cell in self.cells
             if cell.cell_type == "code" and "parameters" in cell.metadata.tags
-        ]
+        )
+        return "\n".join(cells)

@@ -63,6 +63,12 @@ class Parameter:
         return bool(low <= number <= high)
 
 
+def assigned(source: str) -> list[str]:
+    """Return the names that a cell assigns; a SyntaxError: it is not Python."""
+    nodes = ast.walk(ast.parse(source))
+    return [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+
+
 def read(source: str) -> dict[str, Parameter]:
     """Return the parameters of a cell by name, in their order.
 

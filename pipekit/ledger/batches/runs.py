@@ -38,7 +38,14 @@ class BatchRun:
     def __init__(self, folder: Path, experiment: Experiment) -> None:
         self.folder = folder
         self.jobs = experiment.jobs
-        self._done = _complete(folder, experiment)
+        self._done: dict[str, NotebookResult] = {}
+        if (folder / RECORD).exists():
+            record = read_json(folder / RECORD, _Record, "a batch's record")
+            known = {job.name: (job.sha256, job.parameters) for job in self.jobs}
+            for done in record.notebooks:
+                as_run = done.sha256, record.parameters.get(done.name)
+                if not done.error and known.get(done.name) == as_run:
+                    self._done[done.name] = done.model_copy(update={"folder": folder})
         for job in self.todo:
             files = folder / job.name
             if files.is_symlink() or (files.exists() and not files.is_dir()):
@@ -154,18 +161,3 @@ class _Record(BaseModel):
     scale: str | None = None
     parameters: dict[str, dict[str, Any]] = {}
     notebooks: list[NotebookResult] = []
-
-
-def _complete(folder: Path, experiment: Experiment) -> dict[str, NotebookResult]:
-    if not (folder / RECORD).exists():  # a new one
-        return {}
-    record = read_json(folder / RECORD, _Record, "a batch's record")
-    jobs = {job.name: job for job in experiment.jobs}
-    return {
-        done.name: done.model_copy(update={"folder": folder})
-        for done in record.notebooks
-        if not done.error
-        and done.name in jobs
-        and done.sha256 == jobs[done.name].sha256
-        and record.parameters.get(done.name) == jobs[done.name].parameters
-    }

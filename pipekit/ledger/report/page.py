@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +27,14 @@ def links(record: Record, folder: Path) -> list[tuple[str, str]]:
     found = []
     executed = record.folder.with_suffix(".ipynb")
     if executed.exists():
-        found.append(_cell(executed, record.id, folder))
+        page = executed.with_suffix(".html")
+        address = _address(page if page.exists() else executed, folder)
+        text = executed.name
+        if record.id in _cells(executed):
+            number, id = _cells(executed)[record.id]
+            address += f"#{anchor(id)}" if page.exists() else ""
+            text += f", cell {number}"
+        found.append((address, text))
     if record.figure is not None:
         numbers = record.folder / Path(record.figure).with_suffix(".csv").name
         if numbers.exists():
@@ -41,17 +49,6 @@ def anchor(cell: str) -> str:
 
 def _address(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path, folder.resolve())).as_posix()
-
-
-def _cell(executed: Path, claim: str, folder: Path) -> tuple[str, str]:
-    """Return a link to the cell of a claim, on the notebook's page if it has one."""
-    page = executed.with_suffix(".html")
-    address = _address(page if page.exists() else executed, folder)
-    if claim not in _cells(executed):
-        return address, executed.name
-    number, id = _cells(executed)[claim]
-    fragment = f"#{anchor(id)}" if page.exists() else ""
-    return address + fragment, f"{executed.name}, cell {number}"
 
 
 @functools.cache
@@ -103,6 +100,10 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     The page's figures and links are files of the runs, where they lie.
     """
     groups, tried, counted = _groups(outcomes), experiments(outcomes), scores(outcomes)
+    records = [outcome.record for outcome in outcomes if outcome.record is not None]
+    origins = [record.provenance for record in records]
+    found = Counter(outcome.cause for outcome in outcomes if outcome.cause)
+    causes = sorted(found, key=lambda cause: (cause == CAUSE_UNKNOWN, -found[cause]))
     page = template("page.html.j2").render(
         papers={
             paper: [*own]
@@ -111,18 +112,18 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
         tables=printed_tables(outcomes),
         ours=ours,
         sources={g.anchor: _address(g.figure, folder) for g in groups if g.figure},
-        causes=_causes(outcomes),
+        causes={name: [each for each in outcomes if each.cause == name] for name in causes},
         what_if=changes(tried).to_dict("records"),
         scores=counted.to_dict("records"),
         kinds=kinds(outcomes).to_dict("records"),
-        runs=_runs(outcomes),
+        runs=sorted({record.folder.parent.name for record in records}),
         machine=MACHINE,
-        machines=_machines(outcomes),
-        links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
+        machines=sorted({", ".join(f"{key} {o.get(key)}" for key in MACHINE) for o in origins}),
+        links={record.id: links(record, folder) for record in records},
         statuses=[*Status],
         labels={label: what for label, what in LABELS.items() if label != "paper"},
         titles=TITLES,
-        recorded=sum(outcome.record is not None for outcome in outcomes),
+        recorded=len(records),
         utc=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     html = folder / "report.html"
@@ -145,16 +146,6 @@ def _groups(outcomes: Iterable[Outcome]) -> list[Group]:
     return groups
 
 
-def _causes(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
-    """Return the misses by their cause, the commonest first, those without one last."""
-    causes: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        if outcome.cause:
-            causes.setdefault(outcome.cause, []).append(outcome)
-    order = sorted(causes, key=lambda cause: (cause == CAUSE_UNKNOWN, -len(causes[cause])))
-    return {cause: causes[cause] for cause in order}
-
-
 def _place(claim: Claim) -> str:
     """Return the section, table or figure that a claim is listed under."""
     found = re.match(r"Abstract|§\d+(\.\d+)*|(Figure|Table) \d+|Appendix", claim.where)
@@ -166,13 +157,3 @@ def _figure(outcome: Outcome) -> Path | None:
         return None
     path = outcome.record.folder / Path(outcome.record.figure).name
     return path if path.suffix in _PICTURES and path.exists() else None
-
-
-def _machines(outcomes: Iterable[Outcome]) -> list[str]:
-    origins = [outcome.record.provenance for outcome in outcomes if outcome.record is not None]
-    return sorted({", ".join(f"{key} {origin.get(key)}" for key in MACHINE) for origin in origins})
-
-
-def _runs(outcomes: Iterable[Outcome]) -> list[str]:
-    records = [outcome.record for outcome in outcomes if outcome.record is not None]
-    return sorted({record.folder.parent.name for record in records})

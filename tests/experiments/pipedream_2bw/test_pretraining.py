@@ -14,7 +14,6 @@ from experiments.pipedream_2bw.pretraining import (
     VANILLA,
     Movement,
     PreTraining,
-    course,
     train,
 )
 from experiments.study.training import take
@@ -113,13 +112,12 @@ def test_a_language_model_trains_as_the_methods_equation_says(
 
 
 def test_a_course_has_every_batch_once_and_a_score_before_and_after_each_tenth() -> None:
-    case = replace(GPT, steps=25, rows=200)
-    model, schedule = case.build(), METHODS[VANILLA](1)
-    pipeline = Pipeline(model, schedule, optimizer=case.optimizer, loss=token_loss)
-    pieces = list(course(pipeline, case.text(), case))
-    assert [len(losses) for losses, _ in pieces] == [0, *[2, 3] * 5]
-    assert pieces[0][1] == pytest.approx(math.log(256), rel=0.05)
-    assert pieces[-1][1] < pieces[0][1]
+    points = train(replace(GPT, steps=25, rows=200)).points
+    assert len(points["loss"]) - points["loss"].count(None) == 25
+    scores = {step: each for step, each in enumerate(points["validation"]) if each is not None}
+    assert list(scores) == [0, 2, 5, 7, 10, 12, 15, 17, 20, 22, 25]
+    assert scores[0] == pytest.approx(math.log(256), rel=0.05)
+    assert scores[25] < scores[0]
 
 
 def test_validations_leave_no_trace_in_a_training() -> None:

@@ -21,11 +21,11 @@ MACHINES = Machines(stages=4, rows=8, microbatches=8, recompute=False, optimizer
 @pytest.fixture(autouse=True)
 def equal_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_one_row", lambda model, cluster: EQUAL)
-    monkeypatch.setattr(speed, "_point", speed._point.__wrapped__)  # keeps nothing
+    monkeypatch.setattr(speed, "point", speed.point.__wrapped__)  # keeps nothing
 
 
 def test_a_flush_costs_its_bubble_and_all_others_none() -> None:
-    seconds = {name: MACHINES.point(name).seconds for name in PIPELINED}
+    seconds = {name: speed.point(MACHINES, name).seconds for name in PIPELINED}
     busy = 8 * 3.0
     for name, taken in seconds.items():
         # (n - 1) passes of a microbatch more: PipeDream-Flush, PipeDream-2BW's section 3.2
@@ -33,7 +33,7 @@ def test_a_flush_costs_its_bubble_and_all_others_none() -> None:
 
 
 def test_the_worst_worker_has_its_versions_and_what_a_mitigation_keeps() -> None:
-    weights = {name: MACHINES.point(name).memory_bytes / 4e9 for name in PIPELINED}
+    weights = {name: speed.point(MACHINES, name).memory_bytes / 4e9 for name in PIPELINED}
     rest = 1 + 2  # a gradient and Adam's two states
     assert weights["flush"] == pytest.approx(1 + rest)
     assert weights["2bw"] == weights["2bw-sync-first"] == pytest.approx(2 + rest)
@@ -45,7 +45,7 @@ def test_the_worst_worker_has_its_versions_and_what_a_mitigation_keeps() -> None
 
 def test_rows_that_cannot_be_cut_are_refused() -> None:
     with pytest.raises(ValueError, match="12 samples an update cannot be cut into 8 equal"):
-        Machines(stages=4, rows=12, microbatches=8).point("2bw")
+        speed.point(Machines(stages=4, rows=12, microbatches=8), "2bw")
 
 
 def test_each_proxy_stands_for_a_papers_network_on_its_cluster() -> None:

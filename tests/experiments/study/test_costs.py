@@ -1,20 +1,22 @@
 """Profiles from shapes, with other costs, and at another pace."""
 
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.study.costs import (
-    LayerTime,
-    NetworkTime,
     as_published,
     emulate_at_pace,
     estimated,
     faster_links,
     images,
-    network_times,
     published,
+    published_times,
     recomputed_late,
     stretched,
     with_costs,
@@ -76,9 +78,9 @@ LAYERS = Profile((LayerProfile("a", 1, 3), LayerProfile("b", 3, 3)), rows=32)
 
 
 def test_milliseconds_of_a_batch_become_seconds_of_an_image() -> None:
-    known = network_times()["vgg16", TITAN_X.name]
-    assert 16e3 * (known.forward_s + known.backward_s) == pytest.approx(128.62)
-    assert "cnn-benchmarks" in known.source
+    known = published_times("vgg16", TITAN_X.name).iloc[0]
+    assert 16e3 * (known["forward_s"] + known["backward_s"]) == pytest.approx(128.62)
+    assert "cnn-benchmarks" in known["source"]
 
 
 def test_a_profile_takes_what_was_published_and_its_layers_keep_their_shares() -> None:
@@ -93,16 +95,14 @@ def test_what_nobody_published_is_not_made_up() -> None:
     assert as_published(LAYERS, "s2vt", V100) is LAYERS
 
 
-NETWORKS = [network for (network, _), known in network_times().items() if known.layers]
-
-
 class TestLayers:
-    @pytest.mark.parametrize("network", NETWORKS)
-    def test_together_they_take_what_the_network_does(self, network: str) -> None:
-        known = network_times()[network, V100.name]
-        forward_s = sum(layer.forward_s for layer in known.layers)
-        backward_s = sum(layer.backward_s for layer in known.layers)
-        assert (forward_s, backward_s) == pytest.approx((known.forward_s, known.backward_s))
+    def test_together_they_take_what_the_network_does(self) -> None:
+        folder, key = Path(__file__).parents[3] / "data/profiles", ["network", "device", "images"]
+        layers, networks = (
+            pd.read_csv(folder / name).groupby(key)[["forward_ms", "backward_ms"]].sum()
+            for name in ("layer_times.csv", "network_times.csv")
+        )
+        assert layers.to_numpy() == pytest.approx(networks.loc[layers.index].to_numpy())
 
     def test_of_another_network_they_are_refused(self) -> None:
         with pytest.raises(ValueError, match="published of vgg16 have not the profile's 0 bytes"):
@@ -113,8 +113,9 @@ class TestLayers:
         """Of layers cut finer or coarser, every run of bytes with ends in both has its time."""
         sizes = data.draw(st.lists(st.sampled_from([0, 8, 16, 24]), min_size=1, max_size=8))
         sizes[0] = sizes[0] or 8
-        times = [LayerTime(float(n + 1), float(2 * n + 1), size) for n, size in enumerate(sizes)]
-        known = NetworkTime(0, 0, "", tuple(times))
+        numbers = np.arange(len(sizes))
+        times = {"forward_s": numbers + 1.0, "backward_s": 2.0 * numbers + 1}
+        known = pd.DataFrame(times | {"parameter_bytes": sizes})
         ends = [place for place, size in enumerate(sizes) if place and size]
         cuts = sorted(data.draw(st.sets(st.sampled_from(ends)))) if ends else []
         spans = list(zip([0, *cuts], [*cuts, len(sizes)], strict=True))
@@ -123,9 +124,8 @@ class TestLayers:
             for start, stop in spans
         )
         with pytest.MonkeyPatch.context() as patch:
-            place = "experiments.study.costs.network_times"
-            patch.setattr(place, lambda: {("x", V100.name): known})
+            patch.setattr("experiments.study.costs.published_times", lambda *_: known)
             found = as_published(Profile(tuple(coarse)), "x", V100)
         for layer, (start, stop) in zip(found.layers, spans, strict=True):
-            assert layer.forward_s == pytest.approx(sum(t.forward_s for t in times[start:stop]))
-            assert layer.backward_s == pytest.approx(sum(t.backward_s for t in times[start:stop]))
+            assert layer.forward_s == pytest.approx(times["forward_s"][start:stop].sum())
+            assert layer.backward_s == pytest.approx(times["backward_s"][start:stop].sum())

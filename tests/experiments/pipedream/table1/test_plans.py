@@ -7,7 +7,7 @@ import pytest
 
 import pipekit as pk
 from experiments.pipedream.table1 import plans
-from experiments.pipedream.table1.plans import FOUR, Cell, Sent, Setting, best_cut
+from experiments.pipedream.table1.plans import FOUR, Sent, Setting, best_cut
 from experiments.pipedream.table1.row import BSP, SYSTEMS, Ran, Row, run
 from experiments.study.claims import Emulated
 from pipekit import Plan, Profile
@@ -63,17 +63,17 @@ def test_a_configuration_that_memory_does_not_hold_is_refused() -> None:
 @pytest.mark.parametrize("speedup", [0.5, 1.47, 3.5])
 def test_the_fitted_bandwidth_gives_the_published_speedup(speedup: float) -> None:
     four = flat(4, 1e9)
-    bandwidth = plans.effective([Cell(LAYERS, four, speedup)])
+    bandwidth = plans.effective([(LAYERS, four, speedup)])
     linked = four.calibrated("link", bandwidth, "a test")
     assert plans.bsp_speedup(LAYERS, linked) == pytest.approx(speedup, rel=1e-6)
 
 
 def test_several_cells_are_met_in_the_geometric_mean() -> None:
-    cells = [Cell(LAYERS, flat(4, 1e9), 2.0), Cell(LAYERS, flat(8, 1e9), 5.0)]
+    cells = [(LAYERS, flat(4, 1e9), 2.0), (LAYERS, flat(8, 1e9), 5.0)]
     bandwidth = plans.effective(cells)
     ratios = [
-        plans.bsp_speedup(LAYERS, flat(cell.cluster.workers, bandwidth)) / cell.speedup
-        for cell in cells
+        plans.bsp_speedup(profile, flat(cluster.workers, bandwidth)) / speedup
+        for profile, cluster, speedup in cells
     ]
     assert math.prod(ratios) == pytest.approx(1, rel=1e-6)
     assert min(ratios) < 0.99
