@@ -80,7 +80,11 @@ def test_a_file_of_rows_that_cannot_be_predicted_has_all_columns(tmp_path: Path)
     ("change", "is_predicted", "said"),
     [
         ({"model": "llama3-9b"}, False, "did you mean 'llama3-8b'"),
-        ({"model": "LLAMA3.3_70B"}, True, "model LLAMA3.3_70B is unknown and taken for llama3.1-70b"),
+        (
+            {"model": "LLAMA3.3_70B"},
+            True,
+            "model LLAMA3.3_70B is unknown and taken for llama3.1-70b",
+        ),
         ({"system": "DGX-B250"}, False, "system must be one of"),
         ({"precision": "TF32"}, False, "precision is 'TF32': give BF16, FP16, FP8 or FP4"),
         ({"release": "99.01", "precision": "FP8 of next year"}, True, ""),
