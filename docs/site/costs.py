@@ -11,10 +11,10 @@ from itertools import chain
 import pandas as pd
 
 from pipekit.clusters import flat
-from pipekit.engine.arguments import COMPUTED
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, TABLES, batches_of, stages_a_worker
+from pipekit.schedules.ops import PASSES
 from pipekit.simulation import Costs, simulate
 from pipekit.traces.record import tasks_of
 
@@ -71,7 +71,8 @@ def _row(name: str) -> dict[str, float]:
         backward_weight_s=1 / parts,
         output_bytes=1,
     )
-    others = {op: op.slots * (not op.stream) for op in schedule.ops if op not in COMPUTED}
+    computed = *PASSES, Op.UPDATE, Op.RECOMPUTE
+    others = {op: op.slots * (not op.stream) for op in schedule.ops if op not in computed}
     given = Costs(Profile((layer,) * schedule.stages, input_bytes=1), ops=others)
     report, free = check(schedule), simulate(schedule, given)
     linked = simulate(schedule, given, cluster=flat(WORKERS, 1 / MESSAGE_SLOTS))

@@ -137,8 +137,7 @@ def test_replicas_send_skips_to_the_worker_of_the_minibatch() -> None:
     batches = data(5)
     pipe = pipeline(model(), schedules.pipedream([2, 1, 2]), [2, 3, 3])
     losses = pipe.train(batches).losses
-    how = {"replicas": [2, 1, 2], "workers": 5}
-    truth = by_equations(model(), batches, "pipedream", [2, 3, 3], **how)
+    truth = by_equations(model(), batches, "pipedream", [2, 3, 3], replicas=[2, 1, 2])
     assert losses == truth.losses
     assert different(pipe.state_dict(), truth.weights[-1]) == []
 
