@@ -11,6 +11,7 @@ from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.partition.balance import balance_by_cost, best_split, require_stages, stage_sums
 from pipekit.planning.layer_ranges import (
+    Floats,
     LayerRanges,
     exact_bytes,
     milliseconds,
@@ -105,47 +106,31 @@ def balanced(
     activations of one microbatch (and of the last, if that is not recomputed).
 
     Args:
-        profile, cluster, optimizer_states: as for :func:`.plan`.
+        profile: costs of a microbatch.
+        cluster: the workers and their links.
         stages: how many; by default one a worker.
         by: see :func:`balance`, which says how good each is.
         of: "time" (of both passes) or "size" (all bytes that one microbatch takes).
         microbatches: in a batch.
         recompute: which microbatches are recomputed.
+        optimizer_states: tensors of a parameter's size that it keeps: 1 with momentum, 2 for Adam.
 
     Raises:
         ValueError: there are more stages than layers or workers, or they do not fit the memory.
     """
     require_choice("recompute", recompute, get_args(Recompute))
-    require_choice("of", of, get_args(Of))
     stages = cluster.workers if stages is None else stages
     if stages > cluster.workers:
         raise ValueError(
             f"{stages} stages need {stages} workers, and cluster {cluster.name!r} has "
             f"{cluster.workers}: use at most {cluster.workers} stages"
         )
-    copies = 2 + optimizer_states  # weights and gradients
-    costs = [
-        layer.forward_s + layer.backward_s
-        if of == "time"
-        else copies * layer.parameter_bytes + layer.buffer_bytes + layer.saved_bytes
-        for layer in profile.layers
-    ]
-    each = balance(costs, stages, by)
+    each = balance(_costs(profile, of, optimizer_states), stages, by)
     stop, ranges = np.cumsum(each), LayerRanges(profile)
     again = 1 if recompute == "never" else 2
-    first = stop - each
-    forward, backward = (ranges.total(n, first, stop) for n in ("forward_s", "backward_s"))
+    forward, backward = (ranges.total(n, stop - each, stop) for n in ("forward_s", "backward_s"))
     seconds = again * forward + backward
-    # A worker has the most as one of its first two backwards starts: at the first all microbatches
-    # are in flight, at the second all gradients are there.
-    tensors = 1 + optimizer_states
-    made = {"never": microbatches, "except_last": 2, "always": 1}[recompute]
-    gradients = ranges.first_gradient_bytes(first, stop)
-    moments = [
-        ranges.worker_bytes(first, stop, tensors, count, min(made, count), there)
-        for count, there in ((microbatches, gradients), (microbatches - 1, None))
-    ]
-    memory = np.maximum(*moments)
+    memory = _gpipe_bytes(ranges, each, microbatches, recompute, optimizer_states)
     if memory.max() > cluster.device.memory_bytes:
         raise ValueError(
             f"stage {memory.argmax()} does not fit the "
@@ -171,3 +156,36 @@ def balanced(
         why=f"Balanced {of} by {by}. The slowest is {what}; stages of equal time would take "
         f"{milliseconds(seconds.mean())}.",
     )
+
+
+def _gpipe_bytes(
+    ranges: LayerRanges,
+    balance: Sequence[int],
+    microbatches: int,
+    recompute: Recompute,
+    states: float,
+) -> Floats:
+    """Return the most bytes of each stage, reached as one of the first two backwards starts.
+
+    At the first all microbatches are in flight, at the second all gradients are there.
+    """
+    stop = np.cumsum(balance)
+    first = stop - balance
+    made = {"never": microbatches, "except_last": 2, "always": 1}[recompute]
+    one = ranges.first_gradient_bytes(first, stop)
+    found = [
+        ranges.worker_bytes(first, stop, 1 + states, count, min(made, count), gradients)
+        for count, gradients in ((microbatches, one), (microbatches - 1, None))
+    ]
+    return np.maximum(*found)
+
+
+def _costs(profile: Profile, of: Of, optimizer_states: float) -> list[float]:
+    require_choice("of", of, get_args(Of))
+    if of == "time":
+        return [layer.forward_s + layer.backward_s for layer in profile.layers]
+    copies = 2 + optimizer_states  # weights and gradients
+    return [
+        copies * layer.parameter_bytes + layer.buffer_bytes + layer.saved_bytes
+        for layer in profile.layers
+    ]

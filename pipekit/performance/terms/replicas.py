@@ -27,21 +27,7 @@ def seconds(run: TrainingSetup, slot_s: float) -> float:
     """Return the seconds of a step after its passes, ``slot_s`` each microbatch on a worker."""
     if not run.trains_weights:
         return 0.0
-    layout, shape, found = run.layout, run.shape, _exchange(run)
-    if run.framework.overlaps_replicas:
-        # It runs beside a worker's last microbatches, or all (ZeRO 2 and 3); at least what the last
-        # layer exchanges is late.
-        beside = layout.microbatches if layout.zero >= 2 else min(layout.microbatches, layout.pp)
-        last_layer = found / max(shape.layers / layout.pp, 1)
-        found = max(found - HIDDEN * slot_s * beside, last_layer)
-    if shape.tied and layout.pp > 1 and not layout.spreads_vocabulary:
-        size = run.framework.gradient_bytes * vocabulary(run) * shape.hidden
-        found += run.links.all_reduce(2, size, layout.gpus // layout.pp)
-    experts, dense = parameters(run)
-    if layout.zero:  # shards the optimizer
-        experts /= layout.expert_replicas
-        dense /= layout.dp * layout.cp
-    return found + run.kernels.traffic(run.framework.optimizer_bytes * (experts + dense))
+    return _exposed(run, _exchange(run), slot_s) + _tied(run) + _optimizer(run)
 
 
 def _exchange(run: TrainingSetup) -> float:
@@ -63,3 +49,32 @@ def _exchange(run: TrainingSetup) -> float:
         found = links.all_reduce(replicas, size / 2 * dense, layout.tp)
     rate = links.rate(moe_replicas * layout.ep)
     return found + size * experts * (moe_replicas - 1) / moe_replicas / rate
+
+
+def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
+    """Return what of the exchange is not hidden behind passes; at least the last layer's is late.
+
+    It runs beside a worker's last microbatches, or all (ZeRO 2 and 3).
+    """
+    if not run.framework.overlaps_replicas:
+        return exchange_s
+    layout = run.layout
+    beside = layout.microbatches if layout.zero >= 2 else min(layout.microbatches, layout.pp)
+    hidden = HIDDEN * slot_s * beside
+    return max(exchange_s - hidden, exchange_s / max(run.shape.layers / layout.pp, 1))
+
+
+def _tied(run: TrainingSetup) -> float:
+    layout, shape = run.layout, run.shape
+    if not shape.tied or layout.pp == 1 or layout.spreads_vocabulary:
+        return 0.0
+    size = run.framework.gradient_bytes * vocabulary(run) * shape.hidden
+    return run.links.all_reduce(2, size, layout.gpus // layout.pp)
+
+
+def _optimizer(run: TrainingSetup) -> float:
+    experts, dense = parameters(run)
+    if run.layout.zero:
+        experts /= run.layout.expert_replicas
+        dense /= run.layout.dp * run.layout.cp
+    return run.kernels.traffic(run.framework.optimizer_bytes * (experts + dense))
