@@ -51,40 +51,10 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> dict[str, Any]:
     """
     import networkx as nx  # here, since few profiles are such files
 
-    graph = nx.DiGraph()
-    edges: list[tuple[str, str, str]] = []
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
-        where = f"{path}, line {number}"
-        line = line.rstrip()
-        if found := _EDGE.fullmatch(line):
-            edges.append((where, found["start"], found["end"]))
-        elif found := _NODE.fullmatch(line):
-            if found["node"] in graph:
-                raise ValueError(f"{where}: node {found['node']!r} stands there a second time")
-            try:
-                graph.add_node(found["node"], layer=_layer(found))
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}") from None
-        elif line:
-            raise ValueError(
-                f"{where} is neither an edge, a tab and then 'node1 -- node2', nor a node, "
-                f"'node1 -- name -- forward_compute_time=..., backward_compute_time=..., "
-                f"activation_size=..., parameter_size=...': {line[:80]!r}"
-            )
+    graph = _graph(path)
     costs: dict[str, LayerProfile] = dict(graph.nodes(data="layer"))
-    inputs = [node for node, layer in costs.items() if _INPUT.fullmatch(layer.name)]
-    layers = [node for node in costs if node not in inputs]
-    if not layers:
-        raise ValueError(f"{path} has no node that is a layer")
-    for where, start, end in edges:
-        if unknown := {start, end} - costs.keys():
-            raise ValueError(f"{where}: no node is named {min(unknown)!r}")
-        if end in inputs:
-            raise ValueError(f"{where}: an edge leads to the Input node {end!r}")
-        graph.add_edge(start, end)
-    if not nx.is_directed_acyclic_graph(graph):
-        cycle = [start for start, _ in nx.find_cycle(graph)]
-        raise ValueError(f"{path}: the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}")
+    inputs = [node for node in costs if _is_input(costs[node])]
+    layers = [node for node in costs if not _is_input(costs[node])]
     if len(layers) > 1:
         graph.remove_nodes_from(
             [node for node in layers if costs[node].name.startswith(_UNUSED) and not graph[node]]
@@ -115,6 +85,49 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> dict[str, Any]:
             for node in values
         ],
     }
+
+
+def _graph(path: str | os.PathLike[str]) -> Any:
+    """Return a file's graph, of which each node has its ``layer``; it has one and no cycle."""
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    edges: list[tuple[str, str, str]] = []
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        where = f"{path}, line {number}"
+        line = line.rstrip()
+        if found := _EDGE.fullmatch(line):
+            edges.append((where, found["start"], found["end"]))
+        elif found := _NODE.fullmatch(line):
+            if found["node"] in graph:
+                raise ValueError(f"{where}: node {found['node']!r} stands there a second time")
+            try:
+                graph.add_node(found["node"], layer=_layer(found))
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
+        elif line:
+            raise ValueError(
+                f"{where} is neither an edge, a tab and then 'node1 -- node2', nor a node, "
+                f"'node1 -- name -- forward_compute_time=..., backward_compute_time=..., "
+                f"activation_size=..., parameter_size=...': {line[:80]!r}"
+            )
+    costs: dict[str, LayerProfile] = dict(graph.nodes(data="layer"))
+    if all(map(_is_input, costs.values())):
+        raise ValueError(f"{path} has no node that is a layer")
+    for where, start, end in edges:
+        if unknown := {start, end} - costs.keys():
+            raise ValueError(f"{where}: no node is named {min(unknown)!r}")
+        if _is_input(costs[end]):
+            raise ValueError(f"{where}: an edge leads to the Input node {end!r}")
+        graph.add_edge(start, end)
+    if not nx.is_directed_acyclic_graph(graph):
+        cycle = [start for start, _ in nx.find_cycle(graph)]
+        raise ValueError(f"{path}: the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}")
+    return graph
+
+
+def _is_input(layer: LayerProfile) -> bool:
+    return _INPUT.fullmatch(layer.name) is not None
 
 
 def _layer(found: re.Match[str]) -> LayerProfile:
