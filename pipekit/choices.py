@@ -19,5 +19,6 @@ def require_choice(name: str, value: object, choices: Collection[object]) -> Non
 
 def meant(value: object, known: Collection[str]) -> str:
     """Return the end of a refusal: the closest name that is known, or nothing."""
-    close = get_close_matches(str(value), known, 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    spelt = {each.casefold(): each for each in known}
+    close = get_close_matches(str(value).casefold(), spelt, 1)
+    return f"; did you mean {spelt[close[0]]!r}?" if close else ""

@@ -128,6 +128,11 @@ class Execution:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rows, Mapping | None):
+            raise ValueError(
+                f"rows must say of each entry whether it is cut, as {{'labels': True}}, not "
+                f"{self.rows!r}"
+            )
         require_choice("short_batches", self.short_batches, ("refuse", "fewer"))
         require_choice("autocast", self.autocast, DTYPES)
         recompute = [] if self.recompute is None else self.recompute

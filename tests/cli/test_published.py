@@ -59,5 +59,5 @@ def test_the_table_has_a_line_a_set(printed: Printed) -> None:
 
 def test_wrong_words_are_refused(refused: Printed) -> None:
     assert "did you mean 'table'" in refused("published tabel")
-    assert "did you mean 'sailor'" in refused("published get sailer")
+    assert "did you mean 'sailor'" in refused("published get SAILER")
     assert "name a set after get" in refused("published get")
