@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 
 from pipekit.ledger import claims
 from pipekit.ledger.criteria import parse
@@ -280,6 +280,7 @@ RECORD = {
 
 
 @given(content=damaged_json(RECORD))
+@example(content=json.dumps({**RECORD, "provenance": {"label": []}}).encode())
 def test_whatever_stands_in_a_line_it_is_a_record_or_refused(
     content: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
