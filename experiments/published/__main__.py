@@ -25,8 +25,8 @@ def predictions(name: str, configurations: Path) -> pd.DataFrame:
     fits, found = fitted(), []
     for row, values in SETS[name].read(configurations):
         out, half = row.predicted(fits.constants) if isinstance(row, Row) else row, math.nan
-        if isinstance(row, Row) and out.step_s is not None:
-            half = half_width(fits.half_widths, name, out.kind or row.kind)
+        if out.step_s is not None:
+            half = half_width(fits.half_widths, name, out.kind)
         found.append({"row_id": str(values["row_id"]).strip(), **out.columns(half)})
     frame = pd.DataFrame(found, columns=COLUMNS)
     return frame.drop(columns=[name for name in ("memory_gb", "fits") if frame[name].isna().all()])

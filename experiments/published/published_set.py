@@ -31,7 +31,7 @@ class RowPrediction:
     basis: str  # what it rests on, or why it cannot be predicted
     memory_bytes: float | None = None  # the largest allocated peak over ranks
     fits: float | None = None  # the probability that the run does not fail
-    kind: str | None = None  # its class, if it is not that of its row
+    kind: str = ""  # its class; empty: that of its row
 
     def columns(self, half_width: float) -> dict[str, float | str | None]:
         """Return what a table has of it, with the interval of a half width in logarithms."""

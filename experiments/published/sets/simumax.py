@@ -102,7 +102,7 @@ class SimumaxRow(Row):
         if timed is None:
             return found
         basis = "kernels timed one by one, fitted constants"
-        return replace(found, step_s=_timed(self.run, timed, constants), basis=basis, kind=None)
+        return replace(found, step_s=_timed(self.run, timed, constants), basis=basis, kind="")
 
     def by_data_sheet(self, constants: Constants) -> RowPrediction:
         shape, run = self.shape, self.run

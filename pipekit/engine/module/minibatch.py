@@ -260,11 +260,13 @@ class Minibatch:
 
         last = op is Op.BACKWARD or not self._keeps
         try:
-            about = len(stages), network.abort, None, watchdog.look, self._as_called
-            runtime.threads.run(work, *about)
+            runtime.threads.run(
+                work, len(stages), network.abort, on_wait=watchdog.look, call=self._as_called
+            )
             if last:
                 for number, stage in enumerate(self._stages):
-                    Observers(stage.observers).end(number)
+                    for observer in stage.observers:
+                        observer.end(number)
         except BaseException:
             last = True
             raise
@@ -273,7 +275,8 @@ class Minibatch:
                 self._caller.wait_stream(worker.stream)
             if last:
                 for number, stage in enumerate(self._stages):
-                    Observers(stage.observers).close(number)
+                    for observer in stage.observers:
+                        observer.close(number)
 
     def _gradients_of_inputs(self) -> list[Tensor | None]:
         pieces = [self._input_gradients.pop(k).main for k in sorted(self._input_gradients)]

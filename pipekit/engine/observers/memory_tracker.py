@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import finalize
 
 from torch import Tensor, UntypedStorage
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim import Optimizer
 
 from pipekit.engine.observers.observer import Observer, StageWeights, WorkerView
 from pipekit.layers.saved_tensors import saving
@@ -45,8 +46,10 @@ class StageMemory:
             parameter.register_post_accumulate_grad_hook(lambda _: changed())
             for parameter in chain(*weights.parameters)
         ]
+        self._optimizer_bytes = 0  # they change with a step alone
         if weights.optimizer:
-            self._hooks.append(weights.optimizer.register_step_post_hook(lambda *_: changed()))
+            self._optimizer_bytes = _state_bytes(weights.optimizer)
+            self._hooks.append(weights.optimizer.register_step_post_hook(self._stepped))
         self._weight_storages = {
             StorageWeakRef(t.untyped_storage()): t.untyped_storage().nbytes()
             for module in weights.modules
@@ -93,12 +96,12 @@ class StageMemory:
         activations = [0, 0]
         for (_, again), kept in self._kept.items():
             activations[again] += sum(kept.values())
-        optimizer = self._optimizer_bytes() + self._weights.kept_bytes
+        optimizer = self._optimizer_bytes + self._weights.kept_bytes
         return HeldBytes(self._weight_bytes, gradients, optimizer, *activations)
 
-    def _optimizer_bytes(self) -> int:
-        entries = self._weights.optimizer.state.values() if self._weights.optimizer else ()
-        return sum(t.nbytes for entry in entries for t in entry.values() if isinstance(t, Tensor))
+    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        self._optimizer_bytes = _state_bytes(optimizer)
+        self._changed()
 
     def _count(self, microbatch: int, again: bool, storage: UntypedStorage, size: int) -> None:
         """Count a storage until it is freed, unless it is a weight or is counted already."""
@@ -182,3 +185,8 @@ class MemoryTracker(Observer):
 
 _Storages = dict[StorageWeakRef, int]
 """The bytes of each; a reference keeps the storage's place from being taken by another."""
+
+
+def _state_bytes(optimizer: Optimizer) -> int:
+    entries = optimizer.state.values()
+    return sum(t.nbytes for entry in entries for t in entry.values() if isinstance(t, Tensor))

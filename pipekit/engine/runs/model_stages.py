@@ -109,9 +109,7 @@ class ModelStages:
                 tried = probe(self._model, sample, autocast, training=training)
             self.edits_batch = tried.edits_batch
             self._cut(tried, point)
-            self.tried_in_training = training
         elif training and not self.tried_in_training:
-            self.tried_in_training = True
             tried = self._try_in_training(sample, autocast)
         self.users.warn(tried, lambda: self.modules)
         return tried

@@ -134,14 +134,19 @@ def ask_loss(first: FirstBatch) -> None:
             return
         question.warn_of_tables()
         cases = _whole_and_parts(first) if question.known is not None else []
-        values = [(question.value(output, target), rows) for output, target, rows in cases]
-    known = [(value, rows) for value, rows in values if value is not None]
-    if cases and len(known) == len(cases):
+        values: list[tuple[float, int]] = []
+        for output, part, rows in cases:
+            value = question.value(output, part)
+            if value is None:
+                return
+            values.append((value, rows))
+    if values:
         batch, cut = first.batch, ["the target"]
         if batch.said is not None:
-            part = _entries(target)
-            cut = [repr(n) for n, each in _entries(batch.target).items() if part[n] is not each]
-        warn_of_another_whole(loss, known[0], known[1:], cases[0][1], cut, question.dtype)
+            first_part = _entries(target)
+            whole = _entries(batch.target).items()
+            cut = [repr(name) for name, each in whole if first_part[name] is not each]
+        warn_of_another_whole(loss, values[0], values[1:], cases[0][1], cut, question.dtype)
 
 
 class _LossQuestion:

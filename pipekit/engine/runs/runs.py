@@ -178,9 +178,8 @@ class Runs:
             if parts.updates.rule:
                 arguments.require_whole_rounds(parts.updates.rule, schedule)
             if tried is not None:
-                model.tried_in_training = False  # what is refused is asked again
                 ask(FirstBatch(parts, first, tried, drawn), schedule)
-                model.tried_in_training = True
+                model.tried_in_training = True  # else what is refused is asked again
             if parts.can_end:
                 stops = parts.stops if schedule.period else possible_stops(schedule)
             if start.resume:
