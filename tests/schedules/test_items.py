@@ -225,7 +225,10 @@ TABLES: dict[str, Schedule] = {
 
 
 def is_right(schedule: Schedule) -> bool:
-    """Whether the passes can run, every task has what it needs, and sums lack no gradient."""
+    """Whether the passes can run, every task has what it needs, and sums lack no gradient.
+
+    Other work, too, reads a version of the weights only after the update that makes it.
+    """
     passes = tuple(
         tuple(task for task in tasks if task.op in (*PASSES, Op.UPDATE))
         for tasks in schedule.workers
@@ -234,7 +237,19 @@ def is_right(schedule: Schedule) -> bool:
         executable(Schedule(passes))
         and all(first_unmet(tasks) is None for tasks in schedule.workers)
         and not any(map(sums_too_early, schedule.workers))
+        and not any(map(reads_too_early, schedule.workers))
     )
+
+
+def reads_too_early(tasks: tuple[Task, ...]) -> bool:
+    """Whether a task names a version of the weights that no update before it has made."""
+    made = {(task.stage, 0) for task in tasks}
+    for task in tasks:
+        if task.op is Op.UPDATE:
+            made.add((task.stage, task.version))
+        elif (task.stage, task.version) not in made:
+            return True
+    return False
 
 
 def sums_too_early(tasks: tuple[Task, ...]) -> bool:
