@@ -144,8 +144,13 @@ def test_a_straight_pipeline_has_one_worker_a_stage(
 def test_a_straight_plan_takes_in_simulation_what_was_predicted(
     profile: Profile, workers: int, states: int, part: float
 ) -> None:
-    """Seconds a minibatch over free links, and bytes of the fullest worker."""
-    layers = tuple(replace(x, forward_s=x.forward_s + 1) for x in profile.layers)
+    """Seconds a minibatch over free links, and bytes of the fullest worker.
+
+    Passes take time: what a pass of no seconds holds is held at no moment of a simulation.
+    """
+    layers = tuple(
+        replace(x, forward_s=x.forward_s + 1, backward_s=x.backward_s + 1) for x in profile.layers
+    )
     profile = replace(profile, layers=layers)
 
     def planned(limit: float) -> Plan:
