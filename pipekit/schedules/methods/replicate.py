@@ -58,7 +58,7 @@ def late_updates(schedule: Schedule) -> Schedule:
     """Return the schedule with each update right before its version begins to be read.
 
     The update of a version that nobody reads takes the place of the stage's next update, or comes
-    at the end.  So a stage holds at most two sums of gradients: one grows while the other waits.
+    at the end.  So a stage holds at most one sum of gradients more: it waits while the next grows.
     An update stays where it is if stages begin to read its version at different microbatches, as
     PipeDream's do: where all stages update together, none may put off one for which another waits.
     """
