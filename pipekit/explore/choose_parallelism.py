@@ -14,7 +14,7 @@ from pipekit.performance.recommend import RankedLayout, recommend
 from pipekit.performance.step import one_batch
 from pipekit.profiling import LayerProfile, Profile
 
-DTYPES = "bfloat16", "float16", "float8", "float4"
+DTYPES = [("usual", "")] + [(dtype,) * 2 for dtype in ("bfloat16", "float16", "float8", "float4")]
 SHOWN, ROUNDS = 12, 3  # candidates in the table; microbatches a rank in the timeline
 
 
@@ -24,7 +24,7 @@ def see(
     gpus: Annotated[int, count("GPUs", 1, 100_000)] = 64,
     batch: Annotated[int, count("samples a step", 1, 100_000)] = 128,
     seq_tokens: Annotated[int, count("tokens", 1, 10_000_000)] = 8192,
-    dtype: Annotated[str, choice("products in", DTYPES)] = "bfloat16",
+    dtype: Annotated[str, choice("products in", DTYPES)] = "",
     graphs: Annotated[bool, choice("CUDA graphs", [("no", False), ("yes", True)])] = False,
     rank: Annotated[int, count("candidate", 1, 100_000)] = 1,
     framework: Annotated[str, choice("flags of", flags.FRAMEWORKS)] = "megatron",
@@ -32,12 +32,13 @@ def see(
     """Return the ranked layouts, and of one of them the timeline, memory and flags.
 
     Args:
-        model, batch, seq_tokens, dtype, graphs: as :func:`.recommend` takes them.
+        model, batch, seq_tokens, graphs: as :func:`.recommend` takes them.
+        dtype: likewise; if it is empty, the first that the device computes in.
         device: of :data:`pipekit.performance.devices.MACHINES`; ``gpus``: how many.
         rank: of the candidate that is drawn, from 1.
         framework: whose flags are shown.
     """
-    how = {"seq_tokens": seq_tokens, "dtype": dtype, "graphs": graphs}
+    how = {"seq_tokens": seq_tokens, "dtype": dtype or None, "graphs": graphs}
     found = _recommended(model, (gpus, machine(device)), batch, **how)
     if rank > len(found.candidates):
         raise ValueError(f"there are {len(found.candidates)} candidates: choose one of them")

@@ -105,6 +105,11 @@ def test_every_method_is_compared_on_as_many_workers_with_as_much_work(method: s
     assert work[0].to_list() == pytest.approx(work[-1].to_list())
 
 
+def test_a_device_without_bfloat16_computes_in_float16_unless_told_otherwise() -> None:
+    view = choose_parallelism.see("gpt2-xl", "V100 16GB", 8, 32, 1024)
+    assert "tried in float16" in view.text
+
+
 def test_what_a_method_refuses_is_said_with_its_remedy() -> None:
     with pytest.raises(ValueError, match="needs"):
         timeline.see("2bw", stages=8, microbatches=4)
