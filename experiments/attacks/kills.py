@@ -54,12 +54,14 @@ def by_signal(number: signal.Signals) -> Callable[[int], None]:
     return lambda pid: os.kill(pid, number)
 
 
+# SystemError is Python's, of C code that returns without a word if it gets no memory.
+NO_MEMORY = WorkerDied, RuntimeError, MemoryError, OSError, SystemError
 # Strikes at one worker's process: how often in relation, how, the error, words of its message.
 STRIKES: dict[str, tuple[int, Callable[[int], None], Any, str]] = {
     "SIGKILL": (8, by_signal(signal.SIGKILL), WorkerDied, "SIGKILL, killed"),
     "SIGTERM": (3, by_signal(signal.SIGTERM), WorkerDied, "SIGTERM"),
     "SIGSTOP": (2, by_signal(signal.SIGSTOP), Stalled, "no worker has got any further"),
-    "memory limit": (3, limit_memory, (WorkerDied, RuntimeError, MemoryError, OSError), ""),
+    "memory limit": (3, limit_memory, NO_MEMORY, ""),
     "fork server": (2, kill_fork_server, WorkerDied, "fork server"),
 }
 PROGRAM_STRIKES = {"program, SIGKILL": signal.SIGKILL, "program, SIGTERM": signal.SIGTERM}
