@@ -38,7 +38,6 @@ class WorkerAssignment:
     devices: Sequence[torch.device] = ()  # of all workers, if activations move between them
     chunks: int = 1  # of each microbatch's sequence, each with a number of its own in the steps
     stages: Mapping[int, StageSource] = field(default_factory=dict)  # that it trains, by index
-    slots: Mapping[int, int] = field(default_factory=dict)  # of weights, of each stage with steps
     inference: Sequence[PassConfig] = ()  # instead of these, stages that it only runs forward
     # Each other worker's messages to it, in order, where they are received in that order.
     incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)

@@ -57,8 +57,7 @@ def run(
     index, steps, device = assignment.index, assignment.steps, assignment.device
     stages = cast(Mapping[int, Stage], assignment.stages)
     for number, stage in stages.items():
-        slots = assignment.slots.get(number, 1)
-        stage.prepare(slots, config.loss_versions, config.first_microbatch)
+        stage.prepare(steps.slots.get(number, 1), config.loss_versions, config.first_microbatch)
     io, errors = TrainingIO(config, feed), list[Exception]()
     recompute = {number: stage.mode for number, stage in stages.items()}
     clock = Clock(device)

@@ -28,7 +28,7 @@ from pipekit.partition.partition import PartitionStage
 from pipekit.partition.stages import in_plan_order
 from pipekit.plans import Plan
 from pipekit.schedules import Op, Schedule
-from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
+from pipekit.schedules.lowering.boundaries import possible_stops
 
 
 class Parts:
@@ -83,31 +83,28 @@ class Parts:
             combinations.require_joint_updates(schedule, feature)
         late = _delays(schedule) if updates.rule else [0] * schedule.stages
         groups = updates.groups and OrderedGroups(updates.groups, layers)
-        configs = []
-        for index, mode in enumerate(modes):
-            part = PartitionStage(index=index, module=nn.Sequential())  # before the model is cut
+
+        def configured(part: PartitionStage, seed: int | None) -> StageConfig:
+            index = part.index
             about = index, schedule.stages, late[index], schedule.stashing
-            configs.append(
-                StageConfig(
-                    passes=PassConfig(part=part, autocast=execution.autocast),
-                    optimizer=optimizer,
-                    updates=updates,
-                    groups=groups,
-                    recompute=mode,
-                    mitigation=StageMitigation(updates.rule, *about) if updates.rule else None,
-                )
+            return StageConfig(
+                passes=PassConfig(part=part, seed=seed, autocast=execution.autocast),
+                optimizer=optimizer,
+                updates=updates,
+                groups=groups,
+                recompute=modes[index],
+                mitigation=StageMitigation(updates.rule, *about) if updates.rule else None,
             )
+
         self.schedule, self.optimizer, self.loss, self.seed = schedule, optimizer, loss, seed
         self.updates, self.execution, self.transport = updates, execution, transport
         self.reader, self.devices, self.used, self.joint = reader, devices, used, joint
         trained = as_trained(copied(layers))
         self.runner: Runner = TRANSPORTS.load(transport)(devices)
-        self.model = ModelStages(layers, trained, balance, configs)
-        self.can_end, self.stops = self.runner.can_end(devices), PossibleStops()
-        if schedule.period and self.can_end:  # where a run without end may end
-            self.stops = possible_stops(schedule)
-        # Whether that is before each batch: updates of replicas may average several.
-        stops = self.stops.batches
+        self.model = ModelStages(layers, trained, balance, schedule.stages, configured)
+        self.can_end = self.runner.can_end(devices)
+        # Whether a run without end may end before each batch: updates of replicas average several.
+        stops = possible_stops(schedule).batches if schedule.period and self.can_end else ()
         self.stops_anywhere = bool(stops) and len(stops) == len(schedule.batch_stops)
 
 

@@ -27,7 +27,7 @@ from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.questions import FirstBatch, ask
 from pipekit.engine.runs.run import Run, result_of
-from pipekit.engine.runs.tables import batches_done, executed, joined, taken
+from pipekit.engine.runs.tables import batches_done, executed, lowered_for, taken
 from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.layers.pass_state import warn_of_modes
@@ -50,7 +50,7 @@ class Runs:
             combinations.require_joint_updates(schedule, combinations.TIES)
         # Else the first run decides: by its length, or by the balance that its data tell.
         if joints is not None and (parts.stops_anywhere or not schedule.period):
-            joined(parts, schedule, joints)
+            lowered_for(parts, schedule, joints)
             if parts.can_end and not schedule.period:
                 possible_stops(schedule)
 
@@ -174,14 +174,14 @@ class Runs:
         stops = PossibleStops()
         if schedule.trains:
             assert model.partition
-            joined(parts, schedule, model.partition)
+            lowered_for(parts, schedule, model.partition)
             if parts.updates.rule:
                 arguments.require_whole_rounds(parts.updates.rule, schedule)
             if tried is not None:
                 ask(FirstBatch(parts, first, tried, drawn), schedule)
                 model.tried_in_training = True  # else what is refused is asked again
             if parts.can_end:
-                stops = parts.stops if schedule.period else possible_stops(schedule)
+                stops = possible_stops(schedule)
             if start.resume:
                 stops = replace(stops, begin=start.resume.boundary.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):

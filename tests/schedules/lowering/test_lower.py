@@ -20,7 +20,7 @@ from pipekit.schedules import (
     pipedream,
     replicate,
 )
-from pipekit.schedules.lowering.lower import Skips, slot_counts
+from pipekit.schedules.lowering.lower import Skips
 from pipekit.schedules.lowering.steps import MAIN
 from pipekit.schedules.lowering.sums import Sum, sum_order, sums
 from tests.engine.replicas.shared_tables import at_random, down_then_up, two_directions
@@ -77,7 +77,7 @@ def test_a_stage_after_the_next_may_be_at_home() -> None:
 def test_steps_are_the_tasks_in_order_with_peak_versions_many_slots(schedule: Schedule) -> None:
     lowered = lower(schedule)
     assert tuple(tuple(step.task for step in steps.head) for steps in lowered) == schedule.workers
-    counts = tuple(slot_counts(steps)[stage] for stage, steps in enumerate(lowered))
+    counts = tuple(steps.slots[stage] for stage, steps in enumerate(lowered))
     assert counts == check(schedule).peak_versions
 
 
