@@ -59,7 +59,7 @@ def require_whole_rounds(rule: Mitigation, schedule: Schedule) -> None:
     """
     if not (rule.overrides("gradient") or rule.overrides("rate")):
         return
-    some = beginning(schedule, 1) if schedule.period else schedule
+    some = beginning(schedule, 1)
     for tasks in some.workers:
         added = {
             (task.stage, some.update_of[task.stage][task.microbatch])
@@ -79,7 +79,7 @@ def require_weights_as_read(
     needed: Sequence[tuple[int, str]], stages: Sequence[StageConfig], schedule: Schedule
 ) -> None:
     """Raise ValueError if forwards edit weights (layer, name) that earlier backwards need."""
-    some = beginning(schedule, 2) if schedule.period else schedule
+    some = beginning(schedule, 2)
     for layer, name in needed:
         stage = [each for each in stages if each.passes.part.first_layer <= layer][-1]
         under_way = (_is_shared(stage.passes.part.index, tasks) for tasks in some.workers)

@@ -163,6 +163,8 @@ def periods_under_way(schedule: Schedule) -> int:
 
 def beginning(schedule: Schedule, periods: int) -> Schedule:
     """Return a finite schedule whose lists begin with the head and so many whole periods."""
+    if not schedule.period:
+        return schedule
 
     def cut() -> Schedule:
         size = schedule.period_microbatches

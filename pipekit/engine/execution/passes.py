@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.layers.pass_state import autocast, during
 from pipekit.layers.read_state import ReadAgain, ReadState
-from pipekit.layers.seeded import Seed, Seeded, drawing_again, layer_seed, seed_number
+from pipekit.layers.seeded import Seed, Seeded, drawing_again, layer_seed
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.losses.checks import require_loss, require_no_weights
@@ -215,7 +215,7 @@ class Passes:
         microbatch = self._first_microbatch + step.task.microbatch
         with Seeded(0, self._device) as seeded:
             for number, layer in enumerate(layers, start=self._part.first_layer):
-                seeded.seed(partial(_seed, seed, number, microbatch))
+                seeded.seed(partial(layer_seed, seed, number, microbatch))
                 x = layer(x)
         self._drew = self._drew or seeded.drew
         return x
@@ -236,10 +236,6 @@ class InferencePasses(Passes):
     def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
         with torch.no_grad(), autocast(self._device, self._config.autocast):
             return self._run(step, x, keep=False)
-
-
-def _seed(seed: Seed, layer: int, microbatch: int) -> int:
-    return layer_seed(seed_number(seed), layer, microbatch)
 
 
 def _take(gradients: dict[int, Tensor], number: int, gradient: Tensor | None) -> None:

@@ -28,9 +28,10 @@ def of_updates(
     later: Callable[[T, int], T] = same,
 ) -> tuple[Recurring[T], ...]:
     """Return something of each update of each stage; ``find`` gives it for a finite schedule."""
+    some = find(beginning(schedule, 1))
     if not schedule.period:
-        return tuple(Recurring(tuple(found)) for found in find(schedule))
-    settled, some = periods_under_way(schedule), find(beginning(schedule, 1))
+        return tuple(Recurring(tuple(found)) for found in some)
+    settled = periods_under_way(schedule)
     return tuple(
         Recurring(tuple(found[: settled * made]), tuple(found[settled * made :][:made]), later)
         for found, made in zip(some, schedule.period_versions, strict=True)

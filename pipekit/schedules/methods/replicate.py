@@ -63,7 +63,7 @@ def late_updates(schedule: Schedule) -> Schedule:
     PipeDream's do: where all stages update together, none may put off one for which another waits.
     """
     periods = 2 * periods_under_way(schedule) + 1 if schedule.period else 0
-    some = beginning(schedule, periods) if periods else schedule
+    some = beginning(schedule, periods)
     versions, head, period = _begun_together(some), list[Tasks](), list[Tasks]()
     unchanged = True
     for worker, tasks in enumerate(some.workers):

@@ -23,7 +23,7 @@ from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.execution.stage import StageSource
 from pipekit.engine.feed import Feed, Needs
-from pipekit.engine.observers.reporter import LossKnown, UpdateMade
+from pipekit.engine.observers.reporter import News
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
@@ -177,7 +177,7 @@ class _WorkerProcess:
                 self._stages = built(assignment).stages
             assignment = replace(assignment, stages=self._stages)
 
-        def on_news(news: LossKnown | UpdateMade) -> None:
+        def on_news(news: News) -> None:
             self._connections.reports.send_bytes(pickle.dumps(("news", news)))
 
         own, told = FunctionState(config.loss), on_news if task.watched else None
