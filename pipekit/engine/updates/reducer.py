@@ -57,15 +57,12 @@ class CommThread:
         share_cores(self._workers)
         with on_stream(new_stream(self._device)):
             while (work := self._work.get()) is not None:
-                _do(*work)
-                del work  # while it waits for the next, nobody needs this one's gradients
-
-
-def _do(function: Callable[[], object], future: "Future[object]") -> None:
-    try:
-        future.set_result(function())
-    except BaseException as error:
-        future.set_exception(error)
+                function, future = work
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
+                del work, function, future  # nobody needs their gradients till the next one comes
 
 
 class SharedStage(NamedTuple):
