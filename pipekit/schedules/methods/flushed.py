@@ -5,10 +5,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
-from pipekit.schedules.cutting import Tasks, require_room
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Pass, Schedule
-from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.task import ScheduleError, Task, Tasks, require_room
 
 
 def require_positive(**counts: int) -> None:

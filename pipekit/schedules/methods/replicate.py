@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, pairwise
 
-from pipekit.schedules.cutting import Tasks
 from pipekit.schedules.methods.flushed import require_positive
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import Task, Tasks
 
 
 def replicate(schedule: Schedule, width: int) -> Schedule:
