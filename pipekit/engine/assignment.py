@@ -66,6 +66,7 @@ class Runner(ABC):
     """Runs the workers of a pipeline, one run after another; by default all are started here."""
 
     copies_loss = False  # whether workers have a copy of the loss for each run
+    can_end = False  # whether a run may end before its table does
 
     @abstractmethod
     def run(
@@ -79,10 +80,6 @@ class Runner(ABC):
 
         ``on_news`` is called in this thread with each loss and update.
         """
-
-    @abstractmethod
-    def can_end(self, devices: Sequence[torch.device]) -> bool:
-        """Return whether a run on these devices may end before its table does."""
 
     def gather(self, state: dict[str, T]) -> dict[str, T]:
         """Return the entries of every process in which this runner leaves stages."""

@@ -102,9 +102,8 @@ class Parts:
         trained = as_trained(copied(layers))
         self.runner: Runner = TRANSPORTS.load(transport)(devices)
         self.model = ModelStages(layers, trained, balance, schedule.stages, configured)
-        self.can_end = self.runner.can_end(devices)
         # Whether a run without end may end before each batch: updates of replicas average several.
-        stops = possible_stops(schedule).batches if schedule.period and self.can_end else ()
+        stops = possible_stops(schedule).batches if schedule.period and self.runner.can_end else ()
         self.stops_anywhere = bool(stops) and len(stops) == len(schedule.batch_stops)
 
 

@@ -51,7 +51,7 @@ class Runs:
         # Else the first run decides: by its length, or by the balance that its data tell.
         if joints is not None and (parts.stops_anywhere or not schedule.period):
             lowered_for(parts, schedule, joints)
-            if parts.can_end and not schedule.period:
+            if parts.runner.can_end and not schedule.period:
                 possible_stops(schedule)
 
     def train(
@@ -180,7 +180,7 @@ class Runs:
             if tried is not None:
                 ask(FirstBatch(parts, first, tried, drawn), schedule)
                 model.tried_in_training = True  # else what is refused is asked again
-            if parts.can_end:
+            if parts.runner.can_end:
                 stops = possible_stops(schedule)
             if start.resume:
                 stops = replace(stops, begin=start.resume.boundary.microbatches)
@@ -225,7 +225,7 @@ class Runs:
         """Run the layers forward; the last stage's worker calls a function of output and target."""
         arguments.require_batches(batches)
         counted, count, _ = arguments.counted(batches)
-        schedule = self._inference if self._parts.can_end else self._inference.take(count)
+        schedule = self._inference if self._parts.runner.can_end else self._inference.take(count)
         self.read()
         self._model.reseed(self._parts.seed)
         reader = self._parts.reader

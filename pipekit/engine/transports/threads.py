@@ -125,6 +125,8 @@ class ThreadNetwork:
 class ThreadRunner(Runner):
     """Runs every worker in a thread of its own; the threads stay."""
 
+    can_end = True
+
     def __init__(self) -> None:
         self._threads = WorkerThreads()
         self._workers: dict[int, ThreadWorker] = {}
@@ -176,9 +178,6 @@ class ThreadRunner(Runner):
         if not all(isinstance(stage, Stage) for stage in stages):
             workers = self._threads.run(build, *about)  # before any begins: one may fail
         return self._threads.run(run, *about)
-
-    def can_end(self, devices: Sequence[torch.device]) -> bool:
-        return True
 
     def close(self) -> None:
         self._threads.close()

@@ -22,7 +22,7 @@ def test_linked_by_torch_distributed(method: str, monkeypatch: pytest.MonkeyPatc
     batches, balance = data(rows=[8, 12, 9, 8]), [2, 3, 3]
     expected = pipeline(mixed(), method, balance, clip_norm=0.5)
     losses = expected.train(batches).losses
-    monkeypatch.setattr(runner, "through_memory", lambda _: False)
+    monkeypatch.setattr(runner, "is_accelerator", lambda _: True)
     pipe = pipeline(mixed(), method, balance, clip_norm=0.5, transport="distributed")
     assert pipe.train(batches).losses == losses
     assert different(pipe.state_dict(), expected.state_dict()) == []
