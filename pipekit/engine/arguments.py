@@ -139,7 +139,7 @@ def require_no_autocast(autocast: torch.dtype | None, kind: str) -> None:
     """Raise ValueError within another ``torch.autocast``, which other threads would not see."""
     if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != autocast:
         raise ValueError(
-            f"the call is within torch.autocast, in which workers would not be: leave it out, "
+            f"the call is within torch.autocast, which workers do not see: leave it out, "
             f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
         )
 

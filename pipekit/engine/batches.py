@@ -151,8 +151,8 @@ def _said(entry: Any, name: Any, sizes: Sequence[int], said: Mapping[Any, bool])
         return [entry] * len(sizes)
     if said.get(name) and not has_one_a_row(entry, sum(sizes)):
         raise ValueError(
-            f"the batch[{name!r}] has not one element for each of {sum(sizes)} rows: leave it out "
-            f"of Execution(rows=...), or set it to False there"
+            f"the batch[{name!r}] does not have one element for each of {sum(sizes)} rows: leave "
+            f"it out of Execution(rows=...), or set it to False there"
         )
     return cut_entry(entry, sizes)
 

@@ -100,7 +100,7 @@ class Schedule(Table):
         schedule's.
 
         Raises:
-            ScheduleError: a cell is no pass, and the message gives its line; or it is no text.
+            ScheduleError: a cell is not a pass, and the message gives its line; or it is not text.
             OSError: there is no such file, or it cannot be opened.
         """
         return cls.one_batch(name, *torch_csv.read(text_of(source)))

@@ -71,7 +71,7 @@ class ScheduleError(ValueError):
 
 
 def require_tasks(workers: Iterable[Iterable[Any]], version: bool = True) -> None:
-    """Raise ScheduleError for the first entry of workers' lists that is no task.
+    """Raise ScheduleError for the first entry of workers' lists that is not a task.
 
     Without a ``version`` entries are passes.
     """

@@ -106,7 +106,7 @@ class PipelineIO(Protocol):
 
 
 class GradientsIO(Protocol):
-    """The two ends of a pipeline whose output is no loss, and whose input has gradients."""
+    """The two ends of a pipeline whose output is not a loss, and whose input has gradients."""
 
     def output_gradients(self, microbatch: int) -> StageGradients:
         """Return the gradients of the last stage's output."""

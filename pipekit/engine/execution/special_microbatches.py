@@ -96,7 +96,7 @@ def read_in_chunks(read: Read, chunks: int) -> Read:
 
 
 def require_same_in_chunks(first: Batch, chunks: int, evaluate: Callable[[Tree], Probe]) -> None:
-    """Raise ValueError if the model's output of a sequence, evaluated, is another one in chunks."""
+    """Raise ValueError if the model's output for a sequence, evaluated, differs in chunks."""
     pieces, sequence = first.cut_input()[:chunks], ChunkedSequence()
     whole, apart = evaluate(torch.cat(pieces, dim=1)).output, []
     for chunk, piece in enumerate(pieces):
@@ -105,7 +105,7 @@ def require_same_in_chunks(first: Batch, chunks: int, evaluate: Callable[[Tree],
     joined, bound = torch.cat(apart, dim=1), torch.finfo(whole.dtype).eps ** 0.5
     if joined.shape != whole.shape or not torch.allclose(joined, whole, bound, bound):
         raise ValueError(
-            f"the model's output of a sequence is another one in {chunks} chunks: a layer reads "
-            f"other tokens than its chunk's; let it call "
+            f"the model's output for a sequence differs in {chunks} chunks: a layer reads tokens "
+            f"beyond its chunk; let it call "
             f"pipekit.layers.sequence_chunks.with_earlier, or use a schedule of whole sequences"
         )

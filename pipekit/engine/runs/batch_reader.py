@@ -126,7 +126,7 @@ class BatchReader:
                 warnings.warn(
                     f"the batch[{name!r}] has one element a row in batch {one.number} alone, where "
                     f"it is cut into microbatches, and not in batch {other.number}: if these are "
-                    f"no rows, say Execution(rows={{{name!r}: False}})",
+                    f"not rows, say Execution(rows={{{name!r}: False}})",
                     stacklevel=2,
                 )
 

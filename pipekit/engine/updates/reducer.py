@@ -153,7 +153,7 @@ class Reducer:
                 self._advance()
                 return
         raise ValueError(
-            "a backward adds to a weight's gradient several times, so that nobody knows when "
+            "a backward adds to a weight's gradient several times, so that it is unknown when "
             "the workers of a stage may sum it: in torch.utils.checkpoint say "
             "use_reentrant=False, or use recompute='always'"
         )

@@ -247,7 +247,7 @@ def require_usable(optimizer: Optimizer) -> None:
             raise AttributeError(f"its state_dict() lacks {', '.join(sorted(missing))}")
     except AttributeError as error:
         raise TypeError(
-            f"the optimizer is not whole ({error}): let its class inherit from "
+            f"the optimizer is incomplete ({error}): let its class inherit from "
             f"torch.optim.Optimizer, and call super().__init__(parameters, {{...}})"
         ) from error
     # Of the class: a scheduler replaces the method of the object.

@@ -90,7 +90,7 @@ class Turns:
         self._waiting: list[int] = []  # stages, in the order of their parts for the input
 
     def count(self, op: Op, stage: int) -> int:
-        """Return how many microbatches have had an op on a stage, which is no whole backward."""
+        """Return how many microbatches have had an op on a stage, other than a whole backward."""
         return self._done[op, stage]
 
     def add(self, op: Op, *stages: int) -> None:
