@@ -171,7 +171,7 @@ class UpdateSynchronizer:
                 stages[index] = SharedStage(*about)
         if not stages:
             return None
-        order = ((s, u) for s, u in table.sum_order if s in stages and u > table.made[s])
+        order = ((s, u) for s, u in table.sum_order if u > table.made[s])
         return Reducer(self._worker, stages, order, comm_thread, self._device)
 
     def _all_reduce(self, members: Sequence[int], tied: bool = False) -> AllReduce:

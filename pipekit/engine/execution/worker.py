@@ -29,8 +29,6 @@ from pipekit.schedules.lowering.steps import MAIN
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, tree_bytes
 
-_FORWARD, _WEIGHT, _UPDATE = Op.FORWARD.name, Op.BACKWARD_WEIGHT.name, Op.UPDATE.name
-
 
 class Worker:
     """Goes through a list of steps, with observers around each; it knows no methods and no ops."""
@@ -117,7 +115,7 @@ class Executor:
         self._observer.after_compute(self._worker, step, RECOMPUTE, output)
 
     def _forward(self, step: Step) -> None:
-        _, stage, microbatch, _ = step.task
+        op, stage, microbatch, _ = step.task
         if step.receives:
             x = StageIO(*self._receive(step))
         else:
@@ -126,10 +124,10 @@ class Executor:
         if target:
             target = target._replace(target=to_device(target.target, self._device))
         inputs = x.main, x.skips, target.target if target else ()
-        self._observer.before_compute(self._worker, step, _FORWARD, inputs)
+        self._observer.before_compute(self._worker, step, op.name, inputs)
         recomputed = step.recomputed(self._recompute[stage])
         output = self._stages[stage].forward(step, x, target, recomputed)
-        self._observer.after_compute(self._worker, step, _FORWARD, output)
+        self._observer.after_compute(self._worker, step, op.name, output)
         self._send(step, output)
         if not step.sends:
             self._ends.output(microbatch, output.main)
@@ -154,18 +152,19 @@ class Executor:
             self._gradient_ends.input_gradients(microbatch, result)
 
     def _backward_weight(self, step: Step) -> None:
-        self._observer.before_compute(self._worker, step, _WEIGHT, ())
-        self._stages[step.task.stage].backward_weight(step)
+        op, stage, *_ = step.task
+        self._observer.before_compute(self._worker, step, op.name, ())
+        self._stages[stage].backward_weight(step)
         self._pending -= 1
-        self._observer.after_compute(self._worker, step, _WEIGHT, ())
+        self._observer.after_compute(self._worker, step, op.name, ())
 
     def _update(self, step: Step) -> None:
-        _, stage, _, version = step.task
+        op, stage, _, version = step.task
         assert self._updates, "only workers that train make updates"
         self._updates.settle(stage, version)
-        self._observer.before_compute(self._worker, step, _UPDATE, ())
+        self._observer.before_compute(self._worker, step, op.name, ())
         self._updates.update(stage, step.slot)
-        self._observer.after_compute(self._worker, step, _UPDATE, ())
+        self._observer.after_compute(self._worker, step, op.name, ())
 
     # Functions and not bound methods, with which an executor would hold on to itself, and so to
     # everything that is pending in its stages, until Python looks for circles.

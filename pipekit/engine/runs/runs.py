@@ -266,11 +266,6 @@ class Runs:
         self._model.load(state, strict)
         self._failed = False
 
-    def require_gradients(self, names: Iterable[str], flag: bool) -> None:
-        """Train weights or freeze them; see :meth:`pipekit.Pipeline.requires_grad_`."""
-        self.read()
-        self._model.require_gradients(names, flag)
-
     def read(self) -> None:
         """Fetch all stages, to read or change them between runs.
 

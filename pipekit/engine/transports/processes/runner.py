@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -62,12 +62,11 @@ class ProcessRunner(Runner):
         cores = torch.get_num_threads()
         memory, pool = self.can_end, self._pool_for(config)
         try:
-            # Once for all: it names every sum of every update.
-            rest = {name: each for name, each in vars(config).items() if name != "loss"}
-            loss = dumps(config.loss)
+            # The rest once for all: it names every sum of every update.
+            rest, loss = dumps(replace(config, loss=cast(Any, None))), dumps(config.loss)
             if self._loss and self._loss[0] == loss:
                 loss = self._loss[1]  # with all that it counts there
-            common = dumps(partial(RunConfig, **rest)), loss, numeric_settings()
+            common = rest, loss, numeric_settings()
             # Through shared memory messages are taken by name, in any order.
             coming = [{}] * len(workers) if memory else incoming([w.steps for w in workers])
             store = None if memory else pool.store

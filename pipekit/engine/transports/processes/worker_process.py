@@ -10,7 +10,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -55,7 +54,7 @@ class ProcessTask:
 
     assignment: WorkerAssignment
     kept: bool  # whether the worker goes on with the stages of its last training
-    config: bytes  # makes of the loss what is common to all workers, pickled
+    config: bytes  # of the run, but for the loss, pickled
     loss: bytes  # of the run, pickled
     settings: tuple[Any, ...]  # of torch, in the process that asks
     named: Mapping[Place, Any]  # what functions name there, as far as it has changed
@@ -149,11 +148,10 @@ class _WorkerProcess:
         self._runs += 1
         assignment = task.assignment
         apply_settings(task.settings)
-        configure: partial[RunConfig] = pickle.loads(task.config)
         loss = self._loss
         if loss is None or loss[0] != task.loss:
             loss = task.loss, pickle.loads(task.loss)
-        config: RunConfig = configure(loss=loss[1])
+        config: RunConfig = replace(pickle.loads(task.config), loss=loss[1])
         if config.training:
             self._loss = loss
         if task.named:
