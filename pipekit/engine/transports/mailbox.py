@@ -35,8 +35,8 @@ def end_key(microbatch: int, run: int = 0) -> Key:
 
 
 def _part_key(part: SumPart) -> Key:
-    phase, *rest = part.key
-    return PART + phase, *rest
+    phase, stage, sender, number = part.key
+    return PART + phase, stage, sender, number
 
 
 class KeyedMailbox:
