@@ -83,7 +83,7 @@ def require_weights_as_read(
     for layer, name in needed:
         stage = [each for each in stages if each.passes.part.first_layer <= layer][-1]
         under_way = (_is_shared(stage.passes.part.index, tasks) for tasks in some.workers)
-        if stage.recompute == "never" and any(under_way):
+        if stage.passes.recompute == "never" and any(under_way):
             raise ValueError(
                 f"the forward of layer {layer} edits {name!r}, which the backward of an earlier "
                 f"microbatch still needs: compute with it under torch.no_grad() (what a momentum "

@@ -26,7 +26,6 @@ from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.reducer import summing
 from pipekit.layers.module_state import merged_put_back
-from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.trees import tree_map
 
@@ -59,9 +58,9 @@ def run(
     for number, stage in stages.items():
         stage.prepare(steps.slots.get(number, 1), config.loss_versions, config.first_microbatch)
     io, errors = TrainingIO(config, feed), list[Exception]()
-    recompute = {number: stage.mode for number, stage in stages.items()}
     clock = Clock(device)
     trace = TraceRecorder(clock) if config.watch.trace else None
+    recompute = {number: stage.recompute for number, stage in stages.items()}
     memory = MemoryTracker(recompute) if config.watch.memory else None
     observers = [*watchers, *filter(None, (trace, memory))]
     if on_news and len(config.table.stage_workers) - 1 in stages:
@@ -82,9 +81,7 @@ def run(
         runtimes = movable
     if config.execution.short_batches == "fewer":
         runtimes = {number: PassingEmpty(stage) for number, stage in runtimes.items()}
-    executor = Executor(
-        index, runtimes, recompute, transport, io, device, observer, updates=updates
-    )
+    executor = Executor(index, runtimes, transport, io, device, observer, updates=updates)
     execute: Callable[[Step], None] = executor.execute
     if updates.reducer:
         execute = summing(execute, updates.reducer)
@@ -155,9 +152,8 @@ def _evaluate(
         stages = {each.part.index: each.build(device) for each in assignment.inference}
         for stage in stages.values():
             stage.begin(config.first_microbatch)
-        modes: dict[int, Recompute] = dict.fromkeys(stages, "never")
         observer = Observers(watchers)
-        executor = Executor(index, stages, modes, transport, ends, device, observer)
+        executor = Executor(index, stages, transport, ends, device, observer)
         steps = assignment.steps.until(transport.stop_point)
         Worker(view, executor.execute, transport, observer).run(steps)
         transport.finish()

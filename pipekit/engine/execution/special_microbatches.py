@@ -39,19 +39,19 @@ class PassingEmpty:
     """A stage through which empty microbatches pass: they add nothing to loss or gradients."""
 
     def __init__(self, stage: StageRuntime) -> None:
-        self._stage = stage
+        self._stage, self.recompute = stage, stage.recompute
         self._empty = set[int]()
 
-    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
+    def forward(self, step: Step, x: StageIO, target: Target | None) -> StageIO:
         if isinstance(x.main, tuple) and not x.main:
             self._empty.add(step.task.microbatch)
             return StageIO(torch.zeros((), device=CPU) if target else (), {})
-        return self._stage.forward(step, x, target, recompute)
+        return self._stage.forward(step, x, target)
 
-    def recompute(self, step: Step) -> StageIO:
+    def run_again(self, step: Step) -> StageIO:
         if step.task.microbatch in self._empty:
             return StageIO((), {})
-        return self._stage.recompute(step)
+        return self._stage.run_again(step)
 
     def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
         if step.task.microbatch in self._empty:

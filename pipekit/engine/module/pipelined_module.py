@@ -201,7 +201,6 @@ class PipelinedModule(nn.Module):
         minibatch = Minibatch(
             self._runtime,
             configs,
-            self.checkpoint if self.training else "never",
             self._passes(len(inputs), tuple(tie_ends(ties))),
             inputs,
             keeps,
@@ -307,6 +306,7 @@ class PipelinedModule(nn.Module):
                 part=config.part.tied(ties),
                 seed=seed,
                 differentiates_batch=differentiates_batch,
+                recompute=self.checkpoint if self.training else "never",
                 autocast=torch.get_autocast_dtype(device.type)
                 if torch.is_autocast_enabled(device.type)
                 else None,

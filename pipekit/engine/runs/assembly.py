@@ -88,11 +88,12 @@ class Parts:
             index = part.index
             about = index, schedule.stages, late[index], schedule.stashing
             return StageConfig(
-                passes=PassConfig(part=part, seed=seed, autocast=execution.autocast),
+                passes=PassConfig(
+                    part=part, seed=seed, autocast=execution.autocast, recompute=modes[index]
+                ),
                 optimizer=optimizer,
                 updates=updates,
                 groups=groups,
-                recompute=modes[index],
                 mitigation=StageMitigation(updates.rule, *about) if updates.rule else None,
             )
 
