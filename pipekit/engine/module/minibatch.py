@@ -30,6 +30,9 @@ from pipekit.engine.transports.worker_threads import Notify, WorkerThreads, as_h
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, differentiable, leaves, refill
 
+StepsByPass = Mapping[tuple[Op, int, int], Step]
+"""The steps of a minibatch by op, stage and microbatch."""
+
 
 @dataclass(frozen=True)
 class ModuleRuntime:
@@ -122,17 +125,16 @@ class Minibatch:
         self,
         runtime: ModuleRuntime,
         configs: Sequence[PassConfig],
-        steps: Iterable[Step],
+        steps: StepsByPass,
         inputs: Sequence[Tree],
         keeps: bool,
     ) -> None:
         # Autograd may have another thread run the backward.
         self._as_called = as_here()
-        self._runtime, self._keeps = runtime, keeps
+        self._runtime, self._keeps, self._steps = runtime, keeps, steps
         self._inputs: dict[int, Tree] = dict(enumerate(inputs))
         self._outputs: dict[int, Tree] = {}
         self._input_devices = [tensor.device for tensor in differentiable(inputs[0])]
-        self._steps = {(s.task.op, s.task.stage, s.task.microbatch): s for s in steps}
         self._stages = [
             ModuleStage(runtime, config, stage, keeps) for stage, config in enumerate(configs)
         ]

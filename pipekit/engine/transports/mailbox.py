@@ -90,7 +90,7 @@ class MailboxTransport:
         workers: Sequence[int],
         mailbox: KeyedMailbox,
         sums_mailbox: KeyedMailbox | None,  # of the thread that sums gradients with other workers
-        end: Callable[[int], None] | None = None,  # tells all that the run ends early
+        end: Callable[[int], None] = lambda microbatch: None,  # tells all that the run ends early
     ) -> None:
         self._worker, self._workers = worker, workers
         self._mailbox, self._sums_mailbox, self._end = mailbox, sums_mailbox, end
@@ -115,8 +115,6 @@ class MailboxTransport:
         return mailbox.exchange
 
     def end(self, microbatch: int) -> bool:
-        if self._end is None:
-            return False
         self.stop_point.at(microbatch)
         self._end(microbatch)
         return True
