@@ -89,8 +89,8 @@ def run(
         execute = in_chunks(execute, assignment.chunks)
     if movable:
         execute = offloading(execute, movable, assignment, observer)
-    if config.resume:
-        execute = restoring(execute, config.resume, index, stages, io.losses)
+    if config.resumed:
+        execute = restoring(execute, config, index, stages, io.losses)
     view = WorkerView(index, device, clock, weights, updates.waiting_bytes)
     survives = partial(_survives, config, transport, errors)
     conclude = updates.average_statistics if updates.comm_thread else None

@@ -171,7 +171,8 @@ class UpdateSynchronizer:
                 stages[index] = SharedStage(*about)
         if not stages:
             return None
-        order = ((s, u) for s, u in table.sum_order if u > table.made[s])
+        made = dict(enumerate(self._config.begin.versions))
+        order = ((s, u) for s, u in table.sum_order if u > made.get(s, 0))
         return Reducer(self._worker, stages, order, comm_thread, self._device)
 
     def _all_reduce(self, members: Sequence[int], tied: bool = False) -> AllReduce:

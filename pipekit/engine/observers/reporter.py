@@ -52,7 +52,7 @@ class Reporter(Observer):
     ) -> None:
         self._report, self._config, self._held = report, config, held
         self._last = len(config.table.stage_workers) - 1
-        self._updated = config.resume.boundary.batches if config.resume else 0  # batches
+        self._updated = config.begin.batches  # batches
         self._rates: tuple[float, ...] = ()  # of the update that is made now
         self._norm: HostNumber | None = None  # of the last update that was decided
         # News that lack their last entry, a number, and this number.

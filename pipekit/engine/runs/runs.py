@@ -84,7 +84,7 @@ class Runs:
             reports: list[WorkerReport] = []
             stop_early = source.stop if source.possible_stops.batches else None
             interrupted: list[KeyboardInterrupt] = []
-            if start.resume and start.resume.boundary.batches == len(schedule):  # nothing is left
+            if start.checkpoint and start.begin.batches == len(schedule):  # nothing is left
                 deque(source, maxlen=0)  # whoever makes them may draw random numbers
             else:
                 config = None
@@ -181,9 +181,7 @@ class Runs:
                 ask(FirstBatch(parts, first, tried, drawn), schedule)
                 model.tried_in_training = True  # else what is refused is asked again
             if parts.runner.can_end:
-                stops = possible_stops(schedule)
-            if start.resume:
-                stops = replace(stops, begin=start.resume.boundary.microbatches)
+                stops = replace(possible_stops(schedule), begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
             warn_of_edited_batch()
@@ -203,8 +201,7 @@ class Runs:
         if watch.progress or on_batch:
             if on_batch and parts.runner.copies_loss:
                 on_batch = watched(on_batch, parts.loss)
-            done = start.resume.boundary.batches if start.resume else 0
-            bar = LossBar(source, on_batch, done, watch.progress)
+            bar = LossBar(source, on_batch, start.begin.batches, watch.progress)
         self._failed = True
         try:
             with closing(bar) if bar else nullcontext():

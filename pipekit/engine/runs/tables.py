@@ -5,7 +5,6 @@ What is found out about a schedule is kept with it.
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 
 from pipekit.engine import combinations
@@ -74,7 +73,6 @@ def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) 
             averages=any(each.batches > 1 for one in summed for each in (*one.head, *one.period)),
             stops=stops(schedule) if shared else (),
             sum_order=sum_order(schedule, joint_updates) if shared else Recurring(()),
-            made=(0,) * schedule.stages,
             moves=any(op.moves for op in schedule.ops),
         )
 
@@ -91,7 +89,7 @@ def executed(
     checkpoints: CheckpointConfig | None = None,
 ) -> list[WorkerReport]:
     """Have the workers execute a schedule, and return every worker's report."""
-    schedule, resume, model = start.schedule, start.resume, parts.model
+    schedule, model = start.schedule, parts.model
     assert model.partition, "prepare() comes first"
     steps, table = lowered_for(parts, schedule, model.partition)
     known = source.total if schedule.period else None
@@ -99,7 +97,7 @@ def executed(
     if parts.updates.scale and schedule.trains:
         scaled = schedule.remembered("loss versions", lambda: loss_versions(schedule))
     config = RunConfig(
-        table=replace(table, made=resume.boundary.versions) if resume else table,
+        table=table,
         loss=loss,
         updates=parts.updates,
         execution=parts.execution,
@@ -110,7 +108,8 @@ def executed(
         loss_versions=scaled,
         ties=model.partition.ties,
         checkpoints=checkpoints,
-        resume=resume,
+        begin=start.begin,
+        resumed=start.checkpoint,
         possible_stops=source.possible_stops,
         batches=0 if schedule.period else len(schedule.batches),
         end=schedule.batch(known - 1).stop if known else sys.maxsize,
@@ -121,7 +120,7 @@ def executed(
         assignments.append(
             WorkerAssignment(
                 index=worker,
-                steps=steps_after(own, resume.boundary) if resume else own,
+                steps=steps_after(own, start.begin) if start.checkpoint else own,
                 device=parts.devices[worker],
                 devices=parts.devices,
                 chunks=schedule.chunks,
