@@ -30,10 +30,13 @@ class RunTable:
     links: frozenset[tuple[int, int]]  # (sender, receiver) of messages between stages
     sums: Sequence[Recurring[Sum]]  # of each stage, the terms of each update
     averages: bool  # whether any update sums microbatches of several batches
-    # Of each stage, the microbatch after each update's last; empty without replicas.
-    stops: Sequence[Recurring[int]]
     sum_order: Recurring[Turn]  # (stage, update) of the sums over workers, in all workers' order
     moves: bool  # whether any op moves activations
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether any stage is on several workers."""
+        return any(len(workers) > 1 for workers in self.stage_workers)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class UpdateSynchronizer:
         self._all_reduces: list[AllReduce] = []
         self.reducer: Reducer | None = None
         self.comm_thread: CommThread | None = None  # beside a worker that shares a stage
-        if config.table.stops and any(len(self._stage_workers[index]) > 1 for index in stages):
+        if any(len(self._stage_workers[index]) > 1 for index in stages):
             name = f"pipekit sums of worker {worker}"
             self.comm_thread = CommThread(name, device, config.table.workers)
             self.reducer = self._make_reducer(self.comm_thread)
@@ -167,8 +167,7 @@ class UpdateSynchronizer:
         for index, stage in self._stages.items():
             members, weights = self._stage_workers[index], stage.weights
             if len(members) > 1 and weights.buckets():
-                about = weights, table.sums[index], table.stops[index], self._all_reduce(members)
-                stages[index] = SharedStage(*about)
+                stages[index] = SharedStage(weights, table.sums[index], self._all_reduce(members))
         if not stages:
             return None
         made = dict(enumerate(self._config.begin.versions))

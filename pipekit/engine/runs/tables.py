@@ -20,7 +20,7 @@ from pipekit.schedules import Schedule, ScheduleError, Steps, lower
 from pipekit.schedules.lowering.boundaries import steps_after
 from pipekit.schedules.lowering.lower import Skips, loss_versions
 from pipekit.schedules.lowering.recurring import Recurring
-from pipekit.schedules.lowering.sums import stops, sum_order, sums
+from pipekit.schedules.lowering.sums import sum_order, sums
 
 Lowered = tuple[Sequence[Steps], RunTable]
 """Every worker's steps, and what all workers know of the table."""
@@ -57,7 +57,6 @@ def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) 
     def find() -> Lowered:
         steps = lower(schedule, skips, ties)
         stage_workers = schedule.stage_workers
-        shared = any(len(workers) > 1 for workers in stage_workers)
         summed = sums(schedule)
         return steps, RunTable(
             workers=schedule.worker_count,
@@ -71,8 +70,7 @@ def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) 
             ),
             sums=summed,
             averages=any(each.batches > 1 for one in summed for each in (*one.head, *one.period)),
-            stops=stops(schedule) if shared else (),
-            sum_order=sum_order(schedule, joint_updates) if shared else Recurring(()),
+            sum_order=sum_order(schedule, joint_updates),
             moves=any(op.moves for op in schedule.ops),
         )
 

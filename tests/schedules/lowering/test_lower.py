@@ -161,14 +161,14 @@ def summed(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
 
 def test_sums_name_their_contributors_and_count_their_batches() -> None:
     assert summed(pipedream([2, 1]).take(3)) == (
-        (Sum((0, 1), batches=2), Sum((0,), batches=1)),
-        (Sum((2,), batches=1),) * 3,
+        (Sum((0, 1), batches=2, end=2), Sum((0,), batches=1, end=3)),
+        tuple(Sum((2,), batches=1, end=end) for end in (1, 2, 3)),
     )
     assert summed(replicate(flush(2, 2).take(2), 2)) == (
-        (Sum((0, 1), batches=1),) * 2,
-        (Sum((2, 3), batches=1),) * 2,
+        tuple(Sum((0, 1), batches=1, end=end) for end in (4, 8)),
+        tuple(Sum((2, 3), batches=1, end=end) for end in (4, 8)),
     )
-    assert summed(asp(3).take(4)) == (tuple(Sum((k % 3,), batches=1) for k in range(4)),)
+    assert summed(asp(3).take(4)) == (tuple(Sum((k % 3,), batches=1, end=k + 1) for k in range(4)),)
 
 
 replicated = st.one_of(

@@ -119,13 +119,13 @@ class ProcessRunner(Runner):
 
     def _pool_for(self, config: RunConfig) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
-        with_sums = bool(config.table.stops)
         folder = ""
         with suppress(OSError):  # it is gone
             folder = os.getcwd()
         # A new process starts where this one is, and imports from where this one does.
-        kind = with_sums, folder, tuple(sys.path)
-        if self._pool is None or not self._pool.ready or self._kind != kind:
+        kind, with_sums = (folder, *sys.path), config.table.is_shared
+        lacks_sums = self._pool and with_sums and not self._pool.with_sums
+        if self._pool is None or not self._pool.ready or self._kind != kind or lacks_sums:
             self.close()
             self._named, self._loss = {}, None
             with deferred_interrupts():
