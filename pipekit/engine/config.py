@@ -29,7 +29,6 @@ class RunTable:
     busy: tuple[int, ...]  # workers with any stage
     links: frozenset[tuple[int, int]]  # (sender, receiver) of messages between stages
     sums: Sequence[Recurring[Sum]]  # of each stage, the terms of each update
-    averages: bool  # whether any update sums microbatches of several batches
     sum_order: Recurring[Turn]  # (stage, update) of the sums over workers, in all workers' order
     moves: bool  # whether any op moves activations
 

@@ -55,7 +55,7 @@ class UpdateSynchronizer:
             self._scalers += [stage.scaler] if stage.scaler else []
             first = worker == self._stage_workers[index][0]  # the others' are the same
             self._numbers += stage.numbers if first else [None] * len(stage.numbers)
-        self._averages = config.table.averages and is_mean(config.loss)
+        self._averages = is_mean(config.loss)  # an update of several batches
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
 
     def waiting_bytes(self) -> int:
@@ -77,11 +77,12 @@ class UpdateSynchronizer:
                 sums[index] = self._stages[index].weights.gradients(update)
         for tie in self._ties:
             tie.share(sums, update)
-        for index, gradients in sums.items() if self._averages else ():
+        for index, gradients in sums.items():
             batches = self._config.table.sums[index][update - 1].batches
-            for gradient in gradients if batches > 1 else ():
-                if gradient is not None:
-                    gradient.div_(batches)
+            if self._averages and batches > 1:
+                for gradient in gradients:
+                    if gradient is not None:
+                        gradient.div_(batches)
         made = not decided or self._decide([*chain(*sums.values())], update)
         for index, gradients in sums.items():
             self._settled[index] = gradients, made

@@ -57,7 +57,6 @@ def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) 
     def find() -> Lowered:
         steps = lower(schedule, skips, ties)
         stage_workers = schedule.stage_workers
-        summed = sums(schedule)
         return steps, RunTable(
             workers=schedule.worker_count,
             stage_workers=stage_workers,
@@ -68,8 +67,7 @@ def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) 
                 for step in own.distinct
                 for _, receiver in step.sends
             ),
-            sums=summed,
-            averages=any(each.batches > 1 for one in summed for each in (*one.head, *one.period)),
+            sums=sums(schedule),
             sum_order=sum_order(schedule, joint_updates),
             moves=any(op.moves for op in schedule.ops),
         )
