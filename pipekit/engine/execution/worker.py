@@ -164,8 +164,8 @@ class Executor:
         self._updates.update(stage, step.slot)
         self._observer.after_compute(self._worker, step, op.name, ())
 
-    # Functions and not bound methods, with which an executor would hold on to itself, and so to
-    # everything that is pending in its stages, until Python looks for circles.
+    # Functions, not bound methods: these would refer back to the executor, and keep all that is
+    # pending in its stages alive until Python collects cycles.
     _METHODS: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {
         Op.FORWARD: _forward,
         Op.BACKWARD: _backward,

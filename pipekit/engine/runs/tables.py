@@ -56,11 +56,10 @@ def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) 
     @not_collected()
     def find() -> Lowered:
         steps = lower(schedule, skips, ties)
-        stage_workers = schedule.stage_workers
         return steps, RunTable(
             workers=schedule.worker_count,
-            stage_workers=stage_workers,
-            busy=tuple(sorted({*chain(*stage_workers)})),
+            stage_workers=schedule.stage_workers,
+            busy=tuple(sorted({*chain(*schedule.stage_workers)})),
             links=frozenset(
                 (sender, receiver)
                 for sender, own in enumerate(steps)

@@ -1,6 +1,6 @@
 """The transport of threads and of processes of one machine: each worker has a mailbox.
 
-It takes messages from it by name, in any order.  All names are made here.
+Messages are taken from it by name, in any order.  All names are made here.
 """
 
 from collections.abc import Callable, Sequence

@@ -27,19 +27,15 @@ CPU = torch.device("cpu")
 ONES = StageIO(torch.ones(4, 6), {})
 
 
-def config(layers: nn.Sequential, index: int = 1, recompute: Recompute = "never") -> StageConfig:
+def config(layers: nn.Sequential, recompute: Recompute = "never") -> StageConfig:
     tried = probe(layers, torch.randn(4, 6))
-    part = PartitionStage(
-        index=index,
-        module=layers,
-        edits_input=0 in tried.edited_inputs,
-    )
+    part = PartitionStage(index=1, module=layers, edits_input=0 in tried.edited_inputs)
     passes = PassConfig(part=part, recompute=recompute)
     return StageConfig(passes=passes, optimizer=OPTIMIZERS["adam"])
 
 
-def ready(layers: nn.Sequential, index: int = 1, slots: int = 1) -> Stage:
-    stage = config(layers, index).build(CPU)
+def ready(layers: nn.Sequential, slots: int = 1) -> Stage:
+    stage = config(layers).build(CPU)
     stage.prepare(slots)
     return stage
 
@@ -100,7 +96,7 @@ def test_what_is_recomputed_is_not_kept() -> None:
     kept = {}
     modes: list[Recompute] = ["never", "always"]
     for mode in modes:
-        stage = config(nn.Sequential(nn.Linear(6, 6), nn.Tanh()), recompute=mode).build(CPU)
+        stage = config(nn.Sequential(nn.Linear(6, 6), nn.Tanh()), mode).build(CPU)
         saved: list[Tensor] = []
 
         def pack(tensor: Tensor, saved: list[Tensor] = saved) -> Tensor:

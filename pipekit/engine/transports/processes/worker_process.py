@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from pipekit.devices import process_group, set_device
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
@@ -118,7 +118,7 @@ class _WorkerProcess:
         self._sums_mailboxes: SharedMailboxes | None = None
         if len(endpoints) > first:
             self._sums_mailboxes = SharedMailboxes(first + index, endpoints, first)
-        self._random_state: Tensor | None = None
+        self._random_state = torch.get_rng_state()  # each run draws as if its process were new
         # Of the last training, as it was sent, and with what it counts here.
         self._loss: tuple[bytes, Loss] | None = None
         self._stages: Mapping[int, StageSource] = {}  # of the last training
@@ -159,9 +159,6 @@ class _WorkerProcess:
             objects = [config.loss, *named_by(replace(assignment, stages=stages))]
             NamedValues(objects, self._named).apply(task.named)
         share_cores(config.table.workers)
-        # Each run draws what the first one drew: as if its process were new, too.
-        if self._random_state is None:
-            self._random_state = torch.get_rng_state()
         torch.set_rng_state(self._random_state)
         needs = Needs.of(assignment.steps)
         # If another worker has failed, the parent ends this one.
