@@ -46,7 +46,13 @@ class UpdateSynchronizer:
             name = f"pipekit sums of worker {worker}"
             self.comm_thread = CommThread(name, device, config.table.workers)
             self.reducer = self._make_reducer(self.comm_thread)
-        self._ties = self._make_ties() if config.ties else []
+        weights = {index: stage.weights for index, stage in stages.items()}
+        self._ties: list[TiedGradients] = []  # in one order on all workers
+        for number, tie in enumerate(config.ties):
+            if not weights.keys().isdisjoint(tie.stages):
+                all_reduce = self._all_reduce(tie.members(self._stage_workers), tied=True)
+                about = number, tie, worker, self._stage_workers, weights, all_reduce
+                self._ties.append(TiedGradients(*about, device))
         self._clip_norm = config.updates.clip_norm
         self._scalers: list[LossScaler] = []
         # Of all trained parameters here in the model; None: another worker tells of its norm.
@@ -180,18 +186,6 @@ class UpdateSynchronizer:
         exchange = self._transport.exchange_among(members, tied)
         self._all_reduces.append(AllReduce(members, self._worker, exchange, self._observer))
         return self._all_reduces[-1]
-
-    def _make_ties(self) -> list[TiedGradients]:
-        """Return what shares tied weights' gradients, in one order on all workers."""
-        weights = {index: stage.weights for index, stage in self._stages.items()}
-        found = []
-        for number, tie in enumerate(self._config.ties):
-            if weights.keys().isdisjoint(tie.stages):
-                continue
-            all_reduce = self._all_reduce(tie.members(self._stage_workers), tied=True)
-            about = number, tie, self._worker, self._stage_workers, weights, all_reduce
-            found.append(TiedGradients(*about, self._device))
-        return found
 
 
 def _held(gradient: Tensor) -> Tensor:
