@@ -26,16 +26,13 @@ class RunTable:
 
     workers: int
     stage_workers: tuple[tuple[int, ...], ...]
+    shared: bool  # whether any stage is on several workers
     busy: tuple[int, ...]  # workers with any stage
     links: frozenset[tuple[int, int]]  # (sender, receiver) of messages between stages
     sums: Sequence[Recurring[Sum]]  # of each stage, the terms of each update
+    averages: bool  # whether any update sums microbatches of several batches
     sum_order: Recurring[Turn]  # (stage, update) of the sums over workers, in all workers' order
     moves: bool  # whether any op moves activations
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether any stage is on several workers."""
-        return any(len(workers) > 1 for workers in self.stage_workers)
 
 
 @dataclass(frozen=True)

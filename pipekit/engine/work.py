@@ -126,7 +126,7 @@ def _survives(
 ) -> bool:
     """End the run before the batch of a failed forward: no update has seen any of it."""
     # Workers that share a stage may be summing what the others then never give.
-    if config.table.is_shared or step.task.op is not Op.FORWARD:
+    if config.table.shared or step.task.op is not Op.FORWARD:
         return False
     cut = config.possible_stops.before(step.task.microbatch)
     if cut is None or not transport.end(cut):

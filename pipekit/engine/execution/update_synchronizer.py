@@ -42,14 +42,14 @@ class UpdateSynchronizer:
         self._all_reduces: list[AllReduce] = []
         self.reducer: Reducer | None = None
         self.comm_thread: CommThread | None = None  # beside a worker that shares a stage
-        if any(len(self._stage_workers[index]) > 1 for index in stages):
+        if config.table.shared and any(len(self._stage_workers[index]) > 1 for index in stages):
             name = f"pipekit sums of worker {worker}"
             self.comm_thread = CommThread(name, device, config.table.workers)
             self.reducer = self._make_reducer(self.comm_thread)
-        weights = {index: stage.weights for index, stage in stages.items()}
         self._ties: list[TiedGradients] = []  # in one order on all workers
         for number, tie in enumerate(config.ties):
-            if not weights.keys().isdisjoint(tie.stages):
+            if not stages.keys().isdisjoint(tie.stages):
+                weights = {index: stage.weights for index, stage in stages.items()}
                 all_reduce = self._all_reduce(tie.members(self._stage_workers), tied=True)
                 about = number, tie, worker, self._stage_workers, weights, all_reduce
                 self._ties.append(TiedGradients(*about, device))
@@ -61,7 +61,7 @@ class UpdateSynchronizer:
             self._scalers += [stage.scaler] if stage.scaler else []
             first = worker == self._stage_workers[index][0]  # the others' are the same
             self._numbers += stage.numbers if first else [None] * len(stage.numbers)
-        self._averages = is_mean(config.loss)  # an update of several batches
+        self._averages = config.table.averages and is_mean(config.loss)
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
 
     def waiting_bytes(self) -> int:
@@ -83,12 +83,11 @@ class UpdateSynchronizer:
                 sums[index] = self._stages[index].weights.gradients(update)
         for tie in self._ties:
             tie.share(sums, update)
-        for index, gradients in sums.items():
+        for index, gradients in sums.items() if self._averages else ():
             batches = self._config.table.sums[index][update - 1].batches
-            if self._averages and batches > 1:
-                for gradient in gradients:
-                    if gradient is not None:
-                        gradient.div_(batches)
+            for gradient in gradients if batches > 1 else ():
+                if gradient is not None:
+                    gradient.div_(batches)
         made = not decided or self._decide([*chain(*sums.values())], update)
         for index, gradients in sums.items():
             self._settled[index] = gradients, made

@@ -28,7 +28,7 @@ from pipekit.partition.partition import PartitionStage
 from pipekit.partition.stages import in_plan_order
 from pipekit.plans import Plan
 from pipekit.schedules import Op, Schedule
-from pipekit.schedules.lowering.boundaries import possible_stops
+from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
 
 class Parts:
@@ -83,28 +83,34 @@ class Parts:
             combinations.require_joint_updates(schedule, feature)
         late = _delays(schedule) if updates.rule else [0] * schedule.stages
         groups = updates.groups and OrderedGroups(updates.groups, layers)
-
-        def configured(part: PartitionStage, seed: int | None) -> StageConfig:
-            index = part.index
-            about = index, schedule.stages, late[index], schedule.stashing
-            return StageConfig(
-                passes=PassConfig(
-                    part=part, seed=seed, autocast=execution.autocast, recompute=modes[index]
-                ),
-                optimizer=optimizer,
-                updates=updates,
-                groups=groups,
-                mitigation=StageMitigation(updates.rule, *about) if updates.rule else None,
+        configs = []
+        for index, mode in enumerate(modes):
+            part = PartitionStage(index=index, module=nn.Sequential())  # before the model is cut
+            passes = PassConfig(part=part, autocast=execution.autocast, recompute=mode)
+            mitigation = None
+            if updates.rule:
+                about = index, schedule.stages, late[index], schedule.stashing
+                mitigation = StageMitigation(updates.rule, *about)
+            configs.append(
+                StageConfig(
+                    passes=passes,
+                    optimizer=optimizer,
+                    updates=updates,
+                    groups=groups,
+                    mitigation=mitigation,
+                )
             )
-
         self.schedule, self.optimizer, self.loss, self.seed = schedule, optimizer, loss, seed
         self.updates, self.execution, self.transport = updates, execution, transport
         self.reader, self.devices, self.used, self.joint = reader, devices, used, joint
         trained = as_trained(copied(layers))
         self.runner: Runner = TRANSPORTS.load(transport)(devices)
-        self.model = ModelStages(layers, trained, balance, schedule.stages, configured)
-        # Whether a run without end may end before each batch: updates of replicas average several.
-        stops = possible_stops(schedule).batches if schedule.period and self.runner.can_end else ()
+        self.model = ModelStages(layers, trained, balance, configs)
+        self.stops = PossibleStops()
+        if schedule.period and self.runner.can_end:  # where a run without end may end
+            self.stops = possible_stops(schedule)
+        # Whether that is before each batch: updates of replicas may average several.
+        stops = self.stops.batches
         self.stops_anywhere = bool(stops) and len(stops) == len(schedule.batch_stops)
 
 

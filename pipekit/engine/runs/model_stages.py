@@ -26,7 +26,6 @@ from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import original_unused
 from pipekit.partition.partition import (
     Partition,
-    PartitionStage,
     cut,
     find_ties,
     partition,
@@ -50,7 +49,7 @@ class ModelStages:
     """A model, and from the first batch on its stages.
 
     ``original`` are the user's layers, which never run; the stages take over the ``model``, a copy.
-    ``configured`` gives the config of a stage, from its part of the model and a seed.
+    ``configs`` are those of the stages, still without layers.
     """
 
     def __init__(
@@ -58,12 +57,11 @@ class ModelStages:
         original: nn.Sequential,
         model: nn.Sequential,
         balance: Sequence[int] | str,
-        stages: int,
-        configured: Callable[[PartitionStage, int | None], StageConfig],
+        configs: Sequence[StageConfig],
     ) -> None:
         self.original, self._model = original, model
         self.users, self.was_evaluating = UsersModel(original), is_evaluating(original)
-        self._stage_count, self._configured, self._links = stages, configured, links(model)
+        self._configs, self._links = configs, links(model)
         self.balance = None if isinstance(balance, str) else list(balance)  # layers of each stage
         state = model.state_dict()
         self.names, self.metadata = list(state), getattr(state, "_metadata", None)
@@ -136,13 +134,14 @@ class ModelStages:
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         balance = self.balance
         if balance is None:
-            balance = balance_by_cost(layer_costs(self._model, tried.flops), self._stage_count)
+            balance = balance_by_cost(layer_costs(self._model, tried.flops), len(self._configs))
         require_unshared(self.original, balance, tried.edited_weights)
         self.balance = balance
         skips = between(self._links, balance) if self._links else ()
         self.partition = partition(self._model, balance, tried, skips).separated()
-        for part in self.partition.stages:
-            self._stages[part.index] = {_HERE: self._configured(part, self._seed)}
+        for part, config in zip(self.partition.stages, self._configs, strict=True):
+            passes = replace(config.passes, part=part, seed=self._seed)
+            self._stages[part.index] = {_HERE: replace(config, passes=passes)}
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
             self._take_state(point)
@@ -186,7 +185,7 @@ class ModelStages:
         """Go back to a checkpoint; ValueError says that it is of another model or optimizer."""
         point.load_into(self.modules)
         self._take_state(point)
-        if self.balance is None and len(point.stages) == self._stage_count:
+        if self.balance is None and len(point.stages) == len(self._configs):
             self.balance = point.about["balance"]
 
     def of_worker(

@@ -181,7 +181,8 @@ class Runs:
                 ask(FirstBatch(parts, first, tried, drawn), schedule)
                 model.tried_in_training = True  # else what is refused is asked again
             if parts.runner.can_end:
-                stops = replace(possible_stops(schedule), begin=start.begin.microbatches)
+                stops = parts.stops if schedule.period else possible_stops(schedule)
+                stops = replace(stops, begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
             warn_of_edited_batch()

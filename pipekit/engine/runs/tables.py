@@ -53,12 +53,14 @@ def lowered_for(parts: Parts, schedule: Schedule, joints: Partition) -> Lowered:
 def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) -> Lowered:
     """Return a schedule lowered, with skip connections between stages and weights they share."""
 
-    @not_collected()
     def find() -> Lowered:
-        steps = lower(schedule, skips, ties)
+        with not_collected():  # a long table is many small objects
+            steps, summed = lower(schedule, skips, ties), sums(schedule)
+            order = sum_order(schedule, joint_updates)
         return steps, RunTable(
             workers=schedule.worker_count,
             stage_workers=schedule.stage_workers,
+            shared=any(len(workers) > 1 for workers in schedule.stage_workers),
             busy=tuple(sorted({*chain(*schedule.stage_workers)})),
             links=frozenset(
                 (sender, receiver)
@@ -66,8 +68,9 @@ def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) 
                 for step in own.distinct
                 for _, receiver in step.sends
             ),
-            sums=sums(schedule),
-            sum_order=sum_order(schedule, joint_updates),
+            sums=summed,
+            averages=any(each.batches > 1 for one in summed for each in (*one.head, *one.period)),
+            sum_order=order,
             moves=any(op.moves for op in schedule.ops),
         )
 

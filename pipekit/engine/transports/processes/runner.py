@@ -123,7 +123,7 @@ class ProcessRunner(Runner):
         with suppress(OSError):  # it is gone
             folder = os.getcwd()
         # A new process starts where this one is, and imports from where this one does.
-        kind, with_sums = (folder, *sys.path), config.table.is_shared
+        kind, with_sums = (folder, *sys.path), config.table.shared
         lacks_sums = self._pool and with_sums and not self._pool.with_sums
         if self._pool is None or not self._pool.ready or self._kind != kind or lacks_sums:
             self.close()
