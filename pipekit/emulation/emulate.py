@@ -83,9 +83,9 @@ def emulate(
         Tie(tie.layers, tuple((list(costs[stage].ties).index(number),) for stage in tie.layers))
         for number, tie in enumerate(ties_of(costs))
     )
-    table = lowered(some, skips, tie_ends(ties), bool(validate))
+    steps, table = lowered(some, skips, tie_ends(ties), bool(validate))
     config = RunConfig(
-        table=table.common,
+        table=table,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros
         ties=ties,
         updates=Updates(clip_norm=math.inf) if validate else Updates(),
@@ -115,9 +115,8 @@ def emulate(
                 for index, each in enumerate(stages)
                 if worker in each.cost.workers
             },
-            slots=table.slots[worker],
         )
-        for worker, own in enumerate(table.steps)
+        for worker, own in enumerate(steps)
     ]
     rows = (torch.zeros(len(batch), 1) for batch in some.batches)  # a number a microbatch
     data = (Batch(each, each, len(each), ((1,),), [1] * len(each)) for each in rows)

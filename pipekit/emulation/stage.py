@@ -58,9 +58,8 @@ class EmulatedStageConfig(StageConfig):
         """Return the config of a stage of these costs, without layers."""
         numbers = [None] * len(cost.ties)  # what stages share counts for no norm
         part = PartitionStage(index=index, module=nn.Sequential(), numbers=numbers)
-        passes = PassConfig(part=part)
-        recompute = cost.recompute
-        return cls(passes=passes, optimizer=SGD, recompute=recompute, cost=cost, copies=copies)
+        passes = PassConfig(part=part, recompute=cost.recompute)
+        return cls(passes=passes, optimizer=SGD, cost=cost, copies=copies)
 
     def build(self, device: torch.device) -> Stage:
         weights = EmulatedWeights(self.cost, waiter := Waiter(self.times))
@@ -82,14 +81,14 @@ class EmulatedPasses(Passes):
         self._pops = {n: _numbers(skip.bytes) for n, skip in self._cost.pops.items()}
         self._pops |= {n: _numbers(size) for n, size in config.copies.items()}
 
-    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
+    def forward(self, step: Step, x: StageIO, target: Target | None) -> StageIO:
         start = time.perf_counter()
         output = torch.empty(self._output) if target is None else torch.zeros(())
         number, seconds = step.task.microbatch, self._cost.whole.forward_s
         self._waiter.compute(Op.FORWARD, number, start, seconds)
         return StageIO(output, {n: torch.empty(size) for n, size in self._stashes.items()})
 
-    def recompute(self, step: Step) -> StageIO:
+    def run_again(self, step: Step) -> StageIO:
         number, seconds = step.task.microbatch, self._cost.whole.forward_s
         self._waiter.compute(Op.FORWARD, number, time.perf_counter(), seconds)
         return StageIO((), {})

@@ -59,7 +59,7 @@ def require_whole_rounds(rule: Mitigation, schedule: Schedule) -> None:
     """
     if not (rule.overrides("gradient") or rule.overrides("rate")):
         return
-    some = beginning(schedule, 1) if schedule.period else schedule
+    some = beginning(schedule, 1)
     for tasks in some.workers:
         added = {
             (task.stage, some.update_of[task.stage][task.microbatch])
@@ -79,11 +79,11 @@ def require_weights_as_read(
     needed: Sequence[tuple[int, str]], stages: Sequence[StageConfig], schedule: Schedule
 ) -> None:
     """Raise ValueError if forwards edit weights (layer, name) that earlier backwards need."""
-    some = beginning(schedule, 2) if schedule.period else schedule
+    some = beginning(schedule, 2)
     for layer, name in needed:
         stage = [each for each in stages if each.passes.part.first_layer <= layer][-1]
         under_way = (_is_shared(stage.passes.part.index, tasks) for tasks in some.workers)
-        if stage.recompute == "never" and any(under_way):
+        if stage.passes.recompute == "never" and any(under_way):
             raise ValueError(
                 f"the forward of layer {layer} edits {name!r}, which the backward of an earlier "
                 f"microbatch still needs: compute with it under torch.no_grad() (what a momentum "
@@ -139,7 +139,7 @@ def require_no_autocast(autocast: torch.dtype | None, kind: str) -> None:
     """Raise ValueError within another ``torch.autocast``, which other threads would not see."""
     if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != autocast:
         raise ValueError(
-            f"the call is within torch.autocast, in which workers would not be: leave it out, "
+            f"the call is within torch.autocast, which workers do not see: leave it out, "
             f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
         )
 

@@ -38,7 +38,6 @@ class WorkerAssignment:
     devices: Sequence[torch.device] = ()  # of all workers, if activations move between them
     chunks: int = 1  # of each microbatch's sequence, each with a number of its own in the steps
     stages: Mapping[int, StageSource] = field(default_factory=dict)  # that it trains, by index
-    slots: Mapping[int, int] = field(default_factory=dict)  # of weights, of each stage with steps
     inference: Sequence[PassConfig] = ()  # instead of these, stages that it only runs forward
     # Each other worker's messages to it, in order, where they are received in that order.
     incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
@@ -67,6 +66,7 @@ class Runner(ABC):
     """Runs the workers of a pipeline, one run after another; by default all are started here."""
 
     copies_loss = False  # whether workers have a copy of the loss for each run
+    can_end = False  # whether a run may end before its table does
 
     @abstractmethod
     def run(
@@ -80,10 +80,6 @@ class Runner(ABC):
 
         ``on_news`` is called in this thread with each loss and update.
         """
-
-    @abstractmethod
-    def can_end(self, devices: Sequence[torch.device]) -> bool:
-        """Return whether a run on these devices may end before its table does."""
 
     def gather(self, state: dict[str, T]) -> dict[str, T]:
         """Return the entries of every process in which this runner leaves stages."""

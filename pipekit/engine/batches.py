@@ -2,7 +2,7 @@
 
 import copy
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -21,16 +21,12 @@ Shapes = tuple[tuple[int, ...], ...]
 class Plain:
     """A batch without its tensors."""
 
-    others: Sequence[Any]  # its leaves in order, with None for each tensor
-    places: Sequence[int]  # of the tensors among them
-    spec: pytree.TreeSpec  # its containers
+    rest: Any  # the batch with the class Tensor in place of each tensor
 
-    def joined(self, tensors: Sequence[Tensor]) -> Any:
+    def joined(self, tensors: Iterable[Tensor]) -> Any:
         """Return the whole batch, given its tensors."""
-        leaves = list(self.others)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            leaves[place] = tensor
-        return pytree.tree_unflatten(leaves, self.spec)
+        each = iter(tensors)
+        return pytree.tree_map(lambda leaf: next(each) if leaf is Tensor else leaf, self.rest)
 
 
 class Batch(NamedTuple):
@@ -98,12 +94,12 @@ def copied(batch: Any) -> Any:
 
 def parted(batch: Any) -> tuple[Tree, Plain | None]:
     """Return a batch's tensors and the rest; of one with tensors alone, itself and None."""
-    leaves, spec = pytree.tree_flatten(batch)
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    if len(places) == len(leaves):
+    leaves = pytree.tree_leaves(batch)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    if len(tensors) == len(leaves):
         return batch, None
-    others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    return [leaves[place] for place in places], Plain(others, places, spec)
+    rest = pytree.tree_map(lambda leaf: Tensor if isinstance(leaf, Tensor) else leaf, batch)
+    return tensors, Plain(rest)
 
 
 def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None) -> list[Any]:
@@ -151,8 +147,8 @@ def _said(entry: Any, name: Any, sizes: Sequence[int], said: Mapping[Any, bool])
         return [entry] * len(sizes)
     if said.get(name) and not has_one_a_row(entry, sum(sizes)):
         raise ValueError(
-            f"the batch[{name!r}] has not one element for each of {sum(sizes)} rows: leave it out "
-            f"of Execution(rows=...), or set it to False there"
+            f"the batch[{name!r}] does not have one element for each of {sum(sizes)} rows: leave "
+            f"it out of Execution(rows=...), or set it to False there"
         )
     return cut_entry(entry, sizes)
 

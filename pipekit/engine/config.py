@@ -12,7 +12,7 @@ from torch import Tensor
 from pipekit.engine.options import Execution, Updates, Watch
 from pipekit.partition.partition import Tie
 from pipekit.schedules import Schedule
-from pipekit.schedules.lowering.boundaries import Boundary, PossibleStops
+from pipekit.schedules.lowering.boundaries import START, Boundary, PossibleStops
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum, Turn
 
@@ -26,14 +26,12 @@ class RunTable:
 
     workers: int
     stage_workers: tuple[tuple[int, ...], ...]
+    shared: bool  # whether any stage is on several workers
     busy: tuple[int, ...]  # workers with any stage
     links: frozenset[tuple[int, int]]  # (sender, receiver) of messages between stages
     sums: Sequence[Recurring[Sum]]  # of each stage, the terms of each update
     averages: bool  # whether any update sums microbatches of several batches
-    # Of each stage, the microbatch after each update's last; empty without replicas.
-    stops: Sequence[Recurring[int]]
     sum_order: Recurring[Turn]  # (stage, update) of the sums over workers, in all workers' order
-    made: tuple[int, ...]  # updates of each stage in the table before the run
     moves: bool  # whether any op moves activations
 
 
@@ -51,14 +49,6 @@ class CheckpointConfig:
     ends: tuple[Boundary, ...]  # where the run may end early
 
 
-@dataclass(frozen=True)
-class ResumeConfig:
-    """Where an interrupted run continues: a checkpoint's folder, and its boundary."""
-
-    checkpoint: Path
-    boundary: Boundary
-
-
 class Norm(NamedTuple):
     """A norm over gradients: of how many parameters, and its type."""
 
@@ -72,7 +62,8 @@ class Start(NamedTuple):
     schedule: Schedule
     offset: int  # batches of the run before the table
     microbatches: int  # of the whole training before the table: keys of the random numbers
-    resume: ResumeConfig | None = None  # within the table; None: at its beginning
+    begin: Boundary = START  # within the table
+    checkpoint: Path | None = None  # that has what comes before that
     losses: Sequence[tuple[int, float]] = ()  # of the table's microbatches before that
 
 
@@ -91,7 +82,8 @@ class RunConfig:
     loss_versions: Recurring[int] | None = None  # whose scale each update's losses have
     ties: tuple[Tie, ...] = ()
     checkpoints: CheckpointConfig | None = None
-    resume: ResumeConfig | None = None
+    begin: Boundary = START  # within the table
+    resumed: Path | None = None  # the checkpoint that has what comes before that
     possible_stops: PossibleStops = field(default_factory=PossibleStops)
     batches: int = 0  # of a finite table; 0: it has no end
     end: int = sys.maxsize  # the microbatch after its last, of an endless table with known length

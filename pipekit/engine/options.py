@@ -210,7 +210,7 @@ def require_callable(**functions: object) -> None:
 
 
 def require_loss(**functions: object) -> None:
-    """Raise TypeError for the first that is no function of an output and a target."""
+    """Raise TypeError for the first that is not a function of an output and a target."""
     require_callable(**functions)
     for name, function in functions.items():
         if isinstance(function, type):

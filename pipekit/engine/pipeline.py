@@ -253,7 +253,8 @@ class Pipeline:
         Raises:
             ValueError: the model has no such name; nothing is changed then.
         """
-        self._runs.require_gradients([names] if isinstance(names, str) else names, flag)
+        self._runs.read()
+        self._model.require_gradients([names] if isinstance(names, str) else names, flag)
 
     @one_at_a_time
     def each_optimizer(self, function: Callable[[Optimizer], object]) -> None:

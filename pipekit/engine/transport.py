@@ -28,14 +28,10 @@ SCATTER, GATHER = range(2)
 class PartKey(NamedTuple):
     """What tells the messages of sums apart that one worker sends another."""
 
-    place: int  # twice the stage's number (or the tie's), plus the phase
+    phase: int  # SCATTER or GATHER
+    stage: int  # or the number of a tie
     sender: int
     number: int  # of the bucket, counted over all updates
-
-    @property
-    def phase(self) -> int:
-        """SCATTER or GATHER."""
-        return self.place % 2
 
 
 class SumPart(NamedTuple):

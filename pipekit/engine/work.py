@@ -26,7 +26,6 @@ from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.reducer import summing
 from pipekit.layers.module_state import merged_put_back
-from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.trees import tree_map
 
@@ -57,12 +56,11 @@ def run(
     index, steps, device = assignment.index, assignment.steps, assignment.device
     stages = cast(Mapping[int, Stage], assignment.stages)
     for number, stage in stages.items():
-        slots = assignment.slots.get(number, 1)
-        stage.prepare(slots, config.loss_versions, config.first_microbatch)
+        stage.prepare(steps.slots.get(number, 1), config.loss_versions, config.first_microbatch)
     io, errors = TrainingIO(config, feed), list[Exception]()
-    recompute = {number: stage.mode for number, stage in stages.items()}
     clock = Clock(device)
     trace = TraceRecorder(clock) if config.watch.trace else None
+    recompute = {number: stage.recompute for number, stage in stages.items()}
     memory = MemoryTracker(recompute) if config.watch.memory else None
     observers = [*watchers, *filter(None, (trace, memory))]
     if on_news and len(config.table.stage_workers) - 1 in stages:
@@ -83,9 +81,7 @@ def run(
         runtimes = movable
     if config.execution.short_batches == "fewer":
         runtimes = {number: PassingEmpty(stage) for number, stage in runtimes.items()}
-    executor = Executor(
-        index, runtimes, recompute, transport, io, device, observer, updates=updates
-    )
+    executor = Executor(index, runtimes, transport, io, device, observer, updates=updates)
     execute: Callable[[Step], None] = executor.execute
     if updates.reducer:
         execute = summing(execute, updates.reducer)
@@ -93,8 +89,8 @@ def run(
         execute = in_chunks(execute, assignment.chunks)
     if movable:
         execute = offloading(execute, movable, assignment, observer)
-    if config.resume:
-        execute = restoring(execute, config.resume, index, stages, io.losses)
+    if config.resumed:
+        execute = restoring(execute, config, index, stages, io.losses)
     view = WorkerView(index, device, clock, weights, updates.waiting_bytes)
     survives = partial(_survives, config, transport, errors)
     conclude = updates.average_statistics if updates.comm_thread else None
@@ -130,7 +126,7 @@ def _survives(
 ) -> bool:
     """End the run before the batch of a failed forward: no update has seen any of it."""
     # Workers that share a stage may be summing what the others then never give.
-    if config.table.stops or step.task.op is not Op.FORWARD:
+    if config.table.shared or step.task.op is not Op.FORWARD:
         return False
     cut = config.possible_stops.before(step.task.microbatch)
     if cut is None or not transport.end(cut):
@@ -156,9 +152,8 @@ def _evaluate(
         stages = {each.part.index: each.build(device) for each in assignment.inference}
         for stage in stages.values():
             stage.begin(config.first_microbatch)
-        modes: dict[int, Recompute] = dict.fromkeys(stages, "never")
         observer = Observers(watchers)
-        executor = Executor(index, stages, modes, transport, ends, device, observer)
+        executor = Executor(index, stages, transport, ends, device, observer)
         steps = assignment.steps.until(transport.stop_point)
         Worker(view, executor.execute, transport, observer).run(steps)
         transport.finish()

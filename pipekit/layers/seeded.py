@@ -29,17 +29,12 @@ Seed = int | Callable[[], int]
 """A seed, or what returns it when the first number is drawn."""
 
 
-def layer_seed(seed: int, layer: int, microbatch: int) -> int:
+def layer_seed(seed: Seed, layer: int, microbatch: int) -> int:
     """Return the 32-bit seed of one layer's forward pass."""
+    if callable(seed):
+        with RNG_LOCK:  # by one thread at a time: it may be drawn
+            seed = seed()
     return zlib.crc32(f"{seed}/{layer}/{microbatch}".encode())
-
-
-def seed_number(seed: Seed) -> int:
-    """Return a seed, made up by one thread at a time: it may be drawn."""
-    if isinstance(seed, int):
-        return seed
-    with RNG_LOCK:
-        return seed()
 
 
 def torch_seed() -> int:

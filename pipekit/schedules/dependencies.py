@@ -287,8 +287,8 @@ class Dependencies:
                 or other.op.sends is not Payload.GRADIENT
             ):
                 raise ScheduleError(
-                    f"{one} and {other} cannot run together: that can a forward and, right behind "
-                    f"it on the same worker, a backward, whole or for the input",
+                    f"{one} and {other} cannot run together: only a forward can, with a backward "
+                    f"(whole or for the input) right behind it on the same worker",
                     [(one, None), (other, None)],
                 )
             partner[first], partner[second] = second, first

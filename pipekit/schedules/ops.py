@@ -109,8 +109,8 @@ class Op:
         peer: the worker to which it transfers, or from which; None: the host, or all of a group.
 
     Raises:
-        ValueError: the letter is no single capital letter, or another op has it or the name.  The
-            same row may be made again, as by a notebook's cell.
+        ValueError: the letter is not a single capital letter, or another op has it or the name.
+            The same row may be made again, as by a notebook's cell.
     """
 
     letter: str

@@ -100,7 +100,7 @@ class Schedule(Table):
         schedule's.
 
         Raises:
-            ScheduleError: a cell is no pass, and the message gives its line; or it is no text.
+            ScheduleError: a cell is not a pass, and the message gives its line; or it is not text.
             OSError: there is no such file, or it cannot be opened.
         """
         return cls.one_batch(name, *torch_csv.read(text_of(source)))
@@ -163,6 +163,8 @@ def periods_under_way(schedule: Schedule) -> int:
 
 def beginning(schedule: Schedule, periods: int) -> Schedule:
     """Return a finite schedule whose lists begin with the head and so many whole periods."""
+    if not schedule.period:
+        return schedule
 
     def cut() -> Schedule:
         size = schedule.period_microbatches

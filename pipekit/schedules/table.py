@@ -1,7 +1,7 @@
 """A pipeline method, written out: who does what, in which order, on which weights."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain, count
@@ -11,10 +11,9 @@ from typing import Any, Self, TypeVar
 
 from pipekit.host.memory import not_collected
 from pipekit.reading import printable
-from pipekit.schedules.cutting import Tasks, cut, require_room
 from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.ops import Op
-from pipekit.schedules.task import ScheduleError, Task, require_tasks
+from pipekit.schedules.task import ScheduleError, Task, Tasks, require_room, require_tasks
 
 T = TypeVar("T")
 _IDLE = 1000
@@ -206,7 +205,7 @@ class Table:
             again = (self.later(task, times) for times in range(1, periods) for task in period)
             tasks = chain(head, period if periods else (), again)
             is_whole = closed and not microbatch % size
-            lists.append(tuple(tasks) if is_whole else cut(tasks, microbatch))
+            lists.append(tuple(tasks) if is_whole else _cut(tasks, microbatch))
         repeated = {*chain(*self.period)} if self.overlaps else set()
         overlaps: set[tuple[Task, Task]] = set()
         for one, other in self.overlaps:
@@ -372,3 +371,28 @@ class Table:
         """Return the microbatch behind so many batches of a schedule without end."""
         periods, rest = divmod(batches, len(self.batch_stops))
         return periods * self.period_microbatches + (self.batch_stops[rest - 1] if rest else 0)
+
+
+def _cut(tasks: Iterable[Task], microbatch: int) -> Tasks:
+    """Return a worker's tasks of the microbatches before one; see :meth:`Table.take`.
+
+    Work in the idle time of a batch behind the end names a later version, and goes, too.
+    """
+    kept: list[Task] = []
+    summed: dict[int, int] = {}  # by stage: the microbatch behind its last update
+    later: set[tuple[int, int]] = set()  # stage and version of updates behind the end
+    for task in tasks:
+        op, stage, number, version = task
+        if op.is_pass:
+            if number < microbatch:
+                kept.append(task)
+        elif summed.get(stage, 0) < microbatch:
+            last = min(number, microbatch - 1)
+            kept.append(Task(op, stage, last, version))
+            summed[stage] = last + 1
+        else:
+            later.add((stage, version))
+    here = {task.stage for task in kept if task.op.is_pass}
+    return tuple(
+        task for task in kept if task.stage in here and (task.stage, task.version) not in later
+    )

@@ -5,6 +5,7 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 from pipekit.schedules.ops import Op
+from pipekit.units import bytes_text
 
 
 class Task(NamedTuple):
@@ -36,6 +37,13 @@ class Task(NamedTuple):
         return f"{self.label} of stage {self.stage}"
 
 
+Tasks = tuple[Task, ...]
+"""Those of a worker, in its order."""
+
+MOST = 20_000_000
+"""Microbatches of all stages of the largest table: each takes two tasks or more, some 300 bytes."""
+
+
 class ScheduleError(ValueError):
     """A schedule that cannot be built, read or executed; the message names the tasks at fault.
 
@@ -63,7 +71,7 @@ class ScheduleError(ValueError):
 
 
 def require_tasks(workers: Iterable[Iterable[Any]], version: bool = True) -> None:
-    """Raise ScheduleError for the first entry of workers' lists that is no task.
+    """Raise ScheduleError for the first entry of workers' lists that is not a task.
 
     Without a ``version`` entries are passes.
     """
@@ -76,3 +84,12 @@ def require_tasks(workers: Iterable[Iterable[Any]], version: bool = True) -> Non
                     f"worker {worker} has {each!r}, which is not ({', '.join(form)}): an op, such "
                     f"as Op.FORWARD, and whole numbers"
                 )
+
+
+def require_room(counts: str, passes: int) -> None:
+    """Raise ScheduleError if a table would fit no memory."""
+    if passes > MOST:
+        raise ScheduleError(
+            f"{counts} are {passes:,} passes each way, some {bytes_text(300 * passes)} to write "
+            f"out, and {MOST:,} are the most: run fewer batches at a time"
+        )

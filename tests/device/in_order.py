@@ -260,8 +260,5 @@ class InOrderRunner(Runner):
         finally:
             module.dist, module.group_of = before
 
-    def can_end(self, devices: Sequence[torch.device]) -> bool:
-        return False
-
     def close(self) -> None:
         pass

@@ -88,7 +88,7 @@ class TestTheUserSays:
         assert [len(part["table"]) for part in cut(batch, [2, 2], {"table": False})] == [4, 4]
 
     def test_which_entries_are_rows(self) -> None:
-        with pytest.raises(ValueError, match=r"'y'\] has not one element for each of 4 rows"):
+        with pytest.raises(ValueError, match=r"'y'\] does not have one element for each of 4"):
             cut({"y": torch.zeros(3)}, [2, 2], {"y": True})
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from pipekit.engine.checkpoints.files import Content, PartFile, load, parts_of
-from pipekit.engine.config import ResumeConfig, Start
+from pipekit.engine.config import Start
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.all_reduce import merged
 from pipekit.layers.module_state import named_buffers, set_buffers
@@ -234,8 +234,8 @@ class ResumePoint:
         microbatches = self.about["microbatches"]
         same = table_id(schedule, balance) == self.about["table"]
         if same or batches == done:
-            resume = ResumeConfig(self.checkpoint, self.boundary)
-            return Start(schedule, offset, microbatches, resume, self.losses if same else ())
+            resumed = self.boundary, self.checkpoint, self.losses if same else ()
+            return Start(schedule, offset, microbatches, *resumed)
         microbatches += self.boundary.microbatches
         return Start(schedule_for(batches - done), done, microbatches)
 

@@ -17,7 +17,7 @@ from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.checkpoints.files import Content
 from pipekit.engine.checkpoints.resume_point import Tensors, read_part
-from pipekit.engine.config import ResumeConfig, RunConfig
+from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.pipeline_io import LossLog
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.feed import StopPoint
@@ -42,13 +42,13 @@ class CheckpointWriter(Observer):
         stop_point: StopPoint,
         errors: Sequence[Exception],
     ) -> None:
-        config, resume = run.checkpoints, run.resume
+        config = run.checkpoints
         assert config
         self._stage, self._index, self._config = stage, index, config
         self._assignment, self._losses = assignment, losses
         self._stop_point, self._errors = stop_point, errors
         self._tasks = tasks = [step.task for step in assignment.steps.head]
-        self._written = after = resume.boundary.microbatches if resume else 0
+        self._written = after = run.begin.microbatches
         self._pending = deque(b for b in config.boundaries if b.microbatches > after)
         older = [read[self._index] for read in older_versions(tasks, self._pending)]
         self._older = deque(older)
@@ -158,13 +158,14 @@ def _copies(tensors: Mapping[str, Tensor]) -> Tensors:
 
 def restoring(
     execute: Callable[[Step], None],
-    resume: ResumeConfig,
+    config: RunConfig,
     worker: int,
     stages: Mapping[int, Stage],
     losses: LossLog,
 ) -> Callable[[Step], None]:
     """Return what executes a worker's steps, of which those before the boundary are restored."""
-    parts = checkpoints.parts_of(resume.checkpoint)
+    assert config.resumed
+    parts, begin = checkpoints.parts_of(config.resumed), config.begin
     versions: dict[int, dict[int, Tensors]] = {}  # of each stage, those not yet in their slots
 
     def restore(index: int, version: int, slot: int) -> None:
@@ -180,13 +181,13 @@ def restoring(
             stage.scaler.load_state_dict(content["state"]["loss_scaler"])
         for microbatch, loss in content["losses"]:
             losses.add(microbatch, loss)
-        newest = resume.boundary.versions[index]
+        newest = begin.versions[index]
         versions[index] = content["older"] | {newest: content["parameters"]}
         restore(index, 0, 0)
 
     def run(step: Step) -> None:
         op, index, microbatch, version = step.task
-        if microbatch >= resume.boundary.microbatches:
+        if microbatch >= begin.microbatches:
             execute(step)
         elif op.adds_gradient:
             # Other gradients in that slot are set aside, and summed as they were.

@@ -116,18 +116,18 @@ class OffloadingStage:
 
     def __init__(self, stage: Stage, mover: Mover) -> None:
         self._stage, self.mover = stage, mover
-        self.backward_weight = stage.backward_weight
+        self.backward_weight, self.recompute = stage.backward_weight, stage.recompute
         self._saved: dict[int, WeakSet[Held]] = {}
         self.moved: dict[int, MovedTensors] = {}  # by microbatch
 
-    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
+    def forward(self, step: Step, x: StageIO, target: Target | None) -> StageIO:
         with self._holding(step.task.microbatch):
-            return self._stage.forward(step, x, target, recompute)
+            return self._stage.forward(step, x, target)
 
-    def recompute(self, step: Step) -> StageIO:
+    def run_again(self, step: Step) -> StageIO:
         self._await(step.task.microbatch)
         with self._holding(step.task.microbatch):
-            return self._stage.recompute(step)
+            return self._stage.run_again(step)
 
     def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
         self._await(step.task.microbatch)

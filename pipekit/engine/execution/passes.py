@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.layers.pass_state import autocast, during
 from pipekit.layers.read_state import ReadAgain, ReadState
-from pipekit.layers.seeded import Seed, Seeded, drawing_again, layer_seed, seed_number
+from pipekit.layers.seeded import Seed, Seeded, drawing_again, layer_seed
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.losses.checks import require_loss, require_no_weights
 from pipekit.partition.partition import PartitionStage
+from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
@@ -29,6 +30,7 @@ class PassConfig:
     differentiates_batch: bool = False  # whether the first stage gives gradients of its input, too
     seed: Seed | None = 0  # None: layers draw from torch's default generators, in their order
     autocast: torch.dtype | None = None  # of operators where that is safe
+    recompute: Recompute = "never"
 
     def build(self, device: torch.device) -> "Passes":
         return InferencePasses(self, [self.part.module.to(device).eval()], device)
@@ -62,7 +64,7 @@ class Passes:
         device: torch.device,
         parameters: Sequence[Sequence[Tensor]] = (),
     ) -> None:
-        self._config, self._part = config, config.part
+        self._config, self._part, self.recompute = config, config.part, config.recompute
         self._differentiates_input = config.part.index > 0 or config.differentiates_batch
         self._modules, self._device, self._parameters = modules, device, parameters
         self._first_microbatch = 0  # of the run: the key of random numbers counts all runs
@@ -82,12 +84,12 @@ class Passes:
         self._read_states.clear()
         self._loss_checked = False
 
-    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
+    def forward(self, step: Step, x: StageIO, target: Target | None) -> StageIO:
         differentiated = differentiable(tuple(x)) if self._differentiates_input else ()
         for tensor in differentiated:
             tensor.requires_grad_()
         pending = _Pending(x, None, target, StageGradients({}, {}), None)
-        if recompute:
+        if step.recomputed(self.recompute):
             module = self._modules[step.slot]
             if module not in self._read_states:
                 self._read_states[module] = ReadState(module, self._part.edited_buffers)
@@ -103,7 +105,7 @@ class Passes:
         self._pending[step.task.microbatch] = pending
         return StageIO(tree_map(Tensor.detach, output.main), tree_map(Tensor.detach, output.skips))
 
-    def recompute(self, step: Step) -> StageIO:
+    def run_again(self, step: Step) -> StageIO:
         microbatch = step.task.microbatch
         pending = self._pending[microbatch]
         assert pending.read is not None
@@ -116,7 +118,7 @@ class Passes:
     def loss(self, microbatch: int) -> Tensor:
         """Return the loss of a pending microbatch, on the last stage in training."""
         output = self._pending[microbatch].output
-        assert output is not None, "recompute() comes first"
+        assert output is not None, "run_again() comes first"
         loss: Tensor = output.main
         return loss
 
@@ -167,7 +169,7 @@ class Passes:
     ) -> tuple[list[Tensor], list[Tensor] | None] | None:
         """Return where a backward begins and the gradients there; None: nothing is to be done."""
         output = pending.output
-        assert output is not None, "recompute() comes first"
+        assert output is not None, "run_again() comes first"
         if gradients is None:
             return ([output.main], None) if output.main.requires_grad else None
         outputs = differentiable(output.main)
@@ -215,7 +217,7 @@ class Passes:
         microbatch = self._first_microbatch + step.task.microbatch
         with Seeded(0, self._device) as seeded:
             for number, layer in enumerate(layers, start=self._part.first_layer):
-                seeded.seed(partial(_seed, seed, number, microbatch))
+                seeded.seed(partial(layer_seed, seed, number, microbatch))
                 x = layer(x)
         self._drew = self._drew or seeded.drew
         return x
@@ -233,13 +235,9 @@ class Passes:
 class InferencePasses(Passes):
     """Forwards of which nothing is kept, since no backward follows."""
 
-    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
+    def forward(self, step: Step, x: StageIO, target: Target | None) -> StageIO:
         with torch.no_grad(), autocast(self._device, self._config.autocast):
             return self._run(step, x, keep=False)
-
-
-def _seed(seed: Seed, layer: int, microbatch: int) -> int:
-    return layer_seed(seed_number(seed), layer, microbatch)
 
 
 def _take(gradients: dict[int, Tensor], number: int, gradient: Tensor | None) -> None:

@@ -12,6 +12,7 @@ from pipekit.devices import is_accelerator, to_device
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.feed import Feed
 from pipekit.layers.pass_state import autocast
+from pipekit.plans import Recompute
 from pipekit.schedules import Step
 from pipekit.trees import Tree, tree_map
 
@@ -45,14 +46,15 @@ class StageRuntime(Protocol):
     gradients of the weights for its update.
     """
 
-    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
+    recompute: Recompute  # which microbatches keep only their inputs until :meth:`run_again`
+
+    def forward(self, step: Step, x: StageIO, target: Target | None) -> StageIO:
         """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss.
 
-        ``x`` has a leading dimension of rows; ``target`` is None on all stages but the last; with
-        ``recompute`` only the input is kept until the backward.
+        ``x`` has a leading dimension of rows; ``target`` is None on all stages but the last.
         """
 
-    def recompute(self, step: Step) -> StageIO:
+    def run_again(self, step: Step) -> StageIO:
         """Run again a forward whose graph was not kept; return its output."""
 
     def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
@@ -106,7 +108,7 @@ class PipelineIO(Protocol):
 
 
 class GradientsIO(Protocol):
-    """The two ends of a pipeline whose output is no loss, and whose input has gradients."""
+    """The two ends of a pipeline whose output is not a loss, and whose input has gradients."""
 
     def output_gradients(self, microbatch: int) -> StageGradients:
         """Return the gradients of the last stage's output."""

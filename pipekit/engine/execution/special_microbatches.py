@@ -39,19 +39,19 @@ class PassingEmpty:
     """A stage through which empty microbatches pass: they add nothing to loss or gradients."""
 
     def __init__(self, stage: StageRuntime) -> None:
-        self._stage = stage
+        self._stage, self.recompute = stage, stage.recompute
         self._empty = set[int]()
 
-    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
+    def forward(self, step: Step, x: StageIO, target: Target | None) -> StageIO:
         if isinstance(x.main, tuple) and not x.main:
             self._empty.add(step.task.microbatch)
             return StageIO(torch.zeros((), device=CPU) if target else (), {})
-        return self._stage.forward(step, x, target, recompute)
+        return self._stage.forward(step, x, target)
 
-    def recompute(self, step: Step) -> StageIO:
+    def run_again(self, step: Step) -> StageIO:
         if step.task.microbatch in self._empty:
             return StageIO((), {})
-        return self._stage.recompute(step)
+        return self._stage.run_again(step)
 
     def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
         if step.task.microbatch in self._empty:
@@ -96,7 +96,7 @@ def read_in_chunks(read: Read, chunks: int) -> Read:
 
 
 def require_same_in_chunks(first: Batch, chunks: int, evaluate: Callable[[Tree], Probe]) -> None:
-    """Raise ValueError if the model's output of a sequence, evaluated, is another one in chunks."""
+    """Raise ValueError if the model's output for a sequence, evaluated, differs in chunks."""
     pieces, sequence = first.cut_input()[:chunks], ChunkedSequence()
     whole, apart = evaluate(torch.cat(pieces, dim=1)).output, []
     for chunk, piece in enumerate(pieces):
@@ -105,7 +105,7 @@ def require_same_in_chunks(first: Batch, chunks: int, evaluate: Callable[[Tree],
     joined, bound = torch.cat(apart, dim=1), torch.finfo(whole.dtype).eps ** 0.5
     if joined.shape != whole.shape or not torch.allclose(joined, whole, bound, bound):
         raise ValueError(
-            f"the model's output of a sequence is another one in {chunks} chunks: a layer reads "
-            f"other tokens than its chunk's; let it call "
+            f"the model's output for a sequence differs in {chunks} chunks: a layer reads tokens "
+            f"beyond its chunk; let it call "
             f"pipekit.layers.sequence_chunks.with_earlier, or use a schedule of whole sequences"
         )

@@ -18,7 +18,6 @@ from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMiti
 from pipekit.engine.updates.optimizer_state import NamedOptimizer, OrderedGroups
 from pipekit.engine.updates.weight_versions import OptimizerFactory, WeightVersions
 from pipekit.partition.partition import PartitionStage
-from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.schedules.lowering.recurring import Recurring
 
@@ -46,7 +45,6 @@ class StageConfig:
     optimizer: OptimizerFactory
     updates: Updates = Updates()
     groups: OrderedGroups | None = None  # of the whole model's parameters
-    recompute: Recompute = "never"
     state: dict[str, Any] | None = None  # of optimizer, scheduler, loss scaler, of an earlier run
     mitigation: StageMitigation | None = None
 
@@ -104,8 +102,8 @@ class Stage:
     def __init__(self, config: StageConfig, weights: WeightVersions, passes: Passes) -> None:
         self._config, self.weights, self.passes = config, weights, passes
         self.scaler = LossScaler(config.updates.scale) if config.updates.scale else None
-        # Of its trained parameters in the unsplit model; which microbatches are recomputed.
-        self.numbers, self.mode = config.passes.part.numbers, config.recompute
+        self.recompute = passes.recompute
+        self.numbers = config.passes.part.numbers  # of its trained parameters in the unsplit model
         if config.state is not None:
             self._load(config.state)
 
@@ -118,11 +116,11 @@ class Stage:
         if self.scaler and loss_versions is not None:
             self.scaler.begin(loss_versions)
 
-    def forward(self, step: Step, x: StageIO, target: Target | None, recompute: bool) -> StageIO:
-        return self.passes.forward(self.weights.read(step, Op.FORWARD), x, target, recompute)
+    def forward(self, step: Step, x: StageIO, target: Target | None) -> StageIO:
+        return self.passes.forward(self.weights.read(step, Op.FORWARD), x, target)
 
-    def recompute(self, step: Step) -> StageIO:
-        return self.passes.recompute(self.weights.read(step, Op.FORWARD))
+    def run_again(self, step: Step) -> StageIO:
+        return self.passes.run_again(self.weights.read(step, Op.FORWARD))
 
     def backward(self, step: Step, gradients: StageGradients | None) -> StageGradients:
         step = self.weights.read(step, Op.BACKWARD)

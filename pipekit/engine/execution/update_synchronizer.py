@@ -42,11 +42,17 @@ class UpdateSynchronizer:
         self._all_reduces: list[AllReduce] = []
         self.reducer: Reducer | None = None
         self.comm_thread: CommThread | None = None  # beside a worker that shares a stage
-        if config.table.stops and any(len(self._stage_workers[index]) > 1 for index in stages):
+        if config.table.shared and any(len(self._stage_workers[index]) > 1 for index in stages):
             name = f"pipekit sums of worker {worker}"
             self.comm_thread = CommThread(name, device, config.table.workers)
             self.reducer = self._make_reducer(self.comm_thread)
-        self._ties = self._make_ties() if config.ties else []
+        self._ties: list[TiedGradients] = []  # in one order on all workers
+        for number, tie in enumerate(config.ties):
+            if not stages.keys().isdisjoint(tie.stages):
+                weights = {index: stage.weights for index, stage in stages.items()}
+                all_reduce = self._all_reduce(tie.members(self._stage_workers), tied=True)
+                about = number, tie, worker, self._stage_workers, weights, all_reduce
+                self._ties.append(TiedGradients(*about, device))
         self._clip_norm = config.updates.clip_norm
         self._scalers: list[LossScaler] = []
         # Of all trained parameters here in the model; None: another worker tells of its norm.
@@ -167,11 +173,11 @@ class UpdateSynchronizer:
         for index, stage in self._stages.items():
             members, weights = self._stage_workers[index], stage.weights
             if len(members) > 1 and weights.buckets():
-                about = weights, table.sums[index], table.stops[index], self._all_reduce(members)
-                stages[index] = SharedStage(*about)
+                stages[index] = SharedStage(weights, table.sums[index], self._all_reduce(members))
         if not stages:
             return None
-        order = ((s, u) for s, u in table.sum_order if s in stages and u > table.made[s])
+        made = dict(enumerate(self._config.begin.versions))
+        order = ((s, u) for s, u in table.sum_order if u > made.get(s, 0))
         return Reducer(self._worker, stages, order, comm_thread, self._device)
 
     def _all_reduce(self, members: Sequence[int], tied: bool = False) -> AllReduce:
@@ -179,18 +185,6 @@ class UpdateSynchronizer:
         exchange = self._transport.exchange_among(members, tied)
         self._all_reduces.append(AllReduce(members, self._worker, exchange, self._observer))
         return self._all_reduces[-1]
-
-    def _make_ties(self) -> list[TiedGradients]:
-        """Return what shares tied weights' gradients, in one order on all workers."""
-        weights = {index: stage.weights for index, stage in self._stages.items()}
-        found = []
-        for number, tie in enumerate(self._config.ties):
-            if weights.keys().isdisjoint(tie.stages):
-                continue
-            all_reduce = self._all_reduce(tie.members(self._stage_workers), tied=True)
-            about = number, tie, self._worker, self._stage_workers, weights, all_reduce
-            found.append(TiedGradients(*about, self._device))
-        return found
 
 
 def _held(gradient: Tensor) -> Tensor:

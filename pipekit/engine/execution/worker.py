@@ -23,13 +23,10 @@ from pipekit.engine.feed import BeyondStop
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.layers.pass_state import during, set_ends_batch
-from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.schedules.lowering.steps import MAIN
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, tree_bytes
-
-_FORWARD, _WEIGHT, _UPDATE = Op.FORWARD.name, Op.BACKWARD_WEIGHT.name, Op.UPDATE.name
 
 
 class Worker:
@@ -90,7 +87,6 @@ class Executor:
         self,
         worker: int,
         stages: Mapping[int, StageRuntime],
-        recompute: Mapping[int, Recompute],
         transport: Transport,
         ends: PipelineIO,
         device: torch.device,
@@ -99,7 +95,7 @@ class Executor:
         gradients: GradientsIO | None = None,  # the ends, if the output is not a loss
         updates: UpdateSynchronizer | None = None,
     ) -> None:
-        self._stages, self._recompute, self._updates = stages, recompute, updates
+        self._stages, self._updates = stages, updates
         self._transport, self._ends, self._device = transport, ends, device
         self._gradient_ends = gradients
         self._worker, self._observer = worker, observer
@@ -113,11 +109,11 @@ class Executor:
     def _run_again(self, step: Step) -> None:
         """Run a forward again (GPipe, 2.3), right before its backward or where the table has it."""
         self._observer.before_compute(self._worker, step, RECOMPUTE, ())
-        output = self._stages[step.task.stage].recompute(step)
+        output = self._stages[step.task.stage].run_again(step)
         self._observer.after_compute(self._worker, step, RECOMPUTE, output)
 
     def _forward(self, step: Step) -> None:
-        _, stage, microbatch, _ = step.task
+        op, stage, microbatch, _ = step.task
         if step.receives:
             x = StageIO(*self._receive(step))
         else:
@@ -126,10 +122,9 @@ class Executor:
         if target:
             target = target._replace(target=to_device(target.target, self._device))
         inputs = x.main, x.skips, target.target if target else ()
-        self._observer.before_compute(self._worker, step, _FORWARD, inputs)
-        recomputed = step.recomputed(self._recompute[stage])
-        output = self._stages[stage].forward(step, x, target, recomputed)
-        self._observer.after_compute(self._worker, step, _FORWARD, output)
+        self._observer.before_compute(self._worker, step, op.name, inputs)
+        output = self._stages[stage].forward(step, x, target)
+        self._observer.after_compute(self._worker, step, op.name, output)
         self._send(step, output)
         if not step.sends:
             self._ends.output(microbatch, output.main)
@@ -137,8 +132,9 @@ class Executor:
         self.most_pending = max(self.most_pending, self._pending)
 
     def _backward(self, step: Step) -> None:
-        op, stage, microbatch, _ = step.task
-        if step.recomputed(self._recompute[stage]) and not step.again_at_a_place:
+        op, number, microbatch, _ = step.task
+        stage = self._stages[number]
+        if step.recomputed(stage.recompute) and not step.again_at_a_place:
             self._run_again(step)
         gradients = None
         if step.receives:
@@ -146,7 +142,7 @@ class Executor:
         elif self._gradient_ends:
             gradients = self._gradient_ends.output_gradients(microbatch)
         self._observer.before_compute(self._worker, step, op.name, gradients or ())
-        result = self._stages[stage].backward(step, gradients)
+        result = stage.backward(step, gradients)
         self._pending -= op.adds_gradient
         self._observer.after_compute(self._worker, step, op.name, result)
         self._send(step, result)
@@ -154,21 +150,22 @@ class Executor:
             self._gradient_ends.input_gradients(microbatch, result)
 
     def _backward_weight(self, step: Step) -> None:
-        self._observer.before_compute(self._worker, step, _WEIGHT, ())
-        self._stages[step.task.stage].backward_weight(step)
+        op, stage, *_ = step.task
+        self._observer.before_compute(self._worker, step, op.name, ())
+        self._stages[stage].backward_weight(step)
         self._pending -= 1
-        self._observer.after_compute(self._worker, step, _WEIGHT, ())
+        self._observer.after_compute(self._worker, step, op.name, ())
 
     def _update(self, step: Step) -> None:
-        _, stage, _, version = step.task
+        op, stage, _, version = step.task
         assert self._updates, "only workers that train make updates"
         self._updates.settle(stage, version)
-        self._observer.before_compute(self._worker, step, _UPDATE, ())
+        self._observer.before_compute(self._worker, step, op.name, ())
         self._updates.update(stage, step.slot)
-        self._observer.after_compute(self._worker, step, _UPDATE, ())
+        self._observer.after_compute(self._worker, step, op.name, ())
 
-    # Functions and not bound methods, with which an executor would hold on to itself, and so to
-    # everything that is pending in its stages, until Python looks for circles.
+    # Functions, not bound methods: these would refer back to the executor, and keep all that is
+    # pending in its stages alive until Python collects cycles.
     _METHODS: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {
         Op.FORWARD: _forward,
         Op.BACKWARD: _backward,

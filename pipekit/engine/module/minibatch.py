@@ -27,9 +27,11 @@ from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads, as_here
-from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, differentiable, leaves, refill
+
+StepsByPass = Mapping[tuple[Op, int, int], Step]
+"""The steps of a minibatch by op, stage and microbatch."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,9 @@ class ModuleStage:
         runtime: ModuleRuntime,
         config: PassConfig,
         number: int,
-        recompute: Recompute,
         keeps: bool,
     ) -> None:
-        self.recompute, self._module = recompute, config.part.module
+        self._module = config.part.module
         self.aliases = {
             name: p.detach().requires_grad_(p.requires_grad)
             for name, p in self._module.named_parameters()
@@ -67,7 +68,7 @@ class ModuleStage:
         self.view = WorkerView(number, clock.device, clock, {number: weights}, int)
         watch = runtime.watch
         self.trace = TraceRecorder(clock) if watch.trace else None
-        self.memory = MemoryTracker({number: recompute}) if watch.memory else None
+        self.memory = MemoryTracker({number: config.recompute}) if watch.memory else None
         recording = filter(None, (self.trace, self.memory))
         self.observers = [*recording, *observers_of(watch.observers, number)]
         for observer in self.observers:
@@ -124,21 +125,18 @@ class Minibatch:
         self,
         runtime: ModuleRuntime,
         configs: Sequence[PassConfig],
-        recompute: Recompute,
-        steps: Iterable[Step],
+        steps: StepsByPass,
         inputs: Sequence[Tree],
         keeps: bool,
     ) -> None:
         # Autograd may have another thread run the backward.
         self._as_called = as_here()
-        self._runtime, self._keeps = runtime, keeps
+        self._runtime, self._keeps, self._steps = runtime, keeps, steps
         self._inputs: dict[int, Tree] = dict(enumerate(inputs))
         self._outputs: dict[int, Tree] = {}
         self._input_devices = [tensor.device for tensor in differentiable(inputs[0])]
-        self._steps = {(s.task.op, s.task.stage, s.task.microbatch): s for s in steps}
         self._stages = [
-            ModuleStage(runtime, config, stage, recompute, keeps)
-            for stage, config in enumerate(configs)
+            ModuleStage(runtime, config, stage, keeps) for stage, config in enumerate(configs)
         ]
         # The streams of the thread that calls the forward: from there the inputs come, and there
         # outputs and gradients go, in whatever thread and stream autograd runs the backward.
@@ -245,7 +243,6 @@ class Minibatch:
                     executor = Executor(
                         number,
                         {number: stage.passes},
-                        {number: stage.recompute},
                         transport,
                         self,
                         stage.view.device,

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import chain, product
 from typing import Any, NoReturn, get_args
 
@@ -17,7 +17,7 @@ from pipekit.engine.batches import part_sizes, split
 from pipekit.engine.calls import refusing_fields
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.module.backward_order import link
-from pipekit.engine.module.minibatch import Minibatch, ModuleRuntime
+from pipekit.engine.module.minibatch import Minibatch, ModuleRuntime, StepsByPass
 from pipekit.engine.observers.record import as_trace
 from pipekit.engine.options import Watch, require_timeout
 from pipekit.engine.transports.threads import ThreadWorker
@@ -34,7 +34,7 @@ from pipekit.partition.checks import (
 from pipekit.partition.partition import Tie, cut, find_ties, partition, sequence_of, tie_ends
 from pipekit.partition.probe import probe
 from pipekit.plans import Recompute
-from pipekit.schedules import Op, Step, gpipe, lower
+from pipekit.schedules import gpipe, lower
 from pipekit.schedules.lowering.lower import Skips
 from pipekit.traces import Trace
 from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
@@ -134,8 +134,6 @@ class PipelinedModule(nn.Module):
         if "portals" in self._without:
             run = skips.inlined(run)
         self._skips = skips.between(skips.links(run), self.balance)
-        # By the number of microbatches, and the stages that share weights.
-        self._steps: dict[tuple[int, Skips], list[Step]] = {}
         layers = cut(run, self.balance)
         # In tuples, so that the layers have one name only.
         self._stages = tuple(_separated(layers))
@@ -164,8 +162,7 @@ class PipelinedModule(nn.Module):
         return [(each, type(each)) for each in self.modules() if each is not self]
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_assembled", "_skips", "_steps", "_stages", "_twins", "_runtime"}
-        made |= {"_configs", "_last"}
+        made = {"_assembled", "_skips", "_stages", "_twins", "_runtime", "_configs", "_last"}
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -198,14 +195,9 @@ class PipelinedModule(nn.Module):
         keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in asked)
         ties = find_ties(self._stages)  # of what is trained now
         configs = self._configs_now(keeps and any(tensor.requires_grad for tensor in given), ties)
-        minibatch = Minibatch(
-            self._runtime,
-            configs,
-            self.checkpoint if self.training else "never",
-            self._passes(len(inputs), tuple(tie_ends(ties))),
-            inputs,
-            keeps,
-        )
+        skips = tuple((skip.source, skip.destination) for skip in self._skips)
+        steps = _steps(len(self.balance), len(inputs), skips, tuple(tie_ends(ties)))
+        minibatch = Minibatch(self._runtime, configs, steps, inputs, keeps)
         # In clock cycles: by their distance from the first (torchgpipe, Algorithm 1).
         places = product(range(len(self.balance)), range(len(inputs)))
         passes = sorted(places, key=sum)
@@ -274,16 +266,6 @@ class PipelinedModule(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _passes(self, chunks: int, ties: Skips) -> list[Step]:
-        """Return all passes of so many microbatches with their messages."""
-        if (chunks, ties) not in self._steps:
-            ends = [(skip.source, skip.destination) for skip in self._skips]
-            lowered = lower(gpipe(len(self.balance), chunks).take(1), ends, ties)
-            self._steps[chunks, ties] = [
-                step for steps in lowered for step in steps.head if step.task.op is not Op.UPDATE
-            ]
-        return self._steps[chunks, ties]
-
     def _probe(self, inputs: Sequence[Tree]) -> list[PassConfig]:
         """Return how each stage's passes are run, from a batch's microbatches."""
         warn_of_modes()
@@ -307,12 +289,19 @@ class PipelinedModule(nn.Module):
                 part=config.part.tied(ties),
                 seed=seed,
                 differentiates_batch=differentiates_batch,
+                recompute=self.checkpoint if self.training else "never",
                 autocast=torch.get_autocast_dtype(device.type)
                 if torch.is_autocast_enabled(device.type)
                 else None,
             )
             for config, device in zip(self._configs[self.training], self.devices, strict=True)
         ]
+
+
+@lru_cache
+def _steps(stages: int, microbatches: int, skips: Skips, ties: Skips) -> StepsByPass:
+    lowered = lower(gpipe(stages, microbatches).take(1), skips, ties)
+    return {step.task[:3]: step for steps in lowered for step in steps.head}
 
 
 def _rows(x: Tree) -> int:

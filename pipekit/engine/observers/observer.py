@@ -45,7 +45,7 @@ class WorkerView(NamedTuple):
         clock: of the device.
         weights: of each of its stages, by the stage's index; empty in inference.
         waiting_bytes: returns the bytes of gradients that are being summed or wait for their
-            update, and of the copies that are kept until an update is validated.
+            update.
     """
 
     number: int

@@ -1,9 +1,11 @@
-"""How far a run is: the last stage's worker reports losses and updates, and its program hears."""
+"""How far a run is: the last stage's worker reports losses and updates to its program."""
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,67 +33,63 @@ class UpdateMade(NamedTuple):
 
     batches: range
     learning_rates: tuple[float, ...]
-    gradient_norm: float | None
     held_bytes: int | None
+    gradient_norm: float | None
 
 
-Listener = Callable[[LossKnown | UpdateMade], None]
+News = LossKnown | UpdateMade
+Listener = Callable[[News], None]
 
 
 class Reporter(Observer):
-    """Tells of the losses and updates of a worker with the last stage, each kind in order.
+    """Reports the losses and updates of a worker with the last stage, in their order.
 
-    What an accelerator has still to compute is told of after a later task.
+    What an accelerator has still to compute is reported after a later task.
     """
 
     def __init__(
-        self, tell: Listener, config: RunConfig, held: Callable[[], int | None] = lambda: None
+        self, report: Listener, config: RunConfig, held: Callable[[], int | None] = lambda: None
     ) -> None:
-        self._tell, self._config, self._held = tell, config, held
-        self._losses: deque[tuple[int, HostNumber]] = deque()
-        self._rates: dict[int, tuple[float, ...]] = {}  # by update, until it is reported
-        self._norms: dict[int, HostNumber | None] = {}  # likewise
-        self._told = config.resume.boundary.batches if config.resume else 0
+        self._report, self._config, self._held = report, config, held
+        self._last = len(config.table.stage_workers) - 1
+        self._updated = config.begin.batches  # batches
+        self._rates: tuple[float, ...] = ()  # of the update that is made now
+        self._norm: HostNumber | None = None  # of the last update that was decided
+        # News that lack their last entry, a number, and this number.
+        self._news: deque[tuple[Callable[[Any], News], HostNumber | None]] = deque()
 
     def begin(self, worker: WorkerView) -> None:
-        self._last = len(self._config.table.stage_workers) - 1
         self._optimizer = worker.weights[self._last].optimizer
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
         if step.task.op is Op.UPDATE and step.task.stage == self._last:
             groups = self._optimizer.param_groups if self._optimizer else []
-            rates = (float(group["lr"]) for group in groups if "lr" in group)
-            self._rates[step.update] = tuple(rates)
+            self._rates = tuple(float(group["lr"]) for group in groups if "lr" in group)
 
     def update_decided(self, worker: int, update: int, norm: Tensor | None) -> None:
-        self._norms[update] = None if norm is None else HostNumber(norm)
+        self._norm = None if norm is None else HostNumber(norm)
 
     def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
+        op, stage, microbatch, _ = step.task
         if activity == Op.FORWARD.name and not step.sends:
-            self._losses.append((step.task.microbatch, HostNumber(outputs.main)))
-        elif step.task.op is not Op.UPDATE:
-            return
-        self._tell_of(lambda number: number.is_here)
+            self._news.append((partial(LossKnown, microbatch), HostNumber(outputs.main)))
+        elif op is Op.UPDATE and stage == self._last:
+            first = self._updated
+            self._updated += self._config.table.sums[stage][step.update - 1].batches
+            made = range(first, self._updated), self._rates, self._held()
+            self._news.append((partial(UpdateMade, *made), self._norm))
+        self._report_known()
 
     def end(self, worker: int) -> None:
-        self._tell_of(lambda number: True)
+        self._report_known(wait=True)
 
-    def _tell_of(self, is_here: Callable[[HostNumber], bool]) -> None:
-        while self._losses and is_here(self._losses[0][1]):
-            microbatch, loss = self._losses.popleft()
-            self._tell(LossKnown(microbatch, loss.item()))
-        for update in list(self._rates):
-            if self._config.updates.clip_norm is not None and update not in self._norms:
-                return  # all stages agree on it later
-            norm = self._norms.get(update)
-            if norm and not is_here(norm):
+    def _report_known(self, wait: bool = False) -> None:
+        while self._news:
+            news, number = self._news[0]
+            if number and not (wait or number.is_here):
                 return
-            self._norms.pop(update, None)
-            summed = self._config.table.sums[self._last][update - 1].batches
-            batches = range(self._told, self._told + summed)
-            self._told += summed
-            of_all = norm.item() if norm else None
-            self._tell(UpdateMade(batches, self._rates.pop(update), of_all, self._held()))
+            self._news.popleft()
+            self._report(news(number.item() if number else None))
 
 
 class BatchDone(NamedTuple):
@@ -122,11 +120,9 @@ class BatchDone(NamedTuple):
 OnBatch = Callable[[BatchDone], object]
 """Is told of a batch; True stops the run."""
 
-_TOLD = -1  # in place of the microbatches of a batch whose losses are still to come
-
 
 class LossBar:
-    """Counts batches as their last microbatch's loss comes in, and tells of them once updated.
+    """Counts batches as their last microbatch's loss comes in, and reports them once updated.
 
     They are those of ``source``, of which ``done`` count already.  It stops when ``on_batch``
     returns True, or has raised an error.
@@ -136,60 +132,67 @@ class LossBar:
         self, source: BatchSource, on_batch: OnBatch | None, done: int, shown: bool
     ) -> None:
         self._on_batch, self._begin = on_batch, time.perf_counter()
-        self._rows = source.rows
+        self._rows, self._batches = source.rows, source.each_batch()
         self._stop = source.stop if source.possible_stops.batches else _refuse_to_stop
-        self._sizes = map(len, source.each_batch())
-        self._batch_of: list[int] = []  # of each microbatch, as far as losses have come
+        # Of each batch, as far as losses have come: the microbatch behind it, those without a loss,
+        # and the sum of the others' losses.
+        self._ends: list[int] = []
         self._left: list[int] = []
         self._totals: list[float] = []
-        self._rows_told = 0
+        self._updated = self._reported_rows = 0  # batches, and rows
         self._updates: dict[int, UpdateMade] = {}  # of each batch, until its loss is known as well
         # One that is not shown takes tqdm a quarter of a millisecond.
         self._bar = progress_bar(total=source.total, initial=done, unit="batch") if shown else None
 
-    def add(self, news: LossKnown | UpdateMade) -> None:
+    def add(self, news: News) -> None:
         """Count a microbatch's part of its batch's loss, or the batches of an update."""
         if isinstance(news, UpdateMade):
-            self._updates.update(dict.fromkeys(news.batches, news))
-            for batch in news.batches:
-                self._tell(batch)
-        else:
-            self._count(*news)
-
-    def _count(self, microbatch: int, loss: float) -> None:
-        while len(self._batch_of) <= microbatch:
-            size = next(self._sizes)
-            self._batch_of += [len(self._left)] * size
-            self._left.append(size)
+            if news.batches.stop > self._updated:  # else another worker's of the last stage
+                self._updated = news.batches.stop
+                for batch in news.batches:
+                    self._updates[batch] = news
+                    self._report_if_done(batch)
+            return
+        microbatch, loss = news
+        while not self._ends or self._ends[-1] <= microbatch:
+            microbatches = next(self._batches)
+            self._ends.append(microbatches.stop)
+            self._left.append(len(microbatches))
             self._totals.append(0.0)
-        batch = self._batch_of[microbatch]
+        batch = bisect_right(self._ends, microbatch)
         self._totals[batch] += loss
         self._left[batch] -= 1
         if not self._left[batch]:
             if self._bar is not None:
                 self._bar.set_postfix(loss=f"{self._totals[batch]:.4f}", refresh=False)
                 self._bar.update()
-            self._tell(batch)
+            self._report_if_done(batch)
 
-    def _tell(self, batch: int) -> None:
-        """Tell once of a batch whose loss and update are both known."""
-        if batch not in self._updates or batch >= len(self._left) or self._left[batch] > 0:
+    def _report_if_done(self, batch: int) -> None:
+        """Call ``on_batch`` if both the loss and the update of a batch are known."""
+        if batch not in self._updates or batch >= len(self._left) or self._left[batch]:
             return
-        update, is_told = self._updates.pop(batch), self._left[batch] == _TOLD
-        self._left[batch] = _TOLD
-        if self._on_batch and not is_told:  # each worker of the last stage tells of its updates
-            seconds = time.perf_counter() - self._begin
-            rows = self._rows[batch]
-            self._rows_told += rows
-            of_update = update.learning_rates, update.gradient_norm
-            so_far = self._rows_told / seconds, update.held_bytes
-            done = BatchDone(batch, self._totals[batch], seconds, rows, *of_update, *so_far)
-            try:
-                if _is_true(self._on_batch(done)):
-                    self._stop(None)
-            except Exception as error:  # the weights are to stay whole
-                self._on_batch = None
-                self._stop(error)
+        update = self._updates.pop(batch)
+        if not self._on_batch:
+            return
+        seconds, rows = time.perf_counter() - self._begin, self._rows[batch]
+        self._reported_rows += rows
+        done = BatchDone(
+            number=batch,
+            loss=self._totals[batch],
+            seconds=seconds,
+            rows=rows,
+            learning_rates=update.learning_rates,
+            gradient_norm=update.gradient_norm,
+            rows_per_s=self._reported_rows / seconds,
+            held_bytes=update.held_bytes,
+        )
+        try:
+            if _is_true(self._on_batch(done)):
+                self._stop(None)
+        except Exception as error:  # the weights are to stay whole
+            self._on_batch = None
+            self._stop(error)
 
     def close(self) -> None:
         if self._bar is not None:

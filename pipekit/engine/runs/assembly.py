@@ -86,15 +86,18 @@ class Parts:
         configs = []
         for index, mode in enumerate(modes):
             part = PartitionStage(index=index, module=nn.Sequential())  # before the model is cut
-            about = index, schedule.stages, late[index], schedule.stashing
+            passes = PassConfig(part=part, autocast=execution.autocast, recompute=mode)
+            mitigation = None
+            if updates.rule:
+                about = index, schedule.stages, late[index], schedule.stashing
+                mitigation = StageMitigation(updates.rule, *about)
             configs.append(
                 StageConfig(
-                    passes=PassConfig(part=part, autocast=execution.autocast),
+                    passes=passes,
                     optimizer=optimizer,
                     updates=updates,
                     groups=groups,
-                    recompute=mode,
-                    mitigation=StageMitigation(updates.rule, *about) if updates.rule else None,
+                    mitigation=mitigation,
                 )
             )
         self.schedule, self.optimizer, self.loss, self.seed = schedule, optimizer, loss, seed
@@ -103,8 +106,8 @@ class Parts:
         trained = as_trained(copied(layers))
         self.runner: Runner = TRANSPORTS.load(transport)(devices)
         self.model = ModelStages(layers, trained, balance, configs)
-        self.can_end, self.stops = self.runner.can_end(devices), PossibleStops()
-        if schedule.period and self.can_end:  # where a run without end may end
+        self.stops = PossibleStops()
+        if schedule.period and self.runner.can_end:  # where a run without end may end
             self.stops = possible_stops(schedule)
         # Whether that is before each batch: updates of replicas may average several.
         stops = self.stops.batches

@@ -97,8 +97,13 @@ class BatchReader:
         target = batch[1] if is_pair else batch
         if is_pair:
             is_list = isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
-            rowed = [] if target is None or is_list else _with_rows(target)
-            _require_same_rows([*leaves(taken), *rowed], number)
+            tensors = [*leaves(taken), *([] if target is None or is_list else _with_rows(target))]
+            if len({len(tensor) if tensor.dim() else None for tensor in tensors}) > 1:
+                raise ValueError(
+                    f"batch {number}: all tensors of input and target must have the same first "
+                    f"dimension, the rows; here they are {[tuple(t.shape) for t in tensors]} (what "
+                    f"has no rows may stand in a dict, or in a tuple of more than two)"
+                )
         self._compare(Form(number, _outline(batch), {} if is_pair else _sized(named, rows)))
         read = _batch(taken, target, rows, parts, number, self._fewer)
         if is_pair:
@@ -126,7 +131,7 @@ class BatchReader:
                 warnings.warn(
                     f"the batch[{name!r}] has one element a row in batch {one.number} alone, where "
                     f"it is cut into microbatches, and not in batch {other.number}: if these are "
-                    f"no rows, say Execution(rows={{{name!r}: False}})",
+                    f"not rows, say Execution(rows={{{name!r}: False}})",
                     stacklevel=2,
                 )
 
@@ -139,11 +144,10 @@ class BatchReader:
 
     def input(self, batch: Any) -> Tree:
         """Return the model's entries of a batch."""
-        return self._tensors_of(self._select(batch) if self._select else self._selected(batch))
-
-    def _selected(self, batch: Any) -> Any:
+        if self._select:
+            return self._tensors_of(self._select(batch))
         if self._model_input and (self._names is None or not isinstance(batch, Mapping)):
-            return self._model_input.select(batch)
+            return self._tensors_of(self._model_input.select(batch))
         if not isinstance(batch, Mapping):
             return batch[0]
         one = self._names if isinstance(self._names, str) else None
@@ -154,7 +158,7 @@ class BatchReader:
                 f"a batch has the entries {[*batch]} and the model takes {[*names]}: say by "
                 f"inputs= which of the batch's entries these are"
             )
-        return taken[one] if one else taken
+        return self._tensors_of(taken[one] if one else taken)
 
     def _tensors_of(self, taken: Any) -> Tree:
         return self._model_input.tensors_of(taken) if self._model_input else taken
@@ -218,15 +222,6 @@ def _rows(taken: Tree, cut: Sequence[Any], number: int) -> int:
     if number == 0:
         _require_cuttable([taken, cut], rows)
     return rows
-
-
-def _require_same_rows(tensors: Sequence[Tensor], number: int) -> None:
-    if len({len(tensor) if tensor.dim() else None for tensor in tensors}) > 1:
-        raise ValueError(
-            f"batch {number}: all tensors of input and target must have the same first dimension, "
-            f"the rows; here they are {[tuple(t.shape) for t in tensors]} (what has no rows may "
-            f"stand in a dict, or in a tuple of more than two)"
-        )
 
 
 def _with_rows(target: Any) -> list[Tensor]:

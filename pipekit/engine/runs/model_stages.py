@@ -96,13 +96,9 @@ class ModelStages:
     ) -> Probe | None:
         """Cut the model into stages once; return what its trial in the mode of a run has told."""
         if changed := self.users.taken():
-
-            def taken(config: StageConfig) -> StageConfig:
-                set_attributes(config.module, changed)
-                return replace(config)
-
-            set_attributes(self._model, changed)  # until the stages own the layers
-            self._replace(taken)
+            for module in self._everywhere():
+                set_attributes(module, changed)
+            self._replace(lambda config: config)
         tried = None
         if self.partition is None:
             with self._original_unused():
@@ -217,8 +213,7 @@ class ModelStages:
 
     def read(self) -> None:
         """Fetch all stages from their workers; raises WorkerDied for a process that has ended."""
-        for stage in chain.from_iterable(copies.values() for copies in self._stages.values()):
-            _ = stage.config
+        self._everywhere()
 
     def state(self) -> dict[str, Any]:
         """Return copies of the weights, buffers and extra states that are here, by name."""
@@ -236,8 +231,7 @@ class ModelStages:
         if strict and wrong:
             where = "is not in the model" if wrong[0] in state else "is missing"
             raise ValueError(f"{len(wrong)} names differ: {wrong[0]!r} {where} (strict=False)")
-        every = chain.from_iterable(copies.values() for copies in self._stages.values())
-        modules = [stage.config.module for stage in every] or [self._model]
+        modules = self._everywhere()
         extra = {name for module in modules for name, _ in owners(module)}
         own = [
             (name, tensor)
@@ -258,7 +252,7 @@ class ModelStages:
                 tensor.copy_(state[name])
         for module in modules:
             set_extra_states(module, state)
-        self._replace(lambda config: config)  # what workers have of them counts no more
+        self._replace(lambda config: config)
 
     def forget(self) -> None:
         """Drop the state of a failed run before other weights come; optimizers begin anew."""
@@ -283,11 +277,16 @@ class ModelStages:
         return copy.deepcopy(found)
 
     def _replace(self, change: Callable[[StageConfig], StageConfig]) -> None:
-        """Change the config of each stage, on each of its workers."""
+        """Change the config of each stage on each of its workers, whose own counts no more."""
         self._stages = {
             index: {worker: change(each.config) for worker, each in copies.items()}
             for index, copies in self._stages.items()
         }
+
+    def _everywhere(self) -> list[nn.Sequential]:
+        """Return the layers of each stage on each of its workers, or the model before it is cut."""
+        each = chain.from_iterable(copies.values() for copies in self._stages.values())
+        return [stage.config.module for stage in each] or [self._model]
 
     def _first(self) -> list[StageSource]:
         """Return the stages as the first of their workers here have them."""

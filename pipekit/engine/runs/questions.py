@@ -104,7 +104,7 @@ def warn_of_mode(first: FirstBatch) -> None:
         pass
     warnings.warn(
         "the model is in evaluation mode, as loaded ones are, and is trained in training mode, in "
-        "which its output is another one: call model.train() before Pipeline(model), and .eval() "
+        "which its output differs: call model.train() before Pipeline(model), and then .eval() "
         "of those modules that are to stay in evaluation mode",
         stacklevel=2,
     )

@@ -27,7 +27,7 @@ from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.questions import FirstBatch, ask
 from pipekit.engine.runs.run import Run, result_of
-from pipekit.engine.runs.tables import batches_done, executed, joined, taken
+from pipekit.engine.runs.tables import batches_done, executed, lowered_for, taken
 from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.layers.pass_state import warn_of_modes
@@ -50,8 +50,8 @@ class Runs:
             combinations.require_joint_updates(schedule, combinations.TIES)
         # Else the first run decides: by its length, or by the balance that its data tell.
         if joints is not None and (parts.stops_anywhere or not schedule.period):
-            joined(parts, schedule, joints)
-            if parts.can_end and not schedule.period:
+            lowered_for(parts, schedule, joints)
+            if parts.runner.can_end and not schedule.period:
                 possible_stops(schedule)
 
     def train(
@@ -84,7 +84,7 @@ class Runs:
             reports: list[WorkerReport] = []
             stop_early = source.stop if source.possible_stops.batches else None
             interrupted: list[KeyboardInterrupt] = []
-            if start.resume and start.resume.boundary.batches == len(schedule):  # nothing is left
+            if start.checkpoint and start.begin.batches == len(schedule):  # nothing is left
                 deque(source, maxlen=0)  # whoever makes them may draw random numbers
             else:
                 config = None
@@ -174,16 +174,15 @@ class Runs:
         stops = PossibleStops()
         if schedule.trains:
             assert model.partition
-            joined(parts, schedule, model.partition)
+            lowered_for(parts, schedule, model.partition)
             if parts.updates.rule:
                 arguments.require_whole_rounds(parts.updates.rule, schedule)
             if tried is not None:
                 ask(FirstBatch(parts, first, tried, drawn), schedule)
                 model.tried_in_training = True  # else what is refused is asked again
-            if parts.can_end:
+            if parts.runner.can_end:
                 stops = parts.stops if schedule.period else possible_stops(schedule)
-            if start.resume:
-                stops = replace(stops, begin=start.resume.boundary.microbatches)
+                stops = replace(stops, begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
             warn_of_edited_batch()
@@ -203,8 +202,7 @@ class Runs:
         if watch.progress or on_batch:
             if on_batch and parts.runner.copies_loss:
                 on_batch = watched(on_batch, parts.loss)
-            done = start.resume.boundary.batches if start.resume else 0
-            bar = LossBar(source, on_batch, done, watch.progress)
+            bar = LossBar(source, on_batch, start.begin.batches, watch.progress)
         self._failed = True
         try:
             with closing(bar) if bar else nullcontext():
@@ -225,7 +223,7 @@ class Runs:
         """Run the layers forward; the last stage's worker calls a function of output and target."""
         arguments.require_batches(batches)
         counted, count, _ = arguments.counted(batches)
-        schedule = self._inference if self._parts.can_end else self._inference.take(count)
+        schedule = self._inference if self._parts.runner.can_end else self._inference.take(count)
         self.read()
         self._model.reseed(self._parts.seed)
         reader = self._parts.reader
@@ -265,11 +263,6 @@ class Runs:
         self._forget_what_failed()
         self._model.load(state, strict)
         self._failed = False
-
-    def require_gradients(self, names: Iterable[str], flag: bool) -> None:
-        """Train weights or freeze them; see :meth:`pipekit.Pipeline.requires_grad_`."""
-        self.read()
-        self._model.require_gradients(names, flag)
 
     def read(self) -> None:
         """Fetch all stages, to read or change them between runs.

@@ -4,10 +4,8 @@ What is found out about a schedule is kept with it.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from operator import attrgetter
 
 from pipekit.engine import combinations
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
@@ -20,18 +18,12 @@ from pipekit.host.memory import not_collected
 from pipekit.partition.partition import Partition, tie_ends
 from pipekit.schedules import Schedule, ScheduleError, Steps, lower
 from pipekit.schedules.lowering.boundaries import steps_after
-from pipekit.schedules.lowering.lower import Skips, loss_versions, slot_counts
+from pipekit.schedules.lowering.lower import Skips, loss_versions
 from pipekit.schedules.lowering.recurring import Recurring
-from pipekit.schedules.lowering.sums import stops, sum_order, sums
+from pipekit.schedules.lowering.sums import sum_order, sums
 
-
-@dataclass(frozen=True)
-class LoweredTable:
-    """A schedule, lowered."""
-
-    steps: Sequence[Steps]  # of each worker
-    slots: Sequence[Mapping[int, int]]  # of weights, for each worker and each of its stages
-    common: RunTable  # known to all workers
+Lowered = tuple[Sequence[Steps], RunTable]
+"""Every worker's steps, and what all workers know of the table."""
 
 
 def taken(schedule: Schedule, batches: int) -> Schedule:
@@ -48,46 +40,41 @@ def taken(schedule: Schedule, batches: int) -> Schedule:
         return schedule.remembered("taken", lambda: schedule.take(batches), batches)
 
 
-def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) -> LoweredTable:
-    """Return a schedule lowered, with skip connections between stages and weights they share."""
-    joined = tuple(skips), tuple(ties), joint_updates
-    return schedule.remembered(("lowered", *joined), lambda: _lowered(schedule, *joined))
-
-
-def joined(parts: Parts, schedule: Schedule, joints: Partition) -> LoweredTable:
+def lowered_for(parts: Parts, schedule: Schedule, joints: Partition) -> Lowered:
     """Return a schedule lowered for a pipeline's stages, which may have to update together."""
     features = parts.joint | ({combinations.TIES} if joints.ties else set())
     for feature in features if schedule.trains else ():
         combinations.require_joint_updates(schedule, feature)
-    skips = list(map(attrgetter("source", "destination"), joints.skips))
+    skips = [(skip.source, skip.destination) for skip in joints.skips]
     ties = tie_ends(joints.ties) if joints.ties else ()
     return lowered(schedule, skips, ties, bool(features))
 
 
-@not_collected()
-def _lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) -> LoweredTable:
-    steps = lower(schedule, skips, ties)
-    stage_workers = schedule.stage_workers
-    shared = any(len(workers) > 1 for workers in stage_workers)
-    summed = sums(schedule)
-    common = RunTable(
-        workers=schedule.worker_count,
-        stage_workers=stage_workers,
-        busy=tuple(sorted({*chain(*stage_workers)})),
-        links=frozenset(
-            (sender, receiver)
-            for sender, own in enumerate(steps)
-            for step in own.distinct
-            for _, receiver in step.sends
-        ),
-        sums=summed,
-        averages=any(each.batches > 1 for one in summed for each in (*one.head, *one.period)),
-        stops=stops(schedule) if shared else (),
-        sum_order=sum_order(schedule, joint_updates) if shared else Recurring(()),
-        made=(0,) * schedule.stages,
-        moves=any(op.moves for op in schedule.ops),
-    )
-    return LoweredTable(steps, [slot_counts(each) for each in steps], common)
+def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) -> Lowered:
+    """Return a schedule lowered, with skip connections between stages and weights they share."""
+
+    def find() -> Lowered:
+        with not_collected():  # a long table is many small objects
+            steps, summed = lower(schedule, skips, ties), sums(schedule)
+            order = sum_order(schedule, joint_updates)
+        return steps, RunTable(
+            workers=schedule.worker_count,
+            stage_workers=schedule.stage_workers,
+            shared=any(len(workers) > 1 for workers in schedule.stage_workers),
+            busy=tuple(sorted({*chain(*schedule.stage_workers)})),
+            links=frozenset(
+                (sender, receiver)
+                for sender, own in enumerate(steps)
+                for step in own.distinct
+                for _, receiver in step.sends
+            ),
+            sums=summed,
+            averages=any(each.batches > 1 for one in summed for each in (*one.head, *one.period)),
+            sum_order=order,
+            moves=any(op.moves for op in schedule.ops),
+        )
+
+    return schedule.remembered(("lowered", tuple(skips), tuple(ties), joint_updates), find)
 
 
 def executed(
@@ -100,15 +87,15 @@ def executed(
     checkpoints: CheckpointConfig | None = None,
 ) -> list[WorkerReport]:
     """Have the workers execute a schedule, and return every worker's report."""
-    schedule, resume, model = start.schedule, start.resume, parts.model
+    schedule, model = start.schedule, parts.model
     assert model.partition, "prepare() comes first"
-    table = joined(parts, schedule, model.partition)
+    steps, table = lowered_for(parts, schedule, model.partition)
     known = source.total if schedule.period else None
     scaled: Recurring[int] | None = None
     if parts.updates.scale and schedule.trains:
         scaled = schedule.remembered("loss versions", lambda: loss_versions(schedule))
     config = RunConfig(
-        table=replace(table.common, made=resume.boundary.versions) if resume else table.common,
+        table=table,
         loss=loss,
         updates=parts.updates,
         execution=parts.execution,
@@ -119,23 +106,23 @@ def executed(
         loss_versions=scaled,
         ties=model.partition.ties,
         checkpoints=checkpoints,
-        resume=resume,
+        begin=start.begin,
+        resumed=start.checkpoint,
         possible_stops=source.possible_stops,
         batches=0 if schedule.period else len(schedule.batches),
         end=schedule.batch(known - 1).stop if known else sys.maxsize,
     )
     assignments = []
-    for worker, steps in enumerate(table.steps):
+    for worker, own in enumerate(steps):
         stages = dict(model.of_worker(worker, schedule.stage_workers))
         assignments.append(
             WorkerAssignment(
                 index=worker,
-                steps=steps_after(steps, resume.boundary) if resume else steps,
+                steps=steps_after(own, start.begin) if start.checkpoint else own,
                 device=parts.devices[worker],
                 devices=parts.devices,
                 chunks=schedule.chunks,
                 stages=stages if schedule.trains else {},
-                slots=table.slots[worker],
                 inference=() if schedule.trains else [s.config.passes for s in stages.values()],
             )
         )

@@ -80,10 +80,10 @@ class UsersModel:
             told += self._unlike(now, copies)
         if told:
             warnings.warn(
-                f"the model has changed since Pipeline(model) copied it, {told[0].lstrip('.')} "
-                f"say, and the copy goes on as before: build the pipeline afterwards, or tell it "
-                f"by its load_state_dict() or requires_grad_(); of attributes only numbers with a "
-                f"fraction are taken over",
+                f"the model has changed since Pipeline(model) copied it (in "
+                f"{told[0].lstrip('.')}), and the copy goes on as before: build the pipeline "
+                f"afterwards, or call its load_state_dict() or requires_grad_(); of attributes "
+                f"only numbers with a fraction are taken over",
                 stacklevel=6,
             )
         if self._recorded and (frozen := self._recorded.attributes.changed()):

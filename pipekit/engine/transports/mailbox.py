@@ -1,6 +1,6 @@
 """The transport of threads and of processes of one machine: each worker has a mailbox.
 
-It takes messages from it by name, in any order.  All names are made here.
+Messages are taken from it by name, in any order.  All names are made here.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ from pipekit.trees import Tree
 Key = tuple[int, int, int, int]
 """The name of a message among all that its receiver gets: its kind, and three numbers."""
 
-ACTIVATION, GRADIENT, VALUES, PART, BATCH, END = range(6)
-"""The kinds of messages."""
+ACTIVATION, GRADIENT, VALUES, BATCH, END, PART = range(6)
+"""The kinds of messages; PART and the one behind it are the phases of a sum."""
 
 _GRADIENT = Payload.GRADIENT  # Python looks up a member of an enumeration in 0.1 us
 
@@ -32,6 +32,11 @@ def message_key(message: Message) -> Key:
 def end_key(microbatch: int, run: int = 0) -> Key:
     """Return the name of the note that a run, if there are several, ends before a microbatch."""
     return END, 0, run, microbatch
+
+
+def _part_key(part: SumPart) -> Key:
+    phase, stage, sender, number = part.key
+    return PART + phase, stage, sender, number
 
 
 class KeyedMailbox:
@@ -72,8 +77,8 @@ class KeyedMailbox:
         self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int
     ) -> list[FlatBucket]:
         for part in sends:
-            self.put(part.worker, (PART, *part.key), part.content)
-        return [FlatBucket(*self.wait((PART, *part.key), microbatch)) for part in receives]
+            self.put(part.worker, _part_key(part), part.content)
+        return [FlatBucket(*self.wait(_part_key(part), microbatch)) for part in receives]
 
 
 class MailboxTransport:
@@ -85,7 +90,7 @@ class MailboxTransport:
         workers: Sequence[int],
         mailbox: KeyedMailbox,
         sums_mailbox: KeyedMailbox | None,  # of the thread that sums gradients with other workers
-        end: Callable[[int], None] | None = None,  # tells all that the run ends early
+        end: Callable[[int], None] = lambda microbatch: None,  # tells all that the run ends early
     ) -> None:
         self._worker, self._workers = worker, workers
         self._mailbox, self._sums_mailbox, self._end = mailbox, sums_mailbox, end
@@ -110,8 +115,6 @@ class MailboxTransport:
         return mailbox.exchange
 
     def end(self, microbatch: int) -> bool:
-        if self._end is None:
-            return False
         self.stop_point.at(microbatch)
         self._end(microbatch)
         return True

@@ -92,7 +92,7 @@ class SlowTransport:
             found = exchange(sends, receives, microbatch)
             if sends and sends[0].key.phase == GATHER:  # a whole sum takes its time, at its end
                 key, size = sends[0].key, sum(part.numbers.nbytes for part in found)
-                number = tied, key.place, key.number
+                number = tied, key.stage, key.number
                 self._calendar.wait_for_sum(members, number, size + sends[0].content.numbers.nbytes)
             return found
 

@@ -24,7 +24,7 @@ from pipekit.engine.assignment import Runner, WorkerAssignment, WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
-from pipekit.engine.feed import EVERYTHING, End, Feed, Needs, StopPoint
+from pipekit.engine.feed import End, Feed, Needs, StopPoint
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, MailboxTransport, end_key
@@ -125,9 +125,11 @@ class ThreadNetwork:
 class ThreadRunner(Runner):
     """Runs every worker in a thread of its own; the threads stay."""
 
+    can_end = True
+
     def __init__(self) -> None:
         self._threads = WorkerThreads()
-        self._workers: dict[int, ThreadWorker] = {}
+        self._workers: list[ThreadWorker] = []
 
     def run(
         self,
@@ -137,19 +139,15 @@ class ThreadRunner(Runner):
         on_news: Listener | None,
     ) -> list[WorkerReport]:
         """Return the workers' reports; all have ended if it raises the first one's error."""
-        threads = [
-            self._workers.setdefault(worker.index, ThreadWorker(worker.device))
-            for worker in workers
-        ]
+        self._workers = self._workers or [ThreadWorker(worker.device) for worker in workers]
+        threads = self._workers
         network = ThreadNetwork(config.table.busy, threads)
         # What this thread has issued comes first: copies of stages, or what batches are made of.
         on_accelerators = is_accelerator(workers[0].device)
         caller = ThreadStreams([each.device for each in workers]) if on_accelerators else None
         before = caller.record_events() if caller else ()
-        needs = EVERYTHING
-        if config.resume:  # nothing of the batches before
-            needs = Needs(*[range(config.resume.boundary.microbatches, sys.maxsize)] * 2)
-        feed = Feed(batches, config.loss, needs, caller, network.end)
+        here = range(config.begin.microbatches, sys.maxsize)  # nothing of the batches before
+        feed = Feed(batches, config.loss, Needs(here, here), caller, network.end)
         calendar = Calendar(config.execution.cluster) if config.execution.cluster else None
         states = WorkerStates(len(workers))
         steps = {worker.index: worker.steps for worker in workers}
@@ -176,9 +174,6 @@ class ThreadRunner(Runner):
         if not all(isinstance(stage, Stage) for stage in stages):
             workers = self._threads.run(build, *about)  # before any begins: one may fail
         return self._threads.run(run, *about)
-
-    def can_end(self, devices: Sequence[torch.device]) -> bool:
-        return True
 
     def close(self) -> None:
         self._threads.close()

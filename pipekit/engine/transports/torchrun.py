@@ -69,7 +69,10 @@ def of_this_machine(devices: Sequence[torch.device]) -> Sequence[torch.device]:
 
 
 class TorchrunRunner(Runner):
-    """Runs the worker that this process is; the others' processes do so with theirs."""
+    """Runs the worker that this process is; the others' processes do so with theirs.
+
+    No run ends early: nobody tells the other processes.
+    """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._devices = devices
@@ -131,10 +134,6 @@ class TorchrunRunner(Runner):
         reports = [replace(each, record=each.record.later(origin)) for each, _ in each_one]
         reports[own.index] = replace(reports[own.index], stages=report.stages)
         return reports
-
-    def can_end(self, devices: Sequence[torch.device]) -> bool:
-        """Return that no run ends early: nobody tells the other processes."""
-        return False
 
     def gather(self, state: dict[str, T]) -> dict[str, T]:
         # Of a stage's workers the first counts: each has running statistics of its own.

@@ -54,6 +54,7 @@ class WorkerThreads:
 
     def __init__(self) -> None:
         self._waiting: list[_Thread] = []  # those of a call that runs are not here
+        weakref.finalize(self, _dismiss, self._waiting)
 
     def run(
         self,
@@ -99,12 +100,13 @@ class WorkerThreads:
         try:
             with deferred_interrupts():  # one in its start may end a thread before it has begun
                 # Those that wait for work; in a fork of a process there are none.
-                waiting, self._waiting = self._waiting, []
-                waiting = [each for each in waiting if each.thread.is_alive()]
-                self._waiting = waiting[count:]
-                threads = waiting[:count] + [_Thread() for _ in range(count - len(waiting))]
+                alive = [thread for thread in self._waiting if thread.is_alive()]
+                threads, self._waiting[:] = alive[:count], alive[count:]
+                while len(threads) < count:
+                    threads.append(_Thread())
                 for index, thread in enumerate(threads):
-                    thread.begin(partial(call, run, index), f"pipekit worker {index}")
+                    thread.name = f"pipekit worker {index}"
+                    thread.work.put(partial(call, run, index))
             begun.set()
             while len(results) < len(threads):
                 try:
@@ -119,7 +121,7 @@ class WorkerThreads:
                 elif on_event is not None:
                     on_event(value)
             for thread in threads:
-                thread.wait()
+                thread.over.get()  # it has let go of all that is the run's
         except BaseException as error:
             stop()
             begun.set()
@@ -130,49 +132,40 @@ class WorkerThreads:
             torch.set_num_threads(cores)
             if interval > SWITCH_INTERVAL_S:  # and not another call's, which puts it back itself
                 sys.setswitchinterval(interval)
-        self._waiting = [*threads, *self._waiting]
+        self._waiting[:0] = threads
         return [results[index] for index in range(len(threads))]
 
     def close(self) -> None:
-        threads, self._waiting = self._waiting, []
-        _end(threads)
+        _end(self._waiting)
+        self._waiting.clear()
 
 
-class _Thread:
-    """A thread that does one piece of work after another, and ends once nobody has this object."""
+class _Thread(threading.Thread):
+    """Does one piece of work after another, of which none raises, until it gets None."""
 
     def __init__(self) -> None:
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._over: SimpleQueue[None] = SimpleQueue()
-        given = self._tasks, self._over
-        self.thread = threading.Thread(target=_loop, args=given, name=IDLE, daemon=True)
-        self.end = weakref.finalize(self, self._tasks.put, None)
-        self.thread.start()
+        super().__init__(name=IDLE, daemon=True)
+        self.work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.over: SimpleQueue[None] = SimpleQueue()  # as often as a piece of work is
+        self.start()
 
-    def begin(self, function: Callable[[], None], name: str) -> None:
-        """Have a function done under a name; it raises nothing."""
-        self.thread.name = name
-        self._tasks.put(function)
-
-    def wait(self) -> None:
-        """Wait until the function has returned, and nothing of it is kept here."""
-        self._over.get()
+    def run(self) -> None:
+        while function := self.work.get():
+            function()
+            self.name = IDLE
+            del function  # between two, nothing of a run is kept alive
+            self.over.put(None)
 
 
-def _loop(tasks: "SimpleQueue[Callable[[], None] | None]", over: "SimpleQueue[None]") -> None:
-    """Run each function that comes; between two, keep nothing of a run alive."""
-    while function := tasks.get():
-        function()
-        threading.current_thread().name = IDLE
-        del function
-        over.put(None)
+def _dismiss(threads: Sequence[_Thread]) -> None:
+    for thread in threads:
+        thread.work.put(None)
 
 
 def _end(threads: Sequence[_Thread]) -> list[str]:
     """End threads, and return the names of those that still run after GRACE_S."""
-    for thread in threads:
-        thread.end()
+    _dismiss(threads)
     end = time.monotonic() + GRACE_S
-    for each in threads:
-        each.thread.join(max(0.0, end - time.monotonic()))
-    return [each.thread.name for each in threads if each.thread.is_alive()]
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    return [thread.name for thread in threads if thread.is_alive()]

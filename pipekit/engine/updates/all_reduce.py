@@ -78,7 +78,7 @@ class AllReduce:
         receives: Mapping[int, FlatBucket],
     ) -> list[FlatBucket]:
         def part(sender: int) -> PartKey:
-            return PartKey(2 * key.stage + phase, sender, key.number)
+            return PartKey(phase, key.stage, sender, key.number)
 
         for worker, content in sends.items():
             self._observer.part_sent(self._worker, worker, part(self._worker), content)

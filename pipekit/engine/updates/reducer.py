@@ -57,15 +57,12 @@ class CommThread:
         share_cores(self._workers)
         with on_stream(new_stream(self._device)):
             while (work := self._work.get()) is not None:
-                _do(*work)
-                del work  # while it waits for the next, nobody needs this one's gradients
-
-
-def _do(function: Callable[[], object], future: "Future[object]") -> None:
-    try:
-        future.set_result(function())
-    except BaseException as error:
-        future.set_exception(error)
+                function, future = work
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
+                del work, function, future  # nobody needs their gradients till the next one comes
 
 
 class SharedStage(NamedTuple):
@@ -73,7 +70,6 @@ class SharedStage(NamedTuple):
 
     weights: WeightVersions
     sums: Recurring[Sum]  # of each update
-    stops: Recurring[int]  # the microbatch behind each update's last
     all_reduce: AllReduce
 
 
@@ -156,7 +152,7 @@ class Reducer:
                 self._advance()
                 return
         raise ValueError(
-            "a backward adds to a weight's gradient several times, so that nobody knows when "
+            "a backward adds to a weight's gradient several times, so that it is unknown when "
             "the workers of a stage may sum it: in torch.utils.checkpoint say "
             "use_reentrant=False, or use recompute='always'"
         )
@@ -175,14 +171,15 @@ class Reducer:
             self._turn = next(self._turns, None)
 
     def _start(self, stage: int, update: int, place: int, contributes: bool) -> None:
-        weights, sums, stops, all_reduce = self._stages[stage]
+        weights, sums, all_reduce = self._stages[stage]
         bucket, count = self._buckets[stage][place], len(self._buckets[stage])
         # Taken here: only the worker knows which update a gradient belongs to.
         taken = weights.take(update, bucket.parameters) if contributes else None
         given = [taken and require_dense(taken)]
         self._bytes[stage, update] += sum(g.nbytes for g in taken or () if g is not None)
         number = (update - 1) * count + place
-        key = ReduceKey(stage, number, sums[update - 1].contributors, stops[update - 1] - 1)
+        contributors, _, end = sums[update - 1]
+        key = ReduceKey(stage, number, contributors, end - 1)
         ready = record_event(self._device)
 
         def sum_up() -> FlatBucket:

@@ -40,12 +40,11 @@ class WeightVersions:
         steps_lr: bool = True,
         copies: Collection[int] = (),
     ) -> None:
-        self.modules: list[nn.Sequential] = []  # the layers of each slot
-        self.parameters: list[list[nn.Parameter]] = []  # the trained ones of each slot
+        self.modules = [layers]  # of each slot
+        self.parameters = [trained(layers)]  # the trained ones of each slot
         self._newest = 0
         self._owner: dict[int, int] = {}
         self._set_aside: dict[int, Gradients] = {}
-        self._add(layers)
         self._optimized = [nn.Parameter(p.data) for p in self.parameters[0]]
         self.optimizer = self._make(optimizer, groups) if self._optimized else None
         self.trained = len(self._optimized)  # how many parameters the optimizer updates
@@ -120,7 +119,8 @@ class WeightVersions:
         self._newest = 0
         while len(self.modules) < slots:  # buffers and frozen parameters are shared
             frozen = (p for p in self.newest.parameters() if not p.requires_grad)
-            self._add(twin(self.newest, frozen))
+            self.modules.append(twin(self.newest, frozen))
+            self.parameters.append(trained(self.modules[-1]))
         for module in self.modules:
             to_training(module)
             module.zero_grad()  # of a batch that a run has given up
@@ -219,10 +219,6 @@ class WeightVersions:
             )
         return made
 
-    def _add(self, module: nn.Sequential) -> None:
-        self.modules.append(module)
-        self.parameters.append(trained(module))
-
     def _taken(self, update: int, slots: Sequence[int], parameters: Iterable[int]) -> Gradients:
         """Take what is set aside for ``update`` plus what lies in ``slots``."""
         aside, taken = self._set_aside.get(update), Gradients()
@@ -247,7 +243,7 @@ def require_usable(optimizer: Optimizer) -> None:
             raise AttributeError(f"its state_dict() lacks {', '.join(sorted(missing))}")
     except AttributeError as error:
         raise TypeError(
-            f"the optimizer is not whole ({error}): let its class inherit from "
+            f"the optimizer is incomplete ({error}): let its class inherit from "
             f"torch.optim.Optimizer, and call super().__init__(parameters, {{...}})"
         ) from error
     # Of the class: a scheduler replaces the method of the object.

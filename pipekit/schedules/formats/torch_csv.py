@@ -141,8 +141,8 @@ def _read(cell: str, line: int, column: int) -> Pass:
     found = _PASS.match(cell)
     if not found:
         raise ScheduleError(
-            f"line {line}, cell {column}: {cell!r} is no pass such as 2F0, 2B0, 2I0 or 2W0, two of "
-            f"them such as (2F1;2B0)OVERLAP_F_B, nor 2UNSHARD, 2RESHARD, 2REDUCE_GRAD or a message",
+            f"line {line}, cell {column}: {cell!r} is not a pass such as 2F0, 2B0, 2I0 or 2W0, two "
+            f"such as (2F1;2B0)OVERLAP_F_B, nor 2UNSHARD, 2RESHARD, 2REDUCE_GRAD or a message",
             line=line,
             column=column,
         )

@@ -25,6 +25,10 @@ class Boundary(NamedTuple):
     versions: tuple[int, ...]
 
 
+START = Boundary(0, 0, ())
+"""Where nothing has been done."""
+
+
 def boundaries(schedule: Schedule, every: int | None = None) -> tuple[Boundary, ...]:
     """Return where a run can be taken up again, in order; the last is its end.
 

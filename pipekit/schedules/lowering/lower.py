@@ -132,15 +132,6 @@ def loss_versions(schedule: Schedule) -> Recurring[int]:
     return of_updates(schedule, found, partial(plus, step=made))[last]
 
 
-def slot_counts(steps: Steps) -> dict[int, int]:
-    """Return how many weight slots each stage needs to run its part of a worker's ``steps``."""
-    counts: dict[int, int] = {}
-    for step in steps.distinct:
-        stage = step.task.stage
-        counts[stage] = max(counts.get(stage, 0), 1 + step.slot)
-    return counts
-
-
 def batch_ends(tasks: Sequence[Task], schedule: Schedule) -> set[tuple[int, int]]:
     """Return (stage, microbatch) of the last microbatch of each batch in a worker's list."""
     last: dict[tuple[int, int], int] = {}

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
@@ -118,6 +119,15 @@ class Steps:
     def distinct(self) -> tuple[Step, ...]:
         """Those of the head and of one period."""
         return self.head + self.period
+
+    @cached_property
+    def slots(self) -> dict[int, int]:
+        """How many weight slots each stage needs."""
+        counts: dict[int, int] = {}
+        for step in self.distinct:
+            stage = step.task.stage
+            counts[stage] = max(counts.get(stage, 0), 1 + step.slot)
+        return counts
 
     def until(self, end: Callable[[], int] = lambda: sys.maxsize) -> Iterator[Step]:
         """Yield the steps of the microbatches before one that may become known meanwhile."""

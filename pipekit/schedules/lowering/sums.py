@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from pipekit.schedules.lowering.recurring import Recurring, plus, same
+from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way
 from pipekit.schedules.task import ScheduleError
@@ -20,17 +20,19 @@ class Sum(NamedTuple):
 
     contributors: tuple[int, ...]  # the workers that add a gradient for it, in their order
     batches: int  # how many batches its microbatches are from
+    end: int  # the microbatch behind these
 
 
 def of_updates(
     schedule: Schedule,
     find: Callable[[Schedule], Sequence[Sequence[T]]],
-    later: Callable[[T, int], T] = same,
+    later: Callable[[T, int], T],
 ) -> tuple[Recurring[T], ...]:
     """Return something of each update of each stage; ``find`` gives it for a finite schedule."""
+    some = find(beginning(schedule, 1))
     if not schedule.period:
-        return tuple(Recurring(tuple(found)) for found in find(schedule))
-    settled, some = periods_under_way(schedule), find(beginning(schedule, 1))
+        return tuple(Recurring(tuple(found)) for found in some)
+    settled = periods_under_way(schedule)
     return tuple(
         Recurring(tuple(found[: settled * made]), tuple(found[settled * made :][:made]), later)
         for found, made in zip(some, schedule.period_versions, strict=True)
@@ -47,23 +49,19 @@ def sums(schedule: Schedule) -> tuple[Recurring[Sum], ...]:
                 Sum(
                     tuple(sorted({graph.worker_of[graph.adders[stage][k]] for k in summed})),
                     1 + batch_of[summed[-1]] - batch_of[summed[0]],
+                    summed.stop,
                 )
                 for summed in updates
             ]
             for stage, updates in enumerate(some.updates)
         ]
 
-    return of_updates(schedule, found)
+    size = schedule.period_microbatches if schedule.period else 0
+    return of_updates(schedule, found, partial(_later_sum, size=size))
 
 
-def stops(schedule: Schedule) -> tuple[Recurring[int], ...]:
-    """Return the microbatch behind those that each update of each stage sums."""
-
-    def found(some: Schedule) -> list[list[int]]:
-        return [[summed.stop for summed in stage] for stage in some.updates]
-
-    later = partial(plus, step=schedule.period_microbatches if schedule.period else 0)
-    return of_updates(schedule, found, later)
+def _later_sum(summed: Sum, periods: int, *, size: int) -> Sum:
+    return summed._replace(end=summed.end + periods * size)
 
 
 def sum_order(schedule: Schedule, joint_updates: bool = False) -> Recurring[Turn]:

@@ -5,13 +5,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from pipekit.schedules.clock import PAPER_SLOTS
-from pipekit.schedules.cutting import Tasks
 from pipekit.schedules.methods.flushed import inserted, require_positive
 from pipekit.schedules.methods.one_f_one_b import flush
 from pipekit.schedules.ops import ACTIVATIONS, Item, Op
 from pipekit.schedules.replay import slots
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.task import ScheduleError, Task, Tasks
 
 _SHORTER = 1 - 1e-12
 

@@ -5,10 +5,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
-from pipekit.schedules.cutting import Tasks, require_room
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Pass, Schedule
-from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.task import ScheduleError, Task, Tasks, require_room
 
 
 def require_positive(**counts: int) -> None:
@@ -91,7 +90,7 @@ class Turns:
         self._waiting: list[int] = []  # stages, in the order of their parts for the input
 
     def count(self, op: Op, stage: int) -> int:
-        """Return how many microbatches have had an op on a stage, which is no whole backward."""
+        """Return how many microbatches have had an op on a stage, other than a whole backward."""
         return self._done[op, stage]
 
     def add(self, op: Op, *stages: int) -> None:

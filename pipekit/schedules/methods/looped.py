@@ -171,7 +171,7 @@ def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
     the ``stages`` each, each batch has ``microbatches``.
 
     Raises:
-        ScheduleError: a count is below 1, or the stages are no whole number of waves.
+        ScheduleError: a count is below 1, or the stages are not a whole number of waves.
     """
     require_positive(stages=stages, microbatches=microbatches, workers=workers)
     if stages % (2 * workers):

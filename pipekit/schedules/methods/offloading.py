@@ -3,13 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from pipekit.schedules.cutting import Tasks
 from pipekit.schedules.methods.flushed import flushed, inserted
 from pipekit.schedules.methods.looped import uniform
 from pipekit.schedules.methods.one_f_one_b import flush, split_backwards
 from pipekit.schedules.ops import ACTIVATIONS, PASSES, Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.task import ScheduleError, Task, Tasks
 from pipekit.schedules.transfers import LOAD, OFFLOAD
 
 Place = tuple[int, int]

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, pairwise
 
-from pipekit.schedules.cutting import Tasks
 from pipekit.schedules.methods.flushed import require_positive
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import Task, Tasks
 
 
 def replicate(schedule: Schedule, width: int) -> Schedule:
@@ -63,7 +62,7 @@ def late_updates(schedule: Schedule) -> Schedule:
     PipeDream's do: where all stages update together, none may put off one for which another waits.
     """
     periods = 2 * periods_under_way(schedule) + 1 if schedule.period else 0
-    some = beginning(schedule, periods) if periods else schedule
+    some = beginning(schedule, periods)
     versions, head, period = _begun_together(some), list[Tasks](), list[Tasks]()
     unchanged = True
     for worker, tasks in enumerate(some.workers):

@@ -4,12 +4,11 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from itertools import chain, pairwise
 
-from pipekit.schedules.cutting import Tasks
 from pipekit.schedules.methods.flushed import inserted, require_positive
 from pipekit.schedules.methods.looped import looped_bfs
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.task import ScheduleError, Task, Tasks
 from pipekit.schedules.transfers import (
     DISCARD,
     GATHER,

@@ -71,7 +71,7 @@ class OwnAttention(nn.Module):
 def test_any_other_is_refused_before_training() -> None:
     model = nn.Sequential(nn.Embedding(11, 11), OwnAttention())
     pipe = pk.Pipeline(model, SEQ1F1B, optimizer=sgd, loss=models.token_loss)
-    with pytest.raises(ValueError, match="output of a sequence is another one in 4 chunks"):
+    with pytest.raises(ValueError, match="output for a sequence differs in 4 chunks"):
         pipe.train([batch()])
 
 

@@ -11,6 +11,7 @@ from pipekit.engine.execution.pipeline_io import StageGradients, StageIO
 from pipekit.engine.execution.stage import Stage, StageConfig
 from pipekit.partition.partition import PartitionStage
 from pipekit.partition.probe import probe
+from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step, Task
 from tests.engine.examples import (
     OPTIMIZERS,
@@ -26,20 +27,15 @@ CPU = torch.device("cpu")
 ONES = StageIO(torch.ones(4, 6), {})
 
 
-def config(layers: nn.Sequential, index: int = 1, first_layer: int = 0) -> StageConfig:
+def config(layers: nn.Sequential, recompute: Recompute = "never") -> StageConfig:
     tried = probe(layers, torch.randn(4, 6))
-    part = PartitionStage(
-        index=index,
-        module=layers,
-        first_layer=first_layer,
-        edits_input=0 in tried.edited_inputs,
-    )
-    passes = PassConfig(part=part)
+    part = PartitionStage(index=1, module=layers, edits_input=0 in tried.edited_inputs)
+    passes = PassConfig(part=part, recompute=recompute)
     return StageConfig(passes=passes, optimizer=OPTIMIZERS["adam"])
 
 
-def ready(layers: nn.Sequential, index: int = 1, slots: int = 1) -> Stage:
-    stage = config(layers, index).build(CPU)
+def ready(layers: nn.Sequential, slots: int = 1) -> Stage:
+    stage = config(layers).build(CPU)
     stage.prepare(slots)
     return stage
 
@@ -52,12 +48,10 @@ def of(op: Op, microbatch: int = 0) -> Step:
 FORWARD, BACKWARD = of(Op.FORWARD), of(Op.BACKWARD)
 
 
-def passes(stage: Stage, microbatch: int, recompute: bool) -> tuple[Tensor, Any]:
+def passes(stage: Stage, microbatch: int) -> tuple[Tensor, Any]:
     x = torch.ones(4, 6) * (microbatch + 1)
     there, back = of(Op.FORWARD, microbatch), of(Op.BACKWARD, microbatch)
-    output = stage.forward(there, StageIO(x, {}), None, recompute).main
-    if recompute:
-        stage.recompute(back)
+    output = stage.forward(there, StageIO(x, {}), None).main
     gradients = StageGradients({0: torch.ones_like(output)}, {})
     return output, stage.backward(back, gradients).main
 
@@ -100,8 +94,9 @@ def test_recomputation_starts_before_the_gradient_arrives(transport: str) -> Non
 def test_what_is_recomputed_is_not_kept() -> None:
     """Between forward and backward only the input is alive."""
     kept = {}
-    for recompute in (False, True):
-        stage = ready(nn.Sequential(nn.Linear(6, 6), nn.Tanh()))
+    modes: list[Recompute] = ["never", "always"]
+    for mode in modes:
+        stage = config(nn.Sequential(nn.Linear(6, 6), nn.Tanh()), mode).build(CPU)
         saved: list[Tensor] = []
 
         def pack(tensor: Tensor, saved: list[Tensor] = saved) -> Tensor:
@@ -109,23 +104,23 @@ def test_what_is_recomputed_is_not_kept() -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            stage.forward(FORWARD, ONES, None, recompute)
-        kept[recompute] = len(saved)
-    assert kept[True] == 0 < kept[False]
+            stage.forward(FORWARD, ONES, None)
+        kept[mode] = len(saved)
+    assert kept["always"] == 0 < kept["never"]
 
 
 # --- Passes --------------------------------------------------------------------------------------
 
 
 def test_an_output_is_cut_from_the_graph() -> None:
-    output = ready(nn.Sequential(nn.Linear(6, 6))).forward(FORWARD, ONES, None, False).main
+    output = ready(nn.Sequential(nn.Linear(6, 6))).forward(FORWARD, ONES, None).main
     assert output.grad_fn is None
     assert not output.requires_grad
 
 
 def test_inference_keeps_nothing() -> None:
     stage = config(nn.Sequential(nn.Linear(6, 6))).passes.build(CPU)
-    assert not stage.forward(FORWARD, ONES, None, False).main.requires_grad
+    assert not stage.forward(FORWARD, ONES, None).main.requires_grad
     with pytest.raises(KeyError):
         stage.backward(BACKWARD, None)
 
@@ -134,13 +129,13 @@ def test_a_config_makes_the_stage_again() -> None:
     """With the optimizer's state: the next update is the same."""
     torch.manual_seed(0)
     one = ready(nn.Sequential(nn.Linear(6, 6)), slots=2)
-    passes(one, 0, False)
+    passes(one, 0)
     one.weights.update(1, one.weights.gradients(1))
     other = one.config.build(CPU)
     other.prepare(1)
     one.prepare(1)
     for stage in (one, other):
-        passes(stage, 1, False)
+        passes(stage, 1)
         stage.weights.update(0, stage.weights.gradients(1))
     assert (
         different(dict(one.weights.newest.state_dict()), dict(other.weights.newest.state_dict()))

@@ -407,7 +407,7 @@ def test_where_no_run_can_end_early_the_first_interrupt_ends_it_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It must not say that only the batches on their way are finished, and then do all."""
-    monkeypatch.setattr(ThreadRunner, "can_end", lambda *_: False)  # as under torchrun
+    monkeypatch.setattr(ThreadRunner, "can_end", False)  # as under torchrun
 
     def listen(done: BatchDone) -> None:
         if done.number == 1:

@@ -58,10 +58,10 @@ def reducing(
     versions: WeightVersions, contributors: Sequence[Sequence[int]], exchange: Alone
 ) -> Iterator[Reducer]:
     lane = CommThread("lane of a test", CPU, 1)
-    sums = Recurring(tuple(Sum(tuple(who), batches=1) for who in contributors))
-    stops = Recurring(tuple(range(1, 1 + len(contributors))))
+    each = enumerate(contributors, start=1)
+    sums = Recurring(tuple(Sum(tuple(who), batches=1, end=end) for end, who in each))
     order = [(7, update) for update, _ in enumerate(contributors, start=1)]
-    stage = SharedStage(versions, sums, stops, exchange)
+    stage = SharedStage(versions, sums, exchange)
     reducer = Reducer(ME, {7: stage}, order, lane, CPU)
     try:
         yield reducer

@@ -217,8 +217,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0F0,0X0\n", "line 1, cell 2: '0X0' is no pass such as 2F0"),
-        ("0F0\n0SENT_F0\n", "line 2, cell 1: '0SENT_F0' is no pass"),
+        ("0F0,0X0\n", "line 1, cell 2: '0X0' is not a pass such as 2F0"),
+        ("0F0\n0SENT_F0\n", "line 2, cell 1: '0SENT_F0' is not a pass"),
         ("(0F1;0B0;0B1)OVERLAP_F_B\n", "line 1, cell 1"),
         (",,\n", "the CSV has no pass"),
     ],

@@ -20,7 +20,7 @@ from pipekit.schedules import (
     pipedream,
     replicate,
 )
-from pipekit.schedules.lowering.lower import Skips, slot_counts
+from pipekit.schedules.lowering.lower import Skips
 from pipekit.schedules.lowering.steps import MAIN
 from pipekit.schedules.lowering.sums import Sum, sum_order, sums
 from tests.engine.replicas.shared_tables import at_random, down_then_up, two_directions
@@ -77,7 +77,7 @@ def test_a_stage_after_the_next_may_be_at_home() -> None:
 def test_steps_are_the_tasks_in_order_with_peak_versions_many_slots(schedule: Schedule) -> None:
     lowered = lower(schedule)
     assert tuple(tuple(step.task for step in steps.head) for steps in lowered) == schedule.workers
-    counts = tuple(slot_counts(steps)[stage] for stage, steps in enumerate(lowered))
+    counts = tuple(steps.slots[stage] for stage, steps in enumerate(lowered))
     assert counts == check(schedule).peak_versions
 
 
@@ -161,14 +161,14 @@ def summed(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
 
 def test_sums_name_their_contributors_and_count_their_batches() -> None:
     assert summed(pipedream([2, 1]).take(3)) == (
-        (Sum((0, 1), batches=2), Sum((0,), batches=1)),
-        (Sum((2,), batches=1),) * 3,
+        (Sum((0, 1), batches=2, end=2), Sum((0,), batches=1, end=3)),
+        tuple(Sum((2,), batches=1, end=end) for end in (1, 2, 3)),
     )
     assert summed(replicate(flush(2, 2).take(2), 2)) == (
-        (Sum((0, 1), batches=1),) * 2,
-        (Sum((2, 3), batches=1),) * 2,
+        tuple(Sum((0, 1), batches=1, end=end) for end in (4, 8)),
+        tuple(Sum((2, 3), batches=1, end=end) for end in (4, 8)),
     )
-    assert summed(asp(3).take(4)) == (tuple(Sum((k % 3,), batches=1) for k in range(4)),)
+    assert summed(asp(3).take(4)) == (tuple(Sum((k % 3,), batches=1, end=k + 1) for k in range(4)),)
 
 
 replicated = st.one_of(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -38,7 +38,9 @@ class ProcessRunner(Runner):
 
     copies_loss = True
 
-    def __init__(self) -> None:
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        # Workers on CPUs pass tensors through shared memory, where whoever waits hears of the end.
+        self.can_end = not any(map(is_accelerator, devices))
         self._pool: WorkerPool | None = None
         self._close_pool: Callable[[], object] = lambda: None
         self._kind: Any = None  # of the pool: what a run must agree with to use it again
@@ -58,16 +60,13 @@ class ProcessRunner(Runner):
         An error has its worker's traceback as its cause; WorkerDied says that one was killed.
         """
         cores = torch.get_num_threads()
-        devices = [worker.device for worker in workers]
-        memory = through_memory(devices)
-        pool = self._pool_for(config, devices)
+        memory, pool = self.can_end, self._pool_for(config)
         try:
-            # Once for all: it names every sum of every update.
-            rest = {name: each for name, each in vars(config).items() if name != "loss"}
-            loss = dumps(config.loss)
+            # The rest once for all: it names every sum of every update.
+            rest, loss = dumps(replace(config, loss=cast(Any, None))), dumps(config.loss)
             if self._loss and self._loss[0] == loss:
                 loss = self._loss[1]  # with all that it counts there
-            common = dumps(partial(RunConfig, **rest)), loss, numeric_settings()
+            common = rest, loss, numeric_settings()
             # Through shared memory messages are taken by name, in any order.
             coming = [{}] * len(workers) if memory else incoming([w.steps for w in workers])
             store = None if memory else pool.store
@@ -106,9 +105,6 @@ class ProcessRunner(Runner):
             if not pool.ready:
                 self.close()
 
-    def can_end(self, devices: Sequence[torch.device]) -> bool:
-        return through_memory(devices)
-
     def close(self) -> None:
         """End the processes, once what they have of the model is here."""
         with deferred_interrupts():
@@ -121,15 +117,15 @@ class ProcessRunner(Runner):
                 self._close_pool()
                 self._pool, self._left = None, []
 
-    def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
+    def _pool_for(self, config: RunConfig) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
-        with_sums = bool(config.table.stops)
         folder = ""
         with suppress(OSError):  # it is gone
             folder = os.getcwd()
         # A new process starts where this one is, and imports from where this one does.
-        kind = with_sums, tuple(devices), folder, tuple(sys.path)
-        if self._pool is None or not self._pool.ready or self._kind != kind:
+        kind, with_sums = (folder, *sys.path), config.table.shared
+        lacks_sums = self._pool and with_sums and not self._pool.with_sums
+        if self._pool is None or not self._pool.ready or self._kind != kind or lacks_sums:
             self.close()
             self._named, self._loss = {}, None
             with deferred_interrupts():
@@ -163,11 +159,6 @@ class StageLeft:
         return self.known
 
 
-def through_memory(devices: Sequence[torch.device]) -> bool:
-    """Return whether workers pass tensors through shared memory: those on CPUs do."""
-    return not any(map(is_accelerator, devices))
-
-
 def over_processes(devices: Sequence[torch.device]) -> Runner:
     """Return what runs each worker in a process: torchrun's, if it started this one, or its own."""
     if torchrun.launched():
@@ -180,4 +171,4 @@ def over_processes(devices: Sequence[torch.device]) -> Runner:
         )
     require_one_each(devices)
     forkserver()  # it imports torch while the user's program goes on
-    return ProcessRunner()
+    return ProcessRunner(devices)

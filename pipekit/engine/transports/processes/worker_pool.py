@@ -44,7 +44,7 @@ class WorkerPool:
     """
 
     def __init__(self, workers: int, with_sums: bool) -> None:
-        self._workers, self._parent = workers, os.getpid()
+        self._workers, self.with_sums, self._parent = workers, with_sums, os.getpid()
         mailboxes = workers * (1 + with_sums) + 1
         needed = 2 * mailboxes + OWN_FILES  # a pipe and a buffer of each
         if needed > MAXFDS_TO_SEND:

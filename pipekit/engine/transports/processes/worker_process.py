@@ -10,20 +10,19 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from pipekit.devices import process_group, set_device
 from pipekit.engine.assignment import WorkerAssignment, WorkerReport
 from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.execution.stage import StageSource
 from pipekit.engine.feed import Feed, Needs
-from pipekit.engine.observers.reporter import LossKnown, UpdateMade
+from pipekit.engine.observers.reporter import News
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
@@ -55,7 +54,7 @@ class ProcessTask:
 
     assignment: WorkerAssignment
     kept: bool  # whether the worker goes on with the stages of its last training
-    config: bytes  # makes of the loss what is common to all workers, pickled
+    config: bytes  # of the run, but for the loss, pickled
     loss: bytes  # of the run, pickled
     settings: tuple[Any, ...]  # of torch, in the process that asks
     named: Mapping[Place, Any]  # what functions name there, as far as it has changed
@@ -119,7 +118,7 @@ class _WorkerProcess:
         self._sums_mailboxes: SharedMailboxes | None = None
         if len(endpoints) > first:
             self._sums_mailboxes = SharedMailboxes(first + index, endpoints, first)
-        self._random_state: Tensor | None = None
+        self._random_state = torch.get_rng_state()  # each run draws as if its process were new
         # Of the last training, as it was sent, and with what it counts here.
         self._loss: tuple[bytes, Loss] | None = None
         self._stages: Mapping[int, StageSource] = {}  # of the last training
@@ -149,11 +148,10 @@ class _WorkerProcess:
         self._runs += 1
         assignment = task.assignment
         apply_settings(task.settings)
-        configure: partial[RunConfig] = pickle.loads(task.config)
         loss = self._loss
         if loss is None or loss[0] != task.loss:
             loss = task.loss, pickle.loads(task.loss)
-        config: RunConfig = configure(loss=loss[1])
+        config: RunConfig = replace(pickle.loads(task.config), loss=loss[1])
         if config.training:
             self._loss = loss
         if task.named:
@@ -161,9 +159,6 @@ class _WorkerProcess:
             objects = [config.loss, *named_by(replace(assignment, stages=stages))]
             NamedValues(objects, self._named).apply(task.named)
         share_cores(config.table.workers)
-        # Each run draws what the first one drew: as if its process were new, too.
-        if self._random_state is None:
-            self._random_state = torch.get_rng_state()
         torch.set_rng_state(self._random_state)
         needs = Needs.of(assignment.steps)
         # If another worker has failed, the parent ends this one.
@@ -177,7 +172,7 @@ class _WorkerProcess:
                 self._stages = built(assignment).stages
             assignment = replace(assignment, stages=self._stages)
 
-        def on_news(news: LossKnown | UpdateMade) -> None:
+        def on_news(news: News) -> None:
             self._connections.reports.send_bytes(pickle.dumps(("news", news)))
 
         own, told = FunctionState(config.loss), on_news if task.watched else None

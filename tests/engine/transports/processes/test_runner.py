@@ -5,12 +5,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from pipekit import schedules
 from pipekit.engine.transports.processes import runner
 from pipekit.engine.transports.processes.pickling import RemoteTraceback, portable
 from tests.engine.examples import data, different, mixed, mlp, pipeline
@@ -22,11 +24,20 @@ def test_linked_by_torch_distributed(method: str, monkeypatch: pytest.MonkeyPatc
     batches, balance = data(rows=[8, 12, 9, 8]), [2, 3, 3]
     expected = pipeline(mixed(), method, balance, clip_norm=0.5)
     losses = expected.train(batches).losses
-    monkeypatch.setattr(runner, "through_memory", lambda _: False)
+    monkeypatch.setattr(runner, "is_accelerator", lambda _: True)
     pipe = pipeline(mixed(), method, balance, clip_norm=0.5, transport="distributed")
     assert pipe.train(batches).losses == losses
     assert different(pipe.state_dict(), expected.state_dict()) == []
     assert pipe.evaluate(batches) == expected.evaluate(batches)
+
+
+def test_replicas_keep_their_processes_over_an_evaluation() -> None:
+    pipe = pipeline(mlp(6, 3), schedules.pipedream([2]), [1], transport="distributed")
+    pipe.train(data(2))
+    before = {process.pid for process in active_children()}
+    pipe.evaluate(data(2))
+    pipe.train(data(2))
+    assert {process.pid for process in active_children()} == before
 
 
 def test_runs_leave_no_open_files() -> None:
