@@ -32,9 +32,9 @@ from pipekit.partition.recording.templates import (
     NamedWeight,
     Template,
     Value,
-    encode,
     entries,
     leaves,
+    map_leaves,
     require_no_dataclass,
     tensors,
 )
@@ -92,14 +92,14 @@ class Recorder(TorchFunctionMode):
         self._buffer_names: dict[int, str] = {}  # by value
 
     def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
-        template = encode(
-            batch, lambda leaf: Value(self._known.add(leaf)) if isinstance(leaf, Tensor) else leaf
+        template = map_leaves(
+            lambda leaf: Value(self._known.add(leaf)) if isinstance(leaf, Tensor) else leaf, batch
         )
         self._entries = entries(template)
         with self._watching(), self._traced_if_asked(), self._kinds, self:
             output = call(batch)
         _require_output(output)
-        returned = encode(output, self._leaf)
+        returned = map_leaves(self._leaf, output)
         source = {number: step.title for step in self._steps for number in step.results}
         return Program(
             batch=template,
@@ -148,7 +148,7 @@ class Recorder(TorchFunctionMode):
                     f"fixed size"
                 )
             self._known.require_unchanged(before.tensors)
-            template = encode(before.arguments, self._leaf)
+            template = map_leaves(self._leaf, before.arguments)
             self._add(before, template, result, operation=name_of(func))
         return result
 
@@ -217,7 +217,7 @@ class Recorder(TorchFunctionMode):
             self._kinds.reset()
             before = self._before((args, kwargs))
             self._known.require_unchanged(before.tensors)
-            self._entered = before, encode(before.arguments, self._leaf)
+            self._entered = before, map_leaves(self._leaf, before.arguments)
             self._origins = OTHER | self._known.origins(before.tensors)
 
     def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -294,7 +294,7 @@ class Recorder(TorchFunctionMode):
         self._steps.append(
             RecordedStep(
                 operation="torch.Tensor.detach",
-                arguments=encode(((buffer,), {}), lambda _: known),
+                arguments=((known,), {}),
                 results=(value.number,),
                 place=known.name,
             )
@@ -330,7 +330,7 @@ class Recorder(TorchFunctionMode):
                 read += ", in which all is 1 (if it is a mask, give an example with padding)"
         self._frozen.append(read)
         if isinstance(result, (bool, int, float)):
-            template = encode(before.arguments, self._leaf)
+            template = map_leaves(self._leaf, before.arguments)
             self._add(before, template, None, operation=name_of(func), held=result)
 
 
@@ -345,7 +345,7 @@ def _refuse_packed(name: str, *passed: Any) -> None:
 
 def _require_output(output: Any) -> None:
     require_no_dataclass(output, "what the model returns")
-    for leaf in leaves(encode(output, lambda leaf: leaf)):
+    for leaf in leaves(output):
         if not isinstance(leaf, Tensor) and leaf is not None:
             advice = (
                 "pass use_cache=False, or set model.config.use_cache = False"

@@ -25,7 +25,7 @@ from pipekit.partition.recording.templates import (
     StageDevice,
     Template,
     Value,
-    decode,
+    map_leaves,
     tensors,
     values,
 )
@@ -107,7 +107,7 @@ class StageSteps:
             return device if isinstance(leaf, StageDevice) else leaf
 
         for step, freed in zip(self.steps, self.frees, strict=True):
-            args, kwargs = decode(step.arguments, resolve)
+            args, kwargs = map_leaves(resolve, step.arguments)
             name = step.operation
             call = modules.get_submodule(step.module or "") if name is None else function(name)
             made: list[Tensor] = []
@@ -122,7 +122,7 @@ class StageSteps:
             for number in freed:
                 env.pop(number, None)
         if self.output is not None:
-            return decode(self.output, resolve)
+            return map_leaves(resolve, self.output)
         if len(self.gives) == 1:
             return env[self.gives[0]]
         return tuple(env[number] for number in self.gives)
