@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pipekit.layers.edited_tensors import WrittenTensors
-from pipekit.partition.recording.known_tensors import OTHER, KnownTensors
+from pipekit.partition.recording.known_tensors import KnownTensors
 from pipekit.partition.recording.operators import (
     BEYOND_TENSORS,
     READS,
@@ -84,7 +84,7 @@ class Recorder(TorchFunctionMode):
         self._written, self._kinds = written, OperatorKinds(device, written)
         self._device, self._autocasts = device.type, _autocast_depth()
         self._inner = WeakIdKeyDictionary()  # what modules in blocks return, and by which step
-        self._calls, self._origins = Counter[str](), OTHER  # of modules in the block that runs
+        self._calls = Counter[str]()  # of modules in the block that runs
         self._steps: list[RecordedStep] = []
         self._frozen: list[str] = []
         self._compared: dict[str, None] = {}
@@ -93,7 +93,7 @@ class Recorder(TorchFunctionMode):
 
     def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
         template = map_leaves(
-            lambda leaf: Value(self._known.add(leaf)) if isinstance(leaf, Tensor) else leaf, batch
+            lambda leaf: self._known.add(leaf) if isinstance(leaf, Tensor) else leaf, batch
         )
         self._entries = entries(template)
         with self._watching(), self._traced_if_asked(), self._kinds, self:
@@ -141,7 +141,7 @@ class Recorder(TorchFunctionMode):
                 f"blocks=[...]"
             )
         elif tensors(result) or self._edited(before):
-            if self._kinds.shape_from_data and self._known.origins(before.tensors):
+            if self._kinds.shape_from_data and self._sources(before.tensors) is not None:
                 raise NotRecordable(
                     f"{name} at {caller()} gives a tensor whose size depends on the numbers in the "
                     f"batch: put it into a block by blocks=[...], or use torch.where or masks of "
@@ -192,8 +192,7 @@ class Recorder(TorchFunctionMode):
     def _note_inner(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         """Note what a module within a block returns: hooks may collect it for the model."""
         for place, tensor in enumerate(tensors(output)):
-            within = Within(name, self._calls[name], place)
-            self._inner[tensor] = len(self._steps), within, self._origins
+            self._inner[tensor] = len(self._steps), Within(name, self._calls[name], place)
         self._calls[name] += 1
 
     @contextmanager
@@ -218,7 +217,6 @@ class Recorder(TorchFunctionMode):
             before = self._before((args, kwargs))
             self._known.require_unchanged(before.tensors)
             self._entered = before, map_leaves(self._leaf, before.arguments)
-            self._origins = OTHER | self._known.origins(before.tensors)
 
     def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self._depth == 1 and self._entered:
@@ -247,12 +245,9 @@ class Recorder(TorchFunctionMode):
                 f"make it one by register_buffer()"
             )
         references = [self._known.reference(tensor) for tensor in edited]
-        origins = self._known.origins(before.tensors)
-        if "module" in called or self._kinds.drew:
-            origins |= OTHER
-        results = tuple(self._known.add(tensor, origins) for tensor in tensors(result))
+        results = tuple(self._known.add(tensor).number for tensor in tensors(result))
         for tensor in edited:
-            self._known.edit(tensor, origins)
+            self._known.note(tensor)
         self._steps.append(
             RecordedStep(
                 **called,
@@ -289,7 +284,7 @@ class Recorder(TorchFunctionMode):
 
     def _read_buffer(self, buffer: Tensor, known: NamedWeight) -> Value:
         """Read a buffer, a mask say, as a value that stages carry: only one of them may have it."""
-        value = Value(self._known.add(buffer, OTHER, read=True))
+        value = self._known.add(buffer, read=True)
         self._buffer_names[value.number] = known.name
         self._steps.append(
             RecordedStep(
@@ -302,16 +297,28 @@ class Recorder(TorchFunctionMode):
         return value
 
     def _from_within(self, leaf: Tensor) -> Value:
-        position, within, origins = self._inner[leaf]
-        number, step = self._known.add(leaf, origins), self._steps[position]
+        position, within = self._inner[leaf]
+        value, step = self._known.add(leaf), self._steps[position]
         self._steps[position] = replace(
-            step, results=(*step.results, number), within=(*step.within, within)
+            step, results=(*step.results, value.number), within=(*step.within, within)
         )
-        return Value(number)
+        return value
+
+    def _sources(self, found: Iterable[Tensor]) -> list[int] | None:
+        """Return of which values of the batch tensors are made; None: they are always the same."""
+        references = [*map(self._known.reference, found)]
+        made_of = {each.number for each in references if isinstance(each, Value)}
+        varies = any(isinstance(each, NamedWeight) for each in references)
+        for step in reversed(self._steps):
+            if not made_of.isdisjoint((*step.results, *step.edits)):
+                made_of |= step.reads
+                varies |= bool(step.module or step.weights or step.random)
+        sources = sorted(made_of & self._entries.keys())
+        return sources if sources or varies else None
 
     def _read(self, func: Callable[..., Any], before: _Before, result: Any) -> None:
-        origins = self._known.origins(before.tensors)
-        if not origins:
+        sources = self._sources(before.tensors)
+        if sources is None:
             return
         name = last_name(func)
         if not self._way.freeze:
@@ -324,7 +331,7 @@ class Recorder(TorchFunctionMode):
             )
         shown = str(result)
         read = f"{caller()}: {shown if len(shown) < 40 else name}"
-        for number in sorted(each for each in origins if each is not None):
+        for number in sources:
             read += f", read from {self._entries[number]}"
             if self._known.is_all_one(number):
                 read += ", in which all is 1 (if it is a mask, give an example with padding)"

@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -114,7 +114,8 @@ class StageSteps:
             if step.held is not None:
                 self._look_at(step, partial(step.run, call, *args, **kwargs))
             else:
-                with _taken_within(modules, step) as taken:
+                with ExitStack() as hooks:
+                    taken = _taken_within(modules, step, hooks)
                     made = tensors(step.run(call, *args, **kwargs))
                 made += [taken[within] for within in step.within]
             env.update(zip(step.results, made, strict=True))
@@ -163,9 +164,8 @@ class StageSteps:
                 )
 
 
-@contextmanager
-def _taken_within(modules: nn.Module, step: RecordedStep) -> Iterator[dict[Within, Tensor]]:
-    """Collect what modules within the one that a step calls return."""
+def _taken_within(modules: nn.Module, step: RecordedStep, hooks: ExitStack) -> dict[Within, Tensor]:
+    """Return what will hold, up to the end of ``hooks``, what modules within a step's return."""
     taken: dict[Within, Tensor] = {}
     calls = Counter[str]()
 
@@ -173,11 +173,10 @@ def _taken_within(modules: nn.Module, step: RecordedStep) -> Iterator[dict[Withi
         taken.update((Within(name, calls[name], n), t) for n, t in enumerate(tensors(output)))
         calls[name] += 1
 
-    with ExitStack() as hooks:
-        for name in {within.module for within in step.within}:
-            module = modules.get_submodule(name)
-            hooks.enter_context(module.register_forward_hook(partial(take, name)))
-        yield taken
+    for name in {within.module for within in step.within}:
+        module = modules.get_submodule(name)
+        hooks.enter_context(module.register_forward_hook(partial(take, name)))
+    return taken
 
 
 class RecordedStage(nn.Module):
