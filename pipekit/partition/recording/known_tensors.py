@@ -1,6 +1,6 @@
 """The tensors that the steps of a recording name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -13,7 +13,9 @@ class KnownTensors:
     """Values, by number, in the order in which they are made, and a model's weights, by name."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._values: list[tuple[Tensor, bool]] = []  # and whether one requires gradients
+        self._values: list[Tensor] = []
+        self._made: list[Made] = []  # what they were when they were numbered
+        self._storages: dict[int, int] = {}  # by address, the first value in it
         self._versions: dict[int, tuple[int, bool, type]] = {}
         self._references: dict[int, Value | NamedWeight] = {
             id(tensor): NamedWeight(name)
@@ -24,13 +26,22 @@ class KnownTensors:
         """Return how steps refer to a tensor, if they can."""
         return self._references.get(id(tensor))
 
-    def add(self, tensor: Tensor, read: bool = False) -> Value:
+    def add(self, tensor: Tensor, source: str, read: bool = False) -> Value:
         """Number a value.
 
         A weight that an operation returns keeps its name, unless it is ``read`` as a value.
         """
         value = Value(len(self._values))
-        self._values.append((tensor, tensor.requires_grad))
+        self._values.append(tensor)
+        address = tensor.untyped_storage()._cdata
+        made = Made(
+            source=source,
+            shape=tuple(tensor.shape),
+            nbytes=tensor.nbytes,
+            requires_grad=tensor.requires_grad,
+            storage=self._storages.setdefault(address, value.number),
+        )
+        self._made.append(made)
         if read or not isinstance(self.reference(tensor), NamedWeight):
             self._references[id(tensor)] = value
         self.note(tensor)
@@ -42,7 +53,7 @@ class KnownTensors:
 
     def is_all_one(self, number: int) -> bool:
         """Return whether a value is ones, as a mask without padding is."""
-        tensor = self._values[number][0]
+        tensor = self._values[number]
         return bool(tensor.dim() and (tensor == 1).all())
 
     def require_unchanged(self, found: Sequence[Tensor]) -> None:
@@ -68,18 +79,7 @@ class KnownTensors:
                     f"torch.utils.checkpoint with use_reentrant=False"
                 )
 
-    def made(self, sources: Mapping[int, str]) -> dict[int, Made]:
-        """Return all values as they are, and forget them: blocks may keep numbers that know us."""
-        storages: dict[int, int] = {}
-        found = {
-            number: Made(
-                source=sources.get(number, "the batch"),
-                shape=tuple(tensor.shape),
-                nbytes=tensor.nbytes,
-                requires_grad=requires_grad,
-                storage=storages.setdefault(tensor.untyped_storage()._cdata, number),
-            )
-            for number, (tensor, requires_grad) in enumerate(self._values)
-        }
+    def made(self) -> dict[int, Made]:
+        """Return what all values were, and forget them: blocks may keep numbers that know us."""
         self._values.clear()
-        return found
+        return dict(enumerate(self._made))

@@ -89,23 +89,22 @@ class Recorder(TorchFunctionMode):
         self._frozen: list[str] = []
         self._compared: dict[str, None] = {}
         self._buffers = {name for name, each in model.named_buffers() if not each.requires_grad}
-        self._buffer_names: dict[int, str] = {}  # by value
 
     def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
         template = map_leaves(
-            lambda leaf: self._known.add(leaf) if isinstance(leaf, Tensor) else leaf, batch
+            lambda leaf: self._known.add(leaf, "the batch") if isinstance(leaf, Tensor) else leaf,
+            batch,
         )
         self._entries = entries(template)
         with self._watching(), self._traced_if_asked(), self._kinds, self:
             output = call(batch)
         _require_output(output)
         returned = map_leaves(self._leaf, output)
-        source = {number: step.title for step in self._steps for number in step.results}
         return Program(
             batch=template,
             steps=tuple(self._steps),
             output=returned,
-            made=self._known.made(source | self._buffer_names),
+            made=self._known.made(),
             frozen=tuple(self._frozen),
             compared=tuple(self._compared),
         )
@@ -245,22 +244,20 @@ class Recorder(TorchFunctionMode):
                 f"make it one by register_buffer()"
             )
         references = [self._known.reference(tensor) for tensor in edited]
-        results = tuple(self._known.add(tensor).number for tensor in tensors(result))
+        step = RecordedStep(
+            **called,
+            arguments=template,
+            edits=frozenset(each.number for each in references if isinstance(each, Value)),
+            edited_weights=frozenset(chain.from_iterable(map(self._written.sharing, edited))),
+            grad=before.grad,
+            autocast=before.autocast,
+            random=self._kinds.drew,
+            place=caller(),
+        )
+        made = [self._known.add(tensor, step.title) for tensor in tensors(result)]
         for tensor in edited:
             self._known.note(tensor)
-        self._steps.append(
-            RecordedStep(
-                **called,
-                arguments=template,
-                results=results,
-                edits=frozenset(each.number for each in references if isinstance(each, Value)),
-                edited_weights=frozenset(chain.from_iterable(map(self._written.sharing, edited))),
-                grad=before.grad,
-                autocast=before.autocast,
-                random=self._kinds.drew,
-                place=caller(),
-            )
-        )
+        self._steps.append(replace(step, results=tuple(value.number for value in made)))
 
     def _leaf(self, leaf: Any) -> Template:
         if not isinstance(leaf, Tensor):
@@ -284,8 +281,7 @@ class Recorder(TorchFunctionMode):
 
     def _read_buffer(self, buffer: Tensor, known: NamedWeight) -> Value:
         """Read a buffer, a mask say, as a value that stages carry: only one of them may have it."""
-        value = self._known.add(buffer, read=True)
-        self._buffer_names[value.number] = known.name
+        value = self._known.add(buffer, known.name, read=True)
         self._steps.append(
             RecordedStep(
                 operation="torch.Tensor.detach",
@@ -298,7 +294,8 @@ class Recorder(TorchFunctionMode):
 
     def _from_within(self, leaf: Tensor) -> Value:
         position, within = self._inner[leaf]
-        value, step = self._known.add(leaf), self._steps[position]
+        step = self._steps[position]
+        value = self._known.add(leaf, step.title)
         self._steps[position] = replace(
             step, results=(*step.results, value.number), within=(*step.within, within)
         )

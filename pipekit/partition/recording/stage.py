@@ -39,7 +39,7 @@ class StageSteps:
     """Steps that run one after another, and how values come in and go out."""
 
     steps: tuple[RecordedStep, ...]
-    frees: tuple[tuple[int, ...], ...]  # after each step, values that nothing needs any more
+    frees: Sequence[Sequence[int]]  # after each step, values that nothing needs any more
     batch: Template  # for the part that is given it
     shapes: dict[int, tuple[int | Growth, ...]]  # of the batch's tensors
     takes: tuple[tuple[int, bool], ...]  # what comes in, and whether gradients flow through it
@@ -52,18 +52,23 @@ class StageSteps:
     @classmethod
     def of(cls, program: Program, first: int, behind: int) -> Self:
         """Return the part of ``program`` from step ``first`` to ``behind`` - 1."""
+        steps, carried = program.steps[first:behind], program.alive(first)
         is_first, is_last = first == 0, behind == len(program.steps)
-        carried = program.alive(first)
+        given = {*(values(program.output) if is_last else program.alive(behind))}
+        last = {n: place for place, step in enumerate(steps) for n in (*step.results, *step.reads)}
+        frees: list[list[int]] = [[] for _ in steps]
+        for number in last.keys() - given:
+            frees[last[number]].append(number)
         shapes = {}
         for number in values(program.batch) if is_first else ():
             made = program.made[number]
             dimensions = zip(made.grows, made.shape, strict=True)
             shapes[number] = tuple(growth or length for growth, length in dimensions)
-        needed = {name for step in program.steps[first:behind] for name in step.sizes}
+        needed = {name for step in steps for name in step.sizes}
         sources = program.size_sources(shapes if is_first else carried)
         return cls(
-            steps=program.steps[first:behind],
-            frees=tuple(program.frees[first:behind]),
+            steps=steps,
+            frees=frees,
             batch=program.batch if is_first else None,
             shapes=shapes,
             takes=tuple((number, program.made[number].requires_grad) for number in carried),
