@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
-from pipekit.trees import is_plain
+from pipekit.trees import is_plain, tensors_in
 
 
 class KeptTensors:
@@ -79,8 +78,7 @@ class OperatorMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        tensors = (each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor))
-        self.look_at(func, tensors)
+        self.look_at(func, tensors_in((args, kwargs)))
         return func(*args, **(kwargs or {}))
 
     def look_at(self, func: Callable[..., Any], tensors: Iterable[Tensor]) -> None:

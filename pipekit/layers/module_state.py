@@ -138,7 +138,7 @@ def state_untouched(model: nn.Module) -> Iterator[PythonState]:
     """Let a model run to be looked at: its buffers, its own generators and what it keeps in Python,
     which is yielded, stay as they were.
     """
-    state = PythonState(model)
+    state = PythonState.of(model)
     with buffers_untouched(model), generators_put_back(generators(model)):
         try:
             yield state
@@ -156,7 +156,7 @@ def modes_put_back(model: nn.Module) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     kept: list[PythonState | WrittenTensors] = []
     if any(type(module).train is not nn.Module.train for module in modes):
-        state, written = PythonState(model, torchs=True), WrittenTensors(model)
+        state, written = PythonState.of(model, torchs=True), WrittenTensors(model)
         kept += state, written
         with written, torch.no_grad():  # a trial, so that only what they write is copied
             model.train()
@@ -183,7 +183,7 @@ def merged_put_back(model: nn.Module) -> Iterator[None]:
         for module in model.modules()
         if type(module).train is not nn.Module.train and not hasattr(module, "sets_modes_alone")
     ]
-    state = PythonState(model, own, torchs=True)
+    state = PythonState.of(model, own, torchs=True)
     kept = {t: t.detach().clone() for m in own for t in (*m.parameters(), *m.buffers())}
     try:
         yield

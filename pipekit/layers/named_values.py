@@ -5,7 +5,6 @@ changed there, of a method that it has replaced, or of a context variable.
 """
 
 import copy
-import inspect
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, MutableMapping
@@ -21,7 +20,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from pipekit.layers.python_state import PLAIN, names_in
+from pipekit.layers.python_state import PLAIN, attributes_named, names_in
 from pipekit.layers.user_functions import functions_of
 
 OWN = ...
@@ -63,11 +62,13 @@ class NamedValues:
     """
 
     def __init__(self, objects: Iterable[Any], known: MutableMapping[Place, Any]) -> None:
-        self._known, self._seen = known, set[Any]()
+        self._known, self._seen = known, set[FunctionType]()
         self._owners: dict[Place, list[Any]] = {}  # several: a script's functions, each copied
         for each in objects:
-            for part in each.modules() if isinstance(each, nn.Module) else [each]:
-                self._look_at_methods(type(part))
+            parts = each.modules() if isinstance(each, nn.Module) else [each]
+            for kind in dict.fromkeys(map(type, parts)):
+                for base, name, _ in attributes_named(kind, ["__call__", "forward"]):
+                    self._add(base.__module__, base.__qualname__, base, {name})
             for function in functions_of(each):
                 self._look(function, Place("", "", ""), set())
         for (module, holder), owner in _PATCHED.items():
@@ -129,21 +130,6 @@ class NamedValues:
             self._add(value.__name__, "", vars(value), names)
         elif hasattr(value, "__dict__") and not isinstance(value, _LOOKED_AT):
             self._add(place.module, place.path, value, names)
-
-    def _look_at_methods(self, kind: type) -> None:
-        """Look into the call of a class, and into what that names of its own class."""
-        todo = ["__call__", "forward"]
-        while todo:
-            name = todo.pop()
-            owner = next((each for each in kind.__mro__ if name in vars(each)), object)
-            if owner in (object, nn.Module) or (kind, name) in self._seen:
-                continue
-            self._seen.add((kind, name))
-            self._add(owner.__module__, owner.__qualname__, owner, {name})
-            value = inspect.getattr_static(owner, name)
-            value = value.fget if isinstance(value, property) else value
-            if isinstance(value, FunctionType):
-                todo += names_in(value)
 
     def _add(self, module: str, holder: str, owner: Any, names: set[str]) -> None:
         variables = _variables(owner)

@@ -3,9 +3,9 @@
 import copy
 import inspect
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -56,70 +56,63 @@ class Change(NamedTuple):
     is_new: bool  # whether there was none before
 
 
-class PythonState:
-    """What modules of a model, some or all, keep in Python, as it is now.
+class Variables(NamedTuple):
+    """The attributes of a module, without those skipped; or those named of a file's variables."""
 
-    These are their attributes and the global variables that their forwards name: plain values and
-    tensors, also in lists, dicts, sets and deques, but not in other objects; with ``torchs`` also
-    their modes, the tensors and modules that they have, and what is in buffers.
+    owner: str  # the module's name
+    held: dict[str, Any]
+    named: Sequence[str] | None = None
+    skipped: Collection[str] = TORCHS
+
+    def names(self) -> Sequence[str]:
+        if self.named is not None:
+            return self.named
+        return [name for name in self.held if name not in self.skipped]
+
+
+class PythonState:
+    """Some variables as they are now: plain values and tensors, also in lists, dicts, sets and
+    deques, but not in other objects.
     """
 
-    def __init__(
-        self, model: nn.Module, modules: Iterable[nn.Module] | None = None, torchs: bool = False
-    ) -> None:
+    def __init__(self, variables: Iterable[Variables]) -> None:
+        self._before = [(each, {n: Kept(each.held[n]) for n in each.names()}) for each in variables]
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, modules: Iterable[nn.Module] | None = None, torchs: bool = False
+    ) -> Self:
+        """Return what modules of a model, some or all, keep in Python.
+
+        These are their attributes and the global variables that their forwards name; with
+        ``torchs`` also their modes, the tensors and modules that they have, and what is in buffers.
+        """
         names = module_names(model)
-        self._owners: list[tuple[str, Variables]] = []
+        skipped = TORCHS - _SET_BY_TRAIN if torchs else TORCHS
+        found = []
         for module in names if modules is None else modules:
-            skipped = TORCHS - _SET_BY_TRAIN if torchs else TORCHS
-            self._owners.append((names[module], Variables(vars(module), skipped=skipped)))
             # Looked up without asking the class: a compiled script's answers by raising.
             forward = inspect.getattr_static(type(module), "forward")
-            self._owners.append((names[module], Variables(*global_state(forward))))
+            found.append(Variables(names[module], vars(module), skipped=skipped))
+            found.append(Variables(names[module], *global_state(forward)))
+        return cls(found)
 
     def changes(self) -> list[Change]:
         """Return what is not as it was."""
         return [
-            Change(name, key, is_new)
-            for name, variables in self._owners
-            for key, is_new in variables.changes()
+            Change(each.owner, name, name not in before)
+            for each, before in self._before
+            for name in each.names()
+            if name not in before or before[name].differs_from(each.held[name])
         ]
 
     def put_back(self) -> None:
-        for _, variables in self._owners:
-            variables.put_back()
-
-
-class Variables:
-    """The attributes of a module, without those skipped; or those named of a file's variables."""
-
-    def __init__(
-        self,
-        variables: dict[str, Any],
-        named: Iterable[str] | None = None,
-        skipped: Collection[str] = TORCHS,
-    ) -> None:
-        self._variables, self._named, self._skipped = variables, named, skipped
-        self._before = {name: Kept(variables[name]) for name in self._names()}
-
-    def changes(self) -> Iterator[tuple[str, bool]]:
-        """Yield the name of each that is not as it was, and whether it is new."""
-        for name in self._names():
-            if name not in self._before:
-                yield name, True
-            elif self._before[name].differs_from(self._variables[name]):
-                yield name, False
-
-    def put_back(self) -> None:
-        for name in self._names():
-            if name not in self._before:
-                del self._variables[name]
-        for name, kept in self._before.items():
-            self._variables[name] = kept.put_back()
-
-    def _names(self) -> list[str]:
-        if self._named is not None:
-            return list(self._named)
-        return [name for name in self._variables if name not in self._skipped]
+        for each, before in self._before:
+            for name in each.names():
+                if name not in before:
+                    del each.held[name]
+            for name, kept in before.items():
+                each.held[name] = kept.put_back()
 
 
 class Kept:
@@ -264,14 +257,27 @@ def _named_by(module: nn.Module, method: str) -> set[str]:
 
 
 def methods_named(owner: object, names: Iterable[str]) -> list[FunctionType]:
-    """Return an object's methods and properties with these names, and those that they name."""
-    left, found = [*names], list[FunctionType]()
+    """Return a user's methods and properties with these names, and those that they name."""
+    found = (value for _, _, value in attributes_named(type(owner), names))
+    functions = (value for value in found if isinstance(value, FunctionType))
+    return [each for each in functions if not each.__module__.startswith("torch")]
+
+
+def attributes_named(kind: type, names: Iterable[str]) -> Iterator[tuple[type, str, Any]]:
+    """Yield a class's attributes with these names, and those that its methods among them name.
+
+    Each comes with the class that has it, this one or a base, and its name; a property is its
+    function.  Those of any object, or of any module, are left out.
+    """
+    left, seen = [*names], set[str]()
     while left:
-        function = inspect.getattr_static(type(owner), left.pop(), None)
-        function = function.fget if isinstance(function, property) else function
-        if not isinstance(function, FunctionType) or function in found:
+        name = left.pop()
+        owner = next((each for each in kind.__mro__ if name in vars(each)), object)
+        if name in seen or owner in (object, nn.Module):
             continue
-        if not function.__module__.startswith("torch"):
-            found.append(function)
-            left += names_in(function)
-    return found
+        seen.add(name)
+        value = vars(owner)[name]
+        value = value.fget if isinstance(value, property) else value
+        yield owner, name, value
+        if isinstance(value, FunctionType):
+            left += names_in(value)

@@ -12,9 +12,10 @@ a stage is compared with a whole one, and if they differ, as well as for weights
 several times, the second part runs the whole graph once more.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,11 +30,6 @@ class _Branch(NamedTuple):
     edges: list[GradientEdge]  # the node's outputs that gradients came to
     arrived: list[Tensor]  # these gradients
     weights: list[Tensor]
-
-    @classmethod
-    def of(cls, path: "_Path", node: Node, gradients: Gradients) -> Self:
-        found = [(GradientEdge(node, n), g) for n, g in enumerate(gradients) if g is not None]
-        return cls([e for e, _ in found], [g for _, g in found], path.weights_off(node))
 
 
 @contextmanager
@@ -96,25 +92,26 @@ def backward_input(
     roots: Sequence[Tensor], seeds: Sequence[Tensor] | None, inputs: Sequence[Tensor]
 ) -> WeightBackward:
     """Run the part of a backward that gives the gradients of the inputs; return the other part."""
-    first = [get_gradient_edge(root).node for root in roots]
-    path = _Path(first, [get_gradient_edge(x).node for x in inputs])
-    if not any(path.leads[node] for node in first):
+    ends = [get_gradient_edge(root) for root in roots]
+    graph = _Graph([end.node for end in ends], [get_gradient_edge(x).node for x in inputs])
+    if not any(end.node in graph.leading for end in ends):
         return WeightBackward(roots, seeds)
     seen: dict[Node, Gradients] = {}
     hooks = [
         node.register_prehook(lambda arrived, n=node: seen.update({n: arrived}))
-        for node in path.branching
+        for node in graph.branching()
     ]
     torch.autograd.backward(roots, seeds, retain_graph=True, inputs=inputs)
     for hook in hooks:
         hook.remove()
-    branches = [_Branch.of(path, node, gradients) for node, gradients in seen.items()]
-    for place, root in enumerate(roots):  # what the inputs have no part in
-        edge = get_gradient_edge(root)
-        if not path.leads[edge.node]:
-            seed = torch.ones_like(root) if seeds is None else seeds[place]
-            gradients = (*[None] * edge.output_nr, seed)
-            branches.append(_Branch.of(path, edge.node, gradients))
+    branches = []
+    for node, gradients in seen.items():
+        arrived = {GradientEdge(node, n): g for n, g in enumerate(gradients) if g is not None}
+        branches.append(_Branch([*arrived], [*arrived.values()], graph.weights_off(node)))
+    for place, end in enumerate(ends):
+        if end.node not in graph.leading:  # the inputs have no part in it
+            seed = torch.ones_like(roots[place]) if seeds is None else seeds[place]
+            branches.append(_Branch([end], [seed], graph.weights_off(end.node)))
     reached = [weight for branch in branches for weight in branch.weights]
     if len(set(reached)) < len(reached):
         # By branches, the gradients of a weight that is used twice would be added up in parts.
@@ -122,48 +119,43 @@ def backward_input(
     return WeightBackward(roots, seeds, reached, branches)
 
 
-class _Path:
-    """The part of a graph that leads from its roots to the inputs."""
+class _Graph:
+    """What autograd does from some roots on, and which of its nodes are ``leading`` to inputs."""
 
-    def __init__(self, roots: Iterable[Node], inputs: Iterable[Node]) -> None:
-        # Whether each node leads to an input.
-        self.leads: dict[Node, bool] = dict.fromkeys(inputs, True)
+    def __init__(self, roots: Iterable[Node], inputs: Sequence[Node]) -> None:
         # Nodes are told apart by their Python objects, which live as long as somebody holds them.
-        self._next: dict[Node, list[Node]] = {}
-        self.branching: list[Node] = []  # on the path, with weights that branch off
-        stack = list(roots)
-        while stack:
-            node = stack[-1]
-            if node in self.leads:
-                stack.pop()
-                continue
+        self._next: dict[Node, list[Node]] = {node: [] for node in inputs}
+        before = defaultdict[Node, list[Node]](list)
+        left = list(roots)
+        while left:
+            node = left.pop()
             if node not in self._next:
                 self._next[node] = [n for n, _ in node.next_functions if n is not None]
-                waiting = [n for n in self._next[node] if n not in self.leads]
-                if waiting:
-                    stack += waiting
-                    continue
-            stack.pop()
-            each = [self.leads[n] for n in self._next[node]]
-            self.leads[node] = any(each)
-            if any(each) and not all(each):
-                self.branching.append(node)
+                left += self._next[node]
+                for other in self._next[node]:
+                    before[other].append(node)
+        self.leading = set[Node]()
+        left = list(inputs)
+        while left:
+            node = left.pop()
+            if node not in self.leading:
+                self.leading.add(node)
+                left += before[node]
+
+    def branching(self) -> list[Node]:
+        """Return the nodes on the way to an input from which others branch off."""
+        return [node for node in self.leading if not self.leading.issuperset(self._next[node])]
 
     def weights_off(self, node: Node) -> list[Tensor]:
         """Return the weights to which a node leads, but for those on the way to an input."""
-        weights: dict[Tensor, None] = {}
-        stack, seen = [n for n in self._next[node] if not self.leads[n]], set[Node]()
-        if not self._next[node] and not self.leads[node]:
-            stack = [node]  # a root that is a weight itself
-        while stack:
-            other = stack.pop()
-            if other in seen:
-                continue
-            seen.add(other)
-            if hasattr(other, "variable"):
-                weights[other.variable] = None
-            stack += self._next[other]
-        return list(weights)
+        weights, seen, left = list[Tensor](), set[Node](), [node]
+        while left:
+            node = left.pop()
+            if node not in seen:
+                seen.add(node)
+                weights += [node.variable] if hasattr(node, "variable") else []
+                left += [other for other in self._next[node] if other not in self.leading]
+        return weights
 
 
 def _equal(a: Tensor | None, b: Tensor | None) -> bool:

@@ -24,6 +24,7 @@ from pipekit.layers.python_state import (
     HELD,
     TORCHS,
     Kept,
+    PythonState,
     Variables,
     global_state,
     methods_named,
@@ -160,7 +161,7 @@ class FunctionCopies:
 @contextmanager
 def _undisturbed(function: Any, device: torch.device) -> Iterator[Seeded]:
     """Put back random states and global variables; what is warned of, the real call will say."""
-    kept = [Variables(*global_state(each)) for each in functions_of(function)]
+    variables = PythonState(Variables("", *global_state(f)) for f in functions_of(function))
     numbers, arrays = random.getstate(), np.random.get_state()
     try:
         with warnings.catch_warnings(), random_states_put_back(device), Seeded(0, device) as seeded:
@@ -169,8 +170,7 @@ def _undisturbed(function: Any, device: torch.device) -> Iterator[Seeded]:
     finally:
         random.setstate(numbers)
         np.random.set_state(arrays)
-        for variables in kept:
-            variables.put_back()
+        variables.put_back()
 
 
 class _FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types

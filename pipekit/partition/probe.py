@@ -26,7 +26,7 @@ from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import Change, is_pure, module_names
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
-from pipekit.trees import Tree, differentiable, leaves, tree_map
+from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
 
 @dataclass(frozen=True)
@@ -195,14 +195,13 @@ class HandedOn(OperatorMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        tensors = [each for each in pytree.tree_iter((args, kwargs)) if isinstance(each, Tensor)]
-        owners = {self._owners[each] for each in tensors if each in self._owners}
+        given = tensors_in((args, kwargs))
+        owners = {self._owners[each] for each in given if each in self._owners}
         self.found |= {(owner, self._layer) for owner in owners if owner != self._layer}
         result = func(*args, **(kwargs or {}))
         name = func._schema.name  # type: ignore[attr-defined]
         if owners and not ("::new_" in name or name.endswith("_like")):
-            made = (each for each in pytree.tree_iter(result) if isinstance(each, Tensor))
-            self._owners.update(dict.fromkeys(made, self._layer))
+            self._owners.update(dict.fromkeys(tensors_in(result), self._layer))
         return result
 
 

@@ -95,21 +95,18 @@ def _recorded(model: nn.Module, example: Any, blocks: Wish | None, freeze: bool)
 
     Masks are then applied whether or not they hide something; only then is what it reads frozen.
     """
-    try:
-        return _verified(record(model, example, blocks))
-    except ReadsNumbers as error:
-        refusal: NotRecordable = error
-    for way in (Way(traced=True), Way(traced=True, freeze=True))[: 1 + freeze]:
+    frozen = [Way(traced=True, freeze=True), Way(freeze=True)] if freeze else []
+    for way in [Way(), Way(traced=True), *frozen]:
         try:
             return _verified(record(model, example, blocks, way))
-        except ReadsNumbers as error:  # elsewhere
-            refusal = error
+        except ReadsNumbers as error:
+            refusal: NotRecordable = error
         except Exception as error:  # whatever the model says, of being traced or of the batch
+            if not way.traced:
+                raise
             said = str(error).strip().partition("\n")[0]
             refusal = NotRecordable(f"{refusal}; as under tracing, {type(error).__name__}: {said}")
-    if not freeze:
-        raise refusal
-    return _verified(record(model, example, blocks, Way(freeze=True)))
+    raise refusal
 
 
 def _verified(found: Sequence[RecordedModel]) -> RecordedModel:

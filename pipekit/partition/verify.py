@@ -18,7 +18,7 @@ from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.stage import RecordedStage, owners
-from pipekit.partition.recording.templates import encode, leaves, tensors
+from pipekit.partition.recording.templates import leaves, tensors
 
 SEED = 20_240_229
 _ADVICE = (
@@ -167,7 +167,7 @@ def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
         ):
             output, backwards = _run(parts, sample, case.training)
             outcome[f"the structure of the output ({type(output).__name__})"] = None
-            for number, leaf in enumerate(leaves(encode(output, lambda leaf: leaf))):
+            for number, leaf in enumerate(leaves(output)):
                 if isinstance(leaf, Tensor):
                     outcome[f"tensor {number} of the output"] = leaf.detach().clone()
             held = {name: buffer for part in parts for name, buffer in named_buffers(part).items()}

@@ -1,7 +1,7 @@
 """What each layer costs, measured: real passes on the device at hand."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,7 +30,6 @@ from pipekit.profiling.layer_times import (
 from pipekit.profiling.profile import Profile
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.progress import progress_bar
-from pipekit.schedules import Op
 from pipekit.trees import Tree, tree_bytes, tree_map
 
 _MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.0, momentum=0.9)
@@ -120,9 +119,14 @@ def profile(
             timed.time_parts(rounds)
             if optimizer is not None:
                 timed.time_updates(optimizer, rounds)
-    alone = [_with_times(layer.profile, number, watch) for number, layer in enumerate(found)]
+    medians = {
+        part: np.array([np.median(watch.seconds((part, n))) for n in range(len(found))])
+        for part in ("forward", "backward", "update", "copy", "backward_input", "backward_weight")
+    }
     step_s = float(np.median(watch.seconds("whole forward", "whole backward")))
-    conservation = sum(layer.forward_s + layer.backward_s for layer in alone) / step_s
+    names = [layer.profile.name for layer in found]
+    alone = dict(zip(names, medians["forward"] + medians["backward"], strict=True))
+    conservation = float(sum(alone.values()) / step_s)
     if abs(conservation - 1) > tolerance:
         warnings.warn(
             f"the layers' times add up to {conservation:.0%} of the undivided model's "
@@ -130,9 +134,18 @@ def profile(
             f"busy, or the layers too short to be timed one by one",
             stacklevel=2,
         )
-    layers = _adding_up(alone, watch)
+    scales = {}
+    for whole in ("forward", "backward"):
+        of_layers = sum(medians[whole])
+        scales[whole] = watch.seconds(f"whole {whole}").mean() / of_layers if of_layers else 0.0
+    for part, each in medians.items():
+        each *= scales.get(part.partition("_")[0], 1.0)
+    layers = []
+    for number, layer in enumerate(found):
+        times: Any = {f"{part}_s": float(each[number]) for part, each in medians.items()}
+        layers.append(replace(layer.profile, **times))
     if loss is not None:
-        layers = (*layers[:-2], _with_loss(*layers[-2:]))
+        layers[-2:] = [_with_loss(*layers[-2:])]
     record = provenance(
         "measured",
         dtype=dtype_of(ours, x),
@@ -146,13 +159,9 @@ def profile(
         **_largest_spread(alone, watch),
         **_hardware(where, threads),
     )
-    return Profile(layers, rows, tree_bytes(sample), record, skips, values, bool(values), ties)
-
-
-def _with_times(layer: LayerProfile, number: int, watch: Stopwatch) -> LayerProfile:
-    parts = ("forward", "backward", "update", "copy", "backward_input", "backward_weight")
-    times: Any = {f"{part}_s": float(np.median(watch.seconds((part, number)))) for part in parts}
-    return replace(layer, **times)
+    return Profile(
+        tuple(layers), rows, tree_bytes(sample), record, skips, values, bool(values), ties
+    )
 
 
 def _copied(tree: Tree, device: torch.device) -> Tree:
@@ -177,32 +186,14 @@ def _with_loss(last: LayerProfile, loss: LayerProfile) -> LayerProfile:
     return replace(combined((last, loss)), saves_output=True, **of_the_model)
 
 
-def _adding_up(layers: Sequence[LayerProfile], watch: Stopwatch) -> tuple[LayerProfile, ...]:
-    forward_s, backward_s = (watch.seconds(f"whole {x}").mean() for x in ("forward", "backward"))
-    forward = forward_s / sum(layer.forward_s for layer in layers)
-    backwards_s = sum(layer.backward_s for layer in layers)
-    backward = backward_s / backwards_s if backwards_s else 0.0
-    return tuple(
-        replace(
-            layer,
-            forward_s=float(layer.forward_s * forward),
-            backward_s=float(layer.backward_s * backward),
-            backward_input_s=float(layer.seconds(Op.BACKWARD_INPUT) * backward),
-            backward_weight_s=float(layer.seconds(Op.BACKWARD_WEIGHT) * backward),
-        )
-        for layer in layers
-    )
-
-
-def _largest_spread(layers: Sequence[LayerProfile], watch: Stopwatch) -> dict[str, Any]:
+def _largest_spread(alone: Mapping[str, float], watch: Stopwatch) -> dict[str, Any]:
     """Return the interquartile range over the median of the layer that varies most and matters."""
-    total = sum(layer.forward_s + layer.backward_s for layer in layers)
-    spreads = {}
-    for number, layer in enumerate(layers):
-        if layer.forward_s + layer.backward_s >= 0.01 * total:
-            seconds = watch.seconds(("forward", number), ("backward", number))
-            low, middle, high = np.percentile(seconds, [25, 50, 75])
-            spreads[layer.name] = float((high - low) / middle)
+    total, spreads = sum(alone.values()), {}
+    for number, (name, seconds) in enumerate(alone.items()):
+        if seconds >= 0.01 * total:
+            both = watch.seconds(("forward", number), ("backward", number))
+            low, middle, high = np.percentile(both, [25, 50, 75])
+            spreads[name] = float((high - low) / middle)
     widest = max(spreads, key=spreads.__getitem__)
     return {"spread": spreads[widest], "spread_layer": widest}
 

@@ -101,7 +101,7 @@ def test_what_changes_is_named_and_put_back(touched: list[str]) -> None:
     own = model[1]
     assert isinstance(own, Remembers)
     before, objects = kept(own), {kind: id(getattr(own, kind)) for kind in KINDS}
-    state = PythonState(model)
+    state = PythonState.of(model)
     for kind in touched:
         touch(own, kind)
     assert {change.key for change in state.changes()} == set(touched)
@@ -130,7 +130,7 @@ def test_a_model_that_runs_to_be_looked_at() -> None:
 def test_an_equal_value_is_no_change() -> None:
     model = Remembers()
     model.count = 4_096
-    state = PythonState(model)
+    state = PythonState.of(model)
     model.count, model.shape = int("4096"), (int("0"), 0)
     assert state.changes() == []
 
@@ -138,7 +138,7 @@ def test_an_equal_value_is_no_change() -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_compiled_script_has_none() -> None:
     model = torch.jit.script(nn.Sequential(nn.Linear(2, 2)))
-    state = PythonState(model)
+    state = PythonState.of(model)
     model(torch.ones(1, 2))
     assert state.changes() == []
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pipekit import schedules
 from pipekit.partition.recording.refusal import NotRecordable
-from pipekit.partition.recording.templates import decode, encode
+from pipekit.partition.recording.templates import map_leaves
 from pipekit.partition.stages import stages
 from tests.partition.networks import require_as_in_a_plain_loop
 
@@ -129,7 +129,7 @@ def test_other_objects_are_refused_with_what_to_do(made: Callable[..., Any]) -> 
 
 def test_one_without_tensors_stays_the_object_that_it_is() -> None:
     carried = Carried(X)
-    copied = decode(encode(carried, lambda leaf: leaf), lambda leaf: leaf)
+    copied = map_leaves(lambda leaf: leaf, carried)
     assert copied is not carried
     # Not by ==, which has compared tensors since Python 3.13, where it looked at identity before.
     assert all(vars(copied)[name] is value for name, value in vars(carried).items())

@@ -177,7 +177,7 @@ def stateless(outer: Iterable[nn.Module], model: nn.Module) -> Iterator[None]:
         held = ((each, {**each._parameters, **each._buffers}) for each in recorded)
         return {(names[each], key): t for each, own in held for key, t in own.items()}
 
-    state, before = PythonState(model, recorded), tensors_now()
+    state, before = PythonState.of(model, recorded), tensors_now()
     yield
     changed = [(change.module, change.key) for change in state.changes()]
     changed += [place for place, each in tensors_now().items() if before.get(place) is not each]

@@ -1,6 +1,6 @@
-"""The tensors that the steps of a recording name, and what their numbers depend on."""
+"""The tensors that the steps of a recording name."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -8,16 +8,14 @@ from pipekit.partition.recording.program import Made
 from pipekit.partition.recording.refusal import NotRecordable, caller
 from pipekit.partition.recording.templates import NamedWeight, Value
 
-Origins = frozenset[int | None]  # values of the batch, by number, and None for weights and chance
-OTHER: Origins = frozenset([None])
-
 
 class KnownTensors:
     """Values, by number, in the order in which they are made, and a model's weights, by name."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._values: list[tuple[Tensor, bool]] = []  # and whether one requires gradients
-        self._origins: list[Origins] = []  # by number
+        self._values: list[Tensor] = []
+        self._made: list[Made] = []  # what they were when they were numbered
+        self._storages: dict[int, int] = {}  # by address, the first value in it
         self._versions: dict[int, tuple[int, bool, type]] = {}
         self._references: dict[int, Value | NamedWeight] = {
             id(tensor): NamedWeight(name)
@@ -28,39 +26,34 @@ class KnownTensors:
         """Return how steps refer to a tensor, if they can."""
         return self._references.get(id(tensor))
 
-    def add(self, tensor: Tensor, origins: Origins | None = None, read: bool = False) -> int:
-        """Number a value; without origins it is the batch's.
+    def add(self, tensor: Tensor, source: str, read: bool = False) -> Value:
+        """Number a value.
 
         A weight that an operation returns keeps its name, unless it is ``read`` as a value.
         """
-        number = len(self._values)
-        self._values.append((tensor, tensor.requires_grad))
-        self._origins.append(frozenset([number]) if origins is None else origins)
+        value = Value(len(self._values))
+        self._values.append(tensor)
+        address = tensor.untyped_storage()._cdata
+        made = Made(
+            source=source,
+            shape=tuple(tensor.shape),
+            nbytes=tensor.nbytes,
+            requires_grad=tensor.requires_grad,
+            storage=self._storages.setdefault(address, value.number),
+        )
+        self._made.append(made)
         if read or not isinstance(self.reference(tensor), NamedWeight):
-            self._references[id(tensor)] = Value(number)
+            self._references[id(tensor)] = value
         self.note(tensor)
-        return number
+        return value
 
     def note(self, tensor: Tensor) -> None:
         """Take a tensor as it is now for what recorded steps have made of it."""
         self._versions[id(tensor)] = (tensor._version, tensor.requires_grad, type(tensor.grad_fn))
 
-    def origins(self, found: Iterable[Tensor]) -> Origins:
-        """Return what the numbers of tensors depend on."""
-        references = filter(None, map(self.reference, found))
-        return Origins().union(
-            *(self._origins[r.number] if isinstance(r, Value) else OTHER for r in references)
-        )
-
-    def edit(self, tensor: Tensor, origins: Origins) -> None:
-        """Take a tensor as a recorded step has edited it, by what depends on these origins."""
-        self.note(tensor)
-        if isinstance(known := self.reference(tensor), Value):
-            self._origins[known.number] |= origins
-
     def is_all_one(self, number: int) -> bool:
         """Return whether a value is ones, as a mask without padding is."""
-        tensor = self._values[number][0]
+        tensor = self._values[number]
         return bool(tensor.dim() and (tensor == 1).all())
 
     def require_unchanged(self, found: Sequence[Tensor]) -> None:
@@ -86,18 +79,7 @@ class KnownTensors:
                     f"torch.utils.checkpoint with use_reentrant=False"
                 )
 
-    def made(self, sources: Mapping[int, str]) -> dict[int, Made]:
-        """Return all values as they are, and forget them: blocks may keep numbers that know us."""
-        storages: dict[int, int] = {}
-        found = {
-            number: Made(
-                source=sources.get(number, "the batch"),
-                shape=tuple(tensor.shape),
-                nbytes=tensor.nbytes,
-                requires_grad=requires_grad,
-                storage=storages.setdefault(tensor.untyped_storage()._cdata, number),
-            )
-            for number, (tensor, requires_grad) in enumerate(self._values)
-        }
+    def made(self) -> dict[int, Made]:
+        """Return what all values were, and forget them: blocks may keep numbers that know us."""
         self._values.clear()
-        return found
+        return dict(enumerate(self._made))

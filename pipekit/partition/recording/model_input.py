@@ -7,14 +7,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from pipekit.partition.recording.templates import (
-    Container,
-    NamedWeight,
-    Template,
-    Value,
-    encode,
-    leaves,
-)
+from pipekit.partition.recording.templates import NamedWeight, Template, Value, leaves
 from pipekit.trees import Tree, remedy
 
 _FOR_THE_LOSS = ("label", "target")
@@ -48,8 +41,8 @@ class ModelInput:
                     f"recorded with a dict: pass dicts, pairs (dict, target), or a function "
                     f"inputs= that makes the dict of a batch"
                 )
-            tupled = isinstance(self.example, Container)
-            return tuple(batch[: len(self.example.children)]) if tupled else batch[0]
+            tupled = isinstance(self.example, (tuple, list))
+            return tuple(batch[: len(self.example)]) if tupled else batch[0]
         taken = {name: batch[name] for name in names if name in batch}
         if not taken:
             raise ValueError(
@@ -68,7 +61,7 @@ class ModelInput:
 
     def tensors_of(self, taken: Any) -> Tree:
         """Return of what the model takes the entries that hold tensors; the rest must be equal."""
-        if not isinstance(self.example, Container) or not isinstance(taken, (Mapping, tuple, list)):
+        if isinstance(self.example, Value) or not isinstance(taken, (Mapping, tuple, list)):
             return taken
         kept = {}
         for key, entry, child in _entries(self.example, taken, "the batch"):
@@ -98,23 +91,22 @@ def matched(
         if not isinstance(tree, Tensor):
             raise ValueError(f"{where} must be a tensor, not {type(tree).__name__}{remedy(tree)}")
         yield template.number, tree
-    elif not isinstance(template, Container):
-        _require_same(template, tree, where)
-    else:
+    elif isinstance(template, (dict, tuple, list)):
         for key, entry, child in _entries(template, tree, where):
             yield from matched(child, entry, f"{where}[{key!r}]")
+    else:
+        _require_same(template, tree, where)
 
 
-def _entries(template: Container, tree: Any, where: str) -> list[tuple[Any, Any, Template]]:
+def _entries(template: Any, tree: Any, where: str) -> list[tuple[Any, Any, Template]]:
     """Return (key, entry, template) of a container; entries without tensors may be left out."""
-    if issubclass(template.type, dict):
-        known = dict(zip(template.context, template.children, strict=True))
-        needed = {key for key, child in known.items() if holds_value(child)}
-        if not isinstance(tree, Mapping) or not needed <= tree.keys() <= known.keys():
+    if isinstance(template, dict):
+        needed = {key for key, child in template.items() if holds_value(child)}
+        if not isinstance(tree, Mapping) or not needed <= tree.keys() <= template.keys():
             found = f"has {[*tree]}" if isinstance(tree, Mapping) else f"is a {type(tree).__name__}"
-            raise ValueError(f"{where} must have the example's entries {[*known]}, and {found}")
-        return [(key, tree[key], child) for key, child in known.items() if key in tree]
-    every = list(enumerate(template.children))
+            raise ValueError(f"{where} must have the example's entries {[*template]}, and {found}")
+        return [(key, tree[key], child) for key, child in template.items() if key in tree]
+    every = list(enumerate(template))
     tensors = [(key, child) for key, child in every if holds_value(child)]
     for entries in (every, tensors):
         if isinstance(tree, (tuple, list)) and len(tree) == len(entries):
@@ -128,12 +120,11 @@ def holds_value(template: Template) -> bool:
 
 
 def _names(example: Template) -> list[Any]:
-    is_dict = isinstance(example, Container) and issubclass(example.type, dict)
-    return list(example.context) if is_dict else []
+    return list(example) if isinstance(example, dict) else []
 
 
 def _require_same(template: Template, tree: Any, where: str) -> None:
-    was, found = list(leaves(template)), list(leaves(encode(tree, lambda leaf: leaf)))
+    was, found = list(leaves(template)), list(leaves(tree))
     tensor = any(isinstance(leaf, Tensor) for leaf in found)
     pairs = zip(was, found, strict=False)
     same = (one is other or (type(one) is type(other) and one == other) for one, other in pairs)

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import resolve_name as name_for_torch
-from torch.utils._pytree import tree_iter
 
 from pipekit.devices import random_states
 from pipekit.layers.edited_tensors import OperatorMode, WrittenTensors
 from pipekit.partition.recording.refusal import NotRecordable, caller
+from pipekit.trees import tensors_in
 
 _CONVERSIONS = ("array", "bool", "complex", "contains", "float", "index", "int")
 READS = frozenset(
@@ -77,8 +77,7 @@ class OperatorKinds(OperatorMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        tensors = (each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor))
-        self._written.look_at(func, tensors)
+        self._written.look_at(func, tensors_in((args, kwargs)))
         tags = func.tags  # type: ignore[attr-defined]
         if torch.Tag.dynamic_output_shape in tags:
             # Not so, if it is an index of whole numbers.

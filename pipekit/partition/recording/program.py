@@ -33,7 +33,7 @@ class RecordedStep:
     module: str | None = None
     operation: str | None = None
     arguments: Template  # of the pair (positional, keyword)
-    results: tuple[int, ...]  # the values' numbers of all tensors that the call returns, in order
+    results: tuple[int, ...] = ()  # the values' numbers of all tensors that it returns, in order
     within: tuple[Within, ...] = ()  # where modules in the called one gave the last of them
     edits: frozenset[int] = frozenset()  # values that are changed in place
     edited_weights: frozenset[str] = frozenset()  # and parameters and buffers
@@ -165,14 +165,3 @@ class Program:
             last.update((number, position) for number in step.reads)
         last.update((number, len(self.steps)) for number in values(self.output))
         return {number: (made[number], last[number]) for number in sorted(last)}
-
-    @cached_property
-    def frees(self) -> list[tuple[int, ...]]:
-        """For each step, the values that nothing needs after it."""
-        freed: list[set[int]] = [
-            {number for number in step.results if number not in self._lives} for step in self.steps
-        ]
-        for number, (_, last) in self._lives.items():
-            if last < len(self.steps):
-                freed[last].add(number)
-        return [tuple(sorted(numbers)) for numbers in freed]

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pipekit.layers.edited_tensors import WrittenTensors
-from pipekit.partition.recording.known_tensors import OTHER, KnownTensors
+from pipekit.partition.recording.known_tensors import KnownTensors
 from pipekit.partition.recording.operators import (
     BEYOND_TENSORS,
     READS,
@@ -32,9 +32,9 @@ from pipekit.partition.recording.templates import (
     NamedWeight,
     Template,
     Value,
-    encode,
     entries,
     leaves,
+    map_leaves,
     require_no_dataclass,
     tensors,
 )
@@ -84,28 +84,27 @@ class Recorder(TorchFunctionMode):
         self._written, self._kinds = written, OperatorKinds(device, written)
         self._device, self._autocasts = device.type, _autocast_depth()
         self._inner = WeakIdKeyDictionary()  # what modules in blocks return, and by which step
-        self._calls, self._origins = Counter[str](), OTHER  # of modules in the block that runs
+        self._calls = Counter[str]()  # of modules in the block that runs
         self._steps: list[RecordedStep] = []
         self._frozen: list[str] = []
         self._compared: dict[str, None] = {}
         self._buffers = {name for name, each in model.named_buffers() if not each.requires_grad}
-        self._buffer_names: dict[int, str] = {}  # by value
 
     def run(self, call: Callable[[Any], Any], batch: Any) -> Program:
-        template = encode(
-            batch, lambda leaf: Value(self._known.add(leaf)) if isinstance(leaf, Tensor) else leaf
+        template = map_leaves(
+            lambda leaf: self._known.add(leaf, "the batch") if isinstance(leaf, Tensor) else leaf,
+            batch,
         )
         self._entries = entries(template)
         with self._watching(), self._traced_if_asked(), self._kinds, self:
             output = call(batch)
         _require_output(output)
-        returned = encode(output, self._leaf)
-        source = {number: step.title for step in self._steps for number in step.results}
+        returned = map_leaves(self._leaf, output)
         return Program(
             batch=template,
             steps=tuple(self._steps),
             output=returned,
-            made=self._known.made(source | self._buffer_names),
+            made=self._known.made(),
             frozen=tuple(self._frozen),
             compared=tuple(self._compared),
         )
@@ -141,14 +140,14 @@ class Recorder(TorchFunctionMode):
                 f"blocks=[...]"
             )
         elif tensors(result) or self._edited(before):
-            if self._kinds.shape_from_data and self._known.origins(before.tensors):
+            if self._kinds.shape_from_data and self._sources(before.tensors) is not None:
                 raise NotRecordable(
                     f"{name} at {caller()} gives a tensor whose size depends on the numbers in the "
                     f"batch: put it into a block by blocks=[...], or use torch.where or masks of "
                     f"fixed size"
                 )
             self._known.require_unchanged(before.tensors)
-            template = encode(before.arguments, self._leaf)
+            template = map_leaves(self._leaf, before.arguments)
             self._add(before, template, result, operation=name_of(func))
         return result
 
@@ -192,8 +191,7 @@ class Recorder(TorchFunctionMode):
     def _note_inner(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         """Note what a module within a block returns: hooks may collect it for the model."""
         for place, tensor in enumerate(tensors(output)):
-            within = Within(name, self._calls[name], place)
-            self._inner[tensor] = len(self._steps), within, self._origins
+            self._inner[tensor] = len(self._steps), Within(name, self._calls[name], place)
         self._calls[name] += 1
 
     @contextmanager
@@ -217,8 +215,7 @@ class Recorder(TorchFunctionMode):
             self._kinds.reset()
             before = self._before((args, kwargs))
             self._known.require_unchanged(before.tensors)
-            self._entered = before, encode(before.arguments, self._leaf)
-            self._origins = OTHER | self._known.origins(before.tensors)
+            self._entered = before, map_leaves(self._leaf, before.arguments)
 
     def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self._depth == 1 and self._entered:
@@ -247,25 +244,20 @@ class Recorder(TorchFunctionMode):
                 f"make it one by register_buffer()"
             )
         references = [self._known.reference(tensor) for tensor in edited]
-        origins = self._known.origins(before.tensors)
-        if "module" in called or self._kinds.drew:
-            origins |= OTHER
-        results = tuple(self._known.add(tensor, origins) for tensor in tensors(result))
-        for tensor in edited:
-            self._known.edit(tensor, origins)
-        self._steps.append(
-            RecordedStep(
-                **called,
-                arguments=template,
-                results=results,
-                edits=frozenset(each.number for each in references if isinstance(each, Value)),
-                edited_weights=frozenset(chain.from_iterable(map(self._written.sharing, edited))),
-                grad=before.grad,
-                autocast=before.autocast,
-                random=self._kinds.drew,
-                place=caller(),
-            )
+        step = RecordedStep(
+            **called,
+            arguments=template,
+            edits=frozenset(each.number for each in references if isinstance(each, Value)),
+            edited_weights=frozenset(chain.from_iterable(map(self._written.sharing, edited))),
+            grad=before.grad,
+            autocast=before.autocast,
+            random=self._kinds.drew,
+            place=caller(),
         )
+        made = [self._known.add(tensor, step.title) for tensor in tensors(result)]
+        for tensor in edited:
+            self._known.note(tensor)
+        self._steps.append(replace(step, results=tuple(value.number for value in made)))
 
     def _leaf(self, leaf: Any) -> Template:
         if not isinstance(leaf, Tensor):
@@ -289,12 +281,11 @@ class Recorder(TorchFunctionMode):
 
     def _read_buffer(self, buffer: Tensor, known: NamedWeight) -> Value:
         """Read a buffer, a mask say, as a value that stages carry: only one of them may have it."""
-        value = Value(self._known.add(buffer, OTHER, read=True))
-        self._buffer_names[value.number] = known.name
+        value = self._known.add(buffer, known.name, read=True)
         self._steps.append(
             RecordedStep(
                 operation="torch.Tensor.detach",
-                arguments=encode(((buffer,), {}), lambda _: known),
+                arguments=((known,), {}),
                 results=(value.number,),
                 place=known.name,
             )
@@ -302,16 +293,29 @@ class Recorder(TorchFunctionMode):
         return value
 
     def _from_within(self, leaf: Tensor) -> Value:
-        position, within, origins = self._inner[leaf]
-        number, step = self._known.add(leaf, origins), self._steps[position]
+        position, within = self._inner[leaf]
+        step = self._steps[position]
+        value = self._known.add(leaf, step.title)
         self._steps[position] = replace(
-            step, results=(*step.results, number), within=(*step.within, within)
+            step, results=(*step.results, value.number), within=(*step.within, within)
         )
-        return Value(number)
+        return value
+
+    def _sources(self, found: Iterable[Tensor]) -> list[int] | None:
+        """Return of which values of the batch tensors are made; None: they are always the same."""
+        references = [*map(self._known.reference, found)]
+        made_of = {each.number for each in references if isinstance(each, Value)}
+        varies = any(isinstance(each, NamedWeight) for each in references)
+        for step in reversed(self._steps):
+            if not made_of.isdisjoint((*step.results, *step.edits)):
+                made_of |= step.reads
+                varies |= bool(step.module or step.weights or step.random)
+        sources = sorted(made_of & self._entries.keys())
+        return sources if sources or varies else None
 
     def _read(self, func: Callable[..., Any], before: _Before, result: Any) -> None:
-        origins = self._known.origins(before.tensors)
-        if not origins:
+        sources = self._sources(before.tensors)
+        if sources is None:
             return
         name = last_name(func)
         if not self._way.freeze:
@@ -324,13 +328,13 @@ class Recorder(TorchFunctionMode):
             )
         shown = str(result)
         read = f"{caller()}: {shown if len(shown) < 40 else name}"
-        for number in sorted(each for each in origins if each is not None):
+        for number in sources:
             read += f", read from {self._entries[number]}"
             if self._known.is_all_one(number):
                 read += ", in which all is 1 (if it is a mask, give an example with padding)"
         self._frozen.append(read)
         if isinstance(result, (bool, int, float)):
-            template = encode(before.arguments, self._leaf)
+            template = map_leaves(self._leaf, before.arguments)
             self._add(before, template, None, operation=name_of(func), held=result)
 
 
@@ -345,7 +349,7 @@ def _refuse_packed(name: str, *passed: Any) -> None:
 
 def _require_output(output: Any) -> None:
     require_no_dataclass(output, "what the model returns")
-    for leaf in leaves(encode(output, lambda leaf: leaf)):
+    for leaf in leaves(output):
         if not isinstance(leaf, Tensor) and leaf is not None:
             advice = (
                 "pass use_cache=False, or set model.config.use_cache = False"

@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -25,7 +25,7 @@ from pipekit.partition.recording.templates import (
     StageDevice,
     Template,
     Value,
-    decode,
+    map_leaves,
     tensors,
     values,
 )
@@ -39,7 +39,7 @@ class StageSteps:
     """Steps that run one after another, and how values come in and go out."""
 
     steps: tuple[RecordedStep, ...]
-    frees: tuple[tuple[int, ...], ...]  # after each step, values that nothing needs any more
+    frees: Sequence[Sequence[int]]  # after each step, values that nothing needs any more
     batch: Template  # for the part that is given it
     shapes: dict[int, tuple[int | Growth, ...]]  # of the batch's tensors
     takes: tuple[tuple[int, bool], ...]  # what comes in, and whether gradients flow through it
@@ -52,18 +52,23 @@ class StageSteps:
     @classmethod
     def of(cls, program: Program, first: int, behind: int) -> Self:
         """Return the part of ``program`` from step ``first`` to ``behind`` - 1."""
+        steps, carried = program.steps[first:behind], program.alive(first)
         is_first, is_last = first == 0, behind == len(program.steps)
-        carried = program.alive(first)
+        given = {*(values(program.output) if is_last else program.alive(behind))}
+        last = {n: place for place, step in enumerate(steps) for n in (*step.results, *step.reads)}
+        frees: list[list[int]] = [[] for _ in steps]
+        for number in last.keys() - given:
+            frees[last[number]].append(number)
         shapes = {}
         for number in values(program.batch) if is_first else ():
             made = program.made[number]
             dimensions = zip(made.grows, made.shape, strict=True)
             shapes[number] = tuple(growth or length for growth, length in dimensions)
-        needed = {name for step in program.steps[first:behind] for name in step.sizes}
+        needed = {name for step in steps for name in step.sizes}
         sources = program.size_sources(shapes if is_first else carried)
         return cls(
-            steps=program.steps[first:behind],
-            frees=tuple(program.frees[first:behind]),
+            steps=steps,
+            frees=frees,
             batch=program.batch if is_first else None,
             shapes=shapes,
             takes=tuple((number, program.made[number].requires_grad) for number in carried),
@@ -107,14 +112,15 @@ class StageSteps:
             return device if isinstance(leaf, StageDevice) else leaf
 
         for step, freed in zip(self.steps, self.frees, strict=True):
-            args, kwargs = decode(step.arguments, resolve)
+            args, kwargs = map_leaves(resolve, step.arguments)
             name = step.operation
             call = modules.get_submodule(step.module or "") if name is None else function(name)
             made: list[Tensor] = []
             if step.held is not None:
                 self._look_at(step, partial(step.run, call, *args, **kwargs))
             else:
-                with _taken_within(modules, step) as taken:
+                with ExitStack() as hooks:
+                    taken = _taken_within(modules, step, hooks)
                     made = tensors(step.run(call, *args, **kwargs))
                 made += [taken[within] for within in step.within]
             env.update(zip(step.results, made, strict=True))
@@ -122,7 +128,7 @@ class StageSteps:
             for number in freed:
                 env.pop(number, None)
         if self.output is not None:
-            return decode(self.output, resolve)
+            return map_leaves(resolve, self.output)
         if len(self.gives) == 1:
             return env[self.gives[0]]
         return tuple(env[number] for number in self.gives)
@@ -163,9 +169,8 @@ class StageSteps:
                 )
 
 
-@contextmanager
-def _taken_within(modules: nn.Module, step: RecordedStep) -> Iterator[dict[Within, Tensor]]:
-    """Collect what modules within the one that a step calls return."""
+def _taken_within(modules: nn.Module, step: RecordedStep, hooks: ExitStack) -> dict[Within, Tensor]:
+    """Return what will hold, up to the end of ``hooks``, what modules within a step's return."""
     taken: dict[Within, Tensor] = {}
     calls = Counter[str]()
 
@@ -173,11 +178,10 @@ def _taken_within(modules: nn.Module, step: RecordedStep) -> Iterator[dict[Withi
         taken.update((Within(name, calls[name], n), t) for n, t in enumerate(tensors(output)))
         calls[name] += 1
 
-    with ExitStack() as hooks:
-        for name in {within.module for within in step.within}:
-            module = modules.get_submodule(name)
-            hooks.enter_context(module.register_forward_hook(partial(take, name)))
-        yield taken
+    for name in {within.module for within in step.within}:
+        module = modules.get_submodule(name)
+        hooks.enter_context(module.register_forward_hook(partial(take, name)))
+    return taken
 
 
 class RecordedStage(nn.Module):

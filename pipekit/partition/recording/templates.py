@@ -1,4 +1,4 @@
-"""The arguments of a recorded step: their structure, with references in the place of tensors."""
+"""The arguments of a recorded step: as they were given, with references in the place of tensors."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,32 +13,36 @@ from torch.utils import _pytree as pytree
 
 from pipekit.partition.recording.refusal import NotRecordable
 
-Template = Any  # Container | Value | NamedWeight | Constant | Size | StageDevice | a plain value
+Template = Any  # a Reference, a plain value, or tuples, lists, dicts, ... of templates
+
+
+class Reference:
+    """What stands for a tensor, or for what is another one in each batch or on each device."""
 
 
 @dataclass(frozen=True)
-class Value:
+class Value(Reference):
     """A tensor that the batch holds or a step makes, by its number in the program."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class NamedWeight:
+class NamedWeight(Reference):
     """A parameter or buffer, by its name in the unsplit model."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
-class Constant:
+class Constant(Reference):
     """A tensor that is the same in every forward and is no parameter or buffer."""
 
     tensor: Tensor
 
 
 @dataclass(frozen=True)
-class Size:
+class Size(Reference):
     """A number that depends on the batch's sizes: an expression of Python in their names."""
 
     expression: str
@@ -60,76 +64,65 @@ def _compiled(expression: str) -> CodeType:
 
 
 @dataclass(frozen=True)
-class StageDevice:
+class StageDevice(Reference):
     """The device on which the stage computes."""
 
 
-@dataclass(frozen=True, eq=False)
-class Container:
-    """A container of templates."""
+def opened(tree: Any) -> tuple[Iterable[Any], Callable[[Any], Any]] | None:
+    """Return what a container holds, and what makes another one of such things; None of all else.
 
-    type: type
-    context: Any  # what rebuilds it beside its children
-    children: tuple[Template, ...]
-
-
-def encode(tree: Any, leaf: Callable[[Any], Template]) -> Template:
-    """Return the template of ``tree``; ``leaf`` gives those of tensors and of plain values."""
+    Dictionaries, and the outputs of transformers, are those that ``torch.utils._pytree`` knows.
+    """
+    if isinstance(tree, (Tensor, Reference)):
+        return None
     kind: Any = tuple if type(tree) is torch.Size else type(tree)
-    children: Iterable[Any]
-    context: Any = None
-    if isinstance(tree, Tensor):
-        return leaf(tree)
     if kind is slice:
-        children = tree.start, tree.stop, tree.step
-    elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        children, context = tree, "fields"
-    elif kind in pytree.SUPPORTED_NODES:  # also dictionaries, and the outputs of transformers
-        children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(tree)
-    elif _is_plain_dataclass(tree):
-        children, context = [getattr(tree, field.name) for field in fields(tree)], "dataclass"
-    else:
-        return leaf(tree)
-    return Container(kind, context, tuple(encode(child, leaf) for child in children))
+        return (tree.start, tree.stop, tree.step), lambda children: slice(*children)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return tree, lambda children: kind(*children)
+    if known := pytree.SUPPORTED_NODES.get(kind):
+        children, context = known.flatten_fn(tree)
+        return children, lambda children: known.unflatten_fn(children, context)
+    if not _is_plain_dataclass(tree):
+        return None
+    names = [field.name for field in fields(tree)]
+
+    def made_of(children: Any) -> Any:
+        made = object.__new__(kind)  # what its __init__ does has been done
+        for name, child in zip(names, children, strict=True):
+            object.__setattr__(made, name, child)
+        return made
+
+    return [getattr(tree, name) for name in names], made_of
 
 
 def _is_plain_dataclass(tree: Any) -> bool:
     """Whether a value is just its fields, tensors among them: a configuration stays an object."""
-    if not is_dataclass(tree) or isinstance(tree, type):
+    if not is_dataclass(tree) or isinstance(tree, type) or type(tree) in pytree.SUPPORTED_NODES:
         return False
     names = [field.name for field in fields(tree)]
     own = vars(tree).keys() if hasattr(tree, "__dict__") else {*names}
-    return own == {*names} and any(tensors(getattr(tree, name)) for name in names)
+    held = (leaf for name in names for leaf in leaves(getattr(tree, name)))
+    return own == {*names} and any(isinstance(leaf, (Tensor, Reference)) for leaf in held)
 
 
-def decode(template: Template, leaf: Callable[[Any], Any]) -> Any:
-    """Return what the template stands for; ``leaf`` resolves references and plain values."""
-    if not isinstance(template, Container):
-        return leaf(template)
-    children = [decode(child, leaf) for child in template.children]
-    kind = template.type
-    if kind is slice:
-        return slice(*children)
-    if template.context == "fields":
-        return kind(*children)
-    if template.context == "dataclass":
-        made: Any = object.__new__(kind)  # what its __init__ does has been done
-        for field, child in zip(fields(kind), children, strict=True):
-            object.__setattr__(made, field.name, child)
-        return made
-    return pytree.SUPPORTED_NODES[kind].unflatten_fn(children, template.context)
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Return the same containers with what ``function`` returns of each leaf: it makes a template
+    of arguments, and arguments of a template.
+    """
+    if (container := opened(tree)) is None:
+        return function(tree)
+    children, made_of = container
+    return made_of([map_leaves(function, child) for child in children])
 
 
-def _nodes(template: Template) -> Iterator[Any]:
-    yield template
-    if isinstance(template, Container):
-        for child in template.children:
-            yield from _nodes(child)
-
-
-def leaves(template: Template) -> Iterator[Any]:
-    """Yield the references and plain values of a template, in order."""
-    return (node for node in _nodes(template) if not isinstance(node, Container))
+def leaves(tree: Any) -> Iterator[Any]:
+    """Yield what is in arguments or in a template and is no container, in order."""
+    if (container := opened(tree)) is None:
+        yield tree
+    else:
+        for child in container[0]:
+            yield from leaves(child)
 
 
 def values(template: Template) -> Iterator[int]:
@@ -137,32 +130,28 @@ def values(template: Template) -> Iterator[int]:
     return (leaf.number for leaf in leaves(template) if isinstance(leaf, Value))
 
 
-def entries(template: Template) -> dict[int, str]:
-    """Return what messages call each value of a batch's template: its key, or its place."""
-    is_dict = isinstance(template, Container) and issubclass(template.type, dict)
-    children = template.children if isinstance(template, Container) else (template,)
-    names = map(repr, template.context) if is_dict else (f"input {n}" for n in range(len(children)))
-    pairs = zip(names, children, strict=True)
-    return {number: name for name, child in pairs for number in values(child)}
-
-
 def tensors(tree: Any) -> list[Tensor]:
     """Return the tensors within real arguments, in the order of their templates' leaves."""
-    found: list[Tensor] = []
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
 
-    def note(leaf: Any) -> None:
-        if isinstance(leaf, Tensor):
-            found.append(leaf)
 
-    encode(tree, note)
-    return found
+def entries(batch: Template) -> dict[int, str]:
+    """Return what messages call each value of a batch's template: its key, or its place."""
+    if isinstance(batch, dict):
+        named = [(repr(key), child) for key, child in batch.items()]
+    else:
+        children = batch if isinstance(batch, (tuple, list)) else [batch]
+        named = [(f"input {n}", child) for n, child in enumerate(children)]
+    return {number: name for name, child in named for number in values(child)}
 
 
 def require_no_dataclass(tree: Any, what: str) -> None:
     """Raise NotRecordable if the example or the output, which batches pass by, holds one."""
-    for node in _nodes(encode(tree, lambda leaf: leaf)):
-        if isinstance(node, Container) and node.context == "dataclass":
-            raise NotRecordable(
-                f"{what} holds a {node.type.__name__}: only between blocks may tensors be in a "
-                f"dataclass; pass and return them in tuples, lists or dicts"
-            )
+    if _is_plain_dataclass(tree):
+        raise NotRecordable(
+            f"{what} holds a {type(tree).__name__}: only between blocks may tensors be in a "
+            f"dataclass; pass and return them in tuples, lists or dicts"
+        )
+    if container := opened(tree):
+        for child in container[0]:
+            require_no_dataclass(child, what)

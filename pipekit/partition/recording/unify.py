@@ -13,10 +13,10 @@ from pipekit.partition.recording.recorder import LENGTH
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import (
     Constant,
-    Container,
     Size,
     StageDevice,
     Template,
+    opened,
 )
 from pipekit.partition.recording.traced import TracedNumber, plain
 
@@ -111,12 +111,14 @@ class Unifier:
 
     def _unified(self, found: Sequence[Template], where: str) -> Template:
         one = found[0]
-        if all(isinstance(each, Container) for each in found):
-            for other, sizes in zip(found, self._sizes, strict=True):
-                if one.type is not other.type or len(one.children) != len(other.children):
-                    raise self._differ(one.type.__name__, other.type.__name__, sizes, where)
-            columns = zip(*(each.children for each in found), strict=True)
-            return Container(one.type, one.context, tuple(self._unified(c, where) for c in columns))
+        containers = [*filter(None, map(opened, found))]
+        if len(containers) == len(found):
+            each_holds = [list(children) for children, _ in containers]
+            for other, holds, sizes in zip(found, each_holds, self._sizes, strict=True):
+                if type(one) is not type(other) or len(holds) != len(each_holds[0]):
+                    raise self._differ(type(one).__name__, type(other).__name__, sizes, where)
+            columns = zip(*each_holds, strict=True)
+            return containers[0][1]([self._unified(column, where) for column in columns])
         numbers = [plain(each) for each in found]
         texts = {each.expression if isinstance(each, TracedNumber) else None for each in found}
         if len(texts) == 1 and (text := texts.pop()) is not None:
