@@ -1,7 +1,7 @@
 """What papers say of stale weights, and whether the sweep agrees: each claim in each setting.
 
 A claim is a sign of a method's loss beside another's.  It is judged by the paired differences of
-the final validation losses (:class:`.comparison.Excess`), and by a margin, within which a
+the final validation losses (:func:`.comparison.excess`), and by a margin, within which a
 difference is negligible: the standard deviation of the other method's loss over seeds.
 """
 
