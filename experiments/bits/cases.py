@@ -170,9 +170,8 @@ def cases() -> Iterator[Case]:
     for transport in "threads", "distributed":
         for name, schedule in OTHER_SCHEDULES.items():
             yield case(f"{name}, {transport}", schedule, transport=transport)
-        finite = named("flush", 3)().take(3)
-        how = {"calls": [train(3)], "transport": transport}
-        yield case(f"finite flush, {transport}", lambda finite=finite: finite, **how)
+        finite = partial(named("flush", 3)().take, 3)
+        yield case(f"finite flush, {transport}", finite, calls=(train(3),), transport=transport)
     for feature, (methods, how) in FEATURES.items():
         for number, method in enumerate(methods):
             schedule = named(method, how.get("stages", 2))

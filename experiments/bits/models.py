@@ -46,7 +46,8 @@ class Reads(nn.Module):
         x = self.embedding(words)
         for block in self.blocks:
             x = x + self.drop(block(x)) * mask[..., None]
-        return self.head(x)
+        scores: Tensor = self.head(x)
+        return scores
 
 
 def mixed(stages: int, norm: Callable[[int], nn.Module] = nn.BatchNorm1d) -> nn.Sequential:
@@ -106,7 +107,7 @@ def word_loss(scores: Tensor, batch: Any, reduction: str = "mean") -> Tensor:
 class Model(NamedTuple):
     """A model of so many stages, a batch, and a loss."""
 
-    of: Callable[[int], nn.Module]
+    of: Callable[[int], Any]
     batch: Callable[..., Any] = rows
     loss: Any = nn.MSELoss()
 

@@ -102,5 +102,6 @@ def _rotated(matrix: Tensor, state: dict[str, Any], back: bool = False) -> Tenso
     """Return U^T A V, or U A V^T if ``back``; what is no matrix stays."""
     if "basis_0" not in state:
         return matrix
-    left, right = state["basis_0"], state["basis_1"]
+    left: Tensor = state["basis_0"]
+    right: Tensor = state["basis_1"]
     return left @ matrix @ right.T if back else left.T @ matrix @ right
