@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
+from experiments.benchmarks.harness import plain_step
 from pipekit.choices import require_choice
 from pipekit.clusters import flat
 from pipekit.datasets import Batch, mnist
@@ -81,15 +82,12 @@ class TrainedModel:
     def plain_loop_s(self, case: "MethodCase") -> float:
         """Return the seconds of the same training in a plain loop, beside as many as in a run."""
         module = copy.deepcopy(self.module).train()
-        optimizer = self.optimizer(list(module.parameters()))
+        batches = self.batches(case)
+        step = plain_step(module, batches[0], self.loss, case.microbatches, self.optimizer)
         with background_load(self.module, self.inputs, case.stages - 1):
             start = time.perf_counter()
-            for _ in range(case.batches):
-                optimizer.zero_grad()
-                for _ in range(case.microbatches):
-                    loss = self.loss(module(self.inputs), self.targets)
-                    (loss / case.microbatches).backward()
-                optimizer.step()
+            for _ in batches:
+                step()
             return time.perf_counter() - start
 
 

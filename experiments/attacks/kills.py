@@ -71,8 +71,9 @@ SHARES = {end: share for end, (share, *_) in STRIKES.items()} | dict.fromkeys(PR
 def strike(draw: random.Random, end: str, known: set[int]) -> None:
     """Strike one of the workers, at some moment from now, if any is left; note them all."""
     time.sleep(draw.uniform(0, 3 * PACE_S))
-    known |= {pid for _, pid in worker_processes()}
-    if workers := worker_processes():
+    workers = worker_processes()
+    known |= {pid for _, pid in workers}
+    if workers:
         with suppress(ProcessLookupError, FileNotFoundError):  # it has just gone
             STRIKES[end][1](draw.choice(workers)[1])
 

@@ -32,7 +32,7 @@ from torch.distributed.pipelining import (
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from experiments.benchmarks.harness import conclude, crew, measured, show
+from experiments.benchmarks.harness import conclude, crew, measured, plain_step, show
 from pipekit import Execution, Pipeline, models
 from pipekit.choices import require_choice
 from pipekit.host.operator_threads import share_cores
@@ -139,25 +139,11 @@ def timed(step: Callable[[], None], case: Case, model: nn.Module) -> Trained:
     return Trained(seconds, [p.detach() for p in model.parameters()])
 
 
-def loop(model: nn.Module, batch: tuple[Tensor, Tensor], loss: Any, parts: int, c: Case) -> Trained:
-    """Train by a plain loop over a batch in so many parts."""
-    optimizer = sgd(model.parameters())
-    pieces = [tensor.tensor_split(parts) for tensor in batch]
-
-    def step() -> None:
-        for x, y in zip(*pieces, strict=True):
-            (loss(model(x), y) / parts).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return timed(step, c, model)
-
-
 def serial(case: Case, workers: int, parts: int) -> Trained:
     """Train in this process, with the cores that one of so many workers has."""
     share_cores(workers)
     model, batch = case.made()
-    return loop(model, batch, case.network.loss, parts, case)
+    return timed(plain_step(model, batch, case.network.loss, parts, sgd), case, model)
 
 
 def ours(case: Case, transport: str, data_parallel: bool = False) -> Trained:
@@ -197,7 +183,8 @@ def alone(rank: int, case: Case) -> Trained:
     if rank + 1 < len(stages):
         loss = _product
     dist.barrier()
-    return loop(stages[rank], (x, y), loss, case.microbatches, case)
+    step = plain_step(stages[rank], (x, y), loss, case.microbatches, sgd)
+    return timed(step, case, stages[rank])
 
 
 def _product(output: Tensor, gradient: Tensor) -> Tensor:
@@ -236,7 +223,8 @@ def ddp(rank: int, case: Case) -> Trained:
     model, batch = case.made()
     x, y = (tensor.tensor_split(dist.get_world_size())[rank] for tensor in batch)
     dist.barrier()
-    return loop(DistributedDataParallel(model), (x, y), case.network.loss, 1, case)
+    replica = DistributedDataParallel(model)
+    return timed(plain_step(replica, (x, y), case.network.loss, 1, sgd), case, replica)
 
 
 def slowest(peers: Ranks, function: Callable[[int, Case], Trained], case: Case) -> Trained:

@@ -1,10 +1,11 @@
-"""The scripts' common parts: where tables go, other commits, and processes that are linked."""
+"""The scripts' common parts: where tables go, other commits, plain loops, and linked processes."""
 
 import io
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import pandas as pd
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from pipekit.devices import process_group, set_device
+from pipekit.engine import OptimizerFactory
 from pipekit.host.operator_threads import share_cores
 from pipekit.host.provenance import provenance, write
 from pipekit.parity.launch import Ranks
@@ -52,6 +55,40 @@ def check_out(commit: str, folder: Path) -> Path:
     with tarfile.open(fileobj=io.BytesIO(packed)) as files:
         files.extractall(folder, filter="data")
     return folder.resolve()
+
+
+def plain_step(
+    model: nn.Module,
+    batch: Sequence[Tensor],
+    loss: Callable[[Any, Any], Tensor],
+    parts: int,
+    optimizer: OptimizerFactory,
+) -> Callable[[], None]:
+    """Return a step of the ordinary loop, on a batch in so many equal parts."""
+    updates = optimizer(list(model.parameters()))
+    pieces = [tensor.tensor_split(parts) for tensor in batch]
+
+    def step() -> None:
+        for x, y in zip(*pieces, strict=True):
+            (loss(model(x), y) / parts).backward()
+        updates.step()
+        updates.zero_grad()
+
+    return step
+
+
+def transfer_seconds(size: int) -> float:
+    """Return the seconds that so many bytes take from process 0 to 1, to the last one."""
+    tensor, answer, rank = torch.zeros(size // 4), torch.zeros(1), dist.get_rank()
+    dist.barrier()
+    start = time.perf_counter()
+    if rank == 0:
+        dist.send(tensor, 1)
+        dist.recv(answer, 1)
+    elif rank == 1:
+        dist.recv(tensor, 0)
+        dist.send(answer, 0)
+    return time.perf_counter() - start
 
 
 @contextmanager

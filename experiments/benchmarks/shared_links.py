@@ -21,12 +21,11 @@ from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
 import torch
-import torch.distributed as dist
 import typer
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from experiments.benchmarks.harness import conclude, measured, show
+from experiments.benchmarks.harness import conclude, measured, show, transfer_seconds
 from pipekit import Pipeline, simulate
 from pipekit.clusters import flat, namespaces
 from pipekit.plans import Plan
@@ -126,18 +125,8 @@ class Sleeping(nn.Module):
 
 def link_bandwidth() -> float:
     """Return the bytes/s of a tensor from worker 0 to worker 1 while nobody else sends."""
-    tensor, answer, seconds = torch.zeros(PROBE_BYTES // 4), torch.zeros(1), []
-    for _ in range(PROBES + 1):  # the first makes the connection
-        dist.barrier()
-        start = time.perf_counter()
-        if dist.get_rank() == 0:
-            dist.send(tensor, 1)
-            dist.recv(answer, 1)
-        elif dist.get_rank() == 1:
-            dist.recv(tensor, 0)
-            dist.send(answer, 0)
-        seconds.append(time.perf_counter() - start)
-    return PROBE_BYTES / sorted(seconds[1:])[PROBES // 2]
+    _, *seconds = [transfer_seconds(PROBE_BYTES) for _ in range(PROBES + 1)]
+    return PROBE_BYTES / statistics.median(seconds)  # the first has made the connection
 
 
 def trained(cases: list[Case], repeats: int) -> list[Measured]:

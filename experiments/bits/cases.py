@@ -1,22 +1,31 @@
-"""What is trained to compare two commits: data alone.
+"""What is trained to compare two commits."""
 
-A setting goes by the name of the feature; ``drive.py`` says what that is to pipekit.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import product
 from typing import Any
 
-Call = tuple[str, Mapping[str, Any]]  # what is done with a pipeline, and how: see drive.py
+import torch
+from torch.optim import SGD, Adam, Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+
+import pipekit as pk
+from experiments.bits.models import DEFERRED, DICTS, MIXED, PADDED, SKIPPING, TANH, TIED, Model
+from experiments.torchgpipe.cells import as_drawn
+from pipekit.schedules import asp, pipedream, replicate, two_bw
+from pipekit.schedules.methods.by_name import METHODS
+
+Call = tuple[str, Mapping[str, Any]]
+"""A method of :class:`.drive.Training`, and its arguments."""
 
 
 def train(batches: int, **how: Any) -> Call:
-    """Return a call of ``train``."""
     return "train", {"batches": batches, **how}
 
 
 THREE_CALLS: tuple[Call, ...] = (train(3), train(2), ("evaluate", {}))
+MOMENTUM = partial(SGD, lr=0.05, momentum=0.9, weight_decay=0.01)
 
 
 @dataclass(frozen=True)
@@ -24,18 +33,14 @@ class Case:
     """A small training."""
 
     name: str
-    method: str  # a name of the toolkit's, "asp" or "reversed gpipe" (a table of the user's own)
-    stages: int | Sequence[int]  # how many, or the workers of each
-    microbatches: int  # in a batch
-    settings: Mapping[str, Any]  # of the pipeline
-    # of the method: its own arguments, "replicas" for parallel pipelines, and "finite" for a table
-    # of so many batches
-    options: Mapping[str, Any] = field(default_factory=dict)
-    model: str = "mixed"  # one of ``models.MODELS``
-    optimizer: str = "momentum"  # one of ``models.OPTIMIZERS``
+    schedule: Callable[[], pk.Schedule]
+    model: Model = MIXED
+    optimizer: Callable[..., Optimizer] = MOMENTUM
     calls: Sequence[Call] = THREE_CALLS  # one after another
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the pipeline and its options
 
 
+M = 8  # microbatches of a batch, of methods that have some
 LOOPS = (
     *("interleaved", "interleaved-zero-bubble", "gis", "gis-h", "looped-bfs", "hanayo"),
     *("zb-v", "v-half", "v-min", "dualpipe-v"),
@@ -43,8 +48,6 @@ LOOPS = (
 """Methods with two stages a worker."""
 STRAIGHT = ("flush", "2bw", "gpipe", "eager", "zb-h1", "zb-h2")
 PIPEDREAM = ("pipedream", "pipedream-vertical-sync")
-MINIBATCHES = ("model-parallel", *PIPEDREAM, "pipedream-no-stashing", "asp")
-"""Methods whose batches are one microbatch each."""
 BY_NAME = (
     *(*STRAIGHT, *LOOPS, "chimera", "dualpipe", "model-parallel", *PIPEDREAM),
     *("paci", "pipedream-no-stashing"),
@@ -60,65 +63,71 @@ ONE_COPY = tuple(name for name in EACH_KIND if name not in ("chimera", "dualpipe
 FEW = ("flush", "2bw", "pipedream", "zb-v")
 CUT = ("flush", "2bw", "zb-h1", "zb-v")  # some whose batches are several microbatches each
 
-OTHER_METHODS: dict[str, tuple[str, int | Sequence[int], dict[str, Any]]] = {
-    "asp": ("asp", 1, {"workers": 2}),
-    "asp, late": ("asp", 1, {"workers": 2, "delay": 3}),
-    "bsp": ("pipedream", (3,), {}),
-    "pipedream 2-1": ("pipedream", (2, 1), {}),
-    "pipedream 1-2": ("pipedream", (1, 2), {}),
-    "pipedream 2-1-1": ("pipedream", (2, 1, 1), {}),
-    "pipedream 2-1, no stashing": ("pipedream-no-stashing", (2, 1), {}),
-    "pipedream 2-2, vertical sync": ("pipedream-vertical-sync", (2, 2), {}),
-    "pipedream, few in flight": ("pipedream", 3, {"in_flight": (2, 2, 1)}),
-    "2bw, flush after": ("2bw", 2, {"flush_after": (0, 2)}),
-    "2 x 2bw, flush after": ("2bw", 2, {"flush_after": (0, 2), "replicas": 2}),
-    **{f"2 x {name}": (name, 2, {"replicas": 2}) for name in STRAIGHT},
-    "2 x interleaved": ("interleaved", 4, {"replicas": 2}),
-    "2 x zb-v": ("zb-v", 4, {"replicas": 2}),
-    "2 x chimera": ("chimera", 2, {"replicas": 2}),
-    "2 x model-parallel": ("model-parallel", 2, {"replicas": 2}),
-    "interleaved, three a worker": ("interleaved", 6, {"workers": 2}),
-    "reversed gpipe": ("reversed gpipe", 3, {}),
-    "finite flush": ("flush", 3, {"finite": 3}),
+OTHER_SCHEDULES: dict[str, Callable[[], pk.Schedule]] = {
+    "asp": partial(asp, 2),
+    "asp, late": partial(asp, 2, delay=3),
+    "bsp": partial(pipedream, [3]),
+    "pipedream 2-1": partial(pipedream, [2, 1]),
+    "pipedream 1-2": partial(pipedream, [1, 2]),
+    "pipedream 2-1-1": partial(pipedream, [2, 1, 1]),
+    "pipedream 2-1, no stashing": partial(pipedream, [2, 1], stashing=False),
+    "pipedream 2-2, vertical sync": partial(pipedream, [2, 2], vertical_sync=True),
+    "pipedream, few in flight": partial(pipedream, 3, in_flight=(2, 2, 1)),
+    "2bw, flush after": partial(two_bw, 2, M, flush_after=(0, 2)),
+    "2 x 2bw, flush after": lambda: replicate(two_bw(2, M, flush_after=(0, 2)), 2),
+    **{
+        f"2 x {name}": partial(METHODS[name], [2, 2], M)
+        for name in (*STRAIGHT, "chimera", "model-parallel")
+    },
+    **{f"2 x {name}": partial(METHODS[name], [2] * 4, M) for name in ("interleaved", "zb-v")},
+    "interleaved, three a worker": partial(METHODS["interleaved"], 6, M, workers=2),
+    "reversed gpipe": lambda: as_drawn(3, M).repeat(),  # a table of a user's own
 }
-"""Method, stages, options."""
 
 SAVED = {"checkpoints": True, "every": 2}
-TOO_LARGE = {"initial": 2.0**130, "interval": 2}
+TOO_LARGE = pk.LossScale(initial=2.0**130, interval=2)
+PLATEAU = tuple(("step_lr", {"metric": metric}) for metric in (1.0, 2.0, 3.0))
+RESUMED: tuple[Call, ...] = (("rebuild", {}), ("resume", {}))
+MODULES: dict[str, dict[str, Any]] = {
+    "plain": {"checkpoint": "never"},
+    "recomputed": {"checkpoint": "always"},
+    "recomputed but last": {},
+    "deferred batch norm": {"deferred_batch_norm": True},
+}
 FEATURES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "recomputed": (STASHING, {"recompute": "always"}),
     "recomputed but last": (CUT, {"recompute": "except_last"}),
     "one stage recomputed": (("flush",), {"recompute": ("always", "never")}),
-    "ties": (STASHING, {"model": "tied"}),
-    "ties, clipped": (CUT, {"model": "tied", "clip_norm": 0.05}),
-    "skips": (EACH_KIND, {"model": "skipping", "stages": 4}),
-    "skips, recomputed": (CUT, {"model": "skipping", "stages": 4, "recompute": "always"}),
-    "dicts": (STRAIGHT, {"model": "dicts"}),
-    "mean over": (STRAIGHT, {"model": "padded"}),
-    "deferred batch norm": (STRAIGHT, {"model": "deferred"}),
-    "bfloat16": (FEW, {"autocast": "bfloat16"}),
-    "float16, scaled": (CUT, {"autocast": "float16", "loss_scale": "dynamic"}),
+    "ties": (STASHING, {"model": TIED}),
+    "ties, clipped": (CUT, {"model": TIED, "clip_norm": 0.05}),
+    "skips": (EACH_KIND, {"model": SKIPPING, "stages": 4}),
+    "skips, recomputed": (CUT, {"model": SKIPPING, "stages": 4, "recompute": "always"}),
+    "dicts": (STRAIGHT, {"model": DICTS}),
+    "mean over": (STRAIGHT, {"model": PADDED}),
+    "deferred batch norm": (STRAIGHT, {"model": DEFERRED}),
+    "bfloat16": (FEW, {"autocast": torch.bfloat16}),
+    "float16, scaled": (CUT, {"autocast": torch.float16, "loss_scale": "dynamic"}),
     "loss scale": (FEW, {"loss_scale": 128.0}),
     "loss scale, too large": (CUT, {"loss_scale": TOO_LARGE}),
     "clipped": (EACH_KIND, {"clip_norm": 0.05}),
     "norm only": (FEW, {"clip_norm": float("inf")}),
-    "scheduler": (FEW, {"lr_scheduler": "step"}),
+    "scheduler": (FEW, {"lr_scheduler": partial(StepLR, step_size=2, gamma=0.5)}),
     "scheduler by call": (
         FEW,
         {
-            "lr_scheduler": "plateau",
+            "lr_scheduler": partial(ReduceLROnPlateau, patience=0),
             "lr_step": "call",
-            "calls": (train(2), *(("step_lr", {"metric": k}) for k in (1.0, 2.0, 3.0)), train(2)),
+            "calls": (train(2), *PLATEAU, train(2)),
         },
     ),
     "rate set": (FEW, {"calls": (train(2), ("rate", {"rate": 0.02}), train(2))}),
-    "groups": (FEW, {"groups": "no decay of vectors"}),
-    "adam": (EACH_KIND, {"optimizer": "adam"}),
-    "basis rotation": (FEW, {"optimizer": "basis rotation"}),
+    "groups": (FEW, {"groups": lambda _, p: {"weight_decay": 0.0} if p.dim() < 2 else {}}),
+    "adam": (EACH_KIND, {"optimizer": partial(Adam, lr=0.01)}),
+    "basis rotation": (FEW, {"optimizer": partial(pk.staleness.BasisRotation, lr=0.01, every=2)}),
     "no seed": (("gpipe",), {"stages": 1, "seed": None}),
     "other seed": (FEW, {"seed": 7}),
     "balance auto": (FEW, {"balance": "auto"}),
-    "fewer": (CUT, {"model": "tanh", "calls": (train(4, last_rows=3),)}),
+    "fewer": (CUT, {"model": TANH, "calls": (train(4, last_rows=3),)}),
     "stream": (
         EACH_KIND,
         {"calls": (train(9, stream=True, steps=7), train(9, stream=True, steps=2))},
@@ -128,18 +137,13 @@ FEATURES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "loaded": (FEW, {"calls": (train(2), ("load", {}), train(2))}),
     "resumed between calls": (
         EACH_KIND,  # the third call is passed over
-        {
-            "calls": (
-                *(train(3, **SAVED), ("rebuild", {}), ("resume", {})),
-                *(train(3, **SAVED), train(2)),
-            )
-        },
+        {"calls": (train(3, **SAVED), *RESUMED, train(3, **SAVED), train(2))},
     ),
     "resumed within a call": (
         ONE_COPY,  # how far a call gets that is told to stop is the machine's to say
         {
             "calls": (
-                *(train(6, **SAVED, stop_after=3), ("rebuild", {}), ("resume", {})),
+                *(train(6, **SAVED, stop_after=3), *RESUMED),
                 train(6, **SAVED, only_losses=True),
             )
         },
@@ -151,17 +155,10 @@ FEATURES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "gap-aware": (("pipedream", "2bw"), {"stages": 3, "mitigation": "gap-aware"}),
     **{
         f"module, {name}": (("gpipe",), {"calls": (("module", {"steps": 3, **how}),)})
-        for name, how in dict[str, dict[str, Any]](
-            {
-                "plain": {"checkpoint": "never"},
-                "recomputed": {"checkpoint": "always"},
-                "recomputed but last": {},
-                "deferred batch norm": {"deferred_batch_norm": True},
-            }
-        ).items()
+        for name, how in MODULES.items()
     },
 }
-"""Methods, and what is particular to the case: settings of the pipeline if nothing else."""
+"""Methods, and what is particular to the case: fields of :class:`Case`, or settings."""
 
 
 def cases() -> Iterator[Case]:
@@ -169,26 +166,28 @@ def cases() -> Iterator[Case]:
     for method, stages, transport in product(BY_NAME, (2, 4), ("threads", "distributed")):
         if transport == "threads" or stages == 2:
             name = f"{method}, {stages} stages, {transport}"
-            yield of(name, method, stages=stages, transport=transport)
-    how: dict[str, Any]
-    for name, (method, workers, options) in OTHER_METHODS.items():
-        calls = (train(options["finite"]),) if "finite" in options else THREE_CALLS
-        for transport in "threads", "distributed":
-            how = {"stages": workers, "options": options, "calls": calls, "transport": transport}
-            yield of(f"{name}, {transport}", method, **how)
+            yield case(name, named(method, stages), transport=transport)
+    for transport in "threads", "distributed":
+        for name, schedule in OTHER_SCHEDULES.items():
+            yield case(f"{name}, {transport}", schedule, transport=transport)
+        finite = partial(named("flush", 3)().take, 3)
+        yield case(f"finite flush, {transport}", finite, calls=(train(3),), transport=transport)
     for feature, (methods, how) in FEATURES.items():
         for number, method in enumerate(methods):
-            yield of(f"{feature}, {method}", method, **how)
+            schedule = named(method, how.get("stages", 2))
+            yield case(f"{feature}, {method}", schedule, **how)
             if number == 1:  # processes start slowly
-                yield of(
-                    f"{feature}, {method}, distributed", method, **how, transport="distributed"
-                )
+                name = f"{feature}, {method}, distributed"
+                yield case(name, schedule, **how, transport="distributed")
 
 
-def of(name: str, method: str, stages: int | Sequence[int] = 2, **how: Any) -> Case:
-    """Return a case with as many stages and microbatches as the method can have."""
-    if isinstance(stages, int) and method in LOOPS:
-        stages = max(stages, 4)
-    microbatches = 1 if method in MINIBATCHES else 8
-    own = {key: how.pop(key) for key in ("options", "model", "optimizer", "calls") if key in how}
-    return Case(name, method, stages, microbatches, how, **own)
+def named(method: str, stages: int) -> Callable[[], pk.Schedule]:
+    """Return what makes a method's schedule, of as many stages as it can have."""
+    return partial(METHODS[method], max(stages, 4) if method in LOOPS else stages, M)
+
+
+def case(name: str, schedule: Callable[[], pk.Schedule], **how: Any) -> Case:
+    """Return a case; what is not a field of it is a setting."""
+    how.pop("stages", None)
+    own = {each.name: how.pop(each.name) for each in fields(Case) if each.name in how}
+    return Case(name, schedule, **own, settings=how)

@@ -15,14 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import Case, cases
-from models import FUNCTIONS, MODELS, OPTIMIZERS, ROWS
 from torch import Tensor, nn
 
 import pipekit as pk
-from experiments.torchgpipe.cells import as_drawn
-from pipekit import schedules
-from pipekit.schedules.methods.by_name import METHODS
+from experiments.bits.cases import Case, M, cases
+from experiments.bits.models import ROWS
 
 CHECKOUT = Path(pk.__file__).parents[1]
 KEPT = (
@@ -54,27 +51,6 @@ def bits(value: Any) -> str:
     return struct.pack("<d", value).hex() if isinstance(value, float) else repr(value)
 
 
-def schedule(case: Case) -> pk.Schedule:
-    """Return a case's schedule."""
-    options = dict(case.options)
-    replicas, finite = options.pop("replicas", 1), options.pop("finite", None)
-    match case.method:
-        case "asp":
-            made = schedules.asp(**options)
-        case "pipedream":
-            made = schedules.pipedream(case.stages, **options)
-        case "2bw" if options:
-            made = schedules.two_bw(case.stages, case.microbatches, **options)
-        case "interleaved" if options:
-            made = schedules.interleaved(case.stages, case.microbatches, **options)
-        case "reversed gpipe":  # a table of a user's own
-            made = as_drawn(case.stages, case.microbatches).repeat()
-        case named:
-            made = METHODS[named](case.stages, case.microbatches)
-    made = made if replicas == 1 else schedules.replicate(made, replicas)
-    return made if finite is None else made.take(finite)
-
-
 def of_kind(kind: Any, settings: dict[str, Any]) -> Any:
     """Return a value of options, with the settings that are its fields; they are taken away."""
     names = [field.name for field in fields(kind) if field.name in settings]
@@ -82,14 +58,13 @@ def of_kind(kind: Any, settings: dict[str, Any]) -> Any:
 
 
 class Training:
-    """A case under way."""
+    """A case under way; its calls are the methods without an underscore."""
 
     def __init__(self, case: Case, folder: Path) -> None:
-        self._case, self._folder = case, folder
-        self._model = MODELS[case.model]
-        stages = case.stages if isinstance(case.stages, int) else len(case.stages)
+        self._case, self._folder, self._schedule = case, folder, case.schedule()
+        stages = self._schedule.stages
         torch.manual_seed(0)
-        self._layers = self._model.of(stages)
+        self._layers = case.model.of(stages)
         is_even = len(self._layers) % stages == 0
         self._balance: Any = [len(self._layers) // stages] * stages if is_even else "auto"
         self._pipeline = self._build()
@@ -97,17 +72,11 @@ class Training:
     def _build(self) -> pk.Pipeline:
         """Return the pipeline at its beginning."""
         settings = {"balance": self._balance, **self._case.settings, "short_batches": "fewer"}
-        for name in {"lr_scheduler", "groups"} & settings.keys():
-            settings[name] = FUNCTIONS[settings[name]]
-        if "autocast" in settings:
-            settings["autocast"] = getattr(torch, settings["autocast"])
-        if isinstance(settings.get("loss_scale"), Mapping):
-            settings["loss_scale"] = pk.LossScale(**settings["loss_scale"])
         return pk.Pipeline(
             self._layers,
-            schedule(self._case),
-            optimizer=OPTIMIZERS[self._case.optimizer],
-            loss=self._model.loss,
+            self._schedule,
+            optimizer=self._case.optimizer,
+            loss=self._case.model.loss,
             updates=of_kind(pk.Updates, settings),
             execution=of_kind(pk.Execution, settings),
             **settings,
@@ -116,9 +85,11 @@ class Training:
     def _batches(self, count: int = 2, last_rows: int = ROWS) -> list[Any]:
         with torch.random.fork_rng():
             torch.manual_seed(count)
-            return [self._model.batch(last_rows if k == count - 1 else ROWS) for k in range(count)]
+            return [
+                self._case.model.batch(last_rows if k == count - 1 else ROWS) for k in range(count)
+            ]
 
-    def _train(
+    def train(
         self,
         batches: int,
         stream: bool = False,
@@ -145,43 +116,40 @@ class Training:
             return None
         return run.losses if only_losses else {n: getattr(run, n) for n in KEPT} | {"told": told}
 
-    def _module(self, steps: int, **how: Any) -> Any:
+    def module(self, steps: int, **how: Any) -> Any:
         """Train in a loop of one's own."""
-        chunks = self._case.microbatches
-        module = pk.PipelinedModule(self._layers, self._balance, chunks=chunks, **how)
-        optimizer = OPTIMIZERS[self._case.optimizer](module.parameters())
+        module = pk.PipelinedModule(self._layers, self._balance, chunks=M, **how)
+        optimizer = self._case.optimizer(module.parameters())
         losses = []
         for x, y in self._batches(steps):
             optimizer.zero_grad()
-            loss = self._model.loss(module(x), y)
+            loss = self._case.model.loss(module(x), y)
             loss.backward()
             optimizer.step()
             losses.append(loss)
         return {"losses": losses, "state": module.state_dict()}
 
-    def do(self, call: str, how: Mapping[str, Any]) -> Any:
-        """Make one of the case's calls; return what comes of it."""
-        match call:
-            case "train":
-                return self._train(**how)
-            case "module":
-                return self._module(**how)
-            case "rebuild":
-                self._pipeline.close()
-                self._pipeline = self._build()
-                return None
-            case "resume":
-                return self._pipeline.resume(self._folder)
-            case "load":
-                return self._pipeline.load_state_dict(self._layers.state_dict())
-            case "predict":
-                return self._pipeline.predict([x for x, _ in self._batches()])
-            case "evaluate":
-                return self._pipeline.evaluate(self._batches(), METRICS if how else None)
-            case "rate":
-                return self._pipeline.set_learning_rate(**how)
-            case _:  # step_lr
-                return getattr(self._pipeline, call)(**how)
+    def rebuild(self) -> None:
+        self._pipeline.close()
+        self._pipeline = self._build()
+
+    def resume(self) -> Any:
+        return self._pipeline.resume(self._folder)
+
+    def load(self) -> Any:
+        return self._pipeline.load_state_dict(self._layers.state_dict())
+
+    def predict(self) -> Any:
+        return self._pipeline.predict([x for x, _ in self._batches()])
+
+    def evaluate(self, metrics: bool = False) -> Any:
+        return self._pipeline.evaluate(self._batches(), METRICS if metrics else None)
+
+    def rate(self, rate: float) -> Any:
+        return self._pipeline.set_learning_rate(rate)
+
+    def step_lr(self, metric: float) -> Any:
+        return self._pipeline.step_lr(metric)
 
     def state(self) -> Any:
         """Return what is left at the end: weights, buffers, and what the optimizers keep."""
@@ -194,7 +162,10 @@ def outcome(case: Case) -> dict[str, str]:
     """Return the bits of all that comes of a case, by where they stand."""
     with tempfile.TemporaryDirectory(prefix="pipekit-bits-") as folder:
         training = Training(case, Path(folder))
-        found = {f"{k} {call}": training.do(call, how) for k, (call, how) in enumerate(case.calls)}
+        found = {
+            f"{k} {call}": getattr(training, call)(**how)
+            for k, (call, how) in enumerate(case.calls)
+        }
         found |= training.state()
     return {name: bits(value) for name, value in flat(found)}
 

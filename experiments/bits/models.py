@@ -1,4 +1,4 @@
-"""The models of the cases, their data, losses and optimizers; all batches have ``ROWS`` rows."""
+"""The models of the cases, with their data and losses; all batches have ``ROWS`` rows."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -46,7 +46,8 @@ class Reads(nn.Module):
         x = self.embedding(words)
         for block in self.blocks:
             x = x + self.drop(block(x)) * mask[..., None]
-        return self.head(x)
+        scores: Tensor = self.head(x)
+        return scores
 
 
 def mixed(stages: int, norm: Callable[[int], nn.Module] = nn.BatchNorm1d) -> nn.Sequential:
@@ -106,36 +107,19 @@ def word_loss(scores: Tensor, batch: Any, reduction: str = "mean") -> Tensor:
 class Model(NamedTuple):
     """A model of so many stages, a batch, and a loss."""
 
-    of: Callable[[int], nn.Module]
+    of: Callable[[int], Any]
     batch: Callable[..., Any] = rows
     loss: Any = nn.MSELoss()
 
 
-MODELS = {
-    "mixed": Model(mixed),
-    "deferred": Model(partial(mixed, norm=pk.DeferredBatchNorm)),
-    "tanh": Model(tanh),
-    "tied": Model(tied),
-    "skipping": Model(skipping),
-    "dicts": Model(recorded, texts, word_loss),
-    "padded": Model(
-        recorded,
-        texts,
-        pk.MeanOver(
-            partial(word_loss, reduction="sum"), lambda batch: (batch["labels"] != PADDING).sum()
-        ),
-    ),
-}
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01),
-    "adam": partial(torch.optim.Adam, lr=0.01),
-    "basis rotation": partial(pk.staleness.BasisRotation, lr=0.01, every=2),
-}
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "step": partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5),
-    "plateau": partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0),
-    "no decay of vectors": lambda _, p: {"weight_decay": 0.0} if p.dim() < 2 else {},
-}
-"""Of the settings that are functions, by the names that cases give them."""
+MIXED = Model(mixed)
+DEFERRED = Model(partial(mixed, norm=pk.DeferredBatchNorm))
+TANH = Model(tanh)
+TIED = Model(tied)
+SKIPPING = Model(skipping)
+DICTS = Model(recorded, texts, word_loss)
+PADDED = DICTS._replace(
+    loss=pk.MeanOver(
+        partial(word_loss, reduction="sum"), lambda batch: (batch["labels"] != PADDING).sum()
+    )
+)

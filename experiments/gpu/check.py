@@ -24,7 +24,15 @@ import typer
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from experiments.benchmarks.harness import ROOT, conclude, crew, device_of, measured, show
+from experiments.benchmarks.harness import (
+    ROOT,
+    conclude,
+    crew,
+    device_of,
+    measured,
+    plain_step,
+    show,
+)
 from pipekit import Execution, Pipeline, Schedule, Watch, models, schedules, torch_runtime
 from pipekit.devices import device_count, is_accelerator, synchronize
 
@@ -59,17 +67,8 @@ def sgd(parameters: list[nn.Parameter]) -> torch.optim.SGD:
 
 def unsplit(model: nn.Sequential, device: str, rows: int) -> Callable[[], None]:
     """Return a step that trains the unsplit model on a batch, a microbatch after the other."""
-    model.to(device)
-    optimizer = sgd(list(model.parameters()))
-    x, y = (each.to(device) for each in batch(rows * MICROBATCHES))
-
-    def step() -> None:
-        optimizer.zero_grad()
-        for part, target in zip(x.chunk(MICROBATCHES), y.chunk(MICROBATCHES), strict=True):
-            (models.token_loss(model(part), target) / MICROBATCHES).backward()
-        optimizer.step()
-
-    return step
+    there = [each.to(device) for each in batch(rows * MICROBATCHES)]
+    return plain_step(model.to(device), there, models.token_loss, MICROBATCHES, sgd)
 
 
 def tables(stages: int, microbatches: int, ranks: int) -> dict[str, Schedule]:

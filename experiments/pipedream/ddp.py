@@ -6,17 +6,17 @@ backpropagation), and with pipekit's engine, as a single stage on two workers (s
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from experiments.benchmarks.harness import plain_step, transfer_seconds
 from pipekit.clusters import namespaces
 from pipekit.engine import Pipeline
 from pipekit.host.operator_threads import share_cores
@@ -30,8 +30,6 @@ COMPUTE = "compute alone"
 WAIT_FREE = "DDP, wait-free"
 ENGINE = "pipekit, one stage on 2 workers"
 TRANSFER = "a transfer"
-
-Step = Callable[[Tensor, Tensor], None]
 
 
 def measure(link: str | None, rows: int, steps: int, repeats: int) -> pd.DataFrame:
@@ -61,58 +59,37 @@ def network() -> nn.Sequential:
     )
 
 
-def timed(step: Step, batches: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
+def timed(step: Callable[[], None], steps: int) -> list[float]:
+    """Return the seconds from one update to the next."""
     updates = []
-    for inputs, targets in batches:
-        step(inputs, targets)
+    for _ in range(1 + steps):
+        step()
         updates.append(time.perf_counter())
     return [float(seconds) for seconds in np.diff(updates)]
-
-
-def step_of(model: nn.Module) -> Step:
-    """Return a step of the ordinary loop."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-
-    def step(inputs: Tensor, targets: Tensor) -> None:
-        optimizer.zero_grad()
-        F.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
-
-    return step
-
-
-def transfer_seconds() -> float:
-    """Return the seconds that a tensor takes from worker 0 to worker 1, there to the last byte."""
-    other = 1 - dist.get_rank()
-    there, back = (dist.send, dist.recv) if other else (dist.recv, dist.send)
-    tensor, answer = torch.zeros(TRANSFERRED_BYTES // 4), torch.zeros(1)
-    dist.barrier()
-    start = time.perf_counter()
-    there(tensor, other)
-    back(answer, other)
-    return time.perf_counter() - start
 
 
 def train(rows: int, steps: int, repeats: int) -> list[tuple[str, int, list[float]]]:
     """Train as one of the workers; return each way's seconds, by turn."""
     share_cores(WORKERS)
     torch.manual_seed(0)
-    own = [(torch.rand(rows, 1, 28, 28), torch.randint(10, (rows,)))] * (steps + 1)
+    own = torch.rand(rows, 1, 28, 28), torch.randint(10, (rows,))
+    sgd, loss = partial(torch.optim.SGD, lr=LR), nn.CrossEntropyLoss()
     pipeline = Pipeline(
         network(),
         pipedream([WORKERS]),
-        optimizer=partial(torch.optim.SGD, lr=LR),
-        loss=nn.CrossEntropyLoss(),
+        optimizer=sgd,
+        loss=loss,
         transport="distributed",
     )
-    ways = {COMPUTE: step_of(network()), WAIT_FREE: step_of(DistributedDataParallel(network()))}
+    models = {COMPUTE: network(), WAIT_FREE: DistributedDataParallel(network())}
+    ways = {way: plain_step(model, own, loss, 1, sgd) for way, model in models.items()}
     for step in ways.values():
-        timed(step, own[:2])  # DDP arranges its buckets after its first step
+        timed(step, 1)  # DDP arranges its buckets after its first step
     taken = []
     for turn in range(repeats):
         for way, step in ways.items():
             dist.barrier()
-            taken.append((way, turn, timed(step, own)))
-        updates = pipeline.train(own * WORKERS).trace.ends("UPDATE", worker=0)
+            taken.append((way, turn, timed(step, steps)))
+        updates = pipeline.train([own] * (1 + steps) * WORKERS).trace.ends("UPDATE", worker=0)
         taken.append((ENGINE, turn, np.diff(updates).tolist()))
-    return [*taken, (TRANSFER, 0, [transfer_seconds() for _ in range(TRANSFERS)])]
+    return [*taken, (TRANSFER, 0, [transfer_seconds(TRANSFERRED_BYTES) for _ in range(TRANSFERS)])]

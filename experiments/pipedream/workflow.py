@@ -73,7 +73,9 @@ def pair_of_runs(
     os.environ.update(KEEP_MEMORY)
     try:
         with ExitStack() as stack:
-            workers = [stack.enter_context(_worker(build, sample)) for _ in range(2)]
+            how = multiprocessing.get_context("spawn"), _start_worker, (build, sample)
+            pools = (ProcessPoolExecutor(1, *how) for _ in range(2))
+            workers = [stack.enter_context(pool) for pool in pools]
             turns = [
                 [worker.submit(_own_minibatch, core).result() for worker in workers]
                 for _, core in zip(range(WARM_UP + minibatches), cycle(cores), strict=False)
@@ -83,11 +85,6 @@ def pair_of_runs(
         os.environ.update(before)
     one, other = (pd.DataFrame(rows[WARM_UP:]) for rows in zip(*turns, strict=True))
     return one, other
-
-
-def _worker(build: Build, sample: Tensor) -> ProcessPoolExecutor:
-    spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, spawn, _start_worker, (build, sample))
 
 
 def _start_worker(build: Build, sample: Tensor) -> None:

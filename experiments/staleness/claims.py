@@ -1,17 +1,19 @@
 """What papers say of stale weights, and whether the sweep agrees: each claim in each setting.
 
 A claim is a sign of a method's loss beside another's.  It is judged by the paired differences of
-the final validation losses (:class:`.comparison.Excess`), and by a margin, within which a
+the final validation losses (:func:`.comparison.excess`), and by a margin, within which a
 difference is negligible: the standard deviation of the other method's loss over seeds.
 """
 
+import csv
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
 from experiments.staleness import comparison
 from experiments.staleness.comparison import LEVEL, OWN, SYNCS, holm, plain
-from experiments.staleness.methods import BSP, METHODS, SYNC
+from experiments.staleness.methods import METHODS, SYNC
 from experiments.staleness.sweep import ARM
 
 CONTRADICTS, AGREES, UNDECIDED = "contradicts", "agrees", "undecided"
@@ -20,7 +22,10 @@ SAME = "same"
 
 
 class PaperClaim(NamedTuple):
-    """What a paper says of a method beside another one, as a sign of its excess in loss."""
+    """What a paper says of a method beside another one, as a sign of its excess in loss.
+
+    A row of ``data/staleness_claims.csv``.
+    """
 
     name: str  # ours
     source: str  # paper and section
@@ -48,55 +53,8 @@ class PaperClaim(NamedTuple):
         return CONTRADICTS if contradicts else AGREES if agrees else UNDECIDED
 
 
-_ONE_STEP = "Zmushko et al. (2026), abstract"
-_SIMILAR = "[2BW] has empirically similar model convergence to vanilla weight updates"
-_BETWEEN = "PipeDream's default semantics (weight stashing but no vertical sync) are between "
-_BETWEEN += "regular minibatched SGD on a single machine, and data parallelism with BSP "
-_BETWEEN += "synchronization"
-_CRITICAL = "weight stashing is critical for meaningful learning"
-_NEGLIGIBLE = "the impact of vertical sync is negligible"
-_ADAMW = "AdamW [...] indeed suffers from severe degradation [under one-step delay]"
-_MUON = "recent methods like Muon exhibit strong robustness under a one-step delay"
-_FEEDBACK = "an [...] Error Feedback-inspired correction to further mitigate delay effects"
-_PIPEMARE = "similar model quality, when compared to state-of-the-art synchronous PP training"
-_NESTEROV = "[NAdam on PipeDream is] even surpassing the synchronous baseline"
-_PACI = "PACI matches the stability and final perplexity of synchronous 1F1B-flush"
-_SECTION, _NOTE = "PipeDream, section 3.4", "PipeDream, section 3.4, footnote 4"
-_AJANTHAN, _SPECTRAIN = "Ajanthan et al. (2025), abstract", "maintains comparable model accuracy"
-_1_AND_5_1 = "PipeDream-2BW, sections 1 and 5.1"
-_VISION, _GPT, _TEXT = "images sgd", "gpt adamw", "gpt adamw, bert adamw"
-CLAIMS = (
-    PaperClaim("2bw", _1_AND_5_1, _SIMILAR, "2bw", SYNC, NOT_HIGHER, _TEXT),
-    PaperClaim(
-        "above-sgd", f"{_SECTION}, above SGD", _BETWEEN, "pipedream", SYNC, NOT_LOWER, _VISION
-    ),
-    PaperClaim(
-        "below-bsp", f"{_SECTION}, below BSP", _BETWEEN, "pipedream", BSP, NOT_HIGHER, _VISION
-    ),
-    PaperClaim("stashing", _SECTION, _CRITICAL, "no-stashing", "pipedream", HIGHER, _VISION),
-    PaperClaim("vertical-sync", _NOTE, _NEGLIGIBLE, "vertical-sync", "pipedream", SAME, _VISION),
-    PaperClaim("adamw", _ONE_STEP, _ADAMW, "2bw", SYNC, HIGHER, _GPT, "adamw"),
-    PaperClaim("muon", _ONE_STEP, _MUON, "2bw", SYNC, NOT_HIGHER, "gpt muon", "muon"),
-    PaperClaim(
-        "error-feedback", _ONE_STEP, _FEEDBACK, "2bw-feedback", "2bw", LOWER, "gpt adamw, gpt muon"
-    ),
-    PaperClaim(
-        "spectrain", "SpecTrain, abstract", _SPECTRAIN, "spectrain", SYNC, NOT_HIGHER, _VISION
-    ),
-    PaperClaim(
-        "pipemare",
-        "PipeMare, abstract",
-        _PIPEMARE,
-        "pipemare",
-        SYNC,
-        NOT_HIGHER,
-        f"{_VISION}, {_GPT}",
-    ),
-    PaperClaim(
-        "nesterov", _AJANTHAN, _NESTEROV, "pipedream", SYNC, LOWER, "gpt nadam", "nadam", "adamw"
-    ),
-    PaperClaim("paci", "PACI, abstract", _PACI, "paci", SYNC, NOT_HIGHER, _GPT),
-)
+with (Path(__file__).parents[2] / "data" / "staleness_claims.csv").open(encoding="utf-8") as _file:
+    CLAIMS = tuple(PaperClaim(**row) for row in csv.DictReader(_file))
 
 HELPS, HARMS = "helps", "harms"
 WORDS = {CONTRADICTS: "contradicted", UNDECIDED: "undecided", AGREES: "met"}

@@ -8,7 +8,7 @@ with the loss of its untrained network.
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from scipy import stats
@@ -25,40 +25,31 @@ LEVEL = 0.05
 COVERAGE = 0.95  # of an interval, taken alone
 
 
-class Excess(NamedTuple):
-    """A method's loss above another's: the mean of the differences over seeds, in nats."""
+def excess(ours: "pd.Series[float]", theirs: "pd.Series[float]") -> dict[str, float]:
+    """Return by how much losses are above others, by seed: the mean of the differences, in nats.
 
-    seeds: int  # that both have
-    mean: float
-    error: float  # the mean's standard error; infinite for one seed, which says nothing of others
+    Beside the ``excess`` stand the seeds that both have and its interval, ``low`` to ``high``; the
+    ``margin``, the standard deviation of the others; and of paired t-tests ``p`` that there is no
+    difference, and ``above`` and ``below`` that there is none beyond the margin.
+    """
+    differences = (ours - theirs).dropna()
+    seeds, mean, margin = len(differences), float(differences.mean()), float(theirs.std())
+    error = half = math.inf  # of one seed, which says nothing of others
+    if seeds > 1:
+        error = float(differences.std()) / math.sqrt(seeds)
+        half = error * float(stats.t.ppf((1 + COVERAGE) / 2, seeds - 1))
 
-    @classmethod
-    def of(cls, differences: "pd.Series[float]") -> "Excess":
-        seeds = len(differences)
-        error = float(differences.std()) / math.sqrt(seeds) if seeds > 1 else math.inf
-        return cls(seeds, float(differences.mean()), error)
+    def p(distance: float) -> float:
+        """Return p of a one-sided test, if the mean is so far within what it is to rule out."""
+        if error in (0.0, math.inf):
+            return float(error > 0 or distance >= 0)
+        return float(stats.t.cdf(distance / error, seeds - 1))
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        half = math.inf
-        if self.seeds > 1:
-            half = self.error * float(stats.t.ppf((1 + COVERAGE) / 2, self.seeds - 1))
-        return self.mean - half, self.mean + half
-
-    @property
-    def p(self) -> float:
-        """That of a two-sided t-test that there is no difference."""
-        return min(1.0, 2 * min(self.p_above(0.0), self.p_below(0.0)))
-
-    def p_above(self, bound: float) -> float:
-        """Return p of a one-sided t-test that the mean is at least a bound; small: it is less."""
-        if self.error in (0.0, math.inf):
-            return float(self.error > 0 or self.mean >= bound)
-        return float(stats.t.cdf((self.mean - bound) / self.error, self.seeds - 1))
-
-    def p_below(self, bound: float) -> float:
-        """Return p of a one-sided t-test that the mean is at most a bound; small: it is more."""
-        return Excess(self.seeds, -self.mean, self.error).p_above(-bound)
+    return {
+        **{"seeds": seeds, "excess": mean, "low": mean - half, "high": mean + half},
+        **{"margin": margin, "p": min(1.0, 2 * min(p(mean), p(-mean)))},
+        **{"above": p(mean - margin), "below": p(-mean - margin)},
+    }
 
 
 def holm(p: "pd.Series[float]") -> "pd.Series[float]":
@@ -125,13 +116,10 @@ def summary(trainings: pd.DataFrame) -> pd.DataFrame:
     for (*key, at, arm), own in rows.groupby([*ARM, "at", "arm"], sort=False):
         proxy, method, stages, optimizer = key
         final, rate, diverged = ends(own), own["rate"].iloc[0], own[FINAL].isna().sum()
-        sync = bases.get((proxy, optimizer), pd.Series(dtype=float))
-        cost = Excess.of((final - sync).dropna())
+        cost = excess(final, bases.get((proxy, optimizer), pd.Series(dtype=float)))
+        beside = [cost[name] for name in ("excess", "low", "high", "p")]
         setting = proxy, optimizer, arm, method, stages, at, rate, len(final), diverged
-        effect = cost.mean / sync.std()
-        found.append(
-            (*setting, final.mean(), final.std(), cost.mean, *cost.interval, cost.p, effect)
-        )
+        found.append((*setting, final.mean(), final.std(), *beside, beside[0] / cost["margin"]))
     return pd.DataFrame(found, columns=columns).assign(label="measured")
 
 
@@ -147,10 +135,8 @@ def against(
 
     Their depths are equal, or the other's delay does not depend on it; the other is at its own
     rate, and has the method's optimizer or ``other_optimizer``.  At :data:`SYNCS` only where the
-    method's own rate is another, or is not found yet.  Of the columns ``diverged`` counts trainings
-    of both, ``excess`` is in nats, a mean over seeds with its interval, ``margin`` the other's
-    standard deviation, ``p`` that there is no difference, ``above`` and ``below`` that there is
-    none beyond the margin.
+    method's own rate is another, or is not found yet.  Columns as of :func:`excess`, and
+    ``diverged`` counts trainings of both.
     """
     arms: dict[tuple[str, str, int, str, str], pd.DataFrame] = dict(
         iter(rows.groupby([*ARM, "at"], sort=False))
@@ -163,15 +149,9 @@ def against(
         depth = METHODS[other].depth(stages)
         theirs = arms.get((proxy, other, depth, other_optimizer or optimizer, OWN))
         if theirs is not None and (at == OWN or not at_its_own):
-            base = ends(theirs)
-            found, spread = Excess.of((ends(own) - base).dropna()), float(base.std())
-            low, high = found.interval
             setting = {"proxy": proxy, "optimizer": optimizer, "stages": stages, "rates": at}
             diverged = int(own[FINAL].isna().sum() + theirs[FINAL].isna().sum())
-            setting |= {"diverged": diverged, "seeds": found.seeds, "excess": found.mean}
-            setting |= {"low": low, "high": high, "margin": spread, "p": found.p}
-            above, below = found.p_above(spread), found.p_below(-spread)
-            yield setting | {"above": above, "below": below}
+            yield setting | {"diverged": diverged} | excess(ends(own), ends(theirs))
 
 
 def courses(trainings: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ streams at once, where a task there holds up one worker.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -43,64 +43,49 @@ Kernel = tuple[str, int, int] | tuple[str, int, int, int]
 """A pass ("FORWARD", stage, microbatch), or a copy ("activation", from, to, microbatch)."""
 
 
-class Host:
-    """Issues a batch, and is never late.
+def issued(stages: int, last: int, in_order: bool) -> Iterator[tuple[str, int, int]]:
+    """Yield a batch's copies to forwards and its passes as they are issued, each (what, stage, k).
 
-    Forwards are issued in clock cycles (Algorithm 1), backwards in their mirror image.  Without
-    order, autograd goes by the numbers of its nodes (:mod:`.autograd_nodes`): a device recomputes
-    every microbatch as soon as its gradient is there, and goes backward only when it has all.
+    Forwards come in clock cycles (Algorithm 1), backwards in their mirror image.  Without order,
+    autograd goes by the numbers of its nodes (:mod:`.autograd_nodes`): a device recomputes every
+    microbatch as soon as its gradient is there, and goes backward only when it has all.
     """
+    times = range(last + stages)
+    cycles = [[(s, t - s) for s in range(stages) if 0 <= t - s <= last] for t in times]
+    for cycle, what in product(cycles, ("activation", FORWARD)):
+        yield from ((what, stage, k) for stage, k in cycle)
+    if in_order:
+        for stage, k in chain.from_iterable(reversed(cycles)):
+            if k < last:
+                yield RECOMPUTE, stage, k
+            yield BACKWARD, stage, k
+        return
+    behind, others = range(stages)[::-1], range(last)[::-1]
+    # The loss gives the last device all its gradients at once, the others get them one by one.
+    yield from ((RECOMPUTE, stages - 1, k) for k in others)
+    yield from ((BACKWARD, stage, last) for stage in behind)
+    for stage, k in product(behind, others):
+        yield BACKWARD, stage, k
+        if stage:
+            yield RECOMPUTE, stage - 1, k
 
-    def __init__(
-        self, costs: Sequence[StageCosts], microbatches: int, links: Cluster, has: Components
-    ) -> None:
-        self.costs, self.links, self.has = costs, links, has
-        self.last, self.stages = microbatches - 1, range(len(costs))
+
+class Host:
+    """Issues kernels, and is never late: notes when :attr:`passes` and :attr:`copies` run."""
+
+    def __init__(self, costs: Sequence[StageCosts], links: Cluster, has_streams: bool) -> None:
+        self.costs, self.links, self.has_streams = costs, links, has_streams
         self.passes, self.copies = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
         self._free: dict[tuple[str, int], float] = defaultdict(float)  # by stream: for what, whose
         self._ends: dict[Kernel, float] = {}
         # From which stage to which go how many bytes a microbatch; gradients go back.
         self._bytes: dict[tuple[int, int], float] = defaultdict(float)
-        for stage in self.stages[:-1]:
-            self._bytes[stage, stage + 1] += costs[stage].whole.output_bytes
+        for stage, cost in enumerate(costs[:-1]):
+            self._bytes[stage, stage + 1] += cost.whole.output_bytes
         for skip in skips_of(costs):
             self._bytes[skip.source, skip.destination] += skip.bytes
 
-    def issue(self) -> None:
-        """Issue the batch, and note when its :attr:`passes` and :attr:`copies` run."""
-        times = range(self.last + len(self.stages))
-        cycles = [[(s, t - s) for s in self.stages if 0 <= t - s <= self.last] for t in times]
-        for cycle in cycles:
-            for stage, k in cycle:
-                self._copy("activation", stage, k)
-            for stage, k in cycle:
-                self._compute(FORWARD, stage, k)
-        for op, stage, k in self._ordered(cycles) if self.has.order else self._unordered():
-            self._compute(op, stage, k)
-            if op == BACKWARD:
-                self._copy("gradient", stage, k)
-
-    def _ordered(self, cycles: list[list[tuple[int, int]]]) -> Iterator[tuple[str, int, int]]:
-        for cycle in reversed(cycles):
-            for stage, k in cycle:
-                if k < self.last:
-                    yield RECOMPUTE, stage, k
-                yield BACKWARD, stage, k
-
-    def _unordered(self) -> Iterator[tuple[str, int, int]]:
-        """Yield the passes as they are issued when nothing but data binds them.
-
-        The loss gives the last device all its gradients at once, the others get them one by one.
-        """
-        stages, others = self.stages[::-1], range(self.last)[::-1]
-        yield from ((RECOMPUTE, stages[0], k) for k in others)
-        yield from ((BACKWARD, stage, self.last) for stage in stages)
-        for stage, k in product(stages, others):
-            yield BACKWARD, stage, k
-            if stage:
-                yield RECOMPUTE, stage - 1, k
-
-    def _compute(self, op: str, stage: int, k: int) -> None:
+    def compute(self, op: str, stage: int, k: int) -> None:
         whole, purpose = self.costs[stage].whole, "activation"
         senders = [source for source, end in self._bytes if end == stage]
         seconds = whole.forward_s
@@ -111,7 +96,7 @@ class Host:
         span = self._run((op, stage, k), seconds, [("compute", stage)], needs)
         self.passes.append((stage, stage, op, k, 0, *span, 0))
 
-    def _copy(self, purpose: str, stage: int, k: int) -> None:
+    def copy(self, purpose: str, stage: int, k: int) -> None:
         """Copy into a stage before its forward, or back from it after its backward."""
         for (source, end), size in self._bytes.items():
             if end == stage:
@@ -120,7 +105,7 @@ class Host:
                     source, end, made = end, source, (BACKWARD, stage, k)
                 seconds = size / self.links.bandwidth(source, end)
                 streams = [("out", source), ("in", end)]
-                if not self.has.streams:  # both devices wait (section 3.1: two-way synchronization)
+                if not self.has_streams:  # both devices wait (section 3.1: two-way synchronization)
                     streams = [("compute", source), ("compute", end)]
                 span = self._run((purpose, source, end, k), seconds, streams, [made])
                 self.copies.append((source, end, purpose, source, k, *span, size))
@@ -147,8 +132,14 @@ def simulated(
     costs = stage_costs(table, carried(profile, has), cell.plan(balance))
     missing = [name for name, there in has._asdict().items() if not there]
     name = "without " + " and ".join(missing or ["nothing"])
-    host = Host(costs, cell.microbatches, links, has)
-    host.issue()
+    host = Host(costs, links, has.streams)
+    for what, stage, k in issued(cell.stages, cell.microbatches - 1, has.order):
+        if what == "activation":
+            host.copy(what, stage, k)
+        else:
+            host.compute(what, stage, k)
+        if what == BACKWARD:
+            host.copy("gradient", stage, k)
     frame = pd.DataFrame(host.passes, columns=COLUMNS).sort_values(["worker", "start_s"])
     transfers = pd.DataFrame(host.copies, columns=TRANSFERS)
     return Trace(frame, "simulated", name, cell.stages, transfers=transfers)

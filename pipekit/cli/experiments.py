@@ -72,10 +72,12 @@ def report(
     from pipekit.ledger.report.tables import scores
 
     outcomes = claims.outcomes(folder)
-    path = write(outcomes, destination(folder))
     begun = {outcome.claim.paper for outcome in outcomes if outcome.record is not None}
+    if not begun:
+        raise ValueError(f"{folder} has no record of a claim: run a paper first, see pipekit run")
+    path = write(outcomes, destination(folder))
     every = scores(outcomes).set_index("paper").drop(index="all").T
-    papers = every[[paper for paper in every if paper in begun] or list(every)]
+    papers = every[[paper for paper in every if paper in begun]]
     decided = papers.loc["pass"] + papers.loc["miss"]
     met = (papers.loc["pass"] / decided).map("{:.0%}".format).where(decided > 0, "")
     last = [

@@ -79,10 +79,11 @@ def _within(
     points = []
     limits = [target, *(bound for term in terms for bound in term.bounds)]
     for i, number in enumerate(value):
-        aims = [each[i] if _has(each, i) else each for each in limits]
+        aims = [x[i] if isinstance(x, list | tuple) and i < len(x) else x for x in limits]
         known = known_error[i] if isinstance(known_error, tuple) else known_error
         half = max(half_width([repeat[i] for repeat in repeats]), known * abs(number))
-        points.append(_points(number, half, aims))
+        inner = (float(a) for a in aims if isinstance(a, int | float) and abs(a - number) <= half)
+        points.append(sorted({number - half, number, number + half, *inner}))
     if len(value) <= _MOST_CORNERS:
         yield from map(list, product(*points))
         return
@@ -90,14 +91,3 @@ def _within(
         yield from ([*value[:i], point, *value[i + 1 :]] for point in each)
     yield [each[0] for each in points]
     yield [each[-1] for each in points]
-
-
-def _points(value: float, half: float, aims: Sequence[Any]) -> list[float]:
-    if half == 0:
-        return [value]
-    inner = (float(a) for a in aims if isinstance(a, int | float) and abs(a - value) <= half)
-    return sorted({value - half, value, value + half, *inner})
-
-
-def _has(bounds: Any, i: int) -> bool:
-    return isinstance(bounds, list | tuple) and i < len(bounds)

@@ -5,13 +5,11 @@ Jung, Shin and Lee, "Mitigating Staleness in Asynchronous Pipeline Parallelism v
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-
-from pipekit.choices import require_choice
 
 
 class BasisRotation(Optimizer):
@@ -21,13 +19,13 @@ class BasisRotation(Optimizer):
 
     - M <- beta1 M + (1 - beta1) G;
     - every ``every`` steps one power iteration: U <- qr(L U), V <- qr(R V), with L and R running
-      means (beta2) of G G^T and G^T G ("second"), or M M^T and M^T M ("first");
+      means (beta2) of G G^T and G^T G;
     - S <- beta2 S + (1 - beta2) (U^T G V)^2;
     - W <- W - lr U (U^T M V / sqrt(S + eps)) V^T.
 
-    "both" rotates both sides, "smaller" that with fewer rows alone.  U and V begin as the identity,
-    of which the summary of the paper that was at hand says nothing; nor does it name corrections of
-    the means' bias, and there are none.  What is no matrix is rotated by nothing.
+    U and V begin as the identity, of which the summary of the paper that was at hand says nothing;
+    nor does it name corrections of the means' bias, and there are none.  What is no matrix is
+    rotated by nothing.
 
     Args:
         params: parameters, or groups of them.
@@ -36,11 +34,9 @@ class BasisRotation(Optimizer):
         eps: below the root.
         weight_decay: decoupled.
         every: steps from one power iteration to the next.
-        source: "second" or "first" moments estimate the curvature.
-        sides: "both" or "smaller".
 
     Raises:
-        ValueError: an argument is none of these.
+        ValueError: ``every`` is below 1.
     """
 
     def __init__(
@@ -51,25 +47,11 @@ class BasisRotation(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         every: int = 10,
-        source: Literal["second", "first"] = "second",
-        sides: Literal["both", "smaller"] = "both",
     ) -> None:
-        require_choice("source", source, ("second", "first"))
-        require_choice("sides", sides, ("both", "smaller"))
         if every < 1:
             raise ValueError(f"every must be at least 1 step, not {every}")
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "every": every,
-                "source": source,
-                "sides": sides,
-            },
-        )
+        how = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "every": every}
+        super().__init__(params, how)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -91,25 +73,23 @@ class BasisRotation(Optimizer):
     def _step(self, weight: Tensor, gradient: Tensor, options: dict[str, Any]) -> None:
         state: dict[str, Any] = self.state[weight]
         (beta1, beta2), lr = options["betas"], options["lr"]
+        sides = (0, 1) if weight.dim() == 2 else ()  # of its rows, and of its columns
         if not state:
             state["step"] = 0
             state["exp_avg"] = torch.zeros_like(weight)
             state["exp_avg_sq"] = torch.zeros_like(weight)
-            for side in _sides(weight, options["sides"]):
+            for side in sides:
                 basis = torch.eye(weight.shape[side], dtype=weight.dtype, device=weight.device)
                 state[f"basis_{side}"] = basis
-                if options["source"] == "second":
-                    state[f"curvature_{side}"] = torch.zeros_like(basis)
+                state[f"curvature_{side}"] = torch.zeros_like(basis)
         mean = state["exp_avg"]
         mean.mul_(beta1).add_(gradient, alpha=1 - beta1)
-        for side in _sides(weight, options["sides"]):
-            curvature = state.get(f"curvature_{side}")
-            if curvature is not None:
-                curvature.mul_(beta2).add_(_square(gradient, side), alpha=1 - beta2)
+        for side in sides:
+            square = gradient.T @ gradient if side else gradient @ gradient.T
+            curvature = state[f"curvature_{side}"].mul_(beta2).add_(square, alpha=1 - beta2)
             if state["step"] % options["every"] == 0:
-                source = _square(mean, side) if curvature is None else curvature
-                basis = state[f"basis_{side}"]
-                state[f"basis_{side}"] = torch.linalg.qr(source @ basis).Q
+                source = curvature @ state[f"basis_{side}"]
+                state[f"basis_{side}"] = torch.linalg.qr(source).Q
         rotated = _rotated(gradient, state)
         state["exp_avg_sq"].mul_(beta2).addcmul_(rotated, rotated, value=1 - beta2)
         step = _rotated(mean, state) / (state["exp_avg_sq"] + options["eps"]).sqrt()
@@ -118,23 +98,10 @@ class BasisRotation(Optimizer):
         state["step"] += 1
 
 
-def _sides(weight: Tensor, sides: str) -> tuple[int, ...]:
-    """Return which sides of a weight are rotated: 0, of its rows, and 1."""
-    if weight.dim() != 2:
-        return ()
-    rows, columns = weight.shape
-    return (0, 1) if sides == "both" else (0,) if rows <= columns else (1,)
-
-
-def _square(matrix: Tensor, side: int) -> Tensor:
-    return matrix @ matrix.T if side == 0 else matrix.T @ matrix
-
-
 def _rotated(matrix: Tensor, state: dict[str, Any], back: bool = False) -> Tensor:
-    """Return U^T A V, or U A V^T if ``back``; without U or V where there is none."""
-    left, right = state.get("basis_0"), state.get("basis_1")
-    if left is not None:
-        matrix = (left if back else left.T) @ matrix
-    if right is not None:
-        matrix = matrix @ (right.T if back else right)
-    return matrix
+    """Return U^T A V, or U A V^T if ``back``; what is no matrix stays."""
+    if "basis_0" not in state:
+        return matrix
+    left: Tensor = state["basis_0"]
+    right: Tensor = state["basis_1"]
+    return left @ matrix @ right.T if back else left.T @ matrix @ right

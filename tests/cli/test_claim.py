@@ -122,6 +122,9 @@ def test_one_run_is_reported_alone(printed: Printed, runs: Path) -> None:
     assert text.splitlines()[-1] == f"report: {runs / '2026-01-01' / 'report.html'}"
 
 
-def test_a_missing_folder_gets_one_sentence(refused: Printed, elsewhere: Path) -> None:
+def test_a_folder_without_records_gets_one_sentence(refused: Printed, elsewhere: Path) -> None:
     says = "error: no folder is named nowhere: run an experiment first, see pipekit run"
     assert refused("report nowhere") == says
+    says = "error: . has no record of a claim: run a paper first, see pipekit run"
+    assert refused("report .") == says
+    assert not list(elsewhere.glob("*.html")), "another folder than meant gets no files"

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm.std import tqdm
@@ -26,27 +25,6 @@ _LOOK_S = 1.0  # how often notebooks are asked how far they are
 _Running = Mapping[Future[NotebookResult], NotebookJob]
 
 
-@dataclass(frozen=True)
-class BatchResult:
-    """What became of a batch: the run's folder, and its notebooks in the experiment's order."""
-
-    folder: Path
-    notebooks: tuple[NotebookResult, ...]
-
-    @property
-    def failed(self) -> tuple[NotebookResult, ...]:
-        """The notebooks that ended with an error."""
-        return tuple(notebook for notebook in self.notebooks if notebook.error)
-
-    def __str__(self) -> str:
-        lines = [
-            f"{n.name}: {'failed' if n.error else 'done'} in {n.seconds:.0f} s (measured)"
-            + (f": {n.error}" if n.error else "")
-            for n in self.notebooks
-        ]
-        return "\n".join([*lines, f"results: {self.folder}"])
-
-
 def run(
     *experiments: Path,
     scale: str = "quick",
@@ -56,7 +34,7 @@ def run(
     results: Path = Path("results/runs"),
     quiet: bool = False,
     on: str | None = None,
-) -> BatchResult:
+) -> BatchRun:
     """Execute the notebooks of one or several experiments; those that must run alone come last.
 
     The run's folder, below ``results``, is named by the UTC time.  It holds each notebook's
@@ -92,10 +70,9 @@ def run(
                 if not quiet:
                     print(f"interrupted: --resume continues {folder}")
                 raise
-            result = BatchResult(folder, batch.results)
     if not quiet:
-        print(result)
-    return result
+        print(batch)
+    return batch
 
 
 @contextmanager

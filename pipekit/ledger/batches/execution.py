@@ -77,9 +77,7 @@ def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
         except Exception as failure:  # Jupyter's own templates may lie in another environment
             with executed.with_suffix(".log").open("a", encoding="utf-8") as log:
                 log.write(f"there is no page of it for browsers: {_in_one_line(failure)}\n")
-    return NotebookResult(
-        name=job.name, seconds=seconds, error=error, sha256=job.sha256, folder=folder
-    )
+    return NotebookResult(name=job.name, seconds=seconds, error=error, sha256=job.sha256)
 
 
 def told(executed: Path) -> Path:

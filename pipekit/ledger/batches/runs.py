@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from pipekit.host.provenance import provenance, write
 from pipekit.ledger.batches.experiment import Experiment, NotebookJob
@@ -22,18 +22,17 @@ GRID = "grid.csv"  # the file among them with the numbers of one run of a grid
 
 
 class NotebookResult(BaseModel, frozen=True):
-    """What became of one notebook in a run's ``folder``, of its file's ``sha256``, at a commit."""
+    """What became of one notebook, of its file's ``sha256``, at a commit."""
 
     name: str
     seconds: float
     error: str | None
     sha256: str | None = None
     commit: str | None = None
-    folder: Path = Field(default=Path(), exclude=True)
 
 
 class BatchRun:
-    """The notebooks of an experiment that are complete in a folder, and those still to run."""
+    """A batch: its ``folder``, the notebooks that are complete in it, and those still to run."""
 
     def __init__(self, folder: Path, experiment: Experiment) -> None:
         self.folder = folder
@@ -45,7 +44,7 @@ class BatchRun:
             for done in record.notebooks:
                 as_run = done.sha256, record.parameters.get(done.name)
                 if not done.error and known.get(done.name) == as_run:
-                    self._done[done.name] = done.model_copy(update={"folder": folder})
+                    self._done[done.name] = done
         for job in self.todo:
             files = folder / job.name
             if files.is_symlink() or (files.exists() and not files.is_dir()):
@@ -67,9 +66,22 @@ class BatchRun:
         return tuple(job for job in self.jobs if job.name not in self._done)
 
     @property
-    def results(self) -> tuple[NotebookResult, ...]:
-        """The results so far, in the experiment's order."""
+    def notebooks(self) -> tuple[NotebookResult, ...]:
+        """What became of notebooks so far, in the experiment's order."""
         return tuple(self._done[job.name] for job in self.jobs if job.name in self._done)
+
+    @property
+    def failed(self) -> tuple[NotebookResult, ...]:
+        """Those that ended with an error."""
+        return tuple(notebook for notebook in self.notebooks if notebook.error)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{n.name}: {'failed' if n.error else 'done'} in {n.seconds:.0f} s (measured)"
+            + (f": {n.error}" if n.error else "")
+            for n in self.notebooks
+        ]
+        return "\n".join([*lines, f"results: {self.folder}"])
 
     def prepare(self, job: NotebookJob) -> None:
         """Leave nothing of an earlier attempt but the trainings that it completed."""
@@ -107,7 +119,7 @@ class BatchRun:
             table.to_csv(self.folder / f"{entry}.csv", index=False)
 
     def _write(self) -> None:
-        notebooks = [result.model_dump() for result in self.results]
+        notebooks = [result.model_dump() for result in self.notebooks]
         write(self.folder / RECORD, self._record | {"notebooks": notebooks})
 
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count as count_up
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +72,6 @@ _PICTURES = {".svg", ".png"}
 class Group:
     """Claims of a paper that share a figure's file or, without one, their place in the paper."""
 
-    anchor: str
     figure: Path | None
     outcomes: tuple[Outcome, ...]
 
@@ -99,19 +96,16 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
 
     The page's figures and links are files of the runs, where they lie.
     """
-    groups, tried, counted = _groups(outcomes), experiments(outcomes), scores(outcomes)
+    tried, counted = experiments(outcomes), scores(outcomes)
     records = [outcome.record for outcome in outcomes if outcome.record is not None]
     origins = [record.provenance for record in records]
     found = Counter(outcome.cause for outcome in outcomes if outcome.cause)
     causes = sorted(found, key=lambda cause: (cause == CAUSE_UNKNOWN, -found[cause]))
     page = template("page.html.j2").render(
-        papers={
-            paper: [*own]
-            for paper, own in groupby(groups, lambda group: group.outcomes[0].claim.paper)
-        },
+        papers=_groups(outcomes),
         tables=printed_tables(outcomes),
         ours=ours,
-        sources={g.anchor: _address(g.figure, folder) for g in groups if g.figure},
+        address=lambda path: _address(path, folder),
         causes={name: [each for each in outcomes if each.cause == name] for name in causes},
         what_if=changes(tried).to_dict("records"),
         scores=counted.to_dict("records"),
@@ -134,16 +128,17 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     return html
 
 
-def _groups(outcomes: Iterable[Outcome]) -> list[Group]:
+def _groups(outcomes: Iterable[Outcome]) -> dict[str, list[Group]]:
+    """Return the groups by paper."""
     shared: dict[tuple[str, Path | str], list[Outcome]] = {}
     for outcome in outcomes:
         together = _figure(outcome) or _place(outcome.claim)
         shared.setdefault((outcome.claim.paper, together), []).append(outcome)
-    numbers, groups = count_up(1), []
-    for (_, together), having in shared.items():
+    papers: dict[str, list[Group]] = {}
+    for (paper, together), having in shared.items():
         figure = together if isinstance(together, Path) else None
-        groups.append(Group(f"figure-{next(numbers)}" if figure else "", figure, tuple(having)))
-    return groups
+        papers.setdefault(paper, []).append(Group(figure, tuple(having)))
+    return papers
 
 
 def _place(claim: Claim) -> str:

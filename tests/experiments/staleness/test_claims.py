@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 from scipy import stats
 
 from experiments.staleness import claims, comparison
 from experiments.staleness.claims import AGREES, CONTRADICTS, UNDECIDED
-from experiments.staleness.comparison import Excess, holm
+from experiments.staleness.comparison import excess, holm
 from experiments.staleness_results import tables
 
 
@@ -52,27 +52,29 @@ def test_the_committed_tables_are_those_of_the_committed_trainings(repository: P
 numbers = st.floats(-3, 3).map(lambda x: round(x, 3))
 
 
-@given(st.lists(numbers, min_size=2, max_size=8).filter(lambda xs: np.std(xs) > 0.01), numbers)
-def test_p_and_interval_are_those_of_a_t_test(differences: list[float], bound: float) -> None:
-    found = Excess.of(pd.Series(differences))
-    test = stats.ttest_1samp(differences, 0.0)
-    low, high = test.confidence_interval(0.95)
-    assert found.seeds == len(differences)
-    assert [found.mean, *found.interval] == pytest.approx([np.mean(differences), low, high])
-    assert found.p == pytest.approx(test.pvalue)
-    less = stats.ttest_1samp(differences, bound, alternative="less").pvalue
-    more = stats.ttest_1samp(differences, bound, alternative="greater").pvalue
-    assert [found.p_above(bound), found.p_below(bound)] == pytest.approx([less, more])
+@given(st.lists(st.tuples(numbers, numbers), min_size=2, max_size=8))
+def test_p_and_interval_are_those_of_a_t_test(losses: list[tuple[float, float]]) -> None:
+    ours, theirs = map(pd.Series, zip(*losses, strict=True))
+    differences = ours - theirs
+    assume(np.std(differences) > 0.01)
+    found, margin, test = excess(ours, theirs), theirs.std(), stats.ttest_1samp(differences, 0.0)
+    expected = [len(losses), differences.mean(), *test.confidence_interval(0.95), margin]
+    assert list(found.values())[:5] == pytest.approx(expected)
+    assert found["p"] == pytest.approx(test.pvalue)
+    less = stats.ttest_1samp(differences, margin, alternative="less").pvalue
+    more = stats.ttest_1samp(differences, -margin, alternative="greater").pvalue
+    assert [found["above"], found["below"]] == pytest.approx([less, more])
 
 
 def test_one_seed_says_nothing_and_equal_ones_say_all() -> None:
-    one = Excess.of(pd.Series([0.3]))
-    assert (one.interval, one.p) == ((-math.inf, math.inf), 1.0)
-    assert one.p_above(9.0) == 1.0
-    same = Excess.of(pd.Series([0.25, 0.25]))
-    assert (same.interval, same.p) == ((0.25, 0.25), 0.0)
-    assert (same.p_above(0.5), same.p_above(0.25), same.p_below(0.5)) == (0.0, 1.0, 1.0)
-    assert Excess.of(pd.Series([0.0, 0.0])).p == 1.0
+    def told(ours: list[float], theirs: list[float]) -> list[float]:
+        found = excess(pd.Series(ours), pd.Series(theirs))
+        return [found[name] for name in ("low", "high", "p", "above", "below")]
+
+    assert told([0.3], [0.0, 9.0]) == [-math.inf, math.inf, 1.0, 1.0, 1.0]
+    assert told([0.25, 1.25], [0.0, 1.0]) == [0.25, 0.25, 0.0, 0.0, 0.0]
+    assert told([0.25, 0.25], [0.0, 0.0]) == [0.25, 0.25, 0.0, 1.0, 0.0]
+    assert told([0.0, 0.0], [0.0, 0.0])[2] == 1.0
 
 
 def test_holm_corrects_the_least_most() -> None:

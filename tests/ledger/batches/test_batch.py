@@ -53,9 +53,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, Call]:
         except Exception as failure:
             error = repr(failure)
         (folder / f"{job.name}.ipynb").touch()
-        return NotebookResult(
-            name=job.name, seconds=1, error=error, sha256=job.sha256, folder=folder
-        )
+        return NotebookResult(name=job.name, seconds=1, error=error, sha256=job.sha256)
 
     monkeypatch.setattr("pipekit.ledger.batches.batch.execute", execute)
     return calls
@@ -98,7 +96,7 @@ def test_one_failure_does_not_stop_the_others_and_all_is_recorded(
 
     # Executed copies, of the failed notebook too; both signed.
     for result in batch.notebooks:
-        copy = nbformat.read(result.folder / f"{result.name}.ipynb", as_version=4)
+        copy = nbformat.read(batch.folder / f"{result.name}.ipynb", as_version=4)
         assert NotebookNotary().check_signature(copy)
     assert "ZeroDivisionError" in (batch.folder / "bad.ipynb").read_text()
     assert "parameters of this run" in (batch.folder / "good.html").read_text()
@@ -216,9 +214,9 @@ def test_a_long_cell_says_in_the_runners_bar_how_far_it_is_and_not_in_the_notebo
                 (next(runs.iterdir()) / "long" / "shown").touch()
 
     monkeypatch.setattr("pipekit.ledger.batches.batch.tqdm", Bar)
-    (result,) = run(experiment(tmp_path, "long"), results=runs).notebooks
-    assert result.error is None
-    copy = nbformat.read(result.folder / f"{result.name}.ipynb", as_version=4)
+    result = run(experiment(tmp_path, "long"), results=runs)
+    assert not result.failed
+    copy = nbformat.read(result.folder / "long.ipynb", as_version=4)
     assert [cell.outputs for cell in copy.cells if "outputs" in cell] == [[], [], []]
     assert not list(result.folder.glob("*.progress"))
 
