@@ -188,7 +188,7 @@ class Passes:
             loss = target.loss(output.main, target.target)
         require_loss(loss)
         if torch.is_grad_enabled() and not self._loss_checked:
-            require_no_weights(loss, leaves(output.main))
+            require_no_weights(loss, tensors_in((output.main, target.target)))
             self._loss_checked = True
         return StageIO(loss * target.weight if target.weight != 1.0 else loss, {})
 
