@@ -4,12 +4,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 from torch.utils.module_tracker import ModuleTracker
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -26,7 +26,7 @@ from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import Change, is_pure, module_names
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
-from pipekit.trees import Tree, differentiable, leaves, tree_map
+from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,28 @@ class FlopCounter(FlopCounterMode):
         super().__init__(display=False, custom_mapping=custom_mapping)
         self.mod_tracker = cast(ModuleTracker, _NoModules())
 
+    def __enter__(self) -> Self:
+        self.flop_counts.clear()
+        self.mode = _Counting(self)
+        self.mode.__enter__()
+        return self
+
 
 class _NoModules(nullcontext[None]):
     parents = frozenset({"Global"})
 
     def __exit__(self, *error: object) -> None: ...
+
+
+class _Counting(_FlopCounterMode):
+    """Leaves out what nested tensors do, which torch's own counter breaks."""
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if any(tensor.is_nested for tensor in tensors_in((args, kwargs))):
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 class HandedOn(OperatorMode):

@@ -137,6 +137,11 @@ def values(template: Template) -> Iterator[int]:
     return (leaf.number for leaf in leaves(template) if isinstance(leaf, Value))
 
 
+def named_weights(template: Template) -> Iterator[str]:
+    """Return the names of the parameters and buffers that a template refers to."""
+    return (leaf.name for leaf in leaves(template) if isinstance(leaf, NamedWeight))
+
+
 def entries(template: Template) -> dict[int, str]:
     """Return what messages call each value of a batch's template: its key, or its place."""
     is_dict = isinstance(template, Container) and issubclass(template.type, dict)
