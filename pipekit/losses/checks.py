@@ -26,6 +26,15 @@ def require_loss(loss: object) -> None:
         )
 
 
+def require_no_backward(before: Sequence[Tensor | None], now: Sequence[Tensor | None]) -> None:
+    """Raise ValueError if weights have other gradients since a loss was called."""
+    if any(one is not other for one, other in zip(before, now, strict=True)):
+        raise ValueError(
+            "the loss runs a backward itself, which reaches the weights of the last stage alone: "
+            "return the loss, and leave backward() to the pipeline"
+        )
+
+
 def require_no_weights(loss: Tensor, given: Iterable[Tensor]) -> None:
     """Raise ValueError if a loss reads weights, not behind what it is given, that nobody trains."""
     ends = list(given)
