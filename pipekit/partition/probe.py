@@ -139,9 +139,11 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             for number, tensors in enumerate(inputs)
             if any(tensor._version != version for tensor, version in tensors)
         }
-        # Between stages go tensors of their own, where an edit of one changed another.
-        for number in edited_inputs - {0}:
-            if len({memory_of(tensor) for tensor, _ in inputs[number]}) < len(inputs[number]):
+        # Between stages go dense tensors of their own, where an edit of one changed another.
+        for number, tensors in enumerate(inputs[1:], start=1):
+            is_shared = len({memory_of(tensor) for tensor, _ in tensors}) < len(tensors)
+            is_dense = all(tensor.layout is torch.strided for tensor, _ in tensors)
+            if (number in edited_inputs and is_shared) or not is_dense:
                 handed_on.found.add((number - 1, number))
         given = [id(tensor) for tensor, _ in inputs[0]]
         is_edited = 0 in edited_inputs or [*map(id, _held(batch))] != given
