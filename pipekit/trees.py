@@ -1,6 +1,7 @@
 """What layers pass on: a tensor, or tuples, lists and dicts of tensors, and of None."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -32,11 +33,13 @@ def _refused(tree: Tree) -> TypeError:
 
 
 def remedy(value: object) -> str:
-    """Return what makes a tensor of an array or a number, for messages; nothing of all else."""
+    """Return what makes tensors of an array, a number, a text or a dataclass, for messages."""
     is_number = isinstance(value, (int, float, complex))
     if is_number or hasattr(value, "__array__"):
         return ": torch.as_tensor(...) makes a tensor of an array or a list of numbers"
-    return ""
+    if isinstance(value, str):
+        return ": a tokenizer makes tensors of texts, and the loss may read texts in a dict"
+    return ": vars(...) makes a dict of its fields" if is_dataclass(value) else ""
 
 
 def leaves(tree: Tree) -> list[Tensor]:

@@ -215,7 +215,7 @@ def copied(module: Module) -> Module:
             "outside of it"
         )
     try:
-        return copy.deepcopy(module)
+        made = copy.deepcopy(module)
     except Exception as error:  # of whatever the user's modules keep
         _refuse_computed(module)
         said = str(error).strip().partition("\n")[0]
@@ -223,6 +223,12 @@ def copied(module: Module) -> Module:
             f"training needs a copy of the model, and {_uncopied(module)} cannot be copied "
             f"({said}): give its module a __deepcopy__, or make it when it is first used"
         ) from error
+    if strange := [n for n, each in made.named_parameters() if each.requires_grad > each.is_leaf]:
+        raise TypeError(
+            f"training needs a copy of the model, and that of {strange[0]!r} cannot be trained, as "
+            f"of a module that torch.jit has compiled: give the module itself, or torch.compile it"
+        )
+    return made
 
 
 _PARAMETRIZED = {

@@ -1,6 +1,7 @@
 """State that modules keep in Python (counters, flags, modes): found, compared and put back."""
 
 import copy
+import dis
 import inspect
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
 HELD = (*PLAIN, *_CONTAINERS, Tensor)
 """What :class:`Kept` knows to compare."""
+_SHARED = (type, FunctionType, nn.Module, Tensor)  # what looks into attributes leaves out
 _SET_BY_TRAIN = {"training", "_parameters", "_buffers", "_modules"}
 _DEEP, _LONG = 3, 1_000  # further in, and in longer ones, lie data and no state
 
@@ -202,7 +204,10 @@ def names_in(function: FunctionType) -> set[str]:
 
 
 class Attribute(NamedTuple):
-    """An attribute of a module: the module's name, the module, its key, and its value."""
+    """An attribute of a module: the module's name, the module, its key, and its value.
+
+    The key of what an object in an attribute holds is a path, ``config.scale`` say.
+    """
 
     owner: str
     module: nn.Module
@@ -211,36 +216,51 @@ class Attribute(NamedTuple):
 
     @property
     def is_read(self) -> bool:
-        """Whether the forward names it, or a method of the module that the forward names."""
-        return self.key in _named_by(self.module, "forward")
+        """Whether the forward, or a method of the module that it names, only reads it."""
+        methods = methods_named(self.module, ["forward"])
+        set_here = set[str]().union(*map(_set_in, methods))
+        return {*self.key.split(".")} <= set[str]().union(*map(names_in, methods)) - set_here
 
     @property
     def is_mode(self) -> bool:
         """Whether the module's own ``train()`` may set it."""
-        return self.key in _named_by(self.module, "train")
+        return self.key in set[str]().union(*map(names_in, methods_named(self.module, ["train"])))
+
+    @property
+    def can_be_taken(self) -> bool:
+        """Whether a copy of the module can have it: flags may say what was done to weights."""
+        return isinstance(self.value, float) and "." not in self.key
 
 
 class Attributes:
-    """The plain attributes of modules (numbers, flags, strings), as they were last looked at."""
+    """The attributes of modules, and of objects in them, as they were last looked at."""
 
     def __init__(self, named: Iterable[tuple[str, nn.Module]]) -> None:
-        self._known = [
-            Attribute(name, module, key, value)
-            for name, module in named
-            for key, value in vars(module).items()
-            if key not in TORCHS and isinstance(value, PLAIN)
-        ]
+        self._holders: list[tuple[str, nn.Module, str, dict[str, Any]]] = []
+        for name, module in named:
+            self._holders.append((name, module, "", vars(module)))
+            for key, value in vars(module).items():
+                held = getattr(value, "__dict__", None)
+                if key not in TORCHS and type(held) is dict and not isinstance(value, _SHARED):
+                    self._holders.append((name, module, f"{key}.", held))
+        self._known = {(each.owner, each.key): Kept(each.value) for each in self._now()}
 
     def changed(self, known: bool = True) -> list[Attribute]:
-        """Return those that have other values now, which are then the known ones."""
+        """Return those that are new or have other values now, which are then the known ones."""
         found = []
-        for place, (name, module, key, value) in enumerate(self._known):
-            now = vars(module).get(key, value)
-            if now is not value and now != value and isinstance(now, PLAIN):
-                found.append(Attribute(name, module, key, now))
+        for each in self._now():
+            place = each.owner, each.key
+            if place not in self._known or self._known[place].differs_from(each.value):
+                found.append(each)
                 if known:
-                    self._known[place] = found[-1]
+                    self._known[place] = Kept(each.value)
         return found
+
+    def _now(self) -> Iterator[Attribute]:
+        for name, module, prefix, held in self._holders:
+            for key, value in held.items():
+                if key not in TORCHS:
+                    yield Attribute(name, module, prefix + key, value)
 
 
 def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:
@@ -251,9 +271,10 @@ def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:
             modules[owner].__dict__[key] = value
 
 
-def _named_by(module: nn.Module, method: str) -> set[str]:
-    """Return the names in the code of a method, and of the user's methods that it names."""
-    return set[str]().union(*map(names_in, methods_named(module, [method])))
+def _set_in(function: FunctionType) -> set[str]:
+    """Return the names of attributes that a function sets."""
+    codes = dis.get_instructions(function)
+    return {code.argval for code in codes if code.opname == "STORE_ATTR"}
 
 
 def methods_named(owner: object, names: Iterable[str]) -> list[FunctionType]:

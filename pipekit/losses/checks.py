@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import Node
 
 from pipekit.layers.pass_state import rounding
@@ -26,9 +26,18 @@ def require_loss(loss: object) -> None:
         )
 
 
-def require_no_weights(loss: Tensor, outputs: Iterable[Tensor]) -> None:
-    """Raise ValueError if a loss reads weights, not behind the outputs, that nobody would train."""
-    ends = list(outputs)
+def require_no_backward(before: Sequence[Tensor | None], now: Sequence[Tensor | None]) -> None:
+    """Raise ValueError if weights have other gradients since a loss was called."""
+    if any(one is not other for one, other in zip(before, now, strict=True)):
+        raise ValueError(
+            "the loss runs a backward itself, which reaches the weights of the last stage alone: "
+            "return the loss, and leave backward() to the pipeline"
+        )
+
+
+def require_no_weights(loss: Tensor, given: Iterable[Tensor]) -> None:
+    """Raise ValueError if a loss reads weights, not behind what it is given, that nobody trains."""
+    ends = list(given)
     beside = list(weights_in_graph([loss], ends))
     # Few losses have any: only then is the stage's own graph walked through.
     behind = set(weights_in_graph(ends)) if beside else ()
@@ -57,13 +66,11 @@ def nodes(tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()) -> Iterator[No
         left += [following for following, _ in node.next_functions if following is not None]
 
 
-def weights_in_graph(
-    tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()
-) -> Iterator[nn.Parameter]:
-    """Yield the parameters that a backward from these tensors comes to, or that are among them."""
+def weights_in_graph(tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()) -> Iterator[Tensor]:
+    """Yield the weights that a backward from these tensors comes to, or that are among them."""
     roots = list(tensors)
-    leaves = chain(roots, (getattr(node, "variable", None) for node in nodes(roots, ends)))
-    return (leaf for leaf in leaves if isinstance(leaf, nn.Parameter) and leaf.requires_grad)
+    reached = chain(roots, (getattr(node, "variable", None) for node in nodes(roots, ends)))
+    return (each for each in reached if each is not None and each.is_leaf and each.requires_grad)
 
 
 def is_mean(loss: Callable[..., Any]) -> bool:

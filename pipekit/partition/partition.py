@@ -183,11 +183,11 @@ def require_handed_on_within(balance: Sequence[int], pairs: Collection[tuple[int
         if stages[0] != stages[1]:
             raise ValueError(
                 f"layer {reader} reads a tensor that layer {source} has left in Python, in a "
-                f"dict, list or attribute that they share, or edits one of several that it gets in "
-                f"one memory, and they are in stages {stages[1]} and {stages[0]}, between which "
-                f"goes only what layers return, in memory of its own: choose a balance that keeps "
-                f"them in one stage, return the tensor from layer to layer, as a clone, or stash "
-                f"and pop it (pipekit.layers.skips)"
+                f"dict, list or attribute that they share, edits one of several that it gets in "
+                f"one memory, or gets a sparse or nested one, and they are in stages {stages[1]} "
+                f"and {stages[0]}, between which go only dense tensors that layers return, in "
+                f"memory of their own: choose a balance that keeps them in one stage, return a "
+                f"clone from layer to layer, or stash and pop it (pipekit.layers.skips)"
             )
 
 

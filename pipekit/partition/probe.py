@@ -4,12 +4,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 from torch.utils.module_tracker import ModuleTracker
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -139,9 +139,11 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             for number, tensors in enumerate(inputs)
             if any(tensor._version != version for tensor, version in tensors)
         }
-        # Between stages go tensors of their own, where an edit of one changed another.
-        for number in edited_inputs - {0}:
-            if len({memory_of(tensor) for tensor, _ in inputs[number]}) < len(inputs[number]):
+        # Between stages go dense tensors of their own, where an edit of one changed another.
+        for number, tensors in enumerate(inputs[1:], start=1):
+            is_shared = len({memory_of(tensor) for tensor, _ in tensors}) < len(tensors)
+            is_dense = all(tensor.layout is torch.strided for tensor, _ in tensors)
+            if (number in edited_inputs and is_shared) or not is_dense:
                 handed_on.found.add((number - 1, number))
         given = [id(tensor) for tensor, _ in inputs[0]]
         is_edited = 0 in edited_inputs or [*map(id, _held(batch))] != given
@@ -168,11 +170,28 @@ class FlopCounter(FlopCounterMode):
         super().__init__(display=False, custom_mapping=custom_mapping)
         self.mod_tracker = cast(ModuleTracker, _NoModules())
 
+    def __enter__(self) -> Self:
+        self.flop_counts.clear()
+        self.mode = _Counting(self)
+        self.mode.__enter__()
+        return self
+
 
 class _NoModules(nullcontext[None]):
     parents = frozenset({"Global"})
 
     def __exit__(self, *error: object) -> None: ...
+
+
+class _Counting(_FlopCounterMode):
+    """Leaves out what nested tensors do, which torch's own counter breaks."""
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if any(tensor.is_nested for tensor in tensors_in((args, kwargs))):
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 class HandedOn(OperatorMode):

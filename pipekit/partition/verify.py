@@ -23,8 +23,8 @@ from pipekit.partition.recording.templates import leaves, tensors
 SEED = 20_240_229
 _ADVICE = (
     "name a module around the part in question as a block by blocks=[...]; for transformers try "
-    "attn_implementation='eager' and use_cache=False; torch.utils.checkpoint needs "
-    "use_reentrant=False"
+    "attn_implementation='eager' and use_cache=False, for torch's TransformerEncoder "
+    "enable_nested_tensor=False; torch.utils.checkpoint needs use_reentrant=False"
 )
 
 _GRADIENT = "the gradient of {!r}"

@@ -130,11 +130,11 @@ def test_a_mean_over_nothing_counts_nothing(microbatches: int) -> None:
 
 
 class Scaled(nn.Module):
-    """A loss with a weight of its own."""
+    """A loss with a weight of its own, or a tensor that is none to PyTorch."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(3))
+        self.scale = kind(torch.ones(3, requires_grad=True))
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         return F.mse_loss(output * self.scale, target)
@@ -152,11 +152,12 @@ def with_penalty(model: nn.Sequential) -> tuple[nn.Sequential, Callable[[Tensor,
 
 @pytest.mark.parametrize("recompute", ["never", "always"])
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
-@pytest.mark.parametrize("kind", ["own weights", "penalty"])
+@pytest.mark.parametrize("kind", ["own weights", "own tensor", "penalty"])
 def test_a_loss_with_weights_is_refused(kind: str, transport: str, recompute: str) -> None:
     """Its remedy is in the sentence, and the pipeline's weights are as they were."""
     model, penalized = with_penalty(mlp(6, 6, 3))
-    loss: Any = Scaled() if kind == "own weights" else penalized
+    own: Any = {"own weights": nn.Parameter, "own tensor": lambda tensor: tensor}.get(kind)
+    loss: Any = Scaled(own) if own else penalized
     pipe = pipeline(model, "flush", [1, 1], loss=loss, transport=transport, recompute=recompute)
     with pytest.raises(ValueError, match=r"no stage trains.*into the model.*requires_grad_\(False"):
         pipe.train(data(1))
@@ -257,10 +258,27 @@ def test_every_node_comes_once() -> None:
     assert sorted(found) == ["AccumulateGrad", "AddBackward0", "MulBackward0"]
 
 
-def test_weights_are_parameters_that_get_a_gradient() -> None:
+@pytest.mark.parametrize("retain_graph", [True, False])
+def test_a_loss_that_runs_a_backward_is_refused(retain_graph: bool) -> None:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        value = F.mse_loss(output, target)
+        value.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+        return value
+
+    with pytest.raises(ValueError, match=r"last stage alone.*leave backward\(\) to the pipeline"):
+        pipeline(mlp(6, 6, 3), "flush", [1, 1], loss=loss).train(data(1))
+
+
+def test_a_target_that_requires_a_gradient_is_no_weight() -> None:
+    batches = [(x, y.requires_grad_()) for x, y in data(2)]
+    want = pipeline(mlp(6, 6, 3), "flush", [1, 1], loss=F.mse_loss).train(data(2)).losses
+    assert pipeline(mlp(6, 6, 3), "flush", [1, 1], loss=F.mse_loss).train(batches).losses == want
+
+
+def test_weights_are_leaves_that_get_a_gradient() -> None:
     trained, frozen, detached = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
     frozen.requires_grad_(False)
     x = torch.ones(1, 2, requires_grad=True)
     y = frozen(trained(x)) + detached(x).detach()
-    assert set(weights_in_graph([y])) == set(trained.parameters())
+    assert set(weights_in_graph([y])) == {x, *trained.parameters()}
     assert list(weights_in_graph([y.detach()])) == []

@@ -111,9 +111,19 @@ def edits_an_attribute(model: Any, x: Tensor) -> Tensor:
     return y
 
 
+def runs_without_autograd(model: Any, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return model.blocks[1](x)  # type: ignore[no-any-return]
+
+
+SCALE = torch.ones(4, requires_grad=True)
+
+
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
+        (runs_without_autograd, r"refusals.py:\d+ makes .* in torch.inference_mode.*no_grad"),
+        (lambda model, x: x * SCALE, r"test_record_refusals.py:\d+ uses .* an nn.Parameter"),
         (branches, r"test_record_refusals.py:\d+ reads numbers .*__bool__.*freeze=True"),
         (reads, r"test_record_refusals.py:\d+ reads numbers .*\(item\).*blocks="),
         (selects, r"__getitem__ at test_record_refusals.py:\d+ gives a tensor whose size depends"),

@@ -163,6 +163,12 @@ def test_a_penalty_of_weights_gradients_is_refused() -> None:
         torch.stack([each.pow(2).sum() for each in found]).sum().backward()
 
 
+def test_transforms_of_torch_func_around_a_module_are_refused() -> None:
+    module = pk.PipelinedModule(network(nn.Tanh()), [2, 1], chunks=2)
+    with pytest.raises(RuntimeError, match=r"torch.func's transforms.*nn.Sequential\(\*module"):
+        torch.func.vmap(module)(torch.randn(3, 2, 8))
+
+
 def test_a_module_within_a_larger_graph_gets_the_gradients_of_its_input() -> None:
     model, x = critic(), torch.randn(8, 8)
     front = nn.Linear(8, 8)

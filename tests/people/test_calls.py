@@ -121,6 +121,12 @@ def test_a_lazy_layer_takes_its_size_from_a_batch_before(use: Callable[[Any], An
     use(model)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:The .grad attribute")
+def test_a_compiled_script_is_refused_since_no_copy_of_it_trains() -> None:
+    with pytest.raises(TypeError, match=r"'0.weight' cannot be trained.*torch.compile"):
+        pipeline(nn.Sequential(torch.jit.script(nn.Linear(8, 8)), nn.Linear(8, 3)))
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(
     ("computed", "instead"),

@@ -382,6 +382,23 @@ def test_a_layer_that_computes_a_gradient_trains(recorded: bool) -> None:
         require_as_plain(layers, layers, [(X, Y)] * 2)
 
 
+def test_a_weight_that_the_model_reads_and_returns_is_trained() -> None:
+    model = Net(lambda m, x: (in_turn(m, x * m.scale), m.scale), [nn.Linear(4, 4) for _ in "123"])
+    model.scale = nn.Parameter(torch.ones(1))
+    require_as_plain(model, pk.stages(model, X), [(X, Y)] * 2)
+
+
+class Jagged(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.nested.as_nested_tensor([*x[:, None]], layout=torch.jagged)
+        return torch.cat(super().forward(rows).unbind())
+
+
+def test_a_layer_of_nested_tensors_trains() -> None:
+    layers = nn.Sequential(nn.Linear(4, 4), Jagged(4, 4), nn.Linear(4, 4))
+    require_as_plain(layers, layers, [(X, Y)] * 2)
+
+
 def test_an_input_that_is_let_require_gradients_trains() -> None:
     def forward(model: Any, x: Tensor) -> Any:
         x = x[:, None]

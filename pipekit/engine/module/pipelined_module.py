@@ -177,9 +177,15 @@ class PipelinedModule(nn.Module):
 
         Raises:
             ValueError: there are no rows, or the tensors differ in them.
+            RuntimeError: the call is within a transform of ``torch.func``.
             Stalled: no worker has got any further for too long.
             Exception: the first that a layer raised, once all workers have ended.
         """
+        if torch._C._functorch.maybe_current_level() is not None:
+            raise RuntimeError(
+                "torch.func's transforms do not reach the threads in which layers run: use "
+                "torch.autograd, or the layers themselves, nn.Sequential(*module)"
+            )
         rows = _rows(x)
         inputs = split(tree_map(Tensor.detach, x), part_sizes(rows, min(self.chunks, rows)))
         if self._assembled != self._held():

@@ -79,8 +79,9 @@ class BatchReader:
             batch = dict(batch)
         elif not isinstance(batch, (tuple, list)) or not batch:
             raise ValueError(
-                f"batch {number} is not a pair (input, target), a longer tuple, or a dict; put a "
-                f"tensor alone into a tuple, (x,)"
+                f"batch {number}, of type {type(batch).__name__}, is not a pair (input, target), a "
+                f"longer tuple, or a dict; put a tensor alone into a tuple, (x,), and a single "
+                f"batch into a list; vars(...) makes a dict of an object's fields"
             )
         is_pair = not isinstance(batch, dict) and len(batch) == 2 and not self._select
         taken = self._tensors_of(batch[0]) if is_pair else self.input(batch)

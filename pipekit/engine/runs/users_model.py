@@ -58,15 +58,10 @@ class UsersModel:
             weight.requires_grad_(self._own[name] in self.trained)
 
     def taken(self) -> list[Attribute]:
-        """Return changed numbers with a fraction, which stages can take over.
-
-        Flags and whole numbers may say what a module has done to its weights, and stay.
-        """
-        if not (changed := self._attributes.changed()):
-            return []
-        changed = self._unset(changed)
-        self._left += [each for each in changed if not isinstance(each.value, float)]
-        return [each for each in changed if isinstance(each.value, float)]
+        """Return changed numbers with a fraction, which stages can take over."""
+        changed = self._unset(self._attributes.changed())
+        self._left += [each for each in changed if not each.can_be_taken]
+        return [each for each in changed if each.can_be_taken]
 
     def warn(self, tried: Probe | None, copies: Callable[[], Iterable[nn.Module]]) -> None:
         """Warn, once for each, of other changes, but for those that forwards make, as ``tried``."""
@@ -98,7 +93,7 @@ class UsersModel:
         """Warn of changes within a call, which stages take over at the next one."""
         changed = self._unset(self._attributes.changed(known=False))
         _warn(
-            (each for each in changed if isinstance(each.value, float)),
+            (each for each in changed if each.can_be_taken),
             f"of the model changed within a call of train(), and stages take it over at the next "
             f"call: {_BETWEEN}",
         )

@@ -49,6 +49,11 @@ class KnownTensors:
 
     def note(self, tensor: Tensor) -> None:
         """Take a tensor as it is now for what recorded steps have made of it."""
+        if tensor.is_inference():
+            raise NotRecordable(
+                f"{caller()} makes a tensor in torch.inference_mode(), and no gradient can flow "
+                f"past it: use torch.no_grad(), which computes the same"
+            )
         self._versions[id(tensor)] = (tensor._version, tensor.requires_grad, type(tensor.grad_fn))
 
     def is_all_one(self, number: int) -> bool:

@@ -9,13 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from pipekit.partition.recording.templates import (
-    NamedWeight,
-    Size,
-    Template,
-    leaves,
-    values,
-)
+from pipekit.partition.recording.templates import Size, Template, leaves, named_weights, values
 
 
 class Within(NamedTuple):
@@ -57,9 +51,7 @@ class RecordedStep:
 
     @property
     def weights(self) -> frozenset[str]:
-        return frozenset(
-            leaf.name for leaf in leaves(self.arguments) if isinstance(leaf, NamedWeight)
-        )
+        return frozenset(named_weights(self.arguments))
 
     @property
     def sizes(self) -> frozenset[str]:

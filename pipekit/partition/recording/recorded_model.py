@@ -15,7 +15,7 @@ from pipekit.partition.recording.model_input import ModelInput
 from pipekit.partition.recording.modules import ModelNames, named_tensors
 from pipekit.partition.recording.program import Made, Program, RecordedStep
 from pipekit.partition.recording.stage import RecordedStage, StageSteps
-from pipekit.partition.recording.templates import values
+from pipekit.partition.recording.templates import named_weights, values
 
 Ranges = tuple[range, range]  # the steps of a layer, in training and in evaluation
 
@@ -85,8 +85,9 @@ class RecordedModel:
             stage = RecordedStage(training, evaluation, self._exceptions, model_input)
             steps = (*training.steps, *evaluation.steps)
             modules = dict.fromkeys(step.module for step in steps if step.module is not None)
-            weights = dict.fromkeys(name for step in steps for name in sorted(step.weights))
-            self.names.fill(stage, modules, weights)
+            weights = [name for step in steps for name in sorted(step.weights)]
+            weights += [*named_weights(training.output), *named_weights(evaluation.output)]
+            self.names.fill(stage, modules, dict.fromkeys(weights))
             stages.append(stage)
         for home, name in list(self.names.homes(stages)):
             self.names.fill(stages[home], (), [name])

@@ -272,10 +272,10 @@ class Recorder(TorchFunctionMode):
         if leaf.requires_grad:
             raise NotRecordable(
                 f"{caller()} uses a tensor that neither a module's output nor an operation of "
-                f"torch gave (it comes of {type(leaf.grad_fn).__name__}): return tensors from "
-                f"blocks in tuples, lists, dicts or dataclasses of nothing but their fields; a "
-                f"custom autograd function or torch.func must run within a module; make that, or "
-                f"a module around both ends, a block by blocks=[...]"
+                f"torch gave: make a weight an nn.Parameter; return tensors from blocks in tuples, "
+                f"lists, dicts or dataclasses of nothing but their fields; a custom autograd "
+                f"function or torch.func must run within a module; make that, or a module around "
+                f"both ends, a block by blocks=[...]"
             )
         return self._constants.setdefault(id(leaf), Constant(leaf))
 

@@ -130,6 +130,11 @@ def values(template: Template) -> Iterator[int]:
     return (leaf.number for leaf in leaves(template) if isinstance(leaf, Value))
 
 
+def named_weights(template: Template) -> Iterator[str]:
+    """Return the names of the parameters and buffers that a template refers to."""
+    return (leaf.name for leaf in leaves(template) if isinstance(leaf, NamedWeight))
+
+
 def tensors(tree: Any) -> list[Tensor]:
     """Return the tensors within real arguments, in the order of their templates' leaves."""
     return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
