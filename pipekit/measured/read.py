@@ -72,6 +72,8 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
                     f"{path} lacks what {name} has: {error!r}; it is damaged, or of a version that "
                     f"is not known"
                 ) from None
+            if recording.rows.empty:
+                raise ValueError(f"{path} has no passes of {name}: nothing was recorded")
             return _trace(path, recording, steps)
     if megatron_timers.is_it(path):
         raise ValueError(

@@ -315,6 +315,7 @@ TIMERS = """\
         ("a.json", "{}", "known format: Byte"),
         ("log.txt", TIMERS, "has Megatron's timers, which sum up all passes"),
         ("a.json", '{"schemaVersion": 1, "traceEvents": []}', "has no actions of a pipeline"),
+        ("a.json", '[{"args": {"model_chunk": 0}}]', "no passes of MegatronApp's Chrome events"),
     ],
 )
 def test_no_trace_gets_one_sentence(name: str, text: str, sentence: str, tmp_path: Path) -> None:
