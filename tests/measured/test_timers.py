@@ -58,7 +58,9 @@ def test_each_option_gives_the_mean_iteration_behind_the_first(option: str, tmp_
 @pytest.mark.parametrize(
     ("before", "iteration"),
     [
-        pytest.param("\x1b[32m[default7]:", "elapsed time per iteration (ms): {}", id="torchrun, in colour"),
+        pytest.param(
+            "\x1b[32m[default7]:", "elapsed time per iteration (ms): {}", id="torchrun, in colour"
+        ),
         pytest.param("7: ", "elapsed time per iteration (s): {s}", id="srun, in seconds"),
         pytest.param("    [07:32][INFO] ", "elapsed_time_per_iteration_ms={}", id="DeepSpeed"),
     ],
