@@ -11,7 +11,7 @@ import pandas as pd
 from pipekit.measured.messages import Numbers, packed
 from pipekit.measured.operations import MESSAGES, Operations, Times
 from pipekit.measured.recognition import Recognition, named
-from pipekit.measured.what_if import WhatIf
+from pipekit.measured.what_if import OPTIMIZER, WhatIf
 from pipekit.names import METHODS
 from pipekit.schedules import Op, Payload, Schedule
 from pipekit.schedules.clock import Walk, graph_needs
@@ -83,7 +83,8 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
     worker, times = int(by_worker.idxmax()), by_worker.max()
     tells = _updates_tell(what_if, worker, times - 1)
     if times > 1 and (tells or not one_each):
-        here = (what_if.worker == worker) & (passes | operations.among(Op.UPDATE.name))
+        slow = passes | operations.among(*OPTIMIZER) if tells else passes
+        here = (what_if.worker == worker) & slow
         text = f"Worker {worker} takes {times - 1:.0%} longer than the others"
         seconds = np.where(here, operations.seconds / times, operations.seconds)
         yield "slow worker", {"worker": worker}, text, seconds
@@ -98,7 +99,7 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         stage, times = int(slow.idxmax()), slow.max()
         text += f" {times - 1:.0%} longer than the median stage"
         if times > 1:
-            usual = np.ones(what_if.stage.max() + 3)  # of the end of a message, too: -1 or -2
+            usual = np.ones(what_if.stage.max() + 1)
             usual[slow.index] = slow
             seconds = operations.seconds / np.where(passes, usual[what_if.stage], 1.0)
             yield kind, {"stage": stage}, text, seconds
@@ -149,7 +150,7 @@ def _over_median(rows: pd.DataFrame, *owner: str) -> pd.Series:
 
 def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
     """Whether a worker's updates take longer, too, as a heavy stage's need not."""
-    updates = what_if.operations.among(Op.UPDATE.name)
+    updates = what_if.operations.among(*OPTIMIZER)
     seconds = pd.Series(what_if.operations.seconds[updates])
     usual = seconds.groupby(what_if.worker[updates]).median()
     others = usual[usual.index != worker].median()

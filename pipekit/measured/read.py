@@ -18,6 +18,7 @@ _COMPILED = 1.5  # a first step that takes so many times the median compiled som
 _SETTLING = 3  # steps behind it, in which caches and clocks settle
 _MOST_STAGES = 10_000
 _TOLERATED_S = 1e-4  # by which a pass may begin before its input was sent: a clock's own noise
+_IDLE = 0.5  # a worker idles before a pass if it does for over this share of what one takes
 
 Slack = dict[tuple[int, int], float]  # by sender and receiver, from sending to use, at least
 
@@ -71,6 +72,8 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
                     f"{path} lacks what {name} has: {error!r}; it is damaged, or of a version that "
                     f"is not known"
                 ) from None
+            if recording.rows.empty:
+                raise ValueError(f"{path} has no passes of {name}: nothing was recorded")
             return _trace(path, recording, steps)
     if megatron_timers.is_it(path):
         raise ValueError(
@@ -86,7 +89,7 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     notes = list(recording.notes)
     recording = replace(recording, rows=_sound(path, recording.rows))
     recording = _complete(path, recording, notes)
-    recording = _aligned(_used(path, recording, chosen, notes), notes)
+    recording = _together(_aligned(_used(path, recording, chosen, notes), notes), notes)
     rows, steps = recording.rows, _bounds(recording).reset_index()
     if recording.own_clocks:  # each step begins at 0: put one behind the other
         took = (steps["end_s"] - steps["start_s"]).to_numpy()
@@ -178,8 +181,8 @@ def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[st
                 f"{numbers[0]} to {numbers[-1]}"
             )
         return _only(recording, kept)
-    bounds = _bounds(recording).reindex(numbers)
-    took = (bounds["end_s"] - bounds["start_s"]).to_numpy()
+    own = recording.rows.groupby(["step", "worker"])  # clocks may be apart
+    took = (own["end_s"].max() - own["start_s"].min()).groupby("step").max().to_numpy()
     if len(numbers) < 3 or took[0] <= _COMPILED * np.median(took):
         return recording
     left_out = min(1 + _SETTLING, len(numbers) // 2)
@@ -224,16 +227,40 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
         offset |= {(step, worker): ahead for worker, (ahead, _) in found.items()}
         width += [within for _, within in found.values()]
 
-    def moved(table: pd.DataFrame) -> pd.DataFrame:
-        keys = zip(table["step"] * recording.own_clocks, table["worker"], strict=True)
-        shift = np.array([offset.get(key, 0.0) for key in keys])
-        return table.assign(start_s=table["start_s"] + shift, end_s=table["end_s"] + shift)
-
     most = max(map(abs, offset.values()), default=0.0)
     notes.append(
         f"clocks of workers are aligned by messages: by up to {most:.3g} s, to within "
         f"{max(width):.2g} s (estimated)"
     )
+    return _moved(recording, offset)
+
+
+def _together(recording: Recording, notes: list[str]) -> Recording:
+    """Return a recording whose pipelines begin their steps together, if their clocks are apart.
+
+    They send one another nothing, and add up their gradients at the end of each step.
+    """
+    steps = recording.passes.groupby(["step", "replica"])
+    begin, end = steps["start_s"].min().unstack(), steps["end_s"].max().unstack()
+    if recording.own_clocks or (begin.max(axis=1) <= end.min(axis=1)).all():
+        return recording
+    ahead = begin.sub(begin.iloc[:, 0], axis=0).median()
+    notes.append(
+        f"clocks of pipelines side by side are up to {ahead.abs().max():.3g} s apart: they are "
+        f"taken to begin each step together (estimated)"
+    )
+    homes = recording.rows[["worker", "replica"]].drop_duplicates().to_numpy()
+    return _moved(recording, {(0, worker): -ahead[replica] for worker, replica in homes})
+
+
+def _moved(recording: Recording, offset: dict[tuple[int, int], float]) -> Recording:
+    """Return a recording with so much added to times, by step (0: of all) and worker."""
+
+    def moved(table: pd.DataFrame) -> pd.DataFrame:
+        keys = zip(table["step"] * recording.own_clocks, table["worker"], strict=True)
+        shift = np.array([offset.get(key, 0.0) for key in keys])
+        return table.assign(start_s=table["start_s"] + shift, end_s=table["end_s"] + shift)
+
     steps = recording.steps
     aligned = moved(steps) if steps is not None and "worker" in steps else steps
     return replace(recording, rows=moved(recording.rows), steps=aligned)
@@ -242,12 +269,15 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
 def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers) -> pd.DataFrame:
     """Return by message its step, its workers, and how long after it was sent it was used at least.
 
-    Where the span of a pass contains a wait, its end tells, less what such a pass takes at least.
+    A span before which its worker idled has no wait in it.  Else it may have, so that its end
+    tells, less what such a pass takes at least.
     """
     rows, end = passes.take(used), passes["end_s"].to_numpy()
     took = rows["end_s"] - rows["start_s"]
     least = took.groupby([rows["worker"], rows["kind"]]).transform("min")
-    begins = np.maximum(rows["start_s"], rows["end_s"] - least)
+    ends = passes.sort_values("end_s").groupby(["step", "worker"])["end_s"]
+    idle = rows["start_s"] - ends.shift().reindex(rows.index)
+    begins = rows["start_s"].where(idle > _IDLE * least, rows["end_s"] - least)
     sender = passes["worker"].to_numpy()[made]
     return rows.assign(slack=begins.to_numpy() - end[made], sender=sender)
 

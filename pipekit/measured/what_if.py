@@ -14,13 +14,13 @@ import pandas as pd
 
 from pipekit.measured.messages import Mask, packed
 from pipekit.measured.operations import Operations, Times
-from pipekit.schedules import Op, Payload
+from pipekit.schedules import Op
 from pipekit.traces import RECOMPUTE
 
 SHARES = ("compute", "waiting", "communication", "between_tasks", "between_steps", "optimizer")
 WAITING = ("warm-up", "activation", "gradient", "sum", "drain")
 AGAIN = "recompute"  # the part of "compute" in which forwards are run again
-_OPTIMIZER = (Op.UPDATE.name, "optimizer")
+OPTIMIZER = (Op.UPDATE.name, "optimizer")
 _WORST = 0.03  # the share of workers that M_W makes ideal (OSDI 2025, section 4)
 
 
@@ -30,9 +30,7 @@ class WhatIf:
     def __init__(self, operations: Operations, lasting_s: Times, steps: int) -> None:
         self.operations, self.lasting_s, self._steps = operations, lasting_s, steps
         table = operations.table
-        self.worker, self.stage = table["worker"].to_numpy(), table["stage"].to_numpy(copy=True)
-        for payload in Payload:  # of a worker's own that receives
-            self.stage[operations.among(f"recv {payload.value}")] += payload.step
+        self.worker, self.stage = table["worker"].to_numpy(), table["stage"].to_numpy()
 
     @cached_property
     def ideal(self) -> Times:
@@ -52,24 +50,26 @@ class WhatIf:
     def slowdowns(self) -> dict[str, float]:
         """T_ori, T_ideal, S, M_S and M_W of the published analysis; NaN where nothing is slower."""
         replica = self.operations.table["replica"].to_numpy()
-        stages, replicas = np.unique(self.stage[self.operations.passes]), np.unique(replica)
+        # Its stages are workers of a pipeline in order, however many chunks of the model each has.
+        passes = self.operations.table[self.operations.passes]
+        place = passes.groupby("worker")["stage"].min().reindex(self.worker).to_numpy()
+        places, replicas = np.unique(place[self.operations.passes]), np.unique(replica)
         recorded = self.operations.seconds
-        # Of each stage and replica alone.  Half as many bytes are enough to find the worst.
-        shape = len(recorded), len(stages) + len(replicas)
+        # Of each place and replica alone.  Half as many bytes are enough to find the worst.
+        shape = len(recorded), len(places) + len(replicas)
         cases: Any = np.full(shape, self.ideal[:, None], np.float32)
-        for first, values, own in ((0, stages, self.stage), (len(stages), replicas, replica)):
-            place = np.minimum(np.searchsorted(values, own), len(values) - 1)
-            rows = np.flatnonzero(values[place] == own)
-            cases[rows, first + place[rows]] = recorded[rows]
+        for first, values, own in ((0, places, place), (len(places), replicas, replica)):
+            at = np.minimum(np.searchsorted(values, own), len(values) - 1)
+            rows = np.flatnonzero(values[at] == own)
+            cases[rows, first + at[rows]] = recorded[rows]
         each = self.mean_step(cases)
-        first = ~pd.Series(packed(self.worker, self.stage, replica)).duplicated().to_numpy()
-        named = {"worker": self.worker, "stage": self.stage, "replica": replica}
-        table = pd.DataFrame({name: values[first] for name, values in named.items()})
-        by_stage = table["stage"].map(dict(zip(stages, each, strict=False)))
-        by_replica = table["replica"].map(dict(zip(replicas, each[len(stages) :], strict=True)))
-        score = np.fmin(by_stage, by_replica).groupby(table["worker"]).min()
+        owner = pd.DataFrame({"worker": self.worker, "place": place, "replica": replica})
+        owner = owner.drop_duplicates()
+        by_place = owner["place"].map(dict(zip(places, each, strict=False)))
+        by_replica = owner["replica"].map(dict(zip(replicas, each[len(places) :], strict=True)))
+        score = np.fmin(by_place, by_replica).groupby(owner["worker"]).min()
         worst = score.nlargest(math.ceil(_WORST * len(score))).index
-        others = [self.worker >= 0, self.worker < 0, self.stage != stages[-1]]
+        others = [self.worker >= 0, self.worker < 0, place != places[-1]]
         masks = np.stack([*others, ~np.isin(self.worker, worst)], axis=1)
         cases = np.where(masks, recorded[:, None], self.ideal[:, None])
         t_ori, t_ideal, t_last, t_worst = self.mean_step(cases)
@@ -151,7 +151,7 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
 
     begins = what_if.begins[rows]
     forward, optimizer, again = (
-        operations.among(*kinds)[rows] for kinds in ([Op.FORWARD.name], _OPTIMIZER, [RECOMPUTE])
+        operations.among(*kinds)[rows] for kinds in ([Op.FORWARD.name], OPTIMIZER, [RECOMPUTE])
     )
     moves = operations.moves[rows] & ~is_pass
     of_step = pd.Series(end).groupby([step, worker]).max().unstack()

@@ -139,9 +139,10 @@ class Op:
             raise ValueError(f"the letter of {self.name} must be a capital letter: {self.letter!r}")
         for other in OPS:
             if (other.letter == self.letter) != (other.base_name == self.base_name):
+                free = sorted({*string.ascii_uppercase}.difference(op.letter for op in OPS))
                 raise ValueError(
                     f"{self.name} ({self.letter}) and {other.name} ({other.letter}) need a letter "
-                    f"and a name of their own"
+                    f"and a name of their own: free are {', '.join(free)}"
                 )
         known = _LETTERED.get((self.letter, self.peer))
         if known and known._row != self._row:

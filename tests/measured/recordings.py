@@ -106,12 +106,14 @@ def kineto(trace: pk.Trace, folder: Path, off_s: float = 0.0) -> Path:
     """Write a run as torch.profiler does: a file a rank, the clock of rank 1 off by some time."""
     letters = {op.name: op.letter for op in OPS}
     folder.mkdir(parents=True, exist_ok=True)
-    for rank, rows in passes(trace).groupby("worker"):
+    for rank, rows in trace.frame.groupby("worker"):
         events = [
             {
                 "ph": "X",
                 "cat": "user_annotation",
-                "name": f"PP:{row['stage']}{letters[row['op']]}{row['microbatch']}",
+                "name": f"PP:{row['stage']}{letters[row['op']]}{row['microbatch']}"
+                if row["op"] != "UPDATE"
+                else "Optimizer.step#SGD.step",
                 "ts": 1e6 * (row["start_s"] + off_s * (rank == 1)),
                 "dur": 1e6 * (row["end_s"] - row["start_s"]),
             }

@@ -58,7 +58,9 @@ def test_each_option_gives_the_mean_iteration_behind_the_first(option: str, tmp_
 @pytest.mark.parametrize(
     ("before", "iteration"),
     [
-        pytest.param("[default7]:", "elapsed time per iteration (ms): {}", id="torchrun"),
+        pytest.param(
+            "\x1b[32m[default7]:", "elapsed time per iteration (ms): {}", id="torchrun, in colour"
+        ),
         pytest.param("7: ", "elapsed time per iteration (s): {s}", id="srun, in seconds"),
         pytest.param("    [07:32][INFO] ", "elapsed_time_per_iteration_ms={}", id="DeepSpeed"),
     ],
@@ -71,7 +73,7 @@ def test_lines_begin_as_launchers_write_them(
     for ms in ("9000.0", "1000.0"):
         written = iteration.format(ms, s=float(ms) / 1e3)
         text = text.replace(f"elapsed time per iteration (ms): {ms}", written)
-    log.write_text("".join(before + line for line in text.splitlines(keepends=True)))
+    log.write_text("".join(f"{before}{line}\x1b[0m\n" for line in text.splitlines()))
     assert str(read(log)) == str(read(_log(tmp_path, option)))
 
 

@@ -83,9 +83,26 @@ def test_replicas_wait_for_the_slowest_of_them(tmp_path: Path) -> None:
     assert found.recognition.method == "flush"
 
 
+def test_an_optimizer_tells_a_slow_worker_from_a_heavy_stage(tmp_path: Path) -> None:
+    slow = recordings.simulated(schedules.flush(3, 6).take(1), workers={1: 1.5})
+    found = pk.explain(pk.read_trace(recordings.kineto(slow, tmp_path / "ranks")))
+    assert (found.causes[0].kind, found.causes[0].where) == ("slow worker", {"worker": 1})
+
+
+def test_clocks_of_unequal_microbatches_are_aligned_without_an_invented_wait(
+    tmp_path: Path,
+) -> None:
+    schedule = schedules.flush(4, 8).take(1)
+    lengths = slow_runs._unequal(np.random.default_rng(0).uniform(0.4, 1.6, 8), "")
+    costs = slow_runs._costs(schedule, np.ones(len(schedule.dependencies.tasks)), lengths.times)
+    trace = simulated(schedule, costs, slow_runs.LINKS)
+    read = pk.explain(pk.read_trace(recordings.primus(trace, tmp_path / "pp4")))
+    assert read.causes[0].saves_s == pytest.approx(pk.explain(trace).causes[0].saves_s, rel=0.01)
+
+
 def test_messages_of_several_chunks_a_worker_find_their_passes(tmp_path: Path) -> None:
     schedule = schedules.interleaved(6, 6, workers=3).take(1)
-    trace = recordings.simulated(schedule, 2, 0.2, bandwidth=2e8)
+    trace = recordings.simulated(schedule, 2, 0.2, bandwidth=2e8, stages={2: 2.0})
     path = recordings.bytedance([trace], tmp_path / "a.parquet")
     found = pk.explain(pk.read_trace(path))
     assert (found.recognition.method, found.recognition.stages) == ("interleaved", 6)
@@ -93,6 +110,7 @@ def test_messages_of_several_chunks_a_worker_find_their_passes(tmp_path: Path) -
     replayed = found.timeline(found.causes[0])
     assert replayed.makespan_s <= last_pass
     assert found.simulated_s == pytest.approx(found.step_s, rel=0.01)
+    assert found.slowdowns["m_s"] > 1  # the published last stage is a worker, of all its chunks
 
 
 def _measured(*parts: str) -> Path:

@@ -194,7 +194,7 @@ def test_an_op_of_ones_own_is_a_row() -> None:
     check(table)
     with pytest.raises(ScheduleError, match="Q0 of stage 0, which needs statistics there"):
         check(one_worker("F0 B0 - Q0 -"))
-    with pytest.raises(ValueError, match="need a letter and a name of their own"):
+    with pytest.raises(ValueError, match="a letter and a name of their own: free are"):
         Op("P", "PEELING")
     with pytest.raises(ValueError, match=r"QUANTILES \(Q\) is there with another row"):
         Op("Q", "QUANTILES", takes=(statistics,), slots=3)

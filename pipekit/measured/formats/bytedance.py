@@ -60,8 +60,6 @@ def read(path: Path) -> Recording:
         raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
     if missing := [name for name in COLUMNS if name not in found]:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}: record them, too")
-    if found.empty:
-        raise ValueError(f"{path} has no rows: nothing was recorded")
     kind = found.pop("optype").astype("category").cat.rename_categories(_KINDS)
     number = {name: pd.to_numeric(found[name], errors="coerce") for name in found if name != "rank"}
     dp_rank, stage, step, microbatch, chunk = (

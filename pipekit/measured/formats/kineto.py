@@ -105,14 +105,19 @@ def read(path: Path) -> Recording:
 
 
 def _ranks(found: list[Path]) -> Sequence[int]:
-    """Of the numbers in files' names (hosts, processes, times) those from 0 on are the ranks."""
+    """Of the numbers in files' names (hosts, processes, times) those from 0 on are the ranks.
+
+    If there are none, ranks are in the order of all numbers.
+    """
     numbers = [[int(digits) for digits in re.findall(r"\d+", str(file))] for file in found]
     if len(found) == 1:
         return numbers[0][-1:] or [0]
     for column in zip(*numbers, strict=False):
         if sorted(column) == list(range(len(found))):
             return column
-    return range(len(found))
+    files = list(zip(numbers, found, strict=True))
+    ordered = sorted(files)
+    return [ordered.index(file) for file in files]
 
 
 def _spans(file: Path) -> list[dict[str, Any]]:

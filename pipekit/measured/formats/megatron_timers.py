@@ -26,6 +26,7 @@ _HEADING = re.compile(r"across ranks \(ms\):|time \(ms\) \|")
 _TIMER = re.compile(r"\b([a-z][\w/-]*) \.+: \(?([\d.]+)(?:, ([\d.]+)\))?\s*$")
 _IN_A_LINE = re.compile(r"\| ([a-z][\w/-]*): ([\d.]+)")
 _OF_RANKS, _RANK = re.compile(r"\b([a-z][\w/-]*):\s*$"), re.compile(r"\brank +\d+: ([\d.]+)\s*$")
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _COMPUTE = ("forward-compute", "backward-compute")
 _COUNTS = {
     "stages": re.compile(r"\bpipeline_model_parallel_size \.+ (\d+)"),
@@ -92,7 +93,7 @@ def is_it(path: Path) -> bool:
 
 def read(path: Path) -> TimerLog:
     """Read a log; ValueError if it has less than two iterations with timers."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = _COLOURS.sub("", path.read_text(encoding="utf-8", errors="replace"))
     rows: list[tuple[int, str, float]] = []
     elapsed: list[float] = []
     name, headings = "", 0

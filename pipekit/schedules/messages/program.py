@@ -138,7 +138,8 @@ POSTED_AHEAD = 4
 def with_messages(schedule: Schedule, policy: str = "in_order") -> MessageProgram:
     """Return a schedule's tasks with the sends and receives of a framework.
 
-    Tasks of other streams are left out: they exchange no activations and gradients.
+    Tasks of other streams are left out, since they exchange no activations and gradients; all of
+    them stand among a worker's other tasks, if these need what only they give.
 
     Args:
         schedule: one that :func:`pipekit.schedules.check` accepts; of one without end as many
@@ -158,7 +159,8 @@ def with_messages(schedule: Schedule, policy: str = "in_order") -> MessageProgra
     Replay(table.dependencies).require_done()
     if table.dependencies.of(lambda op: op.stream):
         own = (tuple(t for t in tasks if not t.op.stream) for tasks in table.workers)
-        table = replace(table, head=tuple(own))
+        without = replace(table, head=tuple(own))
+        table = without if Replay(without.dependencies).run().is_done else table
     lists = POLICIES[policy](table)
     return MessageProgram(table, tuple(map(tuple, lists)), policy)
 
