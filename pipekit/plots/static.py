@@ -20,12 +20,13 @@ PT, ERROR_PX = 0.75, 2  # points in a CSS pixel; plotly's error bars
 BAR_FONT_PX = 11, 8
 """Of a number in a bar: at best, and at least; one that does not fit is left out."""
 CHARACTER_EM = 0.64  # how wide a digit is in DejaVu Sans, a wide font
+TEXT_EM = 0.54  # how wide a title's character is there on average
 
 
 def draw(figure: go.Figure) -> Figure:
     """Return the matplotlib figure of a plotly figure that :func:`.completion.check` passes."""
     figure = completion.completed(figure)
-    _put_title_in_one_line(figure.layout)
+    _put_titles_in_one_line(figure)
     width, height = figure.layout.width, figure.layout.height
     canvas = Figure(figsize=(width / 96, height / 96), facecolor="none")
     panels: dict[tuple[str, str], Axes] = {}
@@ -45,14 +46,28 @@ def draw(figure: go.Figure) -> Figure:
     return canvas
 
 
-def _put_title_in_one_line(layout: Any) -> None:
-    """Undo the breaks for phones: a static picture is wide."""
+def _put_titles_in_one_line(figure: go.Figure) -> None:
+    """Undo the breaks for phones, and their room: a static picture is wide."""
+    layout = figure.layout
     breaks_px = style.TITLE_PX * (layout.title.text or "").count(style.BREAK)
     if breaks_px:
         layout.title.text = style.whole(layout.title.text)
-        layout.margin.t -= breaks_px
         layout.title.pad.b -= breaks_px
-        layout.height -= breaks_px
+    notes = [note for note in layout.annotations if style.BREAK in note.text]
+    if notes:  # of timelines one below another: each has the room of the longest title
+        breaks_px = style.TITLE_PX * max(note.text.count(style.BREAK) for note in notes)
+        lowest_first = sorted(figure.select_yaxes(), key=lambda axis: axis.domain)
+        before_px = layout.height - layout.margin.t - layout.margin.b
+        panels_px = before_px - breaks_px * (len(lowest_first) - 1)
+        for below, axis in enumerate(lowest_first):
+            kept = [(edge * before_px - breaks_px * below) / panels_px for edge in axis.domain]
+            for note in notes:
+                if note.y == axis.domain[1]:
+                    note.update(text=style.whole(note.text), y=kept[1])
+            axis.domain = kept
+        layout.height -= breaks_px * (len(lowest_first) - 1)
+    layout.margin.t -= breaks_px
+    layout.height -= breaks_px
 
 
 def _place(figure: go.Figure, x: float, y: float) -> tuple[float, float]:
@@ -217,7 +232,9 @@ def _texts(canvas: Figure, figure: go.Figure) -> None:
     if title.text:
         x, y = _place(figure, title.x, title.y)
         y += title.pad.b / figure.layout.height
-        canvas.text(x, y, title.text, color=figure.layout.font.color, fontsize=title.font.size * PT)
+        room_px = (1 - x) * figure.layout.width
+        size = min(title.font.size, room_px / (TEXT_EM * len(title.text)))
+        canvas.text(x, y, title.text, color=figure.layout.font.color, fontsize=size * PT)
     for note in figure.layout.annotations:
         x, y = _place(figure, note.x, note.y)
         canvas.text(
