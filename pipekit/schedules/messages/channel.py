@@ -68,7 +68,7 @@ class MessageChannel:
         found = _WRITTEN.match(written)
         if not found or (found[1] == "rendezvous" and found[2]):
             raise ValueError(
-                f"{written!r} is no channel: write rendezvous, eager, or eager:2 for two buffers"
+                f"{written!r} is not a channel: write rendezvous, eager, or eager:2 for two buffers"
             )
         buffers = 0 if found[1] == "rendezvous" else float(found[2] or math.inf)
         return cls(buffers, **how)
