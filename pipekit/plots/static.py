@@ -53,19 +53,20 @@ def _put_titles_in_one_line(figure: go.Figure) -> None:
     if breaks_px:
         layout.title.text = style.whole(layout.title.text)
         layout.title.pad.b -= breaks_px
-    notes = [note for note in layout.annotations if style.BREAK in note.text]
-    if notes:  # of timelines one below another: each has the room of the longest title
-        breaks_px = style.TITLE_PX * max(note.text.count(style.BREAK) for note in notes)
-        lowest_first = sorted(figure.select_yaxes(), key=lambda axis: axis.domain)
+    above = [note for note in layout.annotations if note.name == style.PANEL_TITLE]
+    if breaks := max((note.text.count(style.BREAK) for note in above), default=0):
+        # The titles of timelines one below another: each has the room of the longest.
+        breaks_px = style.TITLE_PX * breaks
         before_px = layout.height - layout.margin.t - layout.margin.b
-        panels_px = before_px - breaks_px * (len(lowest_first) - 1)
-        for below, axis in enumerate(lowest_first):
-            kept = [(edge * before_px - breaks_px * below) / panels_px for edge in axis.domain]
-            for note in notes:
-                if note.y == axis.domain[1]:
-                    note.update(text=style.whole(note.text), y=kept[1])
-            axis.domain = kept
-        layout.height -= breaks_px * (len(lowest_first) - 1)
+        panels_px = before_px - breaks_px * (len(above) - 1)
+        axes = sorted(figure.select_yaxes(), key=lambda axis: axis.domain)
+        notes = sorted(above, key=lambda note: note.y)
+        for below, (axis, note) in enumerate(zip(axes, notes, strict=True)):
+            axis.domain = [
+                (edge * before_px - breaks_px * below) / panels_px for edge in axis.domain
+            ]
+            note.update(text=style.whole(note.text), y=axis.domain[1])
+        layout.height -= breaks_px * (len(above) - 1)
     layout.margin.t -= breaks_px
     layout.height -= breaks_px
 
@@ -227,22 +228,29 @@ def _filled(color: str, pattern: Any) -> dict[str, Any]:
     return {"facecolor": fill, "hatch": hatch, "hatchcolor": lines}
 
 
+def _fitting(figure: go.Figure, text: str, x: float, size: float) -> float:
+    """Return the size at which a text from ``x`` on is not cut off by the picture's edge."""
+    return min(size, (1 - x) * float(figure.layout.width) / (TEXT_EM * max(1, len(text))))
+
+
 def _texts(canvas: Figure, figure: go.Figure) -> None:
     title = figure.layout.title
     if title.text:
         x, y = _place(figure, title.x, title.y)
         y += title.pad.b / figure.layout.height
-        room_px = (1 - x) * figure.layout.width
-        size = min(title.font.size, room_px / (TEXT_EM * len(title.text)))
+        size = _fitting(figure, title.text, x, title.font.size)
         canvas.text(x, y, title.text, color=figure.layout.font.color, fontsize=size * PT)
     for note in figure.layout.annotations:
         x, y = _place(figure, note.x, note.y)
+        size = note.font.size or figure.layout.font.size
+        if note.xanchor == "left" and style.BREAK not in note.text:
+            size = _fitting(figure, note.text, x, size)
         canvas.text(
             x + (note.xshift or 0) / figure.layout.width,
             y + (note.yshift or 0) / figure.layout.height,
             note.text.replace("<br>", "\n"),
             color=figure.layout.font.color,
-            fontsize=(note.font.size or figure.layout.font.size) * PT,
+            fontsize=size * PT,
             ha=note.xanchor,
             va="center" if note.yanchor == "middle" else note.yanchor,
         )
