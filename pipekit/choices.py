@@ -4,6 +4,16 @@ from collections.abc import Collection
 from difflib import get_close_matches
 
 MOST_LISTED = 40
+ALSO_CALLED = {
+    "1f1b": "flush",
+    "dapple": "flush",
+    "pipedream-flush": "flush",
+    "pipedream-2bw": "2bw",
+    "interleaved-1f1b": "interleaved",
+    "zero-bubble": "zb-h1",
+    "processes": "distributed",
+}
+"""Other names of methods and transports, in papers and in other tools."""
 
 
 def require_choice(name: str, value: object, choices: Collection[object]) -> None:
@@ -19,6 +29,7 @@ def require_choice(name: str, value: object, choices: Collection[object]) -> Non
 
 def meant(value: object, known: Collection[str]) -> str:
     """Return the end of a refusal: the closest name that is known, or nothing."""
-    spelt = {each.casefold(): each for each in known}
+    spelt = {other: each for other, each in ALSO_CALLED.items() if each in known}
+    spelt |= {each.casefold(): each for each in known}
     close = get_close_matches(str(value).casefold(), spelt, 1)
     return f"; did you mean {spelt[close[0]]!r}?" if close else ""

@@ -74,7 +74,7 @@ def check(
         program.table if program else chosen_schedule(method, split, microbatches, batches, None)
     )
     pk.schedules.check(table)
-    typer.echo(f"{table.title}: the tasks can never wait for one another (exact)")
+    typer.echo(f"{table.title}: no task waits for ever (exact)")
     if not channel:
         return
     program = program if program and program.has_messages else proofs.with_messages(table, order)

@@ -47,7 +47,7 @@ def claim(
     from pipekit.ledger.outcomes import Status
 
     if listed == (id is not None) or (id is None and again) or (id and (paper or outcome)):
-        raise ValueError("name one claim, or say --list, if wanted with --paper and --outcome")
+        raise ValueError("name one claim, or say --list, which --paper and --outcome shorten")
     folder = run or REFERENCE
     if run is None and not (REFERENCE / "claims.jsonl").exists() and REFERENCE.is_dir():
         raise ValueError(
@@ -64,11 +64,14 @@ def claim(
         papers = dict.fromkeys(each.claim.paper for each in outcomes.values())
         require_choice("--paper", paper, [None, *papers])
         require_choice("--outcome", outcome, [None, *(status.value for status in Status)])
-        for each in outcomes.values():
-            if paper in (None, each.claim.paper) and outcome in (None, each.status.value):
-                typer.echo("\t".join(filter(None, [each.claim.id, each.status.value, each.cause])))
+        lines = [
+            "\t".join(filter(None, [each.claim.id, each.status.value, each.cause]))
+            for each in outcomes.values()
+            if paper in (None, each.claim.paper) and outcome in (None, each.status.value)
+        ]
+        typer.echo("\n".join(lines) or f"no claim of {paper or 'any paper'} is of {outcome!r}")
         return
-    require_choice("the claim", id, outcomes)
+    require_choice("the claim (pipekit claim --list names all)", id, outcomes)
     if again:
         folder = _run_again(outcomes[id])
         outcomes = {each.claim.id: each for each in judged(folder)}

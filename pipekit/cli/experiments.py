@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+PAPERS_ABREAST = 5  # of the report's table: more do not fit into 80 characters
+
 
 def run(
     experiments: Annotated[list[Path], typer.Argument(metavar="EXPERIMENT.yaml")],
@@ -80,14 +82,15 @@ def report(
     papers = every[[paper for paper in every if paper in begun]]
     decided = papers.loc["pass"] + papers.loc["miss"]
     met = (papers.loc["pass"] / decided).map("{:.0%}".format).where(decided > 0, "")
-    last = [
-        ["decided", *(decided / papers.loc["claims"]).map("{:.0%}".format)],
-        ["of them met", *met],
-        ["met, rule written after", *papers.loc["met after"].map(str)],
-        ["by a weaker kind", *papers.loc["weakly decided"].map(str)],
-    ]
-    rows = [[status.value, *papers.loc[status.value].map(str)] for status in Status]
-    print_table(["", *papers], rows, last, named=True)
+    told = papers.loc[[status.value for status in Status]].astype(str)
+    told.loc["decided"] = (decided / papers.loc["claims"]).map("{:.0%}".format)
+    told.loc["of them met"] = met
+    told.loc["met, rule written after"] = papers.loc["met after"].astype(str)
+    told.loc["by a weaker kind"] = papers.loc["weakly decided"].astype(str)
+    for at in range(0, papers.shape[1], PAPERS_ABREAST):
+        part = told.iloc[:, at : at + PAPERS_ABREAST]
+        rows = [[name, *row] for name, *row in part.itertuples()]
+        print_table(["", *part], rows[: len(Status)], rows[len(Status) :], named=True)
     if left := {*every} - {*papers}:
         typer.echo(f"nothing was run of {', '.join(sorted(left))}")
     typer.echo(f"report: {path.resolve()}")

@@ -8,7 +8,7 @@ import pipekit as pk
 from pipekit.cli.common.options import OWN_MODEL, PUBLISHED, TRAINED, File, print_table, save
 from pipekit.cli.common.own import OwnModel, require_known
 from pipekit.references import require_module
-from pipekit.units import bytes_text
+from pipekit.units import bytes_text, plural
 
 if TYPE_CHECKING:
     from torch import nn
@@ -135,8 +135,8 @@ def _origin(made: "pk.Profile") -> str:
         )
     where = known["device"]
     if where == "cpu":
-        where = f"{known['threads']} threads of {known['cpu']}"
+        where = f"{plural(known['threads'], 'thread')} of {known['cpu']}"
     return (
-        f"measured on {where}, torch {known['torch']}, {known['repeats']} repeats: "
+        f"measured on {where}, torch {known['torch']}, {plural(known['repeats'], 'repeat')}: "
         f"layers / whole {known['conservation']:.2f}, spread up to {known['spread']:.0%}"
     )

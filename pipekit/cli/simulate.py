@@ -134,7 +134,10 @@ def _print(trace: "pk.Trace", plan: "pk.Plan", costs: "pk.Profile", memory: floa
         share = f"{busy / trace.makespan_s:.1%}" if trace.makespan_s else "-"
         bytes_ = sent.get(worker, 0), trace.memory.peak_bytes[int(str(worker))]
         stage = str(events["stage"].iloc[0])
-        rows.append([str(worker), stage, share, *(f"{each / 1e6:,.1f}" for each in bytes_)])
+        row = [str(worker), stage, share, *(f"{each / 1e6:,.1f}" for each in bytes_)]
+        if rows and rows[-1][1:] == row[1:]:
+            row[0] = f"{rows.pop()[0].split('-')[0]}-{worker}"
+        rows.append(row)
     options.print_table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows)
     peak = max(trace.memory.peak_bytes)
     if peak > memory:

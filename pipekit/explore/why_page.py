@@ -31,7 +31,7 @@ def html(explanation: Explanation) -> str:
 <h2>What would save how much</h2>
 <table><tr><th>cause</th><th>what</th><th>saves (ms a step)</th><th>of a step</th></tr>
 {causes}</table>
-<h2>A recorded step, and the same without a cause</h2>
+<h2>Passes as recorded, and without a cause</h2>
 """
     below = f"<h2>Where all workers' time went</h2>\n<table>{spent}</table>"
     moving = (cause for cause in explanation.distinct() if cause.kind != BETWEEN_STEPS)

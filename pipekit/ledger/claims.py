@@ -103,7 +103,10 @@ def outcomes(folder: str | Path) -> list[Outcome]:
         ValueError: there is no such folder, or a record in it cannot be read.
     """
     if not Path(folder).is_dir():
-        raise ValueError(f"no folder is named {folder}: run an experiment first, see pipekit run")
+        raise ValueError(
+            f"no folder is named {folder}: run an experiment first, e.g. pipekit run "
+            f"experiments/quickstart.yaml; pipekit claim --list has the values of the repository"
+        )
     # Sorted by time and then as written: of two records of one second, the later line is newer.
     records = sorted(_read(Path(folder)), key=lambda record: record.provenance["utc"])
     newest = {record.id: record for record in records}

@@ -66,7 +66,7 @@ class Explanation:
         step = np.unique(table["step"])[np.argsort(lasting)[len(lasting) // 2]]
         here = operations.passes & (table["step"] == step) & (table["replica"] == replica)
         frame = table[here].assign(op=table["kind"].astype(object), version=0, bytes=0)
-        name = f"{self.name}, step {step}"
+        name = f"{self.name}, step {step}" if len(lasting) > 1 else self.name
         if cause is not None and cause.seconds is not None:
             delays = None if cause.kind == BETWEEN_STEPS else self.what_if.between_steps
             ends = operations.ends_s(cause.seconds[:, None], delays)[here, 0]

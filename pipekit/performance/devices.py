@@ -82,8 +82,8 @@ def machine(name: str) -> Machine:
         require_choice("device", name, MACHINES)
     except ValueError as error:
         raise ValueError(
-            f"{error}; or describe your own: devices.described(peak FLOP/s, memory in GB, and "
-            f"bytes/s of memory, of the links in a node, of the network)"
+            f"{error} (your own: devices.described(peak FLOP/s, memory in GB, and bytes/s of "
+            f"memory, of the links in a node, of the network))"
         ) from None
     return MACHINES[name]
 

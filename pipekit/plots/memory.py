@@ -66,7 +66,8 @@ def memory(
 
     heading, margin = f"{title or 'Memory'}: at most {_most(memory, workers)}", PEAK_PX
     if other is not None:
-        heading, margin = f"{heading}, {_most(other, workers)}", BOTH_PEAKS_PX
+        name = f"{other_name} " if other_name else ""
+        heading, margin = f"{heading}, {name}{_most(other, workers)}", BOTH_PEAKS_PX
     row_px = max(LEAST_PX, min(MOST_PX, ALL_PX / len(workers)))
     plot_px = len(workers) * (row_px + GAP_PX) - GAP_PX
     figure = make_subplots(len(workers), shared_xaxes=True, vertical_spacing=GAP_PX / plot_px)

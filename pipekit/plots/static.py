@@ -20,12 +20,13 @@ PT, ERROR_PX = 0.75, 2  # points in a CSS pixel; plotly's error bars
 BAR_FONT_PX = 11, 8
 """Of a number in a bar: at best, and at least; one that does not fit is left out."""
 CHARACTER_EM = 0.64  # how wide a digit is in DejaVu Sans, a wide font
+TEXT_EM = 0.54  # how wide a title's character is there on average
 
 
 def draw(figure: go.Figure) -> Figure:
     """Return the matplotlib figure of a plotly figure that :func:`.completion.check` passes."""
     figure = completion.completed(figure)
-    _put_title_in_one_line(figure.layout)
+    _put_titles_in_one_line(figure)
     width, height = figure.layout.width, figure.layout.height
     canvas = Figure(figsize=(width / 96, height / 96), facecolor="none")
     panels: dict[tuple[str, str], Axes] = {}
@@ -45,14 +46,29 @@ def draw(figure: go.Figure) -> Figure:
     return canvas
 
 
-def _put_title_in_one_line(layout: Any) -> None:
-    """Undo the breaks for phones: a static picture is wide."""
+def _put_titles_in_one_line(figure: go.Figure) -> None:
+    """Undo the breaks for phones, and their room: a static picture is wide."""
+    layout = figure.layout
     breaks_px = style.TITLE_PX * (layout.title.text or "").count(style.BREAK)
     if breaks_px:
         layout.title.text = style.whole(layout.title.text)
-        layout.margin.t -= breaks_px
         layout.title.pad.b -= breaks_px
-        layout.height -= breaks_px
+    above = [note for note in layout.annotations if note.name == style.PANEL_TITLE]
+    if breaks := max((note.text.count(style.BREAK) for note in above), default=0):
+        # The titles of timelines one below another: each has the room of the longest.
+        breaks_px = style.TITLE_PX * breaks
+        before_px = layout.height - layout.margin.t - layout.margin.b
+        panels_px = before_px - breaks_px * (len(above) - 1)
+        axes = sorted(figure.select_yaxes(), key=lambda axis: axis.domain)
+        notes = sorted(above, key=lambda note: note.y)
+        for below, (axis, note) in enumerate(zip(axes, notes, strict=True)):
+            axis.domain = [
+                (edge * before_px - breaks_px * below) / panels_px for edge in axis.domain
+            ]
+            note.update(text=style.whole(note.text), y=axis.domain[1])
+        layout.height -= breaks_px * (len(above) - 1)
+    layout.margin.t -= breaks_px
+    layout.height -= breaks_px
 
 
 def _place(figure: go.Figure, x: float, y: float) -> tuple[float, float]:
@@ -212,20 +228,29 @@ def _filled(color: str, pattern: Any) -> dict[str, Any]:
     return {"facecolor": fill, "hatch": hatch, "hatchcolor": lines}
 
 
+def _fitting(figure: go.Figure, text: str, x: float, size: float) -> float:
+    """Return the size at which a text from ``x`` on is not cut off by the picture's edge."""
+    return min(size, (1 - x) * float(figure.layout.width) / (TEXT_EM * max(1, len(text))))
+
+
 def _texts(canvas: Figure, figure: go.Figure) -> None:
     title = figure.layout.title
     if title.text:
         x, y = _place(figure, title.x, title.y)
         y += title.pad.b / figure.layout.height
-        canvas.text(x, y, title.text, color=figure.layout.font.color, fontsize=title.font.size * PT)
+        size = _fitting(figure, title.text, x, title.font.size)
+        canvas.text(x, y, title.text, color=figure.layout.font.color, fontsize=size * PT)
     for note in figure.layout.annotations:
         x, y = _place(figure, note.x, note.y)
+        size = note.font.size or figure.layout.font.size
+        if note.xanchor == "left" and style.BREAK not in note.text:
+            size = _fitting(figure, note.text, x, size)
         canvas.text(
             x + (note.xshift or 0) / figure.layout.width,
             y + (note.yshift or 0) / figure.layout.height,
             note.text.replace("<br>", "\n"),
             color=figure.layout.font.color,
-            fontsize=(note.font.size or figure.layout.font.size) * PT,
+            fontsize=size * PT,
             ha=note.xanchor,
             va="center" if note.yanchor == "middle" else note.yanchor,
         )

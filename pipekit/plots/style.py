@@ -92,6 +92,7 @@ WIDTH_PX = 960  # of a static figure, and what a notebook gives a live one, near
 NARROW_FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"  # for numbers in narrow bars
 BREAK, TITLE_CHARACTERS, TITLE_PX = "<br>", 36, 20
 """Between lines of a title; what one has room for on a phone, beside the names of rows; height."""
+PANEL_TITLE = "title"  # the name of an annotation that is the title of one of several panels
 MARGIN_PX = {"l": 96, "r": 16, "t": 40, "b": 76}
 AXIS_PX = 54  # of an axis below the panels, with its numbers and its title
 PANEL_PX = WIDTH_PX - MARGIN_PX["l"] - MARGIN_PX["r"]

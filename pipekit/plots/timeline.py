@@ -62,6 +62,7 @@ def compare(
         top = next(figure.select_yaxes(row=row)).domain[1]
         figure.add_annotation(
             text=text,
+            name=style.PANEL_TITLE,
             align="left",
             font={"size": 15},
             showarrow=False,

@@ -64,7 +64,7 @@ def test_a_click_says_why_and_both_play_together(page: Page) -> None:
 def test_an_explanation_shows_a_step_and_the_step_without_each_cause(opened: Open) -> None:
     page = opened("why.html")
     titles = page.locator(".pipekit-title")
-    expect(titles.nth(0)).to_contain_text("PipeDream-Flush, step 0: bubble")
-    expect(titles.nth(1)).to_contain_text("PipeDream-Flush, step 0 without unequal stages")
+    expect(titles.nth(0)).to_contain_text("PipeDream-Flush: bubble")
+    expect(titles.nth(1)).to_contain_text("PipeDream-Flush without unequal stages")
     expect(page.locator("canvas[data-explained=true]")).to_have_count(4)
     expect(page.locator("table").first).to_contain_text("Stage 1 takes 40% longer")

@@ -63,6 +63,7 @@ def test_a_list_has_a_line_for_each_claim(printed: Printed, run: Path) -> None:
         ("2bw-fig7-memry", "did you mean '2bw-fig7-memory'?"),
         ("--list --paper pipedraem", "not 'pipedraem'; did you mean 'pipedream'?"),
         ("--list --outcome mist", "not 'mist'; did you mean 'miss'?"),
+        ("vgg16", "pipekit claim --list names all"),
         ("", "name one claim, or say --list"),
         (f"{MISSED} --outcome miss", "name one claim, or say --list"),
         ("torchgpipe-intro-amoebanet-b-acc --again", "no notebook here finds a value of torch"),
@@ -123,8 +124,8 @@ def test_one_run_is_reported_alone(printed: Printed, runs: Path) -> None:
 
 
 def test_a_folder_without_records_gets_one_sentence(refused: Printed, elsewhere: Path) -> None:
-    says = "error: no folder is named nowhere: run an experiment first, see pipekit run"
-    assert refused("report nowhere") == says
+    says = "error: no folder is named nowhere: run an experiment first, e.g. pipekit run"
+    assert refused("report nowhere").startswith(says)
     says = "error: . has no record of a claim: run a paper first, see pipekit run"
     assert refused("report .") == says
     assert not list(elsewhere.glob("*.html")), "another folder than meant gets no files"

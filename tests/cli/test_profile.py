@@ -19,7 +19,7 @@ def test_it_prints_what_was_measured_and_writes_it(printed: Printed, elsewhere: 
     assert "mlp, 2 rows, float32" in text
     assert re.search(r"│ 1 Linear +│ +\d+\.\d{3} │ +\d+\.\d{3} │ +0\.00 │ +0\.40 │ +0\.00 │", text)
     assert re.search(r"│ all ", text)
-    assert re.search(r"measured on \d+ threads of .*, 1 repeats:\s+layers / whole\s+\d", text)
+    assert re.search(r"measured on \d+ threads? of .*, 1 repeat:\s+layers / whole\s+\d", text)
     assert text.splitlines()[-1] == "wrote new/p.json"
     made = Profile.load("new/p.json")
     assert made.rows == 2

@@ -42,10 +42,10 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
     ("line", "says"),
     [
         ("schedule gpip", "'gpip' is neither a file, nor a package.module:function, nor one of"),
-        ("schedule gpip", "did you mean 'gpipe'?"),
+        ("schedule 1F1B", "did you mean 'flush'?"),
         (
             "schedule pipekit.schedules:OPS",
-            "is no function: name one that is called with (stages, micro",
+            "is not a function: name one that is called with (stages, micro",
         ),
         (
             "schedule pipekit.schedules:interleaved",
@@ -59,7 +59,7 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
         ("schedule gpipe --output /dev/null/a.svg", "/dev/null"),
         ("check flsh", "neither a file, nor a package.module:function, nor one of"),
         ("check flush --repair out.csv", "--repair are of messages"),
-        ("check flush --messages eagre", "no channel: write rendezvous, eager, or eager:2"),
+        ("check flush --messages eagre", "not a channel: write rendezvous, eager, or eager:2"),
         ("check flush --messages eager --order torhc", "did you mean 'torch'?"),
         ("check flush --messages eager --communicators pairs", "did you mean 'pair'?"),
         ("check flush --order in_order", "--repair are of messages"),
@@ -132,7 +132,7 @@ def test_what_it_returns_must_be_a_schedule(refused: Printed, elsewhere: Path) -
 def test_an_order_that_hangs_is_named_with_exit_code_1(pipekit: Callable[[str], Any]) -> None:
     done = pipekit("check flush --messages rendezvous --order in_order")
     assert done.exit_code == 1
-    assert "the tasks can never wait for one another" in done.output
+    assert "no task waits for ever" in done.output
     assert "the order 'in_order' hangs (rendezvous" in done.output
 
 

@@ -32,7 +32,7 @@ def test_it_prints_a_measured_table_and_writes_events(printed: Printed, elsewher
         r"measured: \d workers? (share|has|have) \d+ cores? of .*; data: .*MNIST",
         " ".join(text.split()),
     )
-    row = r"│ +{} │ +\d\.\d{{4}} │ +\d+\.\d% │ +\d+\.\d\d │ +\d+%, \d+%, \d+% │ +2 2 │"
+    row = r"│ +{} │ +\d\.\d{{4}} │ +\d+\.\d% │ +\d+\.\d\d │ +\d+% \d+% \d+% │ +2 2 │"
     for epoch in (1, 2):
         assert re.search(row.format(epoch), text), text
     events = pd.read_csv("mine/trace.csv")

@@ -192,7 +192,7 @@ def test_layouts_that_do_not_divide_are_refused() -> None:
 
 
 def test_a_device_is_found_or_described_in_five_numbers() -> None:
-    with pytest.raises(ValueError, match=r"did you mean 'H100'.*describe your own"):
+    with pytest.raises(ValueError, match=r"did you mean 'H100'.*devices.described"):
         machine("H10")
     assert machine("h100") is machine("H100")
     own = described(100e12, 48, 1e12, 50e9, 10e9)

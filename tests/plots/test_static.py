@@ -146,6 +146,7 @@ def test_a_phone_shows_a_title_in_lines_and_a_static_picture_in_one() -> None:
     short = timeline(gpipe(4, 4).take(1), title="a")
     heights, margins = ([each.layout[n] for each in (figure, short)] for n in ("height", "margin"))
     assert heights[0] - heights[1] == margins[0].t - margins[1].t > 0
-    height = [draw(each).get_figheight() for each in (figure, short)]
-    assert height[0] == height[1]
+    pairs = [compare(*[gpipe(4, 4).take(1)] * 2, titles=[name] * 2) for name in ("a long one", "a")]
+    for one, other in ((figure, short), pairs):
+        assert draw(one).get_figheight() == draw(other).get_figheight()
     assert " ".join(lines) in svg(figure)

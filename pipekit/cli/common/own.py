@@ -166,7 +166,7 @@ def called(reference: str, function: Any, **given: Any) -> Any:
     """Return the result of a user's function for what is ``given`` in this order."""
     form = f"with ({', '.join(given)})" if given else "without arguments"
     if not callable(function):
-        raise TypeError(f"{reference} is no function: name one that is called {form}")
+        raise TypeError(f"{reference} is not a function: name one that is called {form}")
     arguments = inspect.signature(function)
     try:
         arguments.bind(*given.values())

@@ -83,7 +83,8 @@ def print_epochs(epochs: Sequence[Epoch], learning: Learning) -> None:
         [[*row.values()] for row in rows],
         title=f"{last.schedule.name}, {last.schedule.stages} stages",
         caption=f"measured: {workers_on_cores(len(last.schedule.workers))} of {machine['cpu']}, "
-        f"torch {machine['torch']}, seed {machine['seed']}; data: {learning.source}",
+        f"torch {machine['torch']}, seed {machine['seed']}; data: {learning.source}; "
+        f"bubble of the makespan, of workers' spans, steady",
     )
 
 
@@ -97,7 +98,7 @@ def _row(epoch: Epoch, learning: Learning) -> dict[str, str]:
         "loss (nats)": f"{sum(run.losses) / len(run.losses):.4f}" if run.losses else "",
         **tested,
         "wall (s)": f"{run.wall_s:.2f}",
-        "bubble (makespan, spans, steady)": _bubbles(run.trace) if trained else "",
+        "bubble": _bubbles(run.trace) if trained else "",
         "weight slots": " ".join(map(str, run.weight_slots)),
         **skipped,
     }
@@ -106,7 +107,7 @@ def _row(epoch: Epoch, learning: Learning) -> dict[str, str]:
 def _bubbles(trace: pk.Trace) -> str:
     """Return the three bubbles of all workers; a run of few batches has no steady one."""
     shares = trace.bubbles().loc["all"]
-    return ", ".join("-" if isnan(share) else f"{share:.0%}" for share in shares)
+    return " ".join("-" if isnan(share) else f"{share:.0%}" for share in shares)
 
 
 def write(run: pk.Run, data: str, folder: Path) -> list[Path]:

@@ -35,8 +35,11 @@ class Model { // what the canvas asks of a widget's
 function draw(shown, el, models) { // pictures with their reasons, on one scale of time
   const span = Math.max(...shown.map((each) => each.picture.end));
   while (models.length > shown.length) { models.pop(); el.lastChild.remove(); }
+  const named = new Set(); // by a legend above
   shown.forEach((each, number) => {
-    const legend = number === 0, isNew = number === models.length;
+    const names = each.picture.styles.map((style) => style.name), isNew = number === models.length;
+    const legend = names.some((name) => !named.has(name));
+    names.forEach((name) => named.add(name));
     if (isNew) models.push(new Model(number, models));
     const model = models[number];
     Object.assign(model.values, { view: [], until: -1, why: each.why });

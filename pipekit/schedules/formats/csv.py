@@ -46,7 +46,10 @@ def read(text: str) -> Table:
         raise ScheduleError(f"the CSV cannot be read: {error}") from None
     missing = [column for column in _COLUMNS if column not in frame.columns]
     if missing:
-        raise ScheduleError(f"the CSV lacks the column {missing[0]!r}; it needs {_COLUMNS}")
+        raise ScheduleError(
+            f"the CSV lacks the column {missing[0]!r}; it needs {_COLUMNS} (a table of torch's is "
+            f"read by Schedule.from_torch_csv and by pipekit check)"
+        )
     header = _HEADER.match(text)
     name, stashing = (header[1], header[3] == "on") if header else ("schedule", True)
     batch_size = int(header[4]) if header and header[4] else None
