@@ -19,7 +19,7 @@ from pipekit.traces import perfetto
 from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph
 from pipekit.traces.gaps import GAPS, ROWS, gaps
-from pipekit.traces.record import TraceRecord, events_of, moved, tasks_of
+from pipekit.traces.record import COLUMNS, TraceRecord, events_of, moved, tasks_of
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,12 @@ class Trace(TraceRecord):
         """
         if self.frame.empty:
             return self.frame.assign(waited_s=[])
-        return self._graph.critical_path(self.span_s[0])
+        waited, path = self.waited_for(), [int(self.frame["end_s"].to_numpy().argmax())]
+        while (before := waited[path[-1]]) != NOTHING:
+            path.append(int(before))
+        rows = self.frame[COLUMNS].iloc[path[::-1]].reset_index(drop=True)
+        since = rows["end_s"].shift(fill_value=self.span_s[0])
+        return rows.assign(waited_s=(rows["start_s"] - since).clip(lower=0.0))
 
     @cached_property
     def _graph(self) -> EventGraph:
