@@ -247,10 +247,7 @@ class Trace(TraceRecord):
         self.frame.to_csv(path, index=False)
 
     def to_perfetto(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        provenance: dict[str, Any] | None = None,
+        self, path: str | os.PathLike[str], *, provenance: dict[str, Any] | None = None
     ) -> None:
         """Write the trace as Chrome's trace events, for Perfetto (ui.perfetto.dev) and others.
 
