@@ -171,10 +171,10 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
 def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[str]) -> Recording:
     numbers = np.sort(recording.rows["step"].unique())
     if chosen is not None:
-        kept = [n for n in numbers if (chosen.start or 0) <= n < (chosen.stop or np.inf)]
+        kept = [n for n in numbers if n in range(*chosen.indices(int(numbers[-1]) + 1))]
         if not kept:
             raise ValueError(
-                f"{path} has no step in {chosen.start}:{chosen.stop}: its steps are "
+                f"{path} has no step in {chosen.start or 0}:{chosen.stop}: its steps are "
                 f"{numbers[0]} to {numbers[-1]}"
             )
         return _only(recording, kept)

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -243,8 +244,19 @@ def test_a_first_step_that_compiled_is_left_out_by_name(tmp_path: Path) -> None:
     read = pk.read_trace(folder)
     assert "steps 1 to 3 are left out as warm-up" in read.notes[0]
     assert sorted(set(read.frame["step"])) == [4, 5, 6]
-    chosen = pk.read_trace(folder, slice(2, 4))
-    assert sorted(set(chosen.frame["step"])) == [2, 3]
+    for chosen, steps in (slice(2, 4), [2, 3]), (slice(-2, None), [5, 6]):
+        assert sorted(set(pk.read_trace(folder, chosen).frame["step"])) == steps
+    with pytest.raises(ValueError, match="has no step in 0:0"):
+        pk.read_trace(folder, slice(0, 0))
+
+
+def test_recorded_steps_are_not_one_run_and_the_refusal_says_whom_to_ask(tmp_path: Path) -> None:
+    read = pk.read_trace(WRITERS["primus"](tmp_path))
+    written = partial(read.to_perfetto, tmp_path / "run.json")
+    for asked in (read.gaps, read.bubbles, read.breakdown, read.critical_path, written):
+        with pytest.raises(ValueError, match=r"ask pk.explain\(trace\), whose timeline\(\)"):
+            asked()
+    assert len(pk.explain(read).timeline().gaps())
 
 
 def _cut(path: Path) -> None:
