@@ -88,8 +88,10 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     recording = _complete(path, recording, notes)
     recording = _aligned(_used(path, recording, chosen, notes), notes)
     rows, steps = recording.rows, _bounds(recording).reset_index()
+    took = (steps["end_s"] - steps["start_s"]).to_numpy()
+    if not (took > 0).all():
+        raise ValueError(f"{path} has a step of {took.min():g} s: the file is damaged")
     if recording.own_clocks:  # each step begins at 0: put one behind the other
-        took = (steps["end_s"] - steps["start_s"]).to_numpy()
         begins = np.cumsum(took) - took
         shifts = begins[np.searchsorted(steps["step"], rows["step"])]
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
@@ -110,6 +112,13 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
 
 
 def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    try:
+        rows = rows.astype(dict.fromkeys(("step", "stage", "microbatch"), np.int64))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"{path} has steps, stages or microbatches that are not whole numbers ({error}): the "
+            f"file is damaged"
+        ) from None
     took = rows["end_s"] - rows["start_s"]
     wrong = ~np.isfinite(rows["start_s"]) | ~np.isfinite(took) | (took < 0)
     if wrong.any():

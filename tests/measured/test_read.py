@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -271,6 +272,14 @@ def _twice(folder: Path) -> None:
     (folder / "copy.json").write_text((folder / "rank0.json").read_text())
 
 
+def _written(pattern: str, instead: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        for file in folder.iterdir():
+            file.write_text(re.sub(pattern, instead, file.read_text()))
+
+    return damage
+
+
 def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], None]:
     return lambda path: change(pd.read_parquet(path)).to_parquet(path)
 
@@ -283,6 +292,8 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
         ("primus", _without_rank_1, "has no pp_rank_1.json: its config.json has 3 ranks"),
         ("kineto", _without_rank_1, "has 2 of 3 ranks: add the files of the others"),
         ("kineto", _twice, "are both of rank 0"),
+        ("kineto", _written('F0"', f'F{10**20}"'), "microbatches that are not whole numbers"),
+        ("primus", _written('"total": [0-9.]+', '"total": 0'), "has a step of 0 s: the file is da"),
         (
             "bytedance",
             _rows(lambda rows: rows.assign(duration=rows["duration"].where(rows.index != 3, -1.0))),
