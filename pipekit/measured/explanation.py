@@ -154,12 +154,16 @@ def explain(trace: Trace) -> Explanation:
     """Say why a run took its time; of :func:`pipekit.read_trace`, or a run or simulation.
 
     Raises:
-        ValueError: the trace is in slots, has no passes, or one stage.
+        ValueError: the trace is in slots, has no passes, or one stage, or takes no time.
     """
+    if not isinstance(trace, Trace):
+        raise TypeError(f"give a trace, as pk.read_trace(path) or run.trace is one, not {trace!r}")
     if trace.unit != "s":
         raise ValueError(f"{trace.name} is in {trace.unit}: give a trace in seconds")
-    if trace.frame.empty or trace.frame["stage"].nunique() < 2:
+    if trace.frame["stage"].nunique() < 2:
         raise ValueError(f"{trace.name} has no pipeline: a trace of two stages or more is needed")
+    if not trace.makespan_s:
+        raise ValueError(f"{trace.name} takes no time: give its passes seconds")
     found, recorded = recognise(trace), operations(trace)
     if trace.steps is None:
         lasting = np.array([trace.makespan_s])
