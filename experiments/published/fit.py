@@ -13,21 +13,14 @@ Regression, JASA 2018, section 2.2), on the logarithms of measured / predicted o
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from experiments.published.published_set import Row, RowMeasured, RowPrediction
 from experiments.published.sets import SETS
-from pipekit.performance.constants import (
-    DATA_SHEET,
-    NEW_DEVICE,
-    Constants,
-    Fit,
-    Fits,
-    measurements,
-)
+from pipekit.performance.constants import DATA_SHEET, NEW_DEVICE, Constants, Fit, Fits, measurements
 from pipekit.progress import progress_bar
 
 COVERAGE = 0.8
@@ -111,16 +104,14 @@ def fit(rows: Iterable[Known]) -> dict[str, Fit]:
     for one in rows:
         if one.errors:
             machines[one.row.machine][one.row.name].append(one)
-    return {machine: _fit(by_set) for machine, by_set in machines.items()}
-
-
-def _fit(by_set: Mapping[str, Sequence[Known]]) -> Fit:
-    def error(pair: Constants) -> float:
-        return sum(fmean(one.errors[pair] for one in own) for own in by_set.values())
-
-    first, *_ = next(iter(by_set.values()))
-    fitted_on = {name: [one.row.row_id for one in own] for name, own in by_set.items()}
-    return Fit(min(first.errors, key=error), fitted_on)
+    found = {}
+    for machine, by_set in machines.items():
+        first, *_ = next(iter(by_set.values()))
+        sets = list(by_set.values())
+        errors = {p: sum(fmean(one.errors[p] for one in own) for own in sets) for p in first.errors}
+        fitted_on = {name: [one.row.row_id for one in own] for name, own in by_set.items()}
+        found[machine] = Fit(min(errors, key=errors.__getitem__), fitted_on)
+    return found
 
 
 def residuals(predicted: Iterable[Predicted], column: str = "kind") -> Iterator[Residual]:

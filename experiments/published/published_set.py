@@ -18,6 +18,9 @@ from pipekit.performance.layout import ParallelLayout
 from pipekit.reading import read_text
 
 FOLDS = 10
+_BYTES = {"memory_gb": 1e9, "peak_memory_bytes": 1, "peak_allocated_gib": 2**30}
+_MEASURED = "step_s", "tokens_per_s", "tokens_per_s_per_gpu", "simumax_step_s", *_BYTES
+"""Columns that are measured, memory's with their units."""
 _SIZE = re.compile(r"\d+(?:\.\d+)?b")  # in a model's name: 70b, 3.8b, and 235b and 22b
 Values = Mapping[str, str]  # a row of a file as text, by column
 Size = Annotated[NonNegativeInt, BeforeValidator(lambda cell: cell or 0)]  # 0: the cell is empty
@@ -126,9 +129,17 @@ class Row:
 
     @staticmethod
     def measured(values: Values) -> RowMeasured:
-        """Return what the measured columns say: ``step_s`` and, if there is one, ``memory_gb``."""
-        step, memory = values["step_s"], values.get("memory_gb")
-        return RowMeasured(float(step) if step else None, float(memory) * 1e9 if memory else None)
+        """Return what the columns say that sets measure: seconds or a speed, and bytes."""
+        known = {name: float(cell) for name in _MEASURED if (cell := values.get(name))}
+        step_s = known.get("step_s")
+        if "tokens_per_s_per_gpu" in known:
+            known.setdefault("tokens_per_s", known["tokens_per_s_per_gpu"] * float(values["gpus"]))
+        if "tokens_per_s" in known:
+            tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
+            step_s = tokens / known["tokens_per_s"]
+        sizes = (known[name] * unit for name, unit in _BYTES.items() if name in known)
+        simulated_s = known.get("simumax_step_s")
+        return RowMeasured(step_s, next(sizes, None), simulated_s=simulated_s)
 
     def predicted(self, constants: Callable[[str], Constants]) -> RowPrediction:
         """Return its prediction by its machine's constants, or none with the reason.

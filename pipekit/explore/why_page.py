@@ -37,4 +37,4 @@ def html(explanation: Explanation) -> str:
     moving = (cause for cause in explanation.distinct() if cause.kind != BETWEEN_STEPS)
     drawn = islice(moving, _DRAWN)
     traces = [explanation.timeline(), *map(explanation.timeline, drawn)]
-    return page(explanation.name, traces, above, below)
+    return page(explanation.trace.name, traces, above, below)

@@ -26,29 +26,24 @@ class Explanation:
     """What :func:`explain` found; ``print`` shows it in some ten lines.
 
     Attributes:
-        name, label: of the trace, and of its times.
+        trace: the recorded one.
         recognition: the method, and its counts.
-        workers: all that were recorded.
         step_s: the mean recorded step.
         simulated_s: what the recorded durations take in the method's order, with what was recorded
             between steps; no start, end or gap of the pipeline enters.
         slowdowns: :attr:`pipekit.measured.what_if.WhatIf.slowdowns`.
         shares: seconds by worker and what they went into (:mod:`pipekit.measured.what_if`).
         causes: what saves most first.
-        notes: what reading left out or estimated.
         what_if: the replay, to be asked for more.
     """
 
-    name: str
-    label: str
+    trace: Trace
     recognition: Recognition
-    workers: int
     step_s: float
     simulated_s: float
     slowdowns: dict[str, float]
     shares: pd.DataFrame
     causes: list[Counterfactual]
-    notes: tuple[str, ...]
     what_if: WhatIf = field(repr=False)
 
     @property
@@ -66,7 +61,8 @@ class Explanation:
         step = np.unique(table["step"])[np.argsort(lasting)[len(lasting) // 2]]
         here = operations.passes & (table["step"] == step) & (table["replica"] == replica)
         frame = table[here].assign(op=table["kind"].astype(object), version=0, bytes=0)
-        name = f"{self.name}, step {step}" if len(lasting) > 1 else self.name
+        name = self.trace.name
+        name = f"{name}, step {step}" if len(lasting) > 1 else name
         if cause is not None and cause.seconds is not None:
             delays = None if cause.kind == BETWEEN_STEPS else self.what_if.between_steps
             ends = operations.ends_s(cause.seconds[:, None], delays)[here, 0]
@@ -75,7 +71,7 @@ class Explanation:
         frame["worker"] = pd.factorize(frame["worker"], sort=True)[0]
         frame["microbatch"] = pd.factorize(frame["microbatch"], sort=True)[0]
         frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
-        label = self.label if cause is None else "simulated"
+        label = self.trace.label if cause is None else "simulated"
         return Trace(frame[COLUMNS], label, name, int(frame["worker"].max()) + 1)
 
     def record(self) -> dict[str, Any]:
@@ -86,9 +82,9 @@ class Explanation:
         known = {name: value for name, value in self.slowdowns.items() if not np.isnan(value)}
         return {
             "format": "pipekit explanation 1",
-            "name": self.name,
+            "name": self.trace.name,
             **{name: getattr(self.recognition, name) for name in counts},
-            "workers": self.workers,
+            "workers": self.trace.workers,
             "step_s": self.step_s,
             "simulated_s": self.simulated_s,
             "ideal_s": self.slowdowns["t_ideal_s"],
@@ -103,7 +99,7 @@ class Explanation:
                 | {"share": cause.saves_s / self.step_s}
                 for cause in self.causes
             ],
-            "notes": self.notes,
+            "notes": self.trace.notes,
         }
 
     def to_json(self) -> str:
@@ -115,10 +111,10 @@ class Explanation:
 
     def _lines(self) -> Iterator[str]:
         mean, step = self.mean_shares, written(self.step_s, SECONDS)
-        yield f"{self.name}: {self.recognition}"
+        yield f"{self.trace.name}: {self.recognition}"
         yield (
             f"{plural(self.recognition.steps, 'step')} of {step} (recorded) on "
-            f"{plural(self.workers, 'worker')}; replayed from durations "
+            f"{plural(self.trace.workers, 'worker')}; replayed from durations "
             f"{written(self.simulated_s, SECONDS)} "
             f"({self.simulated_s / self.step_s - 1:+.1%})"
         )
@@ -141,7 +137,7 @@ class Explanation:
             )
         if not shown:
             yield "No cause by itself costs a thousandth of a step"
-        yield from (f"Note: {note}" for note in self.notes)
+        yield from (f"Note: {note}" for note in self.trace.notes)
 
     def distinct(self) -> Iterator[Counterfactual]:
         """Yield the causes that count; of a slow worker and its stage only what saves more."""
@@ -159,12 +155,16 @@ def explain(trace: Trace) -> Explanation:
     """Say why a run took its time; of :func:`pipekit.read_trace`, or a run or simulation.
 
     Raises:
-        ValueError: the trace is in slots, has no passes, or one stage.
+        ValueError: the trace is in slots, has no passes, or one stage, or takes no time.
     """
+    if not isinstance(trace, Trace):
+        raise TypeError(f"give a trace, as pk.read_trace(path) or run.trace is one, not {trace!r}")
     if trace.unit != "s":
         raise ValueError(f"{trace.name} is in {trace.unit}: give a trace in seconds")
-    if trace.frame.empty or trace.frame["stage"].nunique() < 2:
+    if trace.frame["stage"].nunique() < 2:
         raise ValueError(f"{trace.name} has no pipeline: a trace of two stages or more is needed")
+    if not trace.makespan_s:
+        raise ValueError(f"{trace.name} takes no time: give its passes seconds")
     found, recorded = recognise(trace), operations(trace)
     if trace.steps is None:
         lasting = np.array([trace.makespan_s])
@@ -172,16 +172,13 @@ def explain(trace: Trace) -> Explanation:
         lasting = (trace.steps["end_s"] - trace.steps["start_s"]).to_numpy()
     what_if = WhatIf(recorded, lasting, found.steps)
     return Explanation(
-        trace.name,
-        trace.label,
+        trace,
         found,
-        trace.workers,
         float(lasting.sum()) / found.steps,
         what_if.simulated_s,
         what_if.slowdowns,
         shares(what_if),
         causes(what_if, found),
-        trace.notes,
         what_if,
     )
 

@@ -91,8 +91,10 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     recording = _complete(path, recording, notes)
     recording = _together(_aligned(_used(path, recording, chosen, notes), notes), notes)
     rows, steps = recording.rows, _bounds(recording).reset_index()
+    took = (steps["end_s"] - steps["start_s"]).to_numpy()
+    if not (took > 0).all():
+        raise ValueError(f"{path} has a step of {took.min():g} s: the file is damaged")
     if recording.own_clocks:  # each step begins at 0: put one behind the other
-        took = (steps["end_s"] - steps["start_s"]).to_numpy()
         begins = np.cumsum(took) - took
         shifts = begins[np.searchsorted(steps["step"], rows["step"])]
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
@@ -113,6 +115,13 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
 
 
 def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    try:
+        rows = rows.astype(dict.fromkeys(("step", "stage", "microbatch"), np.int64))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"{path} has steps, stages or microbatches that are not whole numbers ({error}): the "
+            f"file is damaged"
+        ) from None
     took = rows["end_s"] - rows["start_s"]
     wrong = ~np.isfinite(rows["start_s"]) | ~np.isfinite(took) | (took < 0)
     if wrong.any():
@@ -174,10 +183,10 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
 def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[str]) -> Recording:
     numbers = np.sort(recording.rows["step"].unique())
     if chosen is not None:
-        kept = [n for n in numbers if (chosen.start or 0) <= n < (chosen.stop or np.inf)]
+        kept = [n for n in numbers if n in range(*chosen.indices(int(numbers[-1]) + 1))]
         if not kept:
             raise ValueError(
-                f"{path} has no step in {chosen.start}:{chosen.stop}: its steps are "
+                f"{path} has no step in {chosen.start or 0}:{chosen.stop}: its steps are "
                 f"{numbers[0]} to {numbers[-1]}"
             )
         return _only(recording, kept)

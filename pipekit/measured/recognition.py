@@ -208,13 +208,9 @@ def _edits(ours: Lists, theirs: Lists) -> int:
         place = {task: number for number, task in enumerate(other)}
         if len(mine) != len(other) or set(mine) != set(place):
             return sum(map(len, ours)) + 1
-        moved += len(mine) - _longest_rising([place[task] for task in mine])
+        ends: list[int] = []  # as long as the longest part that is in order, and need not move
+        for task in mine:
+            at = bisect_right(ends, place[task])
+            ends[at : at + 1] = [place[task]]
+        moved += len(mine) - len(ends)
     return moved
-
-
-def _longest_rising(numbers: Sequence[int]) -> int:
-    ends: list[int] = []
-    for number in numbers:
-        at = bisect_right(ends, number)
-        ends[at : at + 1] = [number]
-    return len(ends)

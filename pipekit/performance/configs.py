@@ -51,6 +51,7 @@ _PLAIN = {
 _TIED = "gemma", "cohere", "modernbert"  # what other families begin with whose weights are tied
 _PARTS = "text_config", "attn_config", "ffn_config"  # of which some configurations consist
 _PLACES = "layer_types", "hybrid_override_pattern"  # where a hybrid places its Mamba layers
+_LISTS = "layer_types", "mlp_only_layers"
 _WINDOWED = "sliding_attention", "chunked_attention"
 _DESCRIBE = "of which there is no shape here: describe it as a pipekit.performance.shapes.Shape"
 
@@ -63,6 +64,9 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
     config = read_json(path, dict[str, Any], "a model's config.json")
     for part in map(config.get, _PARTS):
         config |= part if isinstance(part, dict) else {}
+    for name in _LISTS:
+        if not isinstance(config.get(name) or [], list):
+            raise ValueError(f"{path}: {name} is {config[name]!s:.40}: give a list")
 
     def number(what: str, default: int | None = None) -> int:
         names = _NAMES.get(what, (what,))

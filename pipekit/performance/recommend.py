@@ -32,7 +32,7 @@ _DEGREES = (
     *("microbatch_samples", "microbatches", "method"),
 )
 Model = str | os.PathLike[str] | Shape
-Cluster = str | tuple[int, Machine]
+Cluster = str | tuple[int, Machine | str]
 
 USABLE = 0.9  # of a device's memory, that allocated peaks may fill: an allocator reserves more
 _RECOMPUTE: tuple[Recompute, ...] = ("nothing", "activations", "selective", "everything")
@@ -149,7 +149,7 @@ def recommend(
     Args:
         model: a name of :data:`pipekit.performance.shapes.SHAPES`, the path of a ``config.json``,
             or a shape.
-        cluster: "64xH100", or a count and a :class:`pipekit.performance.devices.Machine`.
+        cluster: "64xH100", or a count with a name or a ``pipekit.performance.devices.Machine``.
         batch: samples a step, over all replicas.
         seq_tokens: of a sample.
         dtype: of products: "bfloat16", "float16", "float8" or "float4"; by default the first that
@@ -243,7 +243,8 @@ def _fastest(alike: Iterable[RankedLayout]) -> RankedLayout:
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
     if isinstance(cluster, tuple):
-        return cluster
+        count, kind = cluster
+        return count, kind if isinstance(kind, Machine) else machine(kind)
     written = re.fullmatch(r"(\d{1,7}) ?x ?(.+)", str(cluster))
     if not written or not int(written[1]):
         raise ValueError(f"a cluster is a count and a device, e.g. 64xH100, not {cluster!r}")

@@ -13,7 +13,7 @@ from pipekit.schedules import Op, Schedule, Task
 from pipekit.schedules.clock import Walk
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.replay import Replay
-from pipekit.traces.record import COLUMNS, Times
+from pipekit.traces.record import Times
 
 REMEMBERED = 4
 """Runs of which it need not be found again who waits for whom, when only their times change."""
@@ -42,22 +42,6 @@ class EventGraph(NamedTuple):
         """Return what each event waited for: of all that it needs what ended last; else NOTHING."""
         ends = self.frame["end_s"].tolist()
         return [max(each, key=ends.__getitem__, default=NOTHING) for each in self.waits()]
-
-    def critical_path(self, begin_s: float) -> pd.DataFrame:
-        """Return the events from the last one back, each time to the event that it waited for."""
-        starts, ends = self.frame["start_s"].tolist(), self.frame["end_s"].tolist()
-        latest = self.latest()
-        number = max(range(len(ends)), key=ends.__getitem__)
-        path, waited = [], []
-        while number != NOTHING:
-            path.append(number)
-            before = latest[number]
-            waited.append(
-                max(0.0, starts[number] - (begin_s if before == NOTHING else ends[before]))
-            )
-            number = before
-        rows = self.frame.loc[path[::-1], COLUMNS].reset_index(drop=True)
-        return rows.assign(waited_s=waited[::-1])
 
     def makespan(self, durations: Times, gaps: Times | float = 0.0) -> float:
         """Return what the run would take with such events, each so long after it is ready."""

@@ -78,19 +78,13 @@ def gaps(
     ``beside`` has the tasks of other streams; see :meth:`pipekit.traces.Trace.gaps`.
     """
     run = _TracedRun(graph, beside, span_s)
-    # NOTHING is the last place.
-    labels = [*(event.label for event in run.events), ""]
-    worker_of = [*(event.worker for event in run.events), NOTHING]
-    rows = [*(event.row for event in run.events), NOTHING]
-    found = [
-        (
-            *(worker, start, end, cause.value),
-            *(labels[source], worker_of[source], labels[before]),
-            *(rows[source], rows[before]),
-        )
-        for each in range(workers)
-        for worker, start, end, cause, source, before in run.gaps_of(each)
-    ]
+    about = [(event.label, event.worker, event.row) for event in run.events]
+    about.append(("", NOTHING, NOTHING))  # NOTHING is the last place
+    found = []
+    for each in range(workers):
+        for *place, cause, source, before in run.gaps_of(each):
+            (waits_for, its_worker, its_row), (label, _, row) = about[source], about[before]
+            found.append((*place, cause.value, waits_for, its_worker, label, its_row, row))
     return pd.DataFrame(found, columns=[*GAPS, *ROWS])
 
 

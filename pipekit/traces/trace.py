@@ -1,8 +1,8 @@
 """What happened, or would happen: one table of events, from schedules, simulation and engine."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from pipekit.traces import perfetto
 from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph
 from pipekit.traces.gaps import GAPS, ROWS, gaps
-from pipekit.traces.record import TraceRecord, events_of, moved, tasks_of
+from pipekit.traces.record import COLUMNS, TraceRecord, events_of, moved, tasks_of
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Trace(TraceRecord):
             A row a worker (0, 1, ...) and a row "all", a column each; NaN where there is no such
             time: a steady period needs two updates with a forward after them.
         """
-        return bubbles(self.frame, self.workers, self.makespan_s)
+        return bubbles(self._own_events, self.workers, self.makespan_s)
 
     def breakdown(self) -> pd.DataFrame:
         """Return what all workers' time went into, in percent, as in GPipe's Figure 4.
@@ -185,7 +185,7 @@ class Trace(TraceRecord):
             ValueError: no event takes any time.
             ScheduleError: the events cannot be a run's: say, some were left out.
         """
-        return breakdown(self.frame, self.workers, self.span_s)
+        return breakdown(self._own_events, self.workers, self.span_s)
 
     def gaps(self) -> pd.DataFrame:
         """Return when each worker computes nothing, and why: a row a gap.
@@ -231,44 +231,49 @@ class Trace(TraceRecord):
         """
         if self.frame.empty:
             return self.frame.assign(waited_s=[])
-        return self._graph.critical_path(self.span_s[0])
+        waited, path = self.waited_for(), [int(self.frame["end_s"].to_numpy().argmax())]
+        while (before := waited[path[-1]]) != NOTHING:
+            path.append(int(before))
+        rows = self.frame[COLUMNS].iloc[path[::-1]].reset_index(drop=True)
+        since = rows["end_s"].shift(fill_value=self.span_s[0])
+        return rows.assign(waited_s=(rows["start_s"] - since).clip(lower=0.0))
 
     @cached_property
     def _graph(self) -> EventGraph:
-        return event_graph(self.frame)
+        return event_graph(self._own_events)
+
+    @property
+    def _own_events(self) -> pd.DataFrame:
+        """The events of one run; ValueError if others recorded them, in steps without versions."""
+        if self.steps is not None:
+            raise ValueError(
+                f"{self.name} has {len(self.steps)} recorded steps without weight versions, which "
+                f"this needs: ask pk.explain(trace), whose timeline() is a trace of one step"
+            )
+        return self.frame
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the events as CSV."""
         self.frame.to_csv(path, index=False)
 
     def to_perfetto(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        provenance: dict[str, Any] | None = None,
-        torch_profiles: Sequence[str | os.PathLike[str]] = (),
+        self, path: str | os.PathLike[str], *, provenance: dict[str, Any] | None = None
     ) -> None:
         """Write the trace as Chrome's trace events, for Perfetto (ui.perfetto.dev) and others.
 
         Every worker is a process, with a thread that computes and, if messages were followed,
         threads that send and receive, with an arrow for each message.  Times are microseconds from
-        the first task; a slot of a drawn schedule is a second.  A file of ``torch.profiler`` can be
-        laid over a run's trace::
-
-            with torch.profiler.profile() as profiler:
-                run = pipeline.train(batches)
-            profiler.export_chrome_trace("torch.json")
-            run.trace.to_perfetto("run.json", torch_profiles=["torch.json"])
+        the first task, which began at the file's ``baseTimeNanoseconds`` if it ran, as in files of
+        torch.profiler; a slot of a drawn schedule is a second.
 
         Args:
             path: a .json file; its folder is made if it is missing.
             provenance: a JSON-able record to keep in the file, say ``run.provenance``.
-            torch_profiles: files of torch.profiler, one of each process that was profiled.
 
         Raises:
-            ValueError: a number is not finite; or a profile is none, or this trace is not a run's.
+            ValueError: a number is not finite, or others recorded the trace.
         """
-        perfetto.write(self, path, provenance, torch_profiles)
+        perfetto.write(replace(self, frame=self._own_events), path, provenance)
 
     @classmethod
     def from_perfetto(cls, path: str | os.PathLike[str]) -> "Trace":

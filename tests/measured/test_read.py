@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -250,8 +252,19 @@ def test_a_first_step_that_compiled_is_left_out_by_name(tmp_path: Path) -> None:
     read = pk.read_trace(folder)
     assert "steps 1 to 3 are left out as warm-up" in read.notes[0]
     assert sorted(set(read.frame["step"])) == [4, 5, 6]
-    chosen = pk.read_trace(folder, slice(2, 4))
-    assert sorted(set(chosen.frame["step"])) == [2, 3]
+    for chosen, steps in (slice(2, 4), [2, 3]), (slice(-2, None), [5, 6]):
+        assert sorted(set(pk.read_trace(folder, chosen).frame["step"])) == steps
+    with pytest.raises(ValueError, match="has no step in 0:0"):
+        pk.read_trace(folder, slice(0, 0))
+
+
+def test_recorded_steps_are_not_one_run_and_the_refusal_says_whom_to_ask(tmp_path: Path) -> None:
+    read = pk.read_trace(WRITERS["primus"](tmp_path))
+    written = partial(read.to_perfetto, tmp_path / "run.json")
+    for asked in (read.gaps, read.bubbles, read.breakdown, read.critical_path, written):
+        with pytest.raises(ValueError, match=r"ask pk.explain\(trace\), whose timeline\(\)"):
+            asked()
+    assert len(pk.explain(read).timeline().gaps())
 
 
 def _cut(path: Path) -> None:
@@ -266,6 +279,14 @@ def _twice(folder: Path) -> None:
     (folder / "copy.json").write_text((folder / "rank0.json").read_text())
 
 
+def _written(pattern: str, instead: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        for file in folder.iterdir():
+            file.write_text(re.sub(pattern, instead, file.read_text()))
+
+    return damage
+
+
 def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], None]:
     return lambda path: change(pd.read_parquet(path)).to_parquet(path)
 
@@ -278,6 +299,8 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
         ("primus", _without_rank_1, "has no pp_rank_1.json: its config.json has 3 ranks"),
         ("kineto", _without_rank_1, "has 2 of 3 ranks: add the files of the others"),
         ("kineto", _twice, "are both of rank 0"),
+        ("kineto", _written('F0"', f'F{10**20}"'), "microbatches that are not whole numbers"),
+        ("primus", _written('"total": [0-9.]+', '"total": 0'), "has a step of 0 s: the file is da"),
         (
             "bytedance",
             _rows(lambda rows: rows.assign(duration=rows["duration"].where(rows.index != 3, -1.0))),

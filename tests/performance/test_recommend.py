@@ -162,8 +162,7 @@ def test_a_small_model_needs_no_pipeline() -> None:
 
 def test_more_memory_never_gives_a_slower_first() -> None:
     small, large = (
-        recommend("llama2-7b", (8, machine(name)), 32).candidates[0]
-        for name in ("A100 40GB", "A100 80GB")
+        recommend("llama2-7b", (8, name), 32).candidates[0] for name in ("A100 40GB", "A100 80GB")
     )
     assert large.step_s <= small.step_s
 

@@ -135,6 +135,7 @@ def test_layers_of_each_family(tmp_path: Path, more: dict[str, Any], kinds: dict
         ({"model_type": "mamba2"}, "layers without attention .mamba2., and no"),
         ({"num_experts_per_tok": 2}, "has none of num_experts, num_local_experts"),
         ({"num_attention_heads": [12, 12]}, "num_attention_heads is .*: give one whole number"),
+        ({"layer_types": 5}, "layer_types is 5: give a list"),
     ],
 )
 def test_what_has_no_shape_is_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from statistics import NormalDist
@@ -125,13 +125,7 @@ class PlaybookRow(Row):
 
     @staticmethod
     def measured(values: Values) -> RowMeasured:
-        speed, memory = values["tokens_per_s"], values["memory_gb"]
-        tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
-        return RowMeasured(
-            tokens / float(speed) if speed else None,
-            float(memory) * 1e9 if memory else None,
-            fits=values["status"] != "crashed",
-        )
+        return replace(Row.measured(values), fits=values["status"] != "crashed")
 
     def predict(self, constants: Constants) -> RowPrediction:
         memory = _memory(self)

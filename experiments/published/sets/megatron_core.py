@@ -7,14 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, PositiveInt
 
-from experiments.published.published_set import (
-    Row,
-    RowMeasured,
-    RowPrediction,
-    Size,
-    Values,
-    letters,
-)
+from experiments.published.published_set import Row, RowPrediction, Size, letters
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.layout import on_gpus
@@ -178,12 +171,6 @@ class BridgeRow(MegatronRow):
     def anomaly(self) -> str | None:
         known = self.model == "gpt-oss-120b" and self.release == "26.06.01"
         return "the release notes call it a regression" if known else None
-
-    @staticmethod
-    def measured(values: Values) -> RowMeasured:
-        rate = values["tokens_per_s_per_gpu"]
-        tokens = float(values["global_batch_samples"]) * float(values["seq_tokens"])
-        return RowMeasured(tokens / (float(rate) * float(values["gpus"])) if rate else None)
 
     def predict(self, constants: Constants) -> RowPrediction:
         run = self.training(

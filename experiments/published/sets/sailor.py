@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, layout_of
+from experiments.published.published_set import Row, RowPrediction, layout_of
 from experiments.published.sets.sailor_inputs import bandwidth, layers, profile
 from pipekit.choices import require_choice
 from pipekit.performance.constants import DATA_SHEET, Constants
@@ -98,10 +98,6 @@ class SailorRow(Row):
         if (self.cluster, self.plan_file.rpartition("plan_config_")[2]) in copied:
             return "shares measured numbers with another plan"
         return None
-
-    @staticmethod
-    def measured(values: Values) -> RowMeasured:
-        return RowMeasured(float(values["step_s"]), float(values["peak_memory_bytes"]))
 
     def predict(self, constants: Constants) -> RowPrediction:
         places, counts = self.plan

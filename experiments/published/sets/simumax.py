@@ -6,13 +6,8 @@ from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values, layout_of
-from experiments.published.sets.simumax_kernels import (
-    System,
-    head_passes,
-    layer_passes,
-    system,
-)
+from experiments.published.published_set import Row, RowPrediction, layout_of
+from experiments.published.sets.simumax_kernels import System, head_passes, layer_passes, system
 from pipekit.performance.constants import DATA_SHEET, Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.memory import peak_bytes
@@ -86,11 +81,6 @@ class SimumaxRow(Row):
         samples = self.micro_batch_samples * self.microbatches / (self.tp * self.cp * self.pp)
         return self.shape.active_parameters * self.seq_tokens * samples
 
-    @staticmethod
-    def measured(values: Values) -> RowMeasured:
-        peak, simulated = float(values["peak_allocated_gib"]), float(values["simumax_step_s"])
-        return RowMeasured(float(values["step_s"]), peak * 2**30, simulated_s=simulated)
-
     @property
     def run(self) -> TrainingSetup:
         layout = layout_of(self, microbatches=self.microbatches, zero=1)
@@ -135,10 +125,7 @@ def _timed(run: TrainingSetup, timed: System, constants: Constants) -> float:
     transfer = timed.collective("p2p", moved / layout.tp, 2)
     exchanged = updated = 0.0
     of_experts, dense = parameters(run)
-    for weights, ranks in (
-        (dense, layout.dp * layout.cp),
-        (of_experts, layout.expert_replicas),
-    ):
+    for weights, ranks in ((dense, layout.dp * layout.cp), (of_experts, layout.expert_replicas)):
         exchanged += timed.collective("reduce_scatter", _GRADIENT_BYTES * weights, ranks)
         exchanged += timed.collective("all_gather", _WEIGHT_BYTES * weights, ranks)
         updated += weights * (_CLEAR_BYTES + _UPDATE_BYTES / ranks)

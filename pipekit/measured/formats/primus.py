@@ -93,9 +93,9 @@ def _rows(
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
             yield {
                 "worker": rank,
-                "stage": int(chunk[number]) * size + rank,
+                "stage": chunk[number] * size + rank,
                 "kind": "BACKWARD_INPUT" if splits and name == "bwd" else op,
-                "microbatch": int(microbatch[number]),
+                "microbatch": microbatch[number],
                 "step": step,
                 "start_s": start / 1e3,
                 "end_s": end / 1e3,
