@@ -20,8 +20,8 @@ from pipekit.traces.memory import PARTS, Memory
 from pipekit.traces.record import COLUMNS, TRANSFERS, TraceRecord
 
 FIRST_PROCESS = 2**22
-"""Worker 0's number: Linux gives no process this one or a higher, so that other profilers' events
-can lie in the same file."""
+"""Worker 0's number: Linux gives no process this one or a higher, so that the events of torch's
+profiler can lie in the same file."""
 _MICRO = 1e6
 _MEMORY = ["worker", "time_s", *PARTS]
 _WHOLE = {"worker", "stage", "microbatch", "version", "source", "destination"}
@@ -76,8 +76,22 @@ class _File(BaseModel):
         return self
 
 
+class _TorchEvent(BaseModel, extra="allow"):
+    ts: _Seconds = 0.0
+
+
+class _TorchProfile(BaseModel):
+    """What torch.profiler exports: microseconds since a base."""
+
+    baseTimeNanoseconds: int
+    traceEvents: list[_TorchEvent]
+
+
 def write(
-    trace: TraceRecord, path: str | os.PathLike[str], provenance: dict[str, Any] | None
+    trace: TraceRecord,
+    path: str | os.PathLike[str],
+    provenance: dict[str, Any] | None,
+    torch_profiles: Sequence[str | os.PathLike[str]],
 ) -> None:
     """Write a trace; see :meth:`pipekit.traces.Trace.to_perfetto`."""
     computed, sent = _rows(trace.frame, COLUMNS), _rows(trace.transfers, TRANSFERS)
@@ -96,6 +110,8 @@ def write(
         title = f"worker {worker} ({trace.label})"
         events.append(_name("process", FIRST_PROCESS + worker, 0, title))
     events += (_name("thread", pid, tid, kind) for pid, tid, kind in threads)
+    for profile in torch_profiles:
+        events += _beside(trace, profile)
     record = {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -192,3 +208,16 @@ def _lanes(rows: Sequence[_Row], end: str) -> list[int]:
         until[lane:] = [row["end_s"], *until[lane + 1 :]]
         lanes[number] = lane
     return lanes
+
+
+def _beside(trace: TraceRecord, profile: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the events of a file of torch.profiler's on the trace's clock."""
+    if trace.origin_ns is None:
+        raise ValueError(
+            f"{trace.name} is {trace.label} and ran at no time: only a real run's trace can lie "
+            f"beside a profile of torch's"
+        )
+    theirs = read_json(profile, _TorchProfile, "a profile that torch.profiler exported")
+    shift = (theirs.baseTimeNanoseconds - trace.origin_ns) / 1e3
+    events = [event.model_dump(exclude_unset=True) for event in theirs.traceEvents]
+    return [e | {"ts": e["ts"] + shift} if "ts" in e else e for e in events]

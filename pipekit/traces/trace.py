@@ -1,7 +1,7 @@
 """What happened, or would happen: one table of events, from schedules, simulation and engine."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -257,23 +257,35 @@ class Trace(TraceRecord):
         self.frame.to_csv(path, index=False)
 
     def to_perfetto(
-        self, path: str | os.PathLike[str], *, provenance: dict[str, Any] | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        provenance: dict[str, Any] | None = None,
+        torch_profiles: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         """Write the trace as Chrome's trace events, for Perfetto (ui.perfetto.dev) and others.
 
         Every worker is a process, with a thread that computes and, if messages were followed,
         threads that send and receive, with an arrow for each message.  Times are microseconds from
-        the first task, which began at the file's ``baseTimeNanoseconds`` if it ran, as in files of
-        torch.profiler; a slot of a drawn schedule is a second.
+        the first task; a slot of a drawn schedule is a second.  A file of ``torch.profiler`` can be
+        laid over a run's trace::
+
+            with torch.profiler.profile() as profiler:
+                run = pipeline.train(batches)
+            profiler.export_chrome_trace("torch.json")
+            run.trace.to_perfetto("run.json", torch_profiles=["torch.json"])
 
         Args:
             path: a .json file; its folder is made if it is missing.
             provenance: a JSON-able record to keep in the file, say ``run.provenance``.
+            torch_profiles: files of torch.profiler, one of each process that was profiled.
 
         Raises:
-            ValueError: a number is not finite, or others recorded the trace.
+            ValueError: a number is not finite; or a profile is none, or this trace is not a run's, or
+                others recorded it.
         """
-        perfetto.write(replace(self, frame=self._own_events), path, provenance)
+        own = replace(self, frame=self._own_events)
+        perfetto.write(own, path, provenance, torch_profiles)
 
     @classmethod
     def from_perfetto(cls, path: str | os.PathLike[str]) -> "Trace":

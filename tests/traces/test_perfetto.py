@@ -150,8 +150,8 @@ def test_what_one_thread_shows_does_not_overlap(
         assert len({cat for _, _, cat in shown}) == 1
 
 
-def test_a_run_has_the_clock_of_torchs_profile(tmp_path: Path) -> None:
-    """The run's events are within what torch's profiler saw of its call, from both files' bases."""
+def test_torchs_profile_lies_beside_a_run(tmp_path: Path) -> None:
+    """The run's events are within what torch's profiler saw of its call, on one clock."""
     pipeline = Pipeline(
         nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
         schedules.gpipe(2, 2),
@@ -162,15 +162,26 @@ def test_a_run_has_the_clock_of_torchs_profile(tmp_path: Path) -> None:
     with torch.profiler.profile(activities=[cpu]) as profiler, record_function("the call"):
         run = pipeline.train([(torch.ones(2, 4), torch.ones(2, 4))])
     profiler.export_chrome_trace(str(tmp_path / "torch.json"))
-    content = written(run.trace, tmp_path / "run.json", provenance=run.provenance)
-    theirs = json.loads((tmp_path / "torch.json").read_text())
-    (call,) = (event for event in slices(theirs) if event["name"] == "the call")
-    begin = call["ts"] + (theirs["baseTimeNanoseconds"] - content["baseTimeNanoseconds"]) / 1e3
+    content = written(
+        run.trace,
+        tmp_path / "run.json",
+        provenance=run.provenance,
+        torch_profiles=[tmp_path / "torch.json"],
+    )
+    (call,) = (event for event in slices(content) if event["name"] == "the call")
     ours = [event for event in slices(content) if event["cat"] == "compute"]
     assert len(ours) == len(run.trace.frame)
-    assert all(begin <= e["ts"] <= e["ts"] + e["dur"] <= begin + call["dur"] for e in ours)
+    assert all(
+        call["ts"] <= e["ts"] <= e["ts"] + e["dur"] <= call["ts"] + call["dur"] for e in ours
+    )
     assert content["otherData"]["provenance"] == run.provenance
     assert_equal(Trace.from_perfetto(tmp_path / "run.json"), run.trace)
+
+
+def test_a_simulation_has_no_place_beside_torchs_profile(simulated: Trace, tmp_path: Path) -> None:
+    (tmp_path / "torch.json").write_text('{"baseTimeNanoseconds": 0, "traceEvents": []}')
+    with pytest.raises(ValueError, match="is simulated and ran at no time"):
+        simulated.to_perfetto(tmp_path / "x.json", torch_profiles=[tmp_path / "torch.json"])
 
 
 @pytest.mark.parametrize(
