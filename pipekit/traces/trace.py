@@ -281,7 +281,7 @@ class Trace(TraceRecord):
             torch_profiles: files of torch.profiler, one of each process that was profiled.
 
         Raises:
-            ValueError: a number is not finite; or a profile is none, or this trace is not a run's, or
+            ValueError: a number is not finite; a profile is none, or this trace is not a run's; or
                 others recorded it.
         """
         own = replace(self, frame=self._own_events)
