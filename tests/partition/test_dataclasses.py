@@ -122,7 +122,7 @@ def test_they_pass_from_stage_to_stage(made: Callable[..., Any], transport: str)
 
 @pytest.mark.parametrize("made", [Holder, Attached])
 def test_other_objects_are_refused_with_what_to_do(made: Callable[..., Any]) -> None:
-    says = r"uses a tensor that neither .*: return tensors from blocks in tuples, lists, dicts or"
+    says = r"uses a tensor that neither .*return tensors from blocks in tuples, lists, dicts or"
     with pytest.raises(NotRecordable, match=says):
         stages(Network(made), X)
 
