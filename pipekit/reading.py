@@ -96,7 +96,12 @@ def parse_json(content: str | bytes, shape: type[T], *, exact: bool = False) -> 
         known = TypeAdapter(shape)
         return known.validate_json(content, strict=True, extra="forbid" if exact else None)
     except ValidationError as error:
-        wrong = error.errors(include_url=False)[0]
-        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in wrong["loc"])
-        message = wrong["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{where.lstrip('.')}: {message}" if where else message) from None
+        raise ValueError(first_fault(error)) from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return where the first wrong value stands, if it has a place, and what is wrong with it."""
+    wrong = error.errors(include_url=False)[0]
+    where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in wrong["loc"])
+    message = wrong["msg"].removeprefix("Value error, ")
+    return f"{where.lstrip('.')}: {message}" if where else message

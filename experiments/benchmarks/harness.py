@@ -49,10 +49,10 @@ def conclude(name: str, table: pd.DataFrame, record: dict[str, Any], output: Pat
 
 def check_out(commit: str, folder: Path) -> Path:
     """Unpack a commit of this repository into a folder, and return its path."""
-    packed = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", commit], check=True, capture_output=True
-    ).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as files:
+    packed = subprocess.run(["git", "-C", str(ROOT), "archive", commit], stdout=subprocess.PIPE)
+    if packed.returncode:
+        raise SystemExit(f"name a commit that git can unpack, not {commit!r}")  # git has said why
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as files:
         files.extractall(folder, filter="data")
     return folder.resolve()
 

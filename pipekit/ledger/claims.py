@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from pipekit.choices import meant
 from pipekit.host.provenance import provenance
 from pipekit.ledger.ledger import Claim, load
 from pipekit.ledger.outcomes import OURS, Cause, Outcome, Record, judge
 from pipekit.ledger.spread import Error
-from pipekit.reading import parse_json, read_text
+from pipekit.reading import first_fault, parse_json, read_text
 
 __all__ = ["Cause", "Claim", "load", "outcomes", "record"]
 
@@ -74,21 +76,24 @@ def record(
         raise ValueError(
             f"label must be one of {', '.join(OURS)}, not {label!r}: a record is our own value"
         )
-    entry = Record(
-        id=id,
-        value=_plain(value, id),
-        repeats=tuple(_plain(repeat, id) for repeat in repeats),
-        invalid=invalid,
-        shown=shown,
-        shown_only=shown_only,
-        causes=tuple(replace(cause, value=_plain(cause.value, id)) for cause in causes),
-        contradiction=contradiction,
-        known_error=known_error,
-        note=note,
-        figure=figure,
-        provenance=provenance(label, **extra),
-        folder=folder.resolve(),
-    )
+    try:
+        entry = Record(
+            id=id,
+            value=_plain(value, id),
+            repeats=tuple(_plain(repeat, id) for repeat in repeats),
+            invalid=invalid,
+            shown=shown,
+            shown_only=shown_only,
+            causes=tuple(replace(cause, value=_plain(cause.value, id)) for cause in causes),
+            contradiction=contradiction,
+            known_error=known_error,
+            note=note,
+            figure=figure,
+            provenance=provenance(label, **extra),
+            folder=folder.resolve(),
+        )
+    except ValidationError as error:
+        raise ValueError(first_fault(error)) from None
     line, outcome = entry.model_dump_json(), judge(load()[id], entry)  # or refused: nothing written
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / FILE).open("a", encoding="utf-8") as file:

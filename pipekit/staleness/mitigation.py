@@ -101,6 +101,12 @@ class Mitigation:
         return getattr(type(self), name) is not getattr(Mitigation, name)
 
 
+def require_decay(decay: float) -> None:
+    """Raise ValueError if a running mean would forget nothing, or grow without end."""
+    if not 0 <= decay < 1:
+        raise ValueError(f"decay must be from 0 to below 1, not {decay}")
+
+
 def named(text: str) -> Mitigation:
     """Return the mitigation of a name, say ``spectrain`` or ``pipemare:anneal=500``.
 

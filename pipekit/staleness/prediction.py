@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
 from pipekit.schedules import Op
-from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight
+from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight, require_decay
 
 
 class Prediction(Mitigation, ABC):
@@ -87,6 +87,10 @@ class PipeOptim(Prediction):
     extra: int = 0
     stashing = False
 
+    def __post_init__(self) -> None:
+        if self.extra < 0:
+            raise ValueError(f"extra must be at least 0 updates, not {self.extra}")
+
     def ahead(self, at: Pass) -> int:
         return at.stages - at.stage - 1 + self.extra if at.op is Op.FORWARD else 0
 
@@ -105,6 +109,10 @@ class Ahead(Prediction):
 
     steps: int = 1
     stashing = True
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError(f"steps must be at least 0 updates, not {self.steps}")
 
     def ahead(self, at: Pass) -> int:
         return self.steps
@@ -138,6 +146,11 @@ class PipeMare(Mitigation):
     corrects: bool = True
     stashing = False
     tensors = 1
+
+    def __post_init__(self) -> None:
+        if self.anneal < 0:
+            raise ValueError(f"anneal must be at least 0 updates, not {self.anneal}")
+        require_decay(self.decay)
 
     def weights(self, at: Pass, weight: Weight) -> Tensor:
         """Return what a forward has read, as far as it can be guessed, for its backward."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pipekit.staleness.mitigation import Mitigation, Update, Weight
+from pipekit.staleness.mitigation import Mitigation, Update, Weight, require_decay
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,9 @@ class GapAware(Mitigation):
     eps: float = 1e-8
     stashing = True
     tensors = 1
+
+    def __post_init__(self) -> None:
+        require_decay(self.decay)
 
     def gradient(self, at: Update, weight: Weight, gradient: Tensor) -> Tensor:
         if "square" not in weight.memory:

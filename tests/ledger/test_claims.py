@@ -112,6 +112,7 @@ class TestRecord:
         with pytest.raises(ValueError, match=r".") as refusal:
             claims.record(**call, results_dir=tmp_path)
         assert says in str(refusal.value)
+        assert "\n" not in str(refusal.value)
         assert not (tmp_path / "claims.jsonl").exists()
 
 
