@@ -180,7 +180,7 @@ def _with_dropout(model: str, e: Observed) -> Verdict:
         e.judge_by(lambda step, of=drawn: of(step).gradients)  # type: ignore[misc]
         losses = [(drawn(step).loss, e.losses(step)) for step in range(e.steps)]
         if not e.wrong or all(of and isclose(of[0], own, rel_tol=LOSS) for own, of in losses):
-            return Verdict(model, _exactly(e), tuple(_with_these_masks(e)))
+            return _with_these_masks(model, e)
     e.judge_by(cache(lambda step: _drawn(e.loop, step, training=False).gradients))
     rows = _along_draws(e)
     findings = _in_the_mean(e, rows) if e.wrong else [Finding((Fault.DROPOUT,), ("none at all",))]
@@ -188,12 +188,18 @@ def _with_dropout(model: str, e: Observed) -> Verdict:
     return Verdict(model, rows, tuple(findings), (remark,))
 
 
-def _with_these_masks(e: Observed) -> Iterator[Finding]:
+def _with_these_masks(model: str, e: Observed) -> Verdict:
+    rows, findings = {}, []
+    for entry in e.entries:
+        name, steps = entry.name, (0, min(DRAWN, e.steps) - 1)
+        first, last = (along(entry.values[step], e.right(step)[name]) for step in steps)
+        rows[name] = Ratio(first, last, e.off(entry), entry not in e.wrong)
     if e.wrong:
         whole = [(k.fault, k.said) for k in of_updates.scaled(e) if len(k.covers) == len(e.wrong)]
         other = (Fault.DROPOUT, "other masks in a backward than in its forward")
         classes, said = zip(*(whole or [other]), strict=True)
-        yield Finding(classes, said, tuple(entry.name for entry in e.wrong))
+        findings = [Finding(classes, said, tuple(entry.name for entry in e.wrong))]
+    return Verdict(model, rows, tuple(findings))
 
 
 def _with_seed(loop: PlainLoop, count: int, step: int) -> PassResult:
@@ -204,15 +210,6 @@ def _with_seed(loop: PlainLoop, count: int, step: int) -> PassResult:
 
 def _drawn(loop: PlainLoop, step: int, training: bool = True) -> PassResult:
     return loop.run_anew(replace(loop.whole(step), training=training))
-
-
-def _exactly(e: Observed) -> dict[str, Ratio]:
-    rows = {}
-    for entry in e.entries:
-        name, steps = entry.name, (0, min(DRAWN, e.steps) - 1)
-        first, last = (along(entry.values[step], e.right(step)[name]) for step in steps)
-        rows[name] = Ratio(first, last, e.off(entry), entry not in e.wrong)
-    return rows
 
 
 def _along_draws(e: Observed) -> dict[str, Ratio]:

@@ -13,7 +13,7 @@ from pipekit.parity.adapter import RankRecord
 from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop, Rows, Tensors
 from pipekit.parity.verdict import TOLERANCE
 
-ULP = 2.0**-23
+ULP, TINY = 2.0**-23, 2.0**-149  # of a float32 that is 1, and the least one above 0
 DIVERGED = 16  # times the first batch's largest gradient: float32 then shows no small difference
 
 Prediction = Callable[[int], Tensors]  # gradients by step
@@ -98,6 +98,7 @@ class Observed:
     def judge_by(self, right: Prediction, raw: Prediction | None = None) -> None:
         """Take these for the right gradients; ``raw`` are those before clipping."""
         self.right, self.raw = right, raw or right
+        self.ulp = cache(self._ulp)
         self.wrong = [entry for entry in self.entries if self.off(entry) > TOLERANCE]
 
     def losses(self, step: int) -> list[float]:
@@ -118,9 +119,9 @@ class Observed:
     def ulps(self, step: int, name: str, one: Tensor, other: Tensor) -> float:
         """Return the largest difference of two gradients of a parameter, in ulps."""
         size = self.ulp(step, name) + ULP * float(other.abs().max())
-        return float((one - other).abs().max()) / size
+        return float((one - other).abs().max()) / max(size, TINY)
 
-    def ulp(self, step: int, name: str) -> float:
+    def _ulp(self, step: int, name: str) -> float:
         """Return how precisely the change of a float32 weight tells what the gradient was."""
         weight = self.loop.weights[step][name].abs().max() / LEARNING_RATE
         return ULP * float(weight + self.right(step)[name].abs().max())

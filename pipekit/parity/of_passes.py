@@ -215,6 +215,8 @@ def between(e: Observed) -> Iterator[Known]:
     if e.loop.case.coupled:
         return  # whose rows go through in turn, each microbatch alone
     counts = [count for count in e.candidates if count <= MOST_HANDED]
+    # A layer that sends gradients back to others leaves all layers from itself on right.
+    highest = max(e.loop.layer(e.loop.uses[entry.name][0]) for entry in e.wrong)
     for layer, count in product(firsts, counts):
         size = e.loop.rows // count
         numbers = (BOTH, (0,), (1,)) if tuples else (BOTH,)
@@ -223,8 +225,9 @@ def between(e: Observed) -> Iterator[Known]:
             said = f"layer {layer}'s {of} is that of a neighbour of {count} microbatches"
             moved = layer, partial(_handed, by, back * by, chosen=chosen)
             yield from _passing(e, Fault.HANDED, said, input=moved)
-        sent_back = partial(_pairs, e, layer, count)
-        yield from named(e, sent_back, partial(_of_others, layer, count), together=True)
+        if layer > highest:
+            sent_back = partial(_pairs, e, layer, count)
+            yield from named(e, sent_back, partial(_of_others, layer, count), together=True)
     trained = min(e.loop.layer(name) for name in e.loop.uses if name not in e.loop.frozen)
     for layer in firsts if not tuples else ():
         if layer > trained:  # which sends gradients back

@@ -24,7 +24,7 @@ from pipekit.parity.fit import (
     same,
     whole,
 )
-from pipekit.parity.observed import Entry, Observed
+from pipekit.parity.observed import Observed
 from pipekit.parity.plain_loop import Tensors, total
 from pipekit.parity.verdict import TOLERANCE, Fault
 
@@ -226,8 +226,13 @@ def mixed(e: Observed) -> Iterator[Known]:
 
 def in_part(e: Observed) -> Iterator[Known]:
     """Yield multiples of the right gradient in some numbers of a parameter, and numbers moved."""
-    wrong = {entry.name: _wrong_numbers(e, entry) for entry in e.wrong}
-    wrong = {name: there for name, there in wrong.items() if not there.all()}
+    wrong: dict[str, Tensor] = {}  # which numbers are
+    for n in e.wrong:
+        steps = range(e.steps)
+        off = [(n.values[s] - e.raw(s)[n.name]).abs() / e.ulp(s, n.name) for s in steps]
+        there = (torch.stack(off) > TOLERANCE).any(0)
+        if not there.all():
+            wrong[n.name] = there
 
     def parts(step: int) -> list[Tensors]:
         own = {n: e.raw(step)[n] * there for n, there in wrong.items()}
@@ -250,12 +255,6 @@ def _like_order(numbers: Tensor, like: Tensor) -> Tensor:
     moved = torch.empty_like(numbers).flatten()
     moved[like.flatten().argsort()] = numbers.flatten().sort().values
     return moved.view_as(numbers)
-
-
-def _wrong_numbers(e: Observed, entry: Entry) -> Tensor:
-    name, steps = entry.name, range(e.steps)
-    off = [(entry.values[step] - e.raw(step)[name]).abs() / e.ulp(step, name) for step in steps]
-    return (torch.stack(off) > TOLERANCE).any(0)
 
 
 def rounded(e: Observed) -> Iterator[Known]:

@@ -62,9 +62,10 @@ class PlainLoop:
             shared.setdefault(id(parameter), []).append(name)
         self.uses = {name: tuple(names) for names in shared.values() for name in names}
         self._parameters = dict(self._model.named_parameters())
+        self._own_buffers = dict(self._model.named_buffers())
         self.frozen = {n for n, p in self._parameters.items() if not p.requires_grad}
         self.weights = [{n: p.detach().clone() for n, p in self._parameters.items()}]
-        self.buffers = [self._buffers()]
+        self.buffers = [{name: buffer.clone() for name, buffer in self._own_buffers.items()}]
         self._found: dict[Pass, PassResult] = {}
 
     def layer(self, name: str) -> int:
@@ -98,6 +99,8 @@ class PlainLoop:
         shares = [self.share(like.step, rows) for rows in parts]
         passes = [replace(like, rows=rows) for rows in parts]
         found = [self.run_anew(each) if anew else self.run(each) for each in passes]
+        if shares == [1.0]:
+            return found[0]
         loss = sum(share * each.loss for share, each in zip(shares, found, strict=True))
         of_use = total(zip(shares, (each.of_use for each in found), strict=True))
         return PassResult(loss, self._over_uses(of_use), of_use, found[-1].buffers)
@@ -144,7 +147,7 @@ class PlainLoop:
         before = self.batches[max(what.step - 1, 0)][1][slice(*what.rows)]
         self._model.train(what.training)
         self._load(what.step, what.delays, weights)
-        for name, buffer in self._model.named_buffers():
+        for name, buffer in self._own_buffers.items():
             buffer.copy_((buffers or self.buffers[what.step])[name])
         value = x.double() if x.is_floating_point() else x
         at, changed = what.input or (None, None)
@@ -159,7 +162,8 @@ class PlainLoop:
         found = torch.autograd.grad(mean, [*own.values()], materialize_grads=True)
         of_use = dict(zip(own, found, strict=True))
         of_use |= {n: torch.zeros_like(self._parameters[n]) for n in self.frozen}
-        return PassResult(mean.item(), self._over_uses(of_use), of_use, self._buffers())
+        after = {name: buffer.clone() for name, buffer in self._own_buffers.items()}
+        return PassResult(mean.item(), self._over_uses(of_use), of_use, after)
 
     def _over_uses(self, of_use: Tensors) -> Tensors:
         return {
@@ -172,9 +176,6 @@ class PlainLoop:
         for name, parameter in self._parameters.items():
             version = max(step - delays[self.layer(name)], 0)
             parameter.data.copy_((weights or self.weights[version])[name])
-
-    def _buffers(self) -> Tensors:
-        return {name: buffer.clone() for name, buffer in self._model.named_buffers()}
 
 
 def along(value: Tensor, right: Tensor) -> float:

@@ -345,6 +345,15 @@ def test_a_stage_that_is_nowhere_is_missing() -> None:
     assert verdict_on(Nowhere).findings[0].classes == (Fault.MISSING,)
 
 
+def test_weights_that_all_become_zero_are_judged() -> None:
+    class Zeroed(Small):
+        def update(self) -> None:
+            for parameter in self.model.parameters():
+                parameter.data.zero_()
+
+    assert not verdict_on(Zeroed).ok
+
+
 def test_ranks_whose_copies_differ_are_a_fault() -> None:
     class Half(Small):
         """A replica that has not added up its gradients with the other one."""

@@ -143,10 +143,8 @@ def test_the_makespans_is_the_traces_and_idle_workers_count() -> None:
 def test_the_critical_path_is_as_long_as_the_run_with_the_waits_on_it() -> None:
     layers = tuple(LayerProfile("layer", f, 2 * f, 2.0) for f in (1, 3, 2))
     trace = simulate(flush(3, 5).take(1), Profile(layers), None, flat(3, 1.0))
-    last_first = trace.frame.sort_values(
-        "worker", ascending=False, kind="stable", ignore_index=True
-    )
-    for each in (trace, replace(trace, frame=last_first)):
+    turned = trace.frame.sort_values("worker", ascending=False, kind="stable", ignore_index=True)
+    for each in (trace, replace(trace, frame=turned)):
         path = each.critical_path()
         length = (path["end_s"] - path["start_s"] + path["waited_s"]).sum()
         assert length == pytest.approx(trace.makespan_s)
