@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from experiments.study.tables import with_line
 from pipekit import Watch, plots
 from pipekit.engine import PipelinedModule
-from pipekit.engine.module import Place, link
+from pipekit.engine.module.backward_order import Place, link
 from pipekit.losses.checks import nodes
 from pipekit.schedules import Payload, gpipe, lower
 from pipekit.schedules.lowering.lower import Skips

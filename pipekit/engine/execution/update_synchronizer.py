@@ -55,7 +55,7 @@ class UpdateSynchronizer:
                 self._ties.append(TiedGradients(*about, device))
         self._clip_norm = config.updates.clip_norm
         self._scalers: list[LossScaler] = []
-        # Of all trained parameters here in the model; None: another worker tells of its norm.
+        # Of all trained parameters here, in the model; None: another worker gives its norm.
         self._numbers: list[int | None] = []
         for index, stage in stages.items():
             self._scalers += [stage.scaler] if stage.scaler else []
@@ -93,10 +93,10 @@ class UpdateSynchronizer:
             self._settled[index] = gradients, made
 
     def _decide(self, gradients: Gradients, update: int) -> bool:
-        """Undo the loss scale and clip, once all workers have told of their gradients.
+        """Undo the loss scale and clip by what all workers give; return whether to update.
 
-        They give the norm of each parameter's gradient, if these are clipped, and a 1 behind if any
-        is not finite, if losses are scaled: then the update is not made.
+        That is the norm of each parameter's gradient, if these are clipped, and then a 1 if losses
+        are scaled and any gradient is not finite: then the update is not made.
         """
         parameters, dtype = self._config.norm
         count = 0 if self._clip_norm is None else parameters
@@ -114,7 +114,7 @@ class UpdateSynchronizer:
                 if number is not None and one is not None:
                     values[number], present[number] = torch.linalg.vector_norm(_held(one)), 1
         self._observer.values_summed(self._worker, update, values)
-        # Which gradients there are the host knows, and tells by itself: it need not wait for norms.
+        # The host knows which gradients there are, and sends it without waiting for the norms.
         given = [values] if self._clip_norm is None else [values, present]
         values, *told = self._transport.all_reduce(given, update)
         made = not self._scalers or values[-1].item() == 0  # for which an accelerator is waited

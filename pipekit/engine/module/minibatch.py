@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pipekit.devices import (
-    Clock,
     ThreadStreams,
     keep_for_current_stream,
     record_events,
@@ -38,7 +37,6 @@ StepsByPass = Mapping[tuple[Op, int, int], Step]
 class ModuleRuntime:
     """Where minibatches go, and how they are watched."""
 
-    clocks: Sequence[Clock]  # of each stage's device
     workers: Sequence[ThreadWorker]  # where each stage computes, and by what its tensors travel
     watch: Watch
     timeout: float | None  # seconds without progress after which a forward or backward fails
@@ -62,7 +60,7 @@ class ModuleStage:
             name: p.detach().requires_grad_(p.requires_grad)
             for name, p in self._module.named_parameters()
         }
-        weights, clock = _Weights(self._module, self.aliases), runtime.clocks[number]
+        weights, clock = _Weights(self._module, self.aliases), runtime.workers[number].clock
         kind = Passes if keeps else InferencePasses
         self.passes = kind(config, weights.modules, clock.device, weights.parameters)
         self.view = WorkerView(number, clock.device, clock, {number: weights}, int)
@@ -140,7 +138,7 @@ class Minibatch:
         ]
         # The streams of the thread that calls the forward: from there the inputs come, and there
         # outputs and gradients go, in whatever thread and stream autograd runs the backward.
-        devices = [clock.device for clock in runtime.clocks]
+        devices = [worker.device for worker in runtime.workers]
         self._caller = ThreadStreams([*devices, *(tensor.device for tensor in leaves(inputs[0]))])
         self._ready: Sequence[torch.Event] = ()
         self.order: list[Place] = []  # of the passes, as autograd comes to them

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.choices import require_choice
-from pipekit.devices import CPU, Clock, resolve_for_workers
+from pipekit.devices import CPU, resolve_for_workers
 from pipekit.engine import arguments
 from pipekit.engine.batches import part_sizes, split
 from pipekit.engine.calls import refusing_fields
@@ -146,7 +146,6 @@ class PipelinedModule(nn.Module):
         for stage, device in zip(self._stages, self.devices, strict=True):
             stage.to(device)
         self._runtime = ModuleRuntime(
-            clocks=[Clock(device) for device in self.devices],
             workers=[
                 ThreadWorker(device, copy_streams="streams" not in self._without)
                 for device in self.devices

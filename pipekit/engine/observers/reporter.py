@@ -103,7 +103,7 @@ class BatchDone(NamedTuple):
         learning_rates: those of the update, of each group of the last stage's optimizer with one.
         gradient_norm: 2-norm of the update's gradient over all stages, before it is clipped; None
             without ``clip_norm`` (``math.inf`` clips nothing), or if the update is skipped.
-        rows_per_s: rows of this batch and of those told of before it, a second of ``seconds``.
+        rows_per_s: rows of this batch and of those reported before it, a second of ``seconds``.
         held_bytes: by a worker of the last stage after the update; None without ``memory=True``.
     """
 
@@ -118,7 +118,7 @@ class BatchDone(NamedTuple):
 
 
 OnBatch = Callable[[BatchDone], object]
-"""Is told of a batch; True stops the run."""
+"""Called with each batch that is done; True stops the run."""
 
 
 class LossBar:

@@ -94,7 +94,7 @@ class ModelStages:
         point: ResumePoint | None,
         training: bool,
     ) -> Probe | None:
-        """Cut the model into stages once; return what its trial in the mode of a run has told."""
+        """Cut the model into stages once; return the trial in the run's mode, if any."""
         if changed := self.users.taken():
             for module in self._everywhere():
                 set_attributes(module, changed)

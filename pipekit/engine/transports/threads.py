@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from pipekit.devices import (
+    Clock,
     Copier,
     ThreadStreams,
     is_accelerator,
@@ -55,7 +56,7 @@ class CopyingMailbox(KeyedMailbox):
 
 
 class ThreadWorker:
-    """The streams of a worker's thread, run after run; none on a CPU.
+    """The clock and the streams of a worker's thread, run after run; no streams on a CPU.
 
     The allocator keeps freed memory for the stream that it came from, so that they stay the same.
     With ``copy_streams`` tensors travel between accelerators beside the computing (torchgpipe,
@@ -64,7 +65,7 @@ class ThreadWorker:
     """
 
     def __init__(self, device: torch.device, copy_streams: bool = True) -> None:
-        self.device, self.stream = device, new_stream(device)
+        self.device, self.clock, self.stream = device, Clock(device), new_stream(device)
         self.copiers: list[Copier] = []
         if is_accelerator(device):
             self.copiers = [Copier(device, copy_streams), Copier(device, copy_streams)]
