@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
 from pipekit.engine.batches import Batch, Shapes, copied
-from pipekit.layers.seeded import drawing_undisturbed
+from pipekit.layers.seeded import DrawingUndisturbed
 from pipekit.losses.checks import is_mean
 from pipekit.losses.losses import MeanOver
 from pipekit.schedules import Op, Step, Steps
@@ -241,7 +241,7 @@ class Feed:
         # A data loader that shuffles or augments draws from the generator that layers borrow.  It
         # takes turns with them, and not the whole time: it may run layers itself, in threads.
         caller = self._caller
-        with drawing_undisturbed(), caller.entered() if caller else nullcontext():
+        with DrawingUndisturbed(), caller.entered() if caller else nullcontext():
             batch = next(self._batches)
             if isinstance(batch, End):
                 self._ended = True

@@ -1,8 +1,8 @@
 """The operators that draw random numbers, caught in one thread: pipekit's hook into PyTorch.
 
 PyTorch's CPU operators draw from one generator a process, which the threads of several stages would
-take turns at in no fixed order.  :func:`catch_draws` hands each of these operators to a function
-before it runs.  It is a dispatch key that does so, switched on in this thread alone, as PyTorch's
+take turns at in no fixed order.  A :class:`Drawing` is handed each of these operators before it
+runs.  It is a dispatch key that does so, switched on in this thread alone, as PyTorch's
 ``vmap`` catches them by another key.  All other operators pass it by.  Layers that ask PyTorch for
 its generators' states, or set them, as ``torch.utils.checkpoint`` does, mean those of their thread.
 
@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, wraps
-from typing import Any, Protocol, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -90,66 +90,60 @@ class RandomOperator:
         )
 
 
-Run = Callable[[RandomOperator, Sequence[Any], dict[str, Any]], Any]
-"""Calls an operator that may draw, given its arguments, or refuses to."""
+_seed_all = torch.manual_seed  # PyTorch's own
 
 
-class OwnStates(Protocol):
-    """What a thread has in place of PyTorch's default generators."""
+class Drawing:
+    """What this thread's operators that may draw do within; an inner context replaces an outer.
 
-    def states(self) -> Sequence[RandomState]:
-        """Return the host's, and that of the accelerator that the thread computes on, if any."""
-
-    def manual_seed(self, seed: int) -> object:
-        """Draw from here on as if just seeded."""
-
-
-class catch_draws:  # read as a function: ``with catch_draws(run):``
-    """Hand this thread's operators that may draw to ``run``; an inner context replaces an outer.
-
-    ``get_rng_state``, ``set_rng_state`` and ``manual_seed`` of torch and of the accelerator are
-    those of ``own`` meanwhile, if it is given.
-    PyTorch's own threads that work for this one, those of a backward on an accelerator say, are
-    held to :func:`refuse_draws`.
+    By itself, it refuses draws.  So do PyTorch's own threads that work for this one, those of a
+    backward on an accelerator say.
     """
 
-    __slots__ = ("_guard", "_inner", "_outer")
+    _guard: Any
+    _outer: "Drawing"
 
-    def __init__(self, run: Run, own: OwnStates | None = None) -> None:
-        self._inner = run, own
-
-    def __enter__(self) -> None:
-        self._outer = _thread.run, _thread.own
+    def __enter__(self) -> Self:
+        self._outer = _thread.drawing
         self._guard = torch._C._IncludeDispatchKeyGuard(_key())
-        _thread.run, _thread.own = self._inner
+        _thread.drawing = self
         self._guard.__enter__()
+        return self
 
     def __exit__(self, *error: object) -> None:
         self._guard.__exit__(*error)
-        _thread.run, _thread.own = self._outer
+        _thread.drawing = self._outer
 
+    def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call an operator that may draw."""
+        first = next((each for each in args if isinstance(each, Tensor)), None)
+        generators = random_states(CPU if first is None else first.device)
+        with RNG_LOCK:
+            before = [generator.get_state() for generator in generators]
+            result = operator.call(*args, **kwargs)
+            after = [generator.get_state() for generator in generators]
+        # As lists, since tensors cannot be compared while torch.compile traces.
+        if any(one.tolist() != other.tolist() for one, other in zip(before, after, strict=True)):
+            raise ValueError(
+                "a layer draws random numbers in its backward, which cannot be the same as in its "
+                "forward: give torch.utils.checkpoint within a layer preserve_rng_state=True, the "
+                "default, or use recompute='always' instead"
+            )
+        return result
 
-def refuse_draws(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Call an operator in a backward."""
-    first = next((each for each in args if isinstance(each, Tensor)), None)
-    generators = random_states(CPU if first is None else first.device)
-    with RNG_LOCK:
-        before = [generator.get_state() for generator in generators]
-        result = operator.call(*args, **kwargs)
-        after = [generator.get_state() for generator in generators]
-    # As lists, since tensors cannot be compared while torch.compile traces.
-    if any(one.tolist() != other.tolist() for one, other in zip(before, after, strict=True)):
-        raise ValueError(
-            "a layer draws random numbers in its backward, which cannot be the same as in its "
-            "forward: give torch.utils.checkpoint within a layer preserve_rng_state=True, the "
-            "default, or use recompute='always' instead"
-        )
-    return result
+    def states(self) -> Sequence[RandomState]:
+        """Return the states that ``get_rng_state`` and ``set_rng_state`` mean: the host's, and that
+        of the accelerator that the thread computes on, if any; none: PyTorch's own.
+        """
+        return ()
+
+    def manual_seed(self, seed: int) -> None:
+        """Draw from here on as if just seeded."""
+        _seed_all(seed)
 
 
 class _DrawingThread(threading.local):
-    run: Run = staticmethod(refuse_draws)
-    own: OwnStates | None = None
+    drawing = Drawing()
 
 
 _thread = _DrawingThread()
@@ -190,7 +184,7 @@ def prepare() -> Any:
         _make_states_the_threads(torch, 0)
         for kind in {device.type for device in accelerators()}:
             _make_states_the_threads(torch.get_device_module(kind), 1)
-        torch.manual_seed = partial(_manual_seed, of_all=torch.manual_seed)
+        torch.manual_seed = _manual_seed
     libraries: dict[str, Library] = {}
     for operator in operators:
         if operator.namespace not in libraries:
@@ -206,18 +200,15 @@ def _make_states_the_threads(module: Any, place: int) -> None:
     """Have functions of torch, or of its module for a device, ask the states of their thread."""
     get, put = module.get_rng_state, module.set_rng_state
 
-    def own() -> Sequence[RandomState]:
-        return () if _thread.own is None else _thread.own.states()[place : place + 1]
-
     @wraps(get)
     def get_rng_state(*device: Any, **named: Any) -> Tensor:
-        for state in own():
+        for state in _thread.drawing.states()[place : place + 1]:
             return state.get_state()
         return cast(Tensor, get(*device, **named))
 
     @wraps(put)
     def set_rng_state(new_state: Tensor, *device: Any, **named: Any) -> None:
-        for state in own():
+        for state in _thread.drawing.states()[place : place + 1]:
             state.set_state(new_state)
             return
         put(new_state, *device, **named)
@@ -225,10 +216,9 @@ def _make_states_the_threads(module: Any, place: int) -> None:
     module.get_rng_state, module.set_rng_state = get_rng_state, set_rng_state
 
 
-def _manual_seed(seed: Any, of_all: Callable[[Any], torch.Generator]) -> torch.Generator:
-    if _thread.own is None:
-        return of_all(seed)
-    _thread.own.manual_seed(int(seed))
+@wraps(_seed_all)
+def _manual_seed(seed: Any) -> torch.Generator:
+    _thread.drawing.manual_seed(int(seed))
     return torch.default_generator
 
 
@@ -262,5 +252,5 @@ def _only_calls_others(operator: str) -> bool:
 def _caught(without: Any, operator: RandomOperator, *args: Any, **kwargs: Any) -> Any:
     with torch._C._ExcludeDispatchKeyGuard(without):
         if operator.draws(args, kwargs):
-            return _thread.run(operator, args, kwargs)
+            return _thread.drawing.run(operator, args, kwargs)
         return operator.call(*args, **kwargs)

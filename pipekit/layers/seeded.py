@@ -14,16 +14,15 @@ import pickle
 import random
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pipekit.devices import CPU, is_accelerator, new_generators, random_states
-from pipekit.layers.random_operators import RNG_LOCK, RandomOperator, catch_draws, refuse_draws
+from pipekit.layers.random_operators import RNG_LOCK, Drawing, RandomOperator
 
 Seed = int | Callable[[], int]
 """A seed, or what returns it when the first number is drawn."""
@@ -43,7 +42,7 @@ def torch_seed() -> int:
     return 0 if seed == torch.Generator().initial_seed() else seed
 
 
-class Seeded:
+class Seeded(Drawing):
     """Run operators as if the default generators had just been seeded, and leave them untouched."""
 
     def __init__(self, seed: Seed, device: torch.device) -> None:
@@ -51,15 +50,6 @@ class Seeded:
         self.drew = False  # whether an operator has run that may draw, or the state was asked for
         self.drew_shared = False  # whether one has that was given no generator of its own
         self.seed(seed)
-
-    def __enter__(self) -> Self:
-        self._catching = catch_draws(self.run, self)
-        self._catching.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._catching.__exit__(*error)
-        del self._catching  # which has a reference to this
 
     def seed(self, seed: Seed) -> None:
         """Go on as if the generators had just been seeded again."""
@@ -99,7 +89,7 @@ class Seeded:
                     default.set_state(state)
 
 
-class _DrawnAgain:
+class DrawingAgain(Drawing):
     """A backward's random numbers: those that ``torch.utils.checkpoint`` draws a second time.
 
     It sets the states that it has found in the forward, and puts back those before.  All other
@@ -112,7 +102,7 @@ class _DrawnAgain:
 
     def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         needed = self._states[: 1 if operator.takes_generator(args, kwargs) else None]
-        draw = self._seeded.run if all(state.is_set for state in needed) else refuse_draws
+        draw = self._seeded.run if all(state.is_set for state in needed) else super().run
         return draw(operator, args, kwargs)
 
     def states(self) -> Sequence["_SetState"]:
@@ -141,20 +131,12 @@ class _SetState:
             self._seeded.states()[self._place].set_state(state)
 
 
-def drawing_again(device: torch.device) -> AbstractContextManager[None]:
-    """Let a backward draw what its forward has drawn, and nothing else."""
-    again = _DrawnAgain(device)
-    return catch_draws(again.run, again)
+class DrawingUndisturbed(Drawing):
+    """Data loaders draw from the default generators, while no other thread borrows them."""
 
-
-def drawing_undisturbed() -> AbstractContextManager[None]:
-    """Let data loaders draw from the default generators, while no other thread borrows them."""
-    return catch_draws(_run_undisturbed)
-
-
-def _run_undisturbed(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    with RNG_LOCK:
-        return operator.call(*args, **kwargs)
+    def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        with RNG_LOCK:
+            return operator.call(*args, **kwargs)
 
 
 def numbers_so_far() -> dict[str, Any]:

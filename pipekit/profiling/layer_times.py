@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pipekit.devices import Clock
 from pipekit.host.operator_threads import SWITCH_INTERVAL_S, share_cores
+from pipekit.layers.module_state import trained
 from pipekit.layers.skips import Name
 from pipekit.layers.split_backward import WeightBackward
 from pipekit.profiling.layer_passes import Input, cut_forwards, run_backward, run_forward
@@ -101,11 +102,9 @@ class TimedLayers:
 
         It comes last: some layers take another time with the weights that it makes.
         """
-        trained = (
-            (number, [p for p in layer.parameters() if p.requires_grad])
-            for number, layer in enumerate(self.model)
-        )
-        optimizers = {number: make(parameters) for number, parameters in trained if parameters}
+        optimizers = {
+            n: make(each) for n, layer in enumerate(self.model) if (each := trained(layer))
+        }
         own = {number: list(self.model[number].parameters()) for number in optimizers}
         twins = {number: [p.detach().clone() for p in each] for number, each in own.items()}
         for _ in range(rounds):

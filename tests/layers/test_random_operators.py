@@ -10,18 +10,19 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipekit.layers import random_operators
-from pipekit.layers.random_operators import RandomOperator, catch_draws, refuse_draws
+from pipekit.layers.random_operators import Drawing, RandomOperator
 
 
 def names_caught(*draws: Any) -> list[str]:
     """Return which operators are caught while functions run."""
 
-    def run(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        found.append(str(operator.call))
-        return operator.call(*args, **kwargs)
+    class Noting(Drawing):
+        def run(self, operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            found.append(str(operator.call))
+            return operator.call(*args, **kwargs)
 
     found: list[str] = []
-    with catch_draws(run):
+    with Noting():
         for draw in draws:
             draw()
     return found
@@ -97,7 +98,7 @@ class DrawsDeepInBackward(torch.autograd.Function):
 def test_draws_are_refused_in_backwards_of_any_thread(depth: int) -> None:
     x = torch.ones(3, requires_grad=True)
     y: Tensor = DrawsDeepInBackward.apply(x, depth)
-    with catch_draws(refuse_draws), pytest.raises(ValueError, match="random numbers in its back"):
+    with Drawing(), pytest.raises(ValueError, match="random numbers in its back"):
         y.sum().backward()
 
 
@@ -139,14 +140,6 @@ def test_operators_that_a_library_brings_later_are_caught_too() -> None:
     library = torch.library.Library("late", "DEF")
     library.define("draw(Tensor x) -> Tensor", tags=torch.Tag.nondeterministic_seeded)
     library.impl("draw", torch.rand_like, "CPU")
-    seen: list[str] = []
-
-    def note(operator: RandomOperator, args: Any, kwargs: Any) -> Any:
-        seen.append(str(operator))
-        return operator.call(*args, **kwargs)
-
     random_operators.prepare()
-    with catch_draws(note):
-        torch.ops.late.draw(torch.ones(1))
-    assert len(seen) == 1
+    assert len(names_caught(lambda: torch.ops.late.draw(torch.ones(1)))) == 1
     library._destroy()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.layers.pass_state import autocast, during
 from pipekit.layers.read_state import ReadAgain, ReadState
-from pipekit.layers.seeded import Seed, Seeded, drawing_again, layer_seed
+from pipekit.layers.seeded import DrawingAgain, Seed, Seeded, layer_seed
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.losses.checks import require_loss, require_no_backward, require_no_weights
@@ -145,7 +145,7 @@ class Passes:
         if split:
             ends += [self._parameters[slot][place] for place in self._part.copies.values()]
         del pending  # what no graph needs is free meanwhile
-        with drawing_again(self._device) if self._drew else nullcontext():
+        with DrawingAgain(self._device) if self._drew else nullcontext():
             if split:
                 self._pending_weights[microbatch] = backward_input(*begin, ends) if begin else None
             elif begin:
@@ -159,7 +159,7 @@ class Passes:
 
     def backward_weight(self, step: Step) -> None:
         if rest := self._pending_weights.pop(step.task.microbatch):
-            with drawing_again(self._device) if self._drew else nullcontext():
+            with DrawingAgain(self._device) if self._drew else nullcontext():
                 if self._by_branches is None:
                     self._by_branches = rest.is_exact()
                 rest.run(self._by_branches)

@@ -158,9 +158,9 @@ def _boundaries(
     closed, other_closed = (_closed(p, tensors, buffers) for p in (training, evaluation))
     calls, other_calls = training.calls(), evaluation.calls()
     found = []
-    positions = list(calls.values())
-    for count, (before, behind) in enumerate(pairwise(positions), start=1):
-        done = set(list(calls)[:count])
+    done = set[tuple[str, int]]()
+    for (call, before), (_, behind) in pairwise(calls.items()):
+        done.add(call)
         last_done = max((at for call, at in other_calls.items() if call in done), default=-1)
         todo = (at for call, at in other_calls.items() if call not in done)
         first_todo = min(todo, default=len(evaluation.steps))

@@ -79,7 +79,7 @@ def opened(tree: Any) -> tuple[Iterable[Any], Callable[[Any], Any]] | None:
     if kind is slice:
         return (tree.start, tree.stop, tree.step), lambda children: slice(*children)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return tree, lambda children: kind(*children)
+        return tree, kind._make  # what its __new__ does has been done
     if known := pytree.SUPPORTED_NODES.get(kind):
         children, context = known.flatten_fn(tree)
         return children, lambda children: known.unflatten_fn(children, context)
