@@ -103,13 +103,14 @@ class Variables:
         self._variables, self._named, self._skipped = variables, named, skipped
         self._before = {name: Kept(variables[name]) for name in self._names()}
 
-    def changes(self) -> Iterator[tuple[str, bool]]:
-        """Yield the name of each that is not as it was, and whether it is new."""
+    def changes(self, known: bool = False) -> Iterator[tuple[str, bool]]:
+        """Yield the name of each that is not as it was, or as last ``known``, and if it is new."""
         for name in self._names():
-            if name not in self._before:
-                yield name, True
-            elif self._before[name].differs_from(self._variables[name]):
-                yield name, False
+            is_new = name not in self._before
+            if is_new or self._before[name].differs_from(self._variables[name]):
+                yield name, is_new
+                if known:
+                    self._before[name] = Kept(self._variables[name])
 
     def put_back(self) -> None:
         for name in self._names():
@@ -243,31 +244,25 @@ class Attributes:
     """The attributes of modules, and of objects in them, as they were last looked at."""
 
     def __init__(self, named: Iterable[tuple[str, nn.Module]]) -> None:
-        self._holders: list[tuple[str, nn.Module, str, dict[str, Any]]] = []
+        self._holders: list[tuple[str, nn.Module, str, dict[str, Any], Variables]] = []
         for name, module in named:
-            self._holders.append((name, module, "", vars(module)))
-            for key, value in vars(module).items():
-                held = getattr(value, "__dict__", None)
-                if key not in TORCHS and type(held) is dict and not isinstance(value, _SHARED):
-                    self._holders.append((name, module, f"{key}.", held))
-        self._known = {(each.owner, each.key): Kept(each.value) for each in self._now()}
+            own = vars(module)
+            within = {
+                f"{key}.": getattr(value, "__dict__", None)
+                for key, value in own.items()
+                if key not in TORCHS and not isinstance(value, _SHARED)
+            }
+            for prefix, held in {"": own, **within}.items():
+                if type(held) is dict:
+                    self._holders.append((name, module, prefix, held, Variables(held)))
 
     def changed(self, known: bool = True) -> list[Attribute]:
         """Return those that are new or have other values now, which are then the known ones."""
-        found = []
-        for each in self._now():
-            place = each.owner, each.key
-            if place not in self._known or self._known[place].differs_from(each.value):
-                found.append(each)
-                if known:
-                    self._known[place] = Kept(each.value)
-        return found
-
-    def _now(self) -> Iterator[Attribute]:
-        for name, module, prefix, held in self._holders:
-            for key, value in held.items():
-                if key not in TORCHS:
-                    yield Attribute(name, module, prefix + key, value)
+        return [
+            Attribute(owner, module, prefix + key, held[key])
+            for owner, module, prefix, held, variables in self._holders
+            for key, _ in variables.changes(known)
+        ]
 
 
 def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:
