@@ -103,14 +103,13 @@ class Variables:
         self._variables, self._named, self._skipped = variables, named, skipped
         self._before = {name: Kept(variables[name]) for name in self._names()}
 
-    def changes(self, known: bool = False) -> Iterator[tuple[str, bool]]:
-        """Yield the name of each that is not as it was, or as last ``known``, and if it is new."""
+    def changes(self) -> Iterator[tuple[str, bool]]:
+        """Yield the name of each that is not as it was, and whether it is new."""
         for name in self._names():
-            is_new = name not in self._before
-            if is_new or self._before[name].differs_from(self._variables[name]):
-                yield name, is_new
-                if known:
-                    self._before[name] = Kept(self._variables[name])
+            if name not in self._before:
+                yield name, True
+            elif self._before[name].differs_from(self._variables[name]):
+                yield name, False
 
     def put_back(self) -> None:
         for name in self._names():
@@ -244,25 +243,32 @@ class Attributes:
     """The attributes of modules, and of objects in them, as they were last looked at."""
 
     def __init__(self, named: Iterable[tuple[str, nn.Module]]) -> None:
-        self._holders: list[tuple[str, nn.Module, str, dict[str, Any], Variables]] = []
+        self._known: dict[tuple[str, str], Any] = {}  # plain values as they are
+        self._holders: list[tuple[str, nn.Module, str, dict[str, Any]]] = []
         for name, module in named:
-            own = vars(module)
-            within = {
-                f"{key}.": getattr(value, "__dict__", None)
-                for key, value in own.items()
-                if key not in TORCHS and not isinstance(value, _SHARED)
-            }
-            for prefix, held in {"": own, **within}.items():
-                if type(held) is dict:
-                    self._holders.append((name, module, prefix, held, Variables(held)))
+            self._holders.append((name, module, "", vars(module)))
+            for key, value in vars(module).items():
+                held = getattr(value, "__dict__", None)
+                if key not in TORCHS and type(held) is dict and not isinstance(value, _SHARED):
+                    self._holders.append((name, module, f"{key}.", held))
+        self.changed()
 
     def changed(self, known: bool = True) -> list[Attribute]:
         """Return those that are new or have other values now, which are then the known ones."""
-        return [
-            Attribute(owner, module, prefix + key, held[key])
-            for owner, module, prefix, held, variables in self._holders
-            for key, _ in variables.changes(known)
-        ]
+        found = []
+        for owner, module, prefix, held in self._holders:
+            for key, value in held.items():
+                place = owner, prefix + key
+                before = self._known.get(place, self)
+                is_same = isinstance(before, PLAIN) and isinstance(value, PLAIN) and before == value
+                if isinstance(before, Kept):
+                    is_same = not before.differs_from(value)
+                if is_same or before is value or key in TORCHS:
+                    continue
+                found.append(Attribute(owner, module, prefix + key, value))
+                if known:
+                    self._known[place] = value if isinstance(value, PLAIN) else Kept(value)
+        return found
 
 
 def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:

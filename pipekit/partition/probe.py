@@ -189,7 +189,7 @@ class _Counting(_FlopCounterMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if any(tensor.is_nested for tensor in tensors_in((args, kwargs))):
+        if types and any(tensor.is_nested for tensor in tensors_in((args, kwargs))):
             return func(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 

@@ -74,7 +74,7 @@ def test_a_sparse_tensor_goes_from_layer_to_layer_within_a_stage_alone(balance: 
 
     class Multiplied(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
-            return torch.sparse.mm(x, self.weight.t())
+            return torch.sparse.mm(x, self.weight.t())  # type: ignore[no-any-return]
 
     model = nn.Sequential(nn.Linear(8, 8), Sparse(), Multiplied(8, 3))
     if balance == [1, 2]:
