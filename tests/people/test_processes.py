@@ -174,9 +174,8 @@ def test_other_weights_in_a_process_are_refused(tied: bool) -> None:
 
     def train() -> None:
         torch.manual_seed(rank())
-        made = nn.Sequential(*(nn.Linear(6, 6) for _ in "12"), nn.Linear(6, 3))
-        if tied:
-            made[2] = nn.Sequential(made[0], made[2])
+        first, last = nn.Linear(6, 6), nn.Linear(6, 3)
+        made = nn.Sequential(first, nn.Sequential(first, last) if tied else last)
         method = schedules.flush(2, 2) if tied else schedules.replicate(schedules.flush(1, 2), 2)
         pk.Pipeline(made, method, optimizer=SGD, loss=nn.MSELoss(), transport="distributed").train(
             batches()
