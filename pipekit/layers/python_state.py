@@ -236,6 +236,7 @@ class Attributes:
     """The attributes of modules, and of objects in them, as they were last looked at."""
 
     def __init__(self, named: Iterable[tuple[str, nn.Module]]) -> None:
+        self._known: dict[tuple[str, str], Any] = {}  # plain values as they are
         self._holders: list[tuple[str, nn.Module, str, dict[str, Any]]] = []
         for name, module in named:
             self._holders.append((name, module, "", vars(module)))
@@ -243,24 +244,24 @@ class Attributes:
                 held = getattr(value, "__dict__", None)
                 if key not in TORCHS and type(held) is dict and not isinstance(value, _SHARED):
                     self._holders.append((name, module, f"{key}.", held))
-        self._known = {(each.owner, each.key): Kept(each.value) for each in self._now()}
+        self.changed()
 
     def changed(self, known: bool = True) -> list[Attribute]:
         """Return those that are new or have other values now, which are then the known ones."""
         found = []
-        for each in self._now():
-            place = each.owner, each.key
-            if place not in self._known or self._known[place].differs_from(each.value):
-                found.append(each)
-                if known:
-                    self._known[place] = Kept(each.value)
-        return found
-
-    def _now(self) -> Iterator[Attribute]:
-        for name, module, prefix, held in self._holders:
+        for owner, module, prefix, held in self._holders:
             for key, value in held.items():
-                if key not in TORCHS:
-                    yield Attribute(name, module, prefix + key, value)
+                place = owner, prefix + key
+                before = self._known.get(place, self)
+                is_same = isinstance(before, PLAIN) and isinstance(value, PLAIN) and before == value
+                if isinstance(before, Kept):
+                    is_same = not before.differs_from(value)
+                if is_same or before is value or key in TORCHS:
+                    continue
+                found.append(Attribute(owner, module, prefix + key, value))
+                if known:
+                    self._known[place] = value if isinstance(value, PLAIN) else Kept(value)
+        return found
 
 
 def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ def require_loss(loss: object) -> None:
 
 def require_no_backward(before: Sequence[Tensor | None], now: Sequence[Tensor | None]) -> None:
     """Raise ValueError if weights have other gradients since a loss was called."""
-    if any(one is not other for one, other in zip(before, now, strict=True)):
+    if [*map(id, before)] != [*map(id, now)]:
         raise ValueError(
             "the loss runs a backward itself, which reaches the weights of the last stage alone: "
             "return the loss, and leave backward() to the pipeline"
@@ -55,7 +56,7 @@ def require_no_weights(loss: Tensor, given: Iterable[Tensor]) -> None:
 def nodes(tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()) -> Iterator[Node]:
     """Yield every node from which one of the tensors comes, once each."""
     # Nodes are told apart by their Python objects, which live as long as somebody holds them.
-    seen = dict.fromkeys(end.grad_fn for end in ends)
+    seen = dict.fromkeys(map(attrgetter("grad_fn"), ends))
     left = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     while left:
         node = left.pop()
@@ -69,8 +70,10 @@ def nodes(tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()) -> Iterator[No
 def weights_in_graph(tensors: Iterable[Tensor], ends: Iterable[Tensor] = ()) -> Iterator[Tensor]:
     """Yield the weights that a backward from these tensors comes to, or that are among them."""
     roots = list(tensors)
-    reached = chain(roots, (getattr(node, "variable", None) for node in nodes(roots, ends)))
-    return (each for each in reached if each is not None and each.is_leaf and each.requires_grad)
+    for each in chain(roots, nodes(roots, ends)):
+        leaf = each if isinstance(each, Tensor) else getattr(each, "variable", None)
+        if leaf is not None and leaf.is_leaf and leaf.requires_grad:
+            yield leaf
 
 
 def is_mean(loss: Callable[..., Any]) -> bool:

@@ -173,7 +173,7 @@ class FlopCounter(FlopCounterMode):
     def __enter__(self) -> Self:
         self.flop_counts.clear()
         self.mode = _Counting(self)
-        self.mode.__enter__()
+        self.mode.__enter__()  # type: ignore[no-untyped-call]
         return self
 
 
@@ -189,9 +189,9 @@ class _Counting(_FlopCounterMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if any(tensor.is_nested for tensor in tensors_in((args, kwargs))):
+        if types and any(tensor.is_nested for tensor in tensors_in((args, kwargs))):
             return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
 
 class HandedOn(OperatorMode):

@@ -262,7 +262,7 @@ def test_every_node_comes_once() -> None:
 def test_a_loss_that_runs_a_backward_is_refused(retain_graph: bool) -> None:
     def loss(output: Tensor, target: Tensor) -> Tensor:
         value = F.mse_loss(output, target)
-        value.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+        value.backward(retain_graph=retain_graph)
         return value
 
     with pytest.raises(ValueError, match=r"last stage alone.*leave backward\(\) to the pipeline"):

@@ -92,38 +92,6 @@ def test_a_flag_is_warned_of() -> None:
         pipeline.train(data(1))
 
 
-class Reads(nn.Module):
-    """A layer that reads more than numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scales, self.mask, self.act = [1.0], torch.ones(8), torch.relu
-        self.config, self.log = SimpleNamespace(shift=0.0, seen=0), SimpleNamespace(seen=0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.log.seen += 1
-        return self.act(x * self.scales[0] * self.mask + self.config.shift)
-
-
-def test_what_a_layer_reads_beside_numbers_is_warned_of() -> None:
-    model: Any = nn.Sequential(nn.Linear(8, 8), Reads(), nn.Linear(8, 3))
-    pipeline, layer = piped(model), model[1]
-    pipeline.train(data(1))
-    model(torch.zeros(1, 8))
-    layer.config.seen = 1  # the forward does not read it
-    with no_word():
-        pipeline.train(data(1))
-    for name, change in {
-        "scales": lambda: layer.scales.__setitem__(0, 2.0),
-        "mask": lambda: layer.mask.zero_(),
-        "config.shift": lambda: setattr(layer.config, "shift", 1.0),
-        "act": lambda: setattr(layer, "act", torch.tanh),
-    }.items():
-        change()
-        with pytest.warns(UserWarning, match=f"has changed since .*, 1.{name} say"):
-            pipeline.train(data(1))
-
-
 def test_what_was_recorded_is_warned_of() -> None:
     model = Net()
     pipeline = piped(pk.stages(model, torch.randn(4, 8)))

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,19 @@ from pipekit import schedules
 from tests.engine.examples import different
 from tests.people.plain import CE, SGD, batches, network, pipe, plain_loop
 from tests.people.test_losses import no_word
+
+
+class Reads(nn.BatchNorm1d):
+    """Reads more than weights and numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.scales, self.mask, self.act = [1.0], torch.ones(8), torch.relu
+        self.config = SimpleNamespace(shift=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(super().forward(x) * self.scales[0] * self.mask + self.config.shift)
+
 
 CHANGES: dict[str, Callable[[Any], object]] = {
     "weights": lambda model: model.load_state_dict(
@@ -35,6 +49,10 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "a hook of gradients": lambda model: model[2].register_full_backward_hook(lambda *_: None),
     "a hook of a weight": lambda model: model[0].weight.register_hook(lambda g: None),
     "the mode of a layer": lambda model: model[1].eval(),
+    "an element of a list": lambda model: model[1].scales.append(model[1].scales.pop() / 2),
+    "a tensor": lambda model: model[1].mask.zero_(),
+    "a function": lambda model: setattr(model[1], "act", torch.tanh),
+    "a field of an object": lambda model: setattr(model[1].config, "shift", 1.0),
 }
 
 
@@ -43,7 +61,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 def test_changes_of_the_users_model_are_warned_of(
     change: Callable[[Any], Any], first: bool
 ) -> None:
-    model, data = network(nn.BatchNorm1d(8)), batches(1)
+    model, data = network(Reads()), batches(1)
     pipeline = pipe(model)
     if not first:
         pipeline.train(data)
@@ -71,7 +89,7 @@ def test_changes_of_a_recorded_model_are_warned_of() -> None:
 def test_changes_of_a_pipelined_module_act(change: Callable[[Any], Any]) -> None:
     """Also those of the first layer, of which a later stage has a copy."""
     (x, y), first, found = batches(1)[0], nn.Linear(8, 8), []
-    layers = nn.Sequential(first, nn.BatchNorm1d(8), nn.Linear(8, 8), first, nn.Linear(8, 3))
+    layers = nn.Sequential(first, Reads(), nn.Linear(8, 8), first, nn.Linear(8, 3))
     for model in pk.PipelinedModule(copy.deepcopy(layers), [2, 3], chunks=1), layers:
         model(x)
         change(model)

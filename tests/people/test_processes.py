@@ -168,6 +168,37 @@ def test_a_list_that_is_shorter_in_a_process_is_refused_before_training() -> Non
         losses_of(lambda: batches(5 - rank()))
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_other_weights_in_a_process_are_refused(tied: bool) -> None:
+    """As of a model made after torch.manual_seed(rank): its replicas would never be one model."""
+
+    def train() -> None:
+        torch.manual_seed(rank())
+        first, last = nn.Linear(6, 6), nn.Linear(6, 3)
+        made = nn.Sequential(first, nn.Sequential(first, last) if tied else last)
+        method = schedules.flush(2, 2) if tied else schedules.replicate(schedules.flush(1, 2), 2)
+        pk.Pipeline(made, method, optimizer=SGD, loss=nn.MSELoss(), transport="distributed").train(
+            batches()
+        )
+
+    with pytest.raises(ValueError, match=r"worker 1 begins with other weights than worker 0"):
+        over_gloo(train, 2)
+
+
+@pytest.mark.parametrize("call", [lambda p: p.evaluate(batches()), lambda p: p.state_dict()])
+def test_a_call_that_one_process_leaves_out_is_named(call: Callable[[Any], Any]) -> None:
+    def run() -> None:
+        pipe = piped(model())
+        pipe.train(batches())
+        if rank() == 0:
+            call(pipe)
+        pipe.train(batches())
+
+    said = r"worker \d is in .*, and worker \d in .* all processes make the same calls.*rank == 0"
+    with pytest.raises(ValueError, match=said):
+        over_gloo(run, 2)
+
+
 @pytest.mark.parametrize("shorter", [0, 1])
 def test_a_stream_that_is_shorter_in_a_process_is_said_and_does_not_hang(
     shorter: int, tmp_path: Path

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -189,11 +190,11 @@ class Passes:
                 return output
             is_first = torch.is_grad_enabled() and not self._loss_checked
             weights = [*self._modules[step.slot].parameters()] if is_first else []
-            before = [weight.grad for weight in weights]
+            before = [*map(attrgetter("grad"), weights)]
             loss = target.loss(output.main, target.target)
         require_loss(loss)
         if is_first:
-            require_no_backward(before, [weight.grad for weight in weights])
+            require_no_backward(before, [*map(attrgetter("grad"), weights)])
             require_no_weights(loss, tensors_in((output.main, target.target)))
             self._loss_checked = True
         return StageIO(loss * target.weight if target.weight != 1.0 else loss, {})

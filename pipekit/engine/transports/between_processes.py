@@ -23,9 +23,12 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.utils import _pytree as pytree
 
 from pipekit.devices import is_accelerator
+from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.batches import Batch
+from pipekit.engine.config import RunConfig
 from pipekit.engine.feed import End
 from pipekit.engine.transport import Aborted
+from pipekit.layers.module_state import trained
 from pipekit.trees import leaves
 
 EVERY = 8  # batches after which checksums are compared; those of the first batch are at once
@@ -154,6 +157,37 @@ def checksum(batch: Batch) -> int:
     return total
 
 
+def shared_weights(own: WorkerAssignment, config: RunConfig) -> dict[tuple[str, int], int]:
+    """Return checksums, before training, of weights that others have, too: of stages, and tied."""
+    found = {}
+    for index, stage in own.stages.items() if not config.first_microbatch else ():
+        if len(config.table.stage_workers[index]) > 1:
+            found["stage", index] = _checksum(stage.known.module.parameters())
+        weights = trained(stage.known.module)
+        for number, (stages, places) in enumerate(config.ties):
+            if index in stages:
+                found["tie", number] = _checksum(weights[n] for n in places[stages.index(index)])
+    return found
+
+
+def require_same_weights(everybodys: Iterable[Mapping[tuple[str, int], int]]) -> None:
+    """Raise ValueError unless copies of weights in several processes are the same."""
+    known: dict[tuple[str, int], tuple[int, int]] = {}
+    for worker, weights in enumerate(everybodys):
+        for shared, now in weights.items():
+            first, before = known.setdefault(shared, (worker, now))
+            if now != before:
+                raise ValueError(
+                    f"worker {worker} begins with other weights than worker {first}, which has a "
+                    f"copy of them: under torchrun let every process make or load the same model, "
+                    f"after the same torch.manual_seed(0) say"
+                )
+
+
+def _checksum(weights: Iterable[Tensor]) -> int:
+    return zlib.crc32(b"".join(map(_bytes, weights)))
+
+
 def _bytes(entry: Any) -> Any:
     """Return what a checksum is made of; objects that only their program can compare give none."""
     if isinstance(entry, Tensor):
@@ -184,7 +218,9 @@ def tell_torchrun(text: str) -> None:
         with suppress(OSError):
             about = {"py_callstack": text, "timestamp": str(int(time.time()))}
             said = {"message": {"message": text, "extraInfo": about}}
-            Path(path).write_text(json.dumps(said))
+            part = Path(f"{path}.part")  # torchrun may end this process meanwhile
+            part.write_text(json.dumps(said))
+            part.replace(path)
 
 
 def telling(hook: Callable[..., object]) -> Callable[..., object]:

@@ -26,6 +26,8 @@ from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.between_processes import (
     Noticeboard,
     in_one_line,
+    require_same_weights,
+    shared_weights,
     tell_torchrun,
     telling,
     unequal,
@@ -113,15 +115,17 @@ class TorchrunRunner(Runner):
         watchdog = Watchdog(states, {own.index: own.steps}, *about)
         try:
             with watchdog.looking(_end):
-                counts = everybodys(config.batches)
-                if len({*counts}) > 1:
-                    raise ValueError(unequal(dict(enumerate(counts))))
+                call = "train()" if config.training else "evaluate() or predict()"
+                given = everybodys(call, (config.batches, shared_weights(own, config)))
+                if len({batches for batches, _ in given}) > 1:
+                    raise ValueError(unequal({n: count for n, (count, _) in enumerate(given)}))
+                require_same_weights([weights for _, weights in given])
                 with abort_if_broken():
                     dist.barrier()
                 origin = time.perf_counter()  # machines' clocks start anywhere; all leave it now
                 report = run(built(own), config, transport, feed, on_news, [states])
                 shared = replace(report, record=report.record.later(-origin), stages={})
-                each_one = everybodys((shared, board.latest))
+                each_one = everybodys("the end of a run", (shared, board.latest))
                 for worker, (_, checksums) in enumerate(each_one):
                     board.require_same(worker, checksums)
         except Aborted as error:
@@ -137,7 +141,13 @@ class TorchrunRunner(Runner):
 
     def gather(self, state: dict[str, T]) -> dict[str, T]:
         # Of a stage's workers the first counts: each has running statistics of its own.
-        parts = reversed(everybodys(state))
+        try:
+            parts = reversed(everybodys("state_dict() or the like", state))
+        except Aborted as error:
+            raise Aborted(
+                f"another process has ended before this call, state_dict() say, which under "
+                f"torchrun all processes make, and none alone, `if rank == 0` ({error})"
+            ) from error
         return {name: tensor for part in parts for name, tensor in part.items()}
 
     def agree(self, function: Callable[[], T]) -> T:
@@ -157,12 +167,18 @@ def _end(stalled: Exception) -> None:
     os._exit(1)
 
 
-def everybodys(value: Any) -> list[Any]:
-    """Return what every worker gave, in the order of the workers."""
+def everybodys(call: str, value: Any) -> list[Any]:
+    """Return what every worker gave, in their order; ValueError: they are in different calls."""
     values: list[Any] = [None] * dist.get_world_size()
     with abort_if_broken():
-        dist.all_gather_object(values, value)
-    return values
+        dist.all_gather_object(values, (call, value))
+    if others := [n for n, (other, _) in enumerate(values) if other != call]:
+        raise ValueError(
+            f"worker {dist.get_rank()} is in {call}, and worker {others[0]} in "
+            f"{values[others[0]][0]}: under torchrun all processes make the same calls of a "
+            f"pipeline, which none may leave out, as by `if rank == 0`"
+        )
+    return [value for _, value in values]
 
 
 def _join_group(devices: Sequence[torch.device]) -> int:
