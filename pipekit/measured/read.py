@@ -1,7 +1,6 @@
 """Traces that somebody else recorded, read into the one :class:`pipekit.Trace`, on one clock."""
 
 import os
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -284,20 +283,14 @@ def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers) -> pd.DataFrame:
 
 def _offsets(slack: Slack) -> dict[int, tuple[float, float]]:
     """Return what to add to each worker's times, and how sure that is."""
-    beside: dict[int, set[int]] = defaultdict(set)
-    for one, other in slack:
-        if (other, one) in slack:
-            beside[one].add(other)
+    import networkx as nx  # here, since few clocks are apart
+
+    graph = nx.Graph(way for way in slack if way[::-1] in slack)
     found: dict[int, tuple[float, float]] = {}
-    for first in sorted(beside):
-        if first in found:
-            continue
-        found[first], waiting = (0.0, 0.0), [first]
-        while waiting:
-            here = waiting.pop()
-            for there in sorted(beside[here] - set(found)):
-                ahead, behind = slack[here, there], slack[there, here]
-                offset, width = found[here]
-                found[there] = offset + (behind - ahead) / 2, width + abs(ahead + behind) / 2
-                waiting.append(there)
+    for workers in nx.connected_components(graph):
+        found[first := min(workers)] = 0.0, 0.0
+        for here, there in nx.bfs_edges(graph, first):
+            ahead, behind = slack[here, there], slack[there, here]
+            offset, width = found[here]
+            found[there] = offset + (behind - ahead) / 2, width + abs(ahead + behind) / 2
     return found
