@@ -89,7 +89,9 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     recording = replace(recording, rows=_sound(path, recording.rows))
     recording = _complete(path, recording, notes)
     recording = _together(_aligned(_used(path, recording, chosen, notes), notes), notes)
-    rows, steps = recording.rows, _bounds(recording).reset_index()
+    rows = recording.rows
+    by_step = (rows if recording.steps is None else recording.steps).groupby("step")
+    steps = by_step.agg({"start_s": "min", "end_s": "max"}).reset_index()
     if recording.own_clocks:  # each step begins at 0: put one behind the other
         took = (steps["end_s"] - steps["start_s"]).to_numpy()
         begins = np.cumsum(took) - took
@@ -192,11 +194,6 @@ def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[st
     return _only(recording, numbers[left_out:].tolist())
 
 
-def _bounds(recording: Recording) -> pd.DataFrame:
-    by_step = (recording.rows if recording.steps is None else recording.steps).groupby("step")
-    return pd.DataFrame({"start_s": by_step["start_s"].min(), "end_s": by_step["end_s"].max()})
-
-
 def _only(recording: Recording, kept: list[int]) -> Recording:
     rows, steps = (
         None if table is None else table[table["step"].isin(kept)]
@@ -241,7 +238,7 @@ def _together(recording: Recording, notes: list[str]) -> Recording:
     """
     steps = recording.passes.groupby(["step", "replica"])
     begin, end = steps["start_s"].min().unstack(), steps["end_s"].max().unstack()
-    if recording.own_clocks or (begin.max(axis=1) <= end.min(axis=1)).all():
+    if (begin.max(axis=1) <= end.min(axis=1)).all():
         return recording
     ahead = begin.sub(begin.iloc[:, 0], axis=0).median()
     notes.append(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -85,18 +85,13 @@ def _by_other_terms(e: Observed, factors: Factors) -> bool:
 
 
 def _by_another_norm(e: Observed, factors: Factors) -> bool:
-    """Return whether a norm of other kind, or of the first or last layers alone, becomes one."""
+    """Return whether another norm, perhaps of the first or last parameters, becomes the same."""
     norms = []
     for step, factor in enumerate(factors):
-        own = {n: g for n, g in e.raw(step).items() if n == e.loop.uses[n][0]}
-        squares = torch.zeros(e.loop.depth, dtype=torch.float64)
-        for name, gradient in own.items():
-            squares[e.loop.layer(name)] += gradient.square().sum()
-        norms_of = torch.stack([gradient.norm() for gradient in own.values()])
-        numbers = torch.cat([gradient.flatten().abs() for gradient in own.values()])
-        of_layers = squares.cumsum(0), squares.flip(0).cumsum(0)
-        kinds = torch.stack([norms_of.sum(), numbers.sum(), numbers.max()])
-        norms.append(factor * torch.cat([kinds, *map(torch.sqrt, of_layers)]))
+        own = [g for n, g in e.raw(step).items() if n == e.loop.uses[n][0]]
+        sizes, most = (torch.stack([g.norm(p) for g in own]) for p in (2, torch.inf))
+        ends = (each.square().cumsum(0).sqrt() for each in (sizes, sizes.flip(0)))
+        norms.append(factor * torch.stack([sizes.sum(), most.max(), *chain(*ends)]))
     return any(constant(of_steps) and of_steps[0] for of_steps in torch.stack(norms, 1).tolist())
 
 

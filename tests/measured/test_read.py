@@ -55,17 +55,12 @@ def _named_by_the_handler(folder: Path) -> Path:
     return folder / "ranks"
 
 
-def _a_folder_a_rank(folder: Path) -> Path:
+def _folders_with_other_files(folder: Path) -> Path:
     for file in sorted(recordings.kineto(RUN, folder / "ranks").iterdir()):
         (folder / "ranks" / file.stem).mkdir()
         file.rename(folder / "ranks" / file.stem / "trace.json")
+        (folder / "ranks" / file.stem / "arguments.json").write_text('{"lr": 0.1}')
     return folder / "ranks"
-
-
-def _beside_other_files(folder: Path) -> Path:
-    found = recordings.kineto(RUN, folder / "ranks")
-    (found / "arguments.json").write_text('{"lr": 0.1}')
-    return found
 
 
 def _since_1970(folder: Path) -> Path:
@@ -198,7 +193,7 @@ def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
 OTHERWISE = [
     *(_begun_within_a_step, _with_waits, _on_gpus),
     *(_replicas, _replicas_on_clocks_apart, _on_clocks_apart, _compressed_in_folders),
-    *(_named_by_the_handler, _a_folder_a_rank, _beside_other_files),
+    *(_named_by_the_handler, _folders_with_other_files),
     *(_since_1970, _clocks_apart, _without_marks),
 ]
 

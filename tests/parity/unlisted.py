@@ -49,7 +49,8 @@ class TokensOfTheBatchBefore(Small):
     before = 0
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
-        return super().loss(output, target) * self.terms / (self.before or self.terms)
+        value: Tensor = super().loss(output, target) * self.terms / (self.before or self.terms)
+        return value
 
     def update(self) -> None:
         super().update()

@@ -97,7 +97,12 @@ def read(path: Path) -> Recording:
             "labels (Forward 0) do not name stages, so that each rank is taken for one: with data "
             "or tensor parallelism use pipekit.measured.label_actions(*stages)"
         )
-    notes += _busy([span for *_, spans in found for span in spans if _RAN in span])
+    on_gpus = [span for *_, spans in found for span in spans if _RAN in span]
+    if took := sum(span["dur"] for span in on_gpus):  # the CPU may launch too slowly for a GPU
+        share = min(1.0, sum(span[_RAN] for span in on_gpus) / took)
+        notes.append(
+            f"kernels run in {share:.0%} of the passes' time; else the GPU waits for launches"
+        )
     table = pd.DataFrame(rows)
     table["worker"] = pd.factorize(table["worker"], sort=True)[0]
     table[["start_s", "end_s"]] -= table["start_s"].min()
@@ -137,13 +142,6 @@ def _spans(file: Path) -> list[dict[str, Any]]:
             f"pipekit.measured.label_actions(*stages)"
         )
     return _over_kernels(sorted(mine, key=lambda span: span["ts"]), _kernels(recorded))
-
-
-def _busy(spans: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Say how much of the passes' time is kernels: the CPU may launch too slowly for a GPU."""
-    if took := sum(span["dur"] for span in spans):
-        share = min(1.0, sum(span[_RAN] for span in spans) / took)
-        yield f"kernels run in {share:.0%} of the passes' time; else the GPU waits for launches"
 
 
 def _kernels(recorded: Sequence[dict[str, Any]]) -> np.ndarray:
