@@ -279,14 +279,15 @@ def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers) -> pd.DataFrame:
 
 
 def _offsets(slack: Slack) -> dict[int, tuple[float, float]]:
-    """Return what to add to each worker's times, and how sure that is."""
+    """Return what to add to each worker's times, over the surest links, and how sure that is."""
     import networkx as nx  # here, since few clocks are apart
 
-    graph = nx.Graph(way for way in slack if way[::-1] in slack)
-    found: dict[int, tuple[float, float]] = {}
-    for workers in nx.connected_components(graph):
+    graph, there_and_back = nx.Graph(), [way for way in slack if way[::-1] in slack]
+    graph.add_weighted_edges_from((a, b, abs(slack[a, b] + slack[b, a])) for a, b in there_and_back)
+    surest, found = nx.minimum_spanning_tree(graph), dict[int, tuple[float, float]]()
+    for workers in nx.connected_components(surest):
         found[first := min(workers)] = 0.0, 0.0
-        for here, there in nx.bfs_edges(graph, first):
+        for here, there in nx.bfs_edges(surest, first):
             ahead, behind = slack[here, there], slack[there, here]
             offset, width = found[here]
             found[there] = offset + (behind - ahead) / 2, width + abs(ahead + behind) / 2
