@@ -268,18 +268,14 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
 
 def _mean_passes(operations: Operations) -> dict[tuple[str, int], float]:
     """Return seconds by kind and stage; a forward run again is part of the backward behind it."""
-    table = operations.table
-    rows = np.flatnonzero(operations.passes)
-    rows = rows[np.lexsort((table["worker"].to_numpy()[rows], table["step"].to_numpy()[rows]))]
-    again, kind = operations.among(RECOMPUTE)[rows], operations.kind[rows]
-    kind = np.where(again, np.roll(kind, -1), kind)
-    stages = table["stage"].to_numpy()[rows]
-    count = int(stages.max()) + 1
-    key = kind * count + stages
-    total, number = np.bincount(key, operations.seconds[rows]), np.bincount(key, ~again)
-    places = np.flatnonzero(number).tolist()
-    names = table["kind"].cat.categories
-    return {(names[n // count], n % count): total[n] / number[n] for n in places}
+    here = operations.passes
+    rows = operations.table[here].assign(seconds=operations.seconds[here])
+    rows = rows.sort_values(["step", "worker"], kind="stable").astype({"kind": object})
+    again = rows["kind"] == RECOMPUTE
+    rows = rows.assign(kind=rows["kind"].mask(again, rows["kind"].shift(-1)), number=~again)
+    each = rows.groupby(["kind", "stage"])[["seconds", "number"]].sum()
+    found: dict[tuple[str, int], float] = (each["seconds"] / each["number"]).to_dict()
+    return found
 
 
 def _replayed(

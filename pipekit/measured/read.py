@@ -1,7 +1,6 @@
 """Traces that somebody else recorded, read into the one :class:`pipekit.Trace`, on one clock."""
 
 import os
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,7 +89,9 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     recording = replace(recording, rows=_sound(path, recording.rows))
     recording = _complete(path, recording, notes)
     recording = _together(_aligned(_used(path, recording, chosen, notes), notes), notes)
-    rows, steps = recording.rows, _bounds(recording).reset_index()
+    rows = recording.rows
+    by_step = (rows if recording.steps is None else recording.steps).groupby("step")
+    steps = by_step.agg({"start_s": "min", "end_s": "max"}).reset_index()
     took = (steps["end_s"] - steps["start_s"]).to_numpy()
     if not (took > 0).all():
         raise ValueError(f"{path} has a step of {took.min():g} s: the file is damaged")
@@ -202,11 +203,6 @@ def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[st
     return _only(recording, numbers[left_out:].tolist())
 
 
-def _bounds(recording: Recording) -> pd.DataFrame:
-    by_step = (recording.rows if recording.steps is None else recording.steps).groupby("step")
-    return pd.DataFrame({"start_s": by_step["start_s"].min(), "end_s": by_step["end_s"].max()})
-
-
 def _only(recording: Recording, kept: list[int]) -> Recording:
     rows, steps = (
         None if table is None else table[table["step"].isin(kept)]
@@ -251,7 +247,7 @@ def _together(recording: Recording, notes: list[str]) -> Recording:
     """
     steps = recording.passes.groupby(["step", "replica"])
     begin, end = steps["start_s"].min().unstack(), steps["end_s"].max().unstack()
-    if recording.own_clocks or (begin.max(axis=1) <= end.min(axis=1)).all():
+    if (begin.max(axis=1) <= end.min(axis=1)).all():
         return recording
     ahead = begin.sub(begin.iloc[:, 0], axis=0).median()
     notes.append(
@@ -292,21 +288,16 @@ def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers) -> pd.DataFrame:
 
 
 def _offsets(slack: Slack) -> dict[int, tuple[float, float]]:
-    """Return what to add to each worker's times, and how sure that is."""
-    beside: dict[int, set[int]] = defaultdict(set)
-    for one, other in slack:
-        if (other, one) in slack:
-            beside[one].add(other)
-    found: dict[int, tuple[float, float]] = {}
-    for first in sorted(beside):
-        if first in found:
-            continue
-        found[first], waiting = (0.0, 0.0), [first]
-        while waiting:
-            here = waiting.pop()
-            for there in sorted(beside[here] - set(found)):
-                ahead, behind = slack[here, there], slack[there, here]
-                offset, width = found[here]
-                found[there] = offset + (behind - ahead) / 2, width + abs(ahead + behind) / 2
-                waiting.append(there)
+    """Return what to add to each worker's times, over the surest links, and how sure that is."""
+    import networkx as nx  # here, since few clocks are apart
+
+    graph, there_and_back = nx.Graph(), [way for way in slack if way[::-1] in slack]
+    graph.add_weighted_edges_from((a, b, abs(slack[a, b] + slack[b, a])) for a, b in there_and_back)
+    surest, found = nx.minimum_spanning_tree(graph), dict[int, tuple[float, float]]()
+    for workers in nx.connected_components(surest):
+        found[first := min(workers)] = 0.0, 0.0
+        for here, there in nx.bfs_edges(surest, first):
+            ahead, behind = slack[here, there], slack[there, here]
+            offset, width = found[here]
+            found[there] = offset + (behind - ahead) / 2, width + abs(ahead + behind) / 2
     return found

@@ -7,7 +7,6 @@ section 3: each computation takes the mean of its kind, each communication the m
 
 import math
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,11 +34,10 @@ class WhatIf:
     @cached_property
     def ideal(self) -> Times:
         """The seconds of the ideal run."""
-        operations, moves = self.operations, np.zeros(self.operations.kind.max() + 1, np.bool_)
-        moves[operations.kind] = operations.moves
+        operations = self.operations
         kinds = pd.Series(operations.seconds).groupby(operations.kind)
-        usual = np.where(moves, kinds.median(), kinds.mean())
-        found: Times = usual[operations.kind]
+        mean, median = (kinds.transform(name).to_numpy() for name in ("mean", "median"))
+        found: Times = np.where(operations.moves, median, mean)
         return found
 
     def mean_step(self, cases: Times) -> list[float]:
@@ -54,15 +52,10 @@ class WhatIf:
         passes = self.operations.table[self.operations.passes]
         place = passes.groupby("worker")["stage"].min().reindex(self.worker).to_numpy()
         places, replicas = np.unique(place[self.operations.passes]), np.unique(replica)
-        recorded = self.operations.seconds
-        # Of each place and replica alone.  Half as many bytes are enough to find the worst.
-        shape = len(recorded), len(places) + len(replicas)
-        cases: Any = np.full(shape, self.ideal[:, None], np.float32)
-        for first, values, own in ((0, places, place), (len(places), replicas, replica)):
-            at = np.minimum(np.searchsorted(values, own), len(values) - 1)
-            rows = np.flatnonzero(values[at] == own)
-            cases[rows, first + at[rows]] = recorded[rows]
-        each = self.mean_step(cases)
+        recorded, ideal = self.operations.seconds[:, None], self.ideal[:, None]
+        alone = np.concatenate([place[:, None] == places, replica[:, None] == replicas], axis=1)
+        # Half as many bytes are enough to find the worst.
+        each = self.mean_step(np.where(alone, recorded, ideal).astype(np.float32))
         owner = pd.DataFrame({"worker": self.worker, "place": place, "replica": replica})
         owner = owner.drop_duplicates()
         by_place = owner["place"].map(dict(zip(places, each, strict=False)))
@@ -71,8 +64,7 @@ class WhatIf:
         worst = score.nlargest(math.ceil(_WORST * len(score))).index
         others = [self.worker >= 0, self.worker < 0, place != places[-1]]
         masks = np.stack([*others, ~np.isin(self.worker, worst)], axis=1)
-        cases = np.where(masks, recorded[:, None], self.ideal[:, None])
-        t_ori, t_ideal, t_last, t_worst = self.mean_step(cases)
+        t_ori, t_ideal, t_last, t_worst = self.mean_step(np.where(masks, recorded, ideal))
         lost = t_ori - t_ideal or math.nan
         return {
             "t_ori_s": t_ori,

@@ -30,7 +30,7 @@ SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (of_updates.in_part, of_updates.mixed),
     (of_passes.between, of_passes.of_shards, of_passes.orders),
     (of_microbatches.rows, of_microbatches.positions),
-    (of_updates.rounded, of_updates.other_optimizers),
+    (of_updates.rounded, of_updates.other_optimizers, of_passes.of_other_rows),
 )
 
 DRAWS = 24  # of masks

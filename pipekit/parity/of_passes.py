@@ -16,7 +16,7 @@ from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import meanings
 from pipekit.parity.plain_loop import Tensors, total
 from pipekit.parity.suite import CLASSES, IGNORED, loss, loss_of
-from pipekit.parity.verdict import Fault
+from pipekit.parity.verdict import TOLERANCE, Fault
 
 MOST_READ = 16  # microbatches, up to which each may read weights of its own
 MOST_MOVED = 24  # microbatches, up to which targets may be those of another one
@@ -108,9 +108,13 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
         late = partial(lambda by, own, old: torch.cat([old[-by:], own[:-by]]), by)
         yield from targets(said, first=1, target=late)
     yield from targets("in the reverse order", target=lambda own, _: own.flip(0))
+    yield from targets("those of the batch before", first=1, target=lambda _, old: old)
     if case.tokens:
-        further = partial(pad, pad=(0, 1), value=IGNORED)
-        yield from targets("labels of one token further", target=lambda own, _: further(own[:, 1:]))
+        for by, side in ((-1, "further"), (1, "before")):
+            moved = partial(lambda by, own, _: pad(own, (by, -by), value=IGNORED), by)
+            yield from targets(f"labels of one token {side}", target=moved)
+    if not case.coupled:
+        yield from _beside_other_inputs(e)
     for label in range(CLASSES if case.ignored else 0):
         said = f"ignored labels count as class {label}"
         filled = partial(lambda label, own, _: own.masked_fill(own == IGNORED, label), label)
@@ -126,6 +130,42 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
     yield from named(e, lambda step: [e.raw(step), smooth(step)], smoothed, together=True)
     if case.coupled and case.tuples:
         yield from _auxiliary(e)
+
+
+def _beside_other_inputs(e: Observed) -> Iterator[Known]:
+    batches = e.loop.batches
+
+    def of_the_batch_before(step: int) -> Tensors:
+        read, own = max(step - 1, 0), batches[step][1]
+        delays = (read - step,) * e.loop.depth
+        return _gradients(e, read, delays=delays, target=lambda *_: own)
+
+    def themselves(step: int) -> Tensors:
+        x, own = batches[step]
+        return _gradients(e, step, target=lambda *_: x.masked_fill(own == IGNORED, IGNORED))
+
+    said = "beside the inputs of the batch before"
+    yield from multiples(e, Fault.TARGETS, said, of_the_batch_before, together=True, first=1)
+    if e.loop.case.tokens:
+        yield from multiples(e, Fault.TARGETS, "the inputs themselves", themselves, together=True)
+
+
+def of_other_rows(e: Observed) -> Iterator[Known]:
+    """Yield that the same labels belong to other rows, by what that leaves of the last layer.
+
+    Its bias has the right gradient, a sum over rows; its weight's is another one, and still adds
+    up to nothing over the classes; and so are all others.
+    """
+    wrong = {entry.name: entry for entry in e.wrong}
+    right = {entry.name for entry in e.entries} - wrong.keys() - e.loop.frozen
+    last = f"{e.loop.depth - 1}."
+    heads = [n for name, n in wrong.items() if name.startswith(last) and name.endswith("weight")]
+    if len(right) != 1 or not min(right).startswith(last) or len(heads) != 1:
+        return
+    sums = (values.sum(0) for values in heads[0].values[: e.steps])
+    zero = e.right(0)[heads[0].name].sum(0)
+    if all(e.ulps(step, heads[0].name, s, zero) <= TOLERANCE for step, s in enumerate(sums)):
+        yield Known(Fault.TARGETS, "the same labels, in other rows", frozenset(e.wrong))
 
 
 def _auxiliary(e: Observed) -> Iterator[Known]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -61,13 +61,38 @@ def scaled(e: Observed) -> Iterator[Known]:
             yield Known(Fault.LOST, _updates(not count for count in counts), entries)
         elif len(groups) == 1 and not clipped:
             said = "x " + ", ".join(f"{factor:.4g}" for factor in factors)
-            yield Known(Fault.CLIPPED if e.stated.clip_norm else Fault.RATE, said, entries)
+            fault = Fault.TERMS if _by_other_terms(e, factors) else Fault.RATE
+            is_clipped = e.stated.clip_norm or _by_another_norm(e, factors)
+            yield Known(Fault.CLIPPED if is_clipped else fault, said, entries)
     yield from _once_a_stage(e, fits)
     yield from clipped
     varying = len(fits) == len(e.wrong) and not any(map(constant, fits.values()))
     if varying and len(groups) > 1 and not clipped:
         said = "in each update, each parameter by another factor, as LARS does"
         yield Known(Fault.RATE, said, frozenset(fits))
+
+
+def _by_other_terms(e: Observed, factors: Factors) -> bool:
+    """Return whether the divisors are the terms of the batches before, or of one microbatch."""
+    before = (e.loop.terms(step) / e.loop.terms(step - 1) for step in range(1, len(factors)))
+    return all(map(same, factors[1:], before)) or any(
+        all(
+            any(same(factor * count * e.loop.share(step, rows), 1.0) for rows in e.loop.cut(count))
+            for step, factor in enumerate(factors)
+        )
+        for count in e.candidates
+    )
+
+
+def _by_another_norm(e: Observed, factors: Factors) -> bool:
+    """Return whether another norm, perhaps of the first or last parameters, becomes the same."""
+    norms = []
+    for step, factor in enumerate(factors):
+        own = [g for n, g in e.raw(step).items() if n == e.loop.uses[n][0]]
+        sizes, most = (torch.stack([g.norm(p) for g in own]) for p in (2, torch.inf))
+        ends = (each.square().cumsum(0).sqrt() for each in (sizes, sizes.flip(0)))
+        norms.append(factor * torch.stack([sizes.sum(), most.max(), *chain(*ends)]))
+    return any(constant(of_steps) and of_steps[0] for of_steps in torch.stack(norms, 1).tolist())
 
 
 def meanings(e: Observed, factor: float) -> list[str]:

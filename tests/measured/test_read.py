@@ -57,17 +57,12 @@ def _named_by_the_handler(folder: Path) -> Path:
     return folder / "ranks"
 
 
-def _a_folder_a_rank(folder: Path) -> Path:
+def _folders_with_other_files(folder: Path) -> Path:
     for file in sorted(recordings.kineto(RUN, folder / "ranks").iterdir()):
         (folder / "ranks" / file.stem).mkdir()
         file.rename(folder / "ranks" / file.stem / "trace.json")
+        (folder / "ranks" / file.stem / "arguments.json").write_text('{"lr": 0.1}')
     return folder / "ranks"
-
-
-def _beside_other_files(folder: Path) -> Path:
-    found = recordings.kineto(RUN, folder / "ranks")
-    (found / "arguments.json").write_text('{"lr": 0.1}')
-    return found
 
 
 def _since_1970(folder: Path) -> Path:
@@ -93,29 +88,17 @@ def _without_marks(folder: Path) -> Path:
     return path
 
 
-def _replicas(folder: Path) -> Path:
-    """Add a second pipeline beside the first, as data or tensor parallel ranks run it."""
+def _replicas_on_clocks_apart(folder: Path) -> Path:
+    """Add a second pipeline beside the first: ranks 8 to 13 of more, as names number them."""
     found = recordings.kineto(RUN, folder / "ranks")
     for rank in range(RUN.workers):
-        written = json.loads((found / f"rank{rank}.json").read_text())
-        for replica in range(2):
-            about = {"rank": rank + replica * RUN.workers, "world_size": 2 * RUN.workers}
-            path = found / f"rank{about['rank']}.json"
-            path.write_text(json.dumps(written | {"distributedInfo": about}))
-    return found
-
-
-def _replicas_on_clocks_apart(folder: Path) -> Path:
-    """Keep ranks 8 to 13 of more, which their names number; the second pipeline's clock is off."""
-    found = _replicas(folder)
-    for rank in range(2 * RUN.workers):
         path = found / f"rank{rank}.json"
         events = json.loads(path.read_text())["traceEvents"]
-        for event in events if rank >= RUN.workers else ():
-            event["ts"] += 3.6e9
         path.unlink()
-        about = {"schemaVersion": 1, "traceEvents": events}
-        (found / f"trace_{rank + 8}.json").write_text(json.dumps(about))
+        for replica in range(2):
+            own = [event | {"ts": event["ts"] + 3.6e9 * replica} for event in events]
+            path = found / f"trace_{8 + rank + replica * RUN.workers}.json"
+            path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": own}))
     return found
 
 
@@ -199,8 +182,8 @@ def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
 
 OTHERWISE = [
     *(_begun_within_a_step, _with_waits, _on_gpus),
-    *(_replicas, _replicas_on_clocks_apart, _on_clocks_apart, _compressed_in_folders),
-    *(_named_by_the_handler, _a_folder_a_rank, _beside_other_files),
+    *(_replicas_on_clocks_apart, _on_clocks_apart, _compressed_in_folders),
+    *(_named_by_the_handler, _folders_with_other_files),
     *(_since_1970, _clocks_apart, _without_marks),
 ]
 

@@ -43,6 +43,54 @@ class LabelsShiftedTwice(Small):
         return super().step((batch[0], F.pad(batch[1][:, 1:], (0, 1), value=-100)))
 
 
+class TokensOfTheBatchBefore(Small):
+    """The number of tokens by which a loss is divided comes a batch late."""
+
+    before = 0
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        value: Tensor = super().loss(output, target) * self.terms / (self.before or self.terms)
+        return value
+
+    def update(self) -> None:
+        super().update()
+        self.before = self.terms
+
+
+class TargetsInOtherRows(Small):
+    """Inputs and targets are shuffled each by itself."""
+
+    def step(self, batch: Batch) -> float | None:
+        return super().step((batch[0], batch[1][torch.randperm(len(batch[1]))]))
+
+
+class TargetsOfTheBatchBefore(Small):
+    """The last stage's loader is a batch behind the first one's."""
+
+    before: Tensor | None = None
+
+    def step(self, batch: Batch) -> float | None:
+        target, self.before = batch[1] if self.before is None else self.before, batch[1]
+        return super().step((batch[0], target))
+
+
+class InputsForLabels(Small):
+    """Nobody moves labels by a token."""
+
+    def step(self, batch: Batch) -> float | None:
+        return super().step((batch[0], batch[0].masked_fill(batch[1] < 0, -100)))
+
+
+class NormOfTheFirstStage(Small):
+    """All is clipped by the norm of one stage's gradients."""
+
+    def update(self) -> None:
+        norm = torch.stack([p.grad.norm() for p in self.parts[0].parameters()]).norm()
+        for parameter in self.model.parameters():
+            parameter.grad *= 0.1 / norm
+        super().update()
+
+
 class LastRowsDropped(Small):
     """Rows that fill no microbatch are left out, as a loader with ``drop_last`` does."""
 

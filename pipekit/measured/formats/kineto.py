@@ -97,9 +97,9 @@ def read(path: Path) -> Recording:
             "labels (Forward 0) do not name stages, so that each rank is taken for one: with data "
             "or tensor parallelism use pipekit.measured.label_actions(*stages)"
         )
-    on_gpu = [span for *_, spans in found for span in spans if _RAN in span]
-    if took := sum(span["dur"] for span in on_gpu):  # the CPU may launch too slowly for a GPU
-        share = min(1.0, sum(span[_RAN] for span in on_gpu) / took)
+    on_gpus = [span for *_, spans in found for span in spans if _RAN in span]
+    if took := sum(span["dur"] for span in on_gpus):  # the CPU may launch too slowly for a GPU
+        share = min(1.0, sum(span[_RAN] for span in on_gpus) / took)
         notes.append(
             f"kernels run in {share:.0%} of the passes' time; else the GPU waits for launches"
         )

@@ -28,28 +28,28 @@ def read(path: Path) -> Recording:
     rows, marks, began = [], [], dict[tuple[Any, Any], float]()
     found = [event for file in files(path) for event in events(file)]
     found = [event for event in found if event.get("name") in (*_OPS, *_MARKS)]
-    lanes = sorted({_lane(event) for event in found if event["name"] in _OPS})
-    worker = {lane: number for number, lane in enumerate(lanes)}
-    ranks = {_lane(e): e["args"].get("pp_rank", e["pid"]) for e in found if _is_end(e)}
+    pids = sorted({event["pid"] for event in found if event["name"] in _OPS})
+    worker = {pid: number for number, pid in enumerate(pids)}
+    ranks = {e["pid"]: e["args"].get("pp_rank", e["pid"]) for e in found if _is_end(e)}
     stages_a_chunk = 1 + max(ranks.values(), default=0)
     for event in sorted(found, key=lambda event: event["ts"]):
-        name, lane, at_s, args = event["name"], _lane(event), event["ts"] / 1e6, event["args"]
-        if name in _MARKS and lane in worker:
-            marks.append({"step": args["iteration"], "worker": worker[lane], _MARKS[name]: at_s})
-        elif _is_end(event) and (name, lane) in began:
+        name, pid, at_s, args = event["name"], event["pid"], event["ts"] / 1e6, event["args"]
+        if name in _MARKS and pid in worker:
+            marks.append({"step": args["iteration"], "worker": worker[pid], _MARKS[name]: at_s})
+        elif _is_end(event) and (name, pid) in began:
             rows.append(
                 {
-                    "worker": worker[lane],
-                    "stage": args["model_chunk"] * stages_a_chunk + ranks[lane],
+                    "worker": worker[pid],
+                    "stage": args["model_chunk"] * stages_a_chunk + ranks[pid],
                     "kind": _OPS[name],
                     "microbatch": args["microbatch"],
                     "step": args["iteration"],
-                    "start_s": began.pop((name, lane)),
+                    "start_s": began.pop((name, pid)),
                     "end_s": at_s,
                 }
             )
         elif event["ph"] == "B":
-            began[name, lane] = at_s
+            began[name, pid] = at_s
     if not marks:
         return Recording(pd.DataFrame(rows), path.stem, len(worker))
     steps = pd.DataFrame(marks, columns=["step", "worker", *_MARKS.values()])
@@ -64,10 +64,6 @@ def read(path: Path) -> Recording:
         steps,
         notes=tuple(f"iteration {step} is cut off and left out" for step in cut),
     )
-
-
-def _lane(event: dict[str, Any]) -> tuple[int, int]:
-    return event["pid"], event.get("tid", 0)  # a process, or a thread in it, is a rank
 
 
 def _is_end(event: dict[str, Any]) -> bool:

@@ -174,10 +174,6 @@ def _in_order(table: Schedule) -> list[list[Group]]:
     return lists
 
 
-def _batched(table: Schedule) -> list[list[Group]]:
-    return [grouped(chain(*groups)) for groups in _in_order(table)]
-
-
 def _torch(table: Schedule) -> list[list[Group]]:
     """Let workers go on in turn by one task, or two that run together, with a send behind it.
 
@@ -223,7 +219,7 @@ def _pipekit(table: Schedule) -> list[list[Group]]:
 
 POLICIES: Mapping[str, Callable[[Schedule], Sequence[Sequence[Group]]]] = {
     "in_order": _in_order,
-    "batched": _batched,
+    "batched": lambda table: [grouped(chain(*groups)) for groups in _in_order(table)],
     "torch": _torch,
     "pipekit": _pipekit,
 }
