@@ -161,6 +161,9 @@ def explain(trace: Trace) -> Explanation:
     Raises:
         ValueError: the trace is in slots, has no passes, or one stage.
     """
+    if not isinstance(trace, Trace):
+        name = type(trace).__name__
+        raise TypeError(f"explain a Trace, e.g. run.trace or pk.read_trace(path), not {name}")
     if trace.unit != "s":
         raise ValueError(f"{trace.name} is in {trace.unit}: give a trace in seconds")
     if trace.frame.empty or trace.frame["stage"].nunique() < 2:

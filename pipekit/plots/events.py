@@ -26,6 +26,8 @@ LEAST_PX = 0.5  # shorter gaps cannot be seen: a measured run has thousands of t
 def as_trace(source: Schedule | Trace) -> Trace:
     """Return a trace, or that of a schedule in slots; ValueError if it has no events."""
     trace = Trace.from_schedule(source) if isinstance(source, Schedule) else source
+    if not isinstance(trace, Trace):
+        raise TypeError(f"draw a Schedule or a Trace, e.g. run.trace, not {type(trace).__name__}")
     if trace.frame.empty:
         raise ValueError(f"{trace.name!r} has no events to draw")
     return trace
