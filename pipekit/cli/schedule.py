@@ -20,7 +20,6 @@ def schedule(
     replicas: str | None = None,
     microbatches: int = 4,
     batches: int = 2,
-    minibatches: int | None = None,
     output: File = None,
     versions: bool = False,
     moving: bool = False,
@@ -38,10 +37,9 @@ def schedule(
       pipekit schedule gpipe pipedream --moving --output moving.svg
 
     Args:
-        microbatches: Number in each batch.
+        microbatches: Number in each batch; methods that update after every minibatch have as many
+            whole ones.
         batches: Number of batches, with an update each.
-        minibatches: For methods that update after every minibatch: their number, in place of
-            microbatches times batches.
         output: Draw into a .svg (with the .csv of its events) or .html; or write the table to a
             .csv, or the picture to a .txt, that this command reads back.
         versions: Write weight versions into drawn bars.
@@ -52,15 +50,10 @@ def schedule(
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
     if moving and (output is None or output.suffix != ".svg"):
         raise ValueError("--moving needs a picture to draw: --output NAME.svg")
-    from pipekit.schedules.methods.by_name import PER_MINIBATCH, parse_replicas
+    from pipekit.schedules.methods.by_name import parse_replicas
 
-    if minibatches is not None and PER_MINIBATCH.isdisjoint(methods):
-        raise ValueError(
-            f"--minibatches is for {', '.join(sorted(PER_MINIBATCH))}: use --microbatches and "
-            f"--batches"
-        )
     split = stages if replicas is None else parse_replicas(replicas)
-    shown = [chosen_schedule(name, split, microbatches, batches, minibatches) for name in methods]
+    shown = [chosen_schedule(name, split, microbatches, batches) for name in methods]
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
     if output is not None:
         _write(shown, output, versions, moving)
@@ -71,7 +64,7 @@ def schedule(
 
 
 def chosen_schedule(
-    name: str, stages: int | Sequence[int], microbatches: int, batches: int, minibatches: int | None
+    name: str, stages: int | Sequence[int], microbatches: int, batches: int
 ) -> "pk.Schedule":
     """Return the finite schedule of a method by its name, of a file, or of a user's function.
 
@@ -79,8 +72,6 @@ def chosen_schedule(
     """
     from pipekit.schedules.methods import by_name
 
-    if minibatches is not None and name in by_name.PER_MINIBATCH:
-        return by_name.METHODS[name](stages, 1).take(minibatches)
     if name in by_name.TABLES:
         return by_name.batches_of(name, stages, microbatches, batches)
     own = own_schedule(name, stages, microbatches)

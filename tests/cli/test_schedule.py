@@ -63,7 +63,6 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
         ("check flush --messages eager --order torhc", "did you mean 'torch'?"),
         ("check flush --messages eager --communicators pairs", "did you mean 'pair'?"),
         ("check flush --order in_order", "--repair are of messages"),
-        ("schedule gpipe flush --minibatches 9", "use --microbatches and --batches"),
         ("schedule gpipe --output .csv", "--output must end in .svg, .html, .csv, .txt"),
     ],
 )
