@@ -26,7 +26,8 @@ def schedule(
 ) -> None:
     """Print methods as the papers draw them, or draw them, with the facts of each.
 
-    Each is proved executable first; the refusal of a file names the tasks at fault.
+    Each is proved executable first; the refusal of a file names the tasks at fault. A bubble is the
+    idle share of the makespan, of workers' spans (first task to last), or of their steady time.
 
     \b
     [b]Examples[/b]
