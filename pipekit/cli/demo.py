@@ -8,7 +8,7 @@ import typer
 
 import pipekit as pk
 
-STAGES, MICROBATCHES, BATCH_ROWS, LEARNING_RATE = 2, 4, 50, 0.002
+STAGES, MICROBATCHES, BATCH_ROWS, LEARNING_RATE, SEED = 2, 4, 50, 0.002, 0
 BALANCE = 7, 7  # layers of each stage, which take about equally long on a CPU
 HOW = {
     "model-parallel": "Model parallelism has no pipeline: one worker computes, the other waits.",
@@ -25,7 +25,6 @@ DRAWN_BATCHES = 4  # of the timelines: more make bars too narrow to read
 
 def demo(
     output: Annotated[Path, typer.Option(file_okay=False)] = Path("results/runs/demo"),
-    seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Train a small convolutional network on real digits by two methods, half a minute in all.
 
@@ -38,7 +37,6 @@ def demo(
 
     Args:
         output: The folder for the timelines' picture and numbers.
-        seed: Seed of the weights and of the data's order.
     """
     from pipekit.host.provenance import workers_on_cores
 
@@ -54,7 +52,7 @@ def demo(
     runs: list[pk.Run] = []
     for method, how in HOW.items():
         typer.echo(how)
-        run, score = _trained(method, seed)
+        run, score = _trained(method)
         runs.append(run)
         typer.echo(
             f"  {ACCURACY.name} {ACCURACY.shown(score)} on 1,000 unseen images after "
@@ -87,21 +85,21 @@ def _idle(trace: "pk.Trace") -> float:
     return float(trace.bubbles().loc["all", "steady"])
 
 
-def _trained(method: str, seed: int) -> "tuple[pk.Run, float]":
+def _trained(method: str) -> "tuple[pk.Run, float]":
     import torch
 
     from pipekit.workloads import WORKLOADS
 
     workload = WORKLOADS["convnet"]
     data = workload.data()
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     pipeline = pk.Pipeline(
         workload.build(),
         _schedule(method),
         balance=BALANCE,
         optimizer=partial(torch.optim.Adam, lr=LEARNING_RATE),
         loss=workload.loss,
-        seed=seed,
+        seed=SEED,
     )
-    run = pipeline.train(data.batches(BATCH_ROWS, seed), watch=pk.Watch(progress=True))
+    run = pipeline.train(data.batches(BATCH_ROWS, SEED), watch=pk.Watch(progress=True))
     return run, pipeline.evaluate(data.test_batches(BATCH_ROWS), workload.metric.of)
