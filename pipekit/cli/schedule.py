@@ -56,12 +56,19 @@ def schedule(
     split = stages if replicas is None else parse_replicas(replicas)
     shown = [chosen_schedule(name, split, microbatches, batches) for name in methods]
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
-    if output is not None:
-        _write(shown, output, versions, moving)
-    for number, schedule in enumerate(shown):
-        if output is None:
-            typer.echo(("\n" if number else "") + str(schedule))
-        typer.echo(facts[number])
+    if output is None:
+        for number, schedule in enumerate(shown):
+            typer.echo(("\n" if number else "") + f"{schedule}\n{facts[number]}")
+        return
+    if output.suffix == ".csv":
+        save(output, shown[0].to_csv)
+    elif moving:
+        save_text(output, pk.plots.moving(*shown))
+    elif output.suffix == ".txt":
+        save_text(output, f"{shown[0]}\n")
+    else:
+        save_timelines(list(map(pk.Trace.from_schedule, shown)), output, versions=versions)
+    typer.echo("\n".join(facts))
 
 
 def chosen_schedule(
@@ -121,15 +128,3 @@ def _facts(schedule: "pk.Schedule") -> str:
         f"at most, a worker: weight slots {' '.join(map(str, report.peak_versions))}, "
         f"microbatches in flight {' '.join(map(str, report.peak_in_flight))} (exact)"
     )
-
-
-def _write(shown: list["pk.Schedule"], output: Path, versions: bool, moving: bool) -> None:
-    if output.suffix == ".csv":
-        save(output, shown[0].to_csv)
-    elif moving:
-        save_text(output, pk.plots.moving(*shown))
-    elif output.suffix == ".txt":
-        save_text(output, f"{shown[0]}\n")
-    else:
-        traces = [pk.Trace.from_schedule(schedule) for schedule in shown]
-        save_timelines(traces, output, versions=versions)

@@ -68,15 +68,12 @@ def event_styles(trace: Trace) -> tuple[list[style.Style], NDArray[np.int32]]:
 
     order = sorted(range(len(named)), key=last_updates)
     most = max(1, stride - 1)
-    found = [_lighter(style.of(op), place / most) for op, place in map(named.__getitem__, order)]
+    found = []
+    for op, place in map(named.__getitem__, order):
+        look, lightness = style.of(op), _LIGHTEST * place / most
+        later = {"name": f"{look.name}, later stage", "color": style.whiter(look.color, lightness)}
+        found.append(look._replace(**later) if place else look)
     return found, np.argsort(order)[key_of].astype(np.int32)
-
-
-def _lighter(look: style.Style, lightness: float) -> style.Style:
-    if not lightness:
-        return look
-    name = f"{look.name}, later stage"
-    return look._replace(name=name, color=style.whiter(look.color, _LIGHTEST * lightness))
 
 
 def letters(trace: Trace, kinds: NDArray[np.int32]) -> list[str]:

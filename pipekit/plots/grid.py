@@ -49,13 +49,15 @@ def grid(
         raise ValueError(f"no cell of the column {value!r} has a number")
     across, down = (np.sort(frame[column].unique()).tolist() for column in (x, y))
     row_px, column_px = min(ROW_PX, MOST_PX / len(down)), style.PANEL_PX / len(across)
+    least, most = frame[value].min(), frame[value].max()
+    shades = np.floor((frame[value] - least) / (most - least or 1) * len(SHADES))
     placed = frame.assign(
         across=[across.index(step) for step in frame[x]],
         down=[down.index(step) for step in frame[y]],
-        shade=_shades(frame[value]),
+        shade=shades.clip(upper=len(SHADES) - 1),
     )
     hover = f"{x} %{{customdata[0]}}, {y} %{{customdata[1]}}: "
-    ends = np.linspace(frame[value].min(), frame[value].max(), len(SHADES) + 1)
+    ends = np.linspace(least, most, len(SHADES) + 1)
     traces: list[dict[str, Any]] = []
     for number, cells in placed.groupby("shade"):
         shade = int(number)
@@ -82,11 +84,6 @@ def grid(
     layout["xaxis"] = _steps(across, words.get("x_title") or x, [-0.5, len(across) - 0.5])
     layout["yaxis"] = _steps(down, words.get("y_title") or y, [len(down) - 0.5, -0.5])
     return go.Figure(traces, layout)
-
-
-def _shades(values: pd.Series) -> pd.Series:
-    spread = values.max() - values.min() or 1
-    return np.floor((values - values.min()) / spread * len(SHADES)).clip(upper=len(SHADES) - 1)
 
 
 def _cells(frame: pd.DataFrame, look: style.Style, **text: Any) -> dict[str, Any]:

@@ -79,15 +79,12 @@ def rows(schedule: Schedule) -> list[str]:
 
     The stage is left out where it is the worker's own number, and version 0, too.
     """
-    return [
-        " ".join(_cell(worker, task) for task in tasks)
-        for worker, tasks in enumerate(schedule.workers)
-    ]
 
+    def cell(worker: int, task: Task) -> str:
+        at = f"@{task.stage}" * (task.stage != worker)
+        return f"{task.op.letter}{task.microbatch}{at}" + f":{task.version}" * bool(task.version)
 
-def _cell(worker: int, task: Task) -> str:
-    at = f"@{task.stage}" * (task.stage != worker)
-    return f"{task.op.letter}{task.microbatch}{at}" + f":{task.version}" * bool(task.version)
+    return [" ".join(cell(w, task) for task in row) for w, row in enumerate(schedule.workers)]
 
 
 def _level(level: Puzzle) -> dict[str, Any]:
