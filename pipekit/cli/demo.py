@@ -47,13 +47,17 @@ def demo(
     import pandas as pd  # after that: it takes seconds, as the next ones do
 
     from pipekit.cli.common.training import first_batches
+    from pipekit.schedules.methods.by_name import METHODS
     from pipekit.workloads import ACCURACY
 
     runs: list[pk.Run] = []
+    exact: list[pk.Trace] = []
     for method, how in HOW.items():
         typer.echo(how)
-        run, score = _trained(method)
+        schedule = METHODS[method](STAGES, MICROBATCHES)
+        run, score = _trained(schedule)
         runs.append(run)
+        exact.append(pk.Trace.from_schedule(schedule.take(2 * STAGES * DRAWN_BATCHES)))
         typer.echo(
             f"  {ACCURACY.name} {ACCURACY.shown(score)} on 1,000 unseen images after "
             f"{run.wall_s:.1f} s; weight versions kept by each worker: "
@@ -62,9 +66,8 @@ def demo(
     drawn = [first_batches(run, DRAWN_BATCHES) for run in runs]
     numbers = pd.concat([trace.frame.assign(method=trace.name) for trace in drawn])
     path = pk.plots.save(pk.plots.compare(*drawn), output / "timelines", numbers)["svg"]
-    exact = [_schedule(method).take(2 * STAGES * DRAWN_BATCHES) for method in HOW]
-    idle = [_idle(run.trace) for run in runs]
-    planned = [_idle(pk.Trace.from_schedule(schedule)) for schedule in exact]
+    traces = [run.trace for run in runs], exact
+    idle, planned = ([t.bubbles().loc["all", "steady"] for t in each] for each in traces)
     typer.echo(
         f"Workers were idle for {idle[0]:.0%} of the time without a pipeline and for {idle[1]:.0%} "
         f"with one (measured). It would be {planned[0]:.0%} and {planned[1]:.0%} if stages took "
@@ -74,18 +77,7 @@ def demo(
     typer.echo(NEXT)
 
 
-def _schedule(method: str) -> "pk.Schedule":
-    from pipekit.schedules.methods.by_name import METHODS
-
-    schedule: pk.Schedule = METHODS[method](STAGES, MICROBATCHES)
-    return schedule
-
-
-def _idle(trace: "pk.Trace") -> float:
-    return float(trace.bubbles().loc["all", "steady"])
-
-
-def _trained(method: str) -> "tuple[pk.Run, float]":
+def _trained(schedule: "pk.Schedule") -> "tuple[pk.Run, float]":
     import torch
 
     from pipekit.workloads import WORKLOADS
@@ -95,7 +87,7 @@ def _trained(method: str) -> "tuple[pk.Run, float]":
     torch.manual_seed(SEED)
     pipeline = pk.Pipeline(
         workload.build(),
-        _schedule(method),
+        schedule,
         balance=BALANCE,
         optimizer=partial(torch.optim.Adam, lr=LEARNING_RATE),
         loss=workload.loss,

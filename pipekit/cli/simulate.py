@@ -128,7 +128,7 @@ def _print(trace: "pk.Trace", plan: "pk.Plan", costs: "pk.Profile", memory: floa
     origin = printable(str(costs.provenance.get("label", "of unknown origin")))
     typer.echo(f"the costs of the {len(costs)} layers are {origin}")
     sent = trace.transfers.groupby("source")["bytes"].sum()
-    rows = []
+    rows: list[list[str]] = []
     for worker, events in trace.frame.groupby("worker"):
         busy = float((events["end_s"] - events["start_s"]).sum())
         share = f"{busy / trace.makespan_s:.1%}" if trace.makespan_s else "-"

@@ -70,9 +70,11 @@ def event_styles(trace: Trace) -> tuple[list[style.Style], NDArray[np.int32]]:
     most = max(1, stride - 1)
     found = []
     for op, place in map(named.__getitem__, order):
-        look, lightness = style.of(op), _LIGHTEST * place / most
-        later = {"name": f"{look.name}, later stage", "color": style.whiter(look.color, lightness)}
-        found.append(look._replace(**later) if place else look)
+        look = style.of(op)
+        if place:
+            color = style.whiter(look.color, _LIGHTEST * (place / most))
+            look = look._replace(name=f"{look.name}, later stage", color=color)
+        found.append(look)
     return found, np.argsort(order)[key_of].astype(np.int32)
 
 

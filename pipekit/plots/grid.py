@@ -64,8 +64,11 @@ def grid(
         name = f"to {ends[shade + 1]:,.3g}" + (f" {unit}" if not traces else "")
         look = style.Style(name, SHADES[shade], SHADES[shade], 0, "")
         color = "white" if shade >= ON_DARK else "black"
-        text = _texts(cells[value], column_px, row_px)
-        drawn = _cells(cells, look, text=text, font={"size": NUMBER_PX, "color": color})
+        texts = [f"{n:,.3g}" if n < 1e3 else f"{n:,.0f}" for n in cells[value]]
+        fits = max(map(len, texts)) * 0.6 * NUMBER_PX < column_px and row_px > NUMBER_PX + 2
+        drawn = _cells(
+            cells, look, text=texts if fits else None, font={"size": NUMBER_PX, "color": color}
+        )
         drawn["customdata"] = cells[[x, y, value]].to_numpy()
         drawn["hovertemplate"] = f"{hover}%{{customdata[2]:,.4~g}} {unit}<extra></extra>"
         traces.append(drawn)
@@ -90,13 +93,6 @@ def _cells(frame: pd.DataFrame, look: style.Style, **text: Any) -> dict[str, Any
     down, across = frame["down"].to_numpy(), frame["across"].to_numpy()
     lengths = np.full(len(frame), CELL)
     return style.bar(look, down, across - CELL / 2, lengths, width=CELL, **text)
-
-
-def _texts(values: pd.Series, room_px: float, row_px: float) -> list[str] | None:
-    texts = [f"{number:,.3g}" if number < 1e3 else f"{number:,.0f}" for number in values]
-    longest = max(map(len, texts))
-    fits = longest * 0.6 * NUMBER_PX < room_px and row_px > NUMBER_PX + 2
-    return texts if fits else None
 
 
 def _steps(values: Sequence[Any], title: str, ends: Sequence[float]) -> dict[str, Any]:
