@@ -159,6 +159,7 @@ def explain(trace: Trace) -> Explanation:
     """Say why a run took its time; of :func:`pipekit.read_trace`, or a run or simulation.
 
     Raises:
+        TypeError: it is not a trace.
         ValueError: the trace is in slots, has no passes, or one stage.
     """
     if not isinstance(trace, Trace):
