@@ -9,7 +9,6 @@ ALSO_CALLED = {
     "dapple": "flush",
     "pipedream-flush": "flush",
     "pipedream-2bw": "2bw",
-    "interleaved-1f1b": "interleaved",
     "zero-bubble": "zb-h1",
     "processes": "distributed",
 }

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from IPython.display import HTML, display
 
 from pipekit.explore.page.controls import Maker, choice, steps
-from pipekit.explore.page.explorer import explore, waiting
+from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, View
 from pipekit.explore.timeline import ESTIMATES, MODELS, OPTIMIZERS
 
@@ -76,10 +77,11 @@ def controls(table: pd.DataFrame) -> dict[str, Maker]:
 def speed_against_staleness(
     interactive: bool, results_dir: str, reference_dir: str | Path, **start: Any
 ) -> None:
-    with waiting(f"loading torch and reading {TRAININGS}"):
-        from experiments.staleness import comparison
+    told = display(HTML(f"<em>Loading torch and reading {TRAININGS} ...</em>"), display_id=True)
+    from experiments.staleness import comparison
 
-        table = comparison.summary(comparison.load(Path(reference_dir) / TRAININGS))
+    table = comparison.summary(comparison.load(Path(reference_dir) / TRAININGS))
+    told.update(HTML(""))
     shown: Any = {"controls": controls(table), "waits_for": ESTIMATES}
     explore(partial(see, table), interactive, results_dir, **shown, **start)
 

@@ -70,9 +70,7 @@ def check(
     require_choice("--order", order, proofs.POLICIES)
     program = _program_of(Path(method))
     split = stages if replicas is None else parse_replicas(replicas)
-    table = (
-        program.table if program else chosen_schedule(method, split, microbatches, batches, None)
-    )
+    table = program.table if program else chosen_schedule(method, split, microbatches, batches)
     pk.schedules.check(table)
     typer.echo(f"{table.title}: no task waits for ever (exact)")
     if not channel:

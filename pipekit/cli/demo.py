@@ -8,7 +8,7 @@ import typer
 
 import pipekit as pk
 
-STAGES, MICROBATCHES, BATCH_ROWS, LEARNING_RATE = 2, 4, 50, 0.002
+STAGES, MICROBATCHES, BATCH_ROWS, LEARNING_RATE, SEED = 2, 4, 50, 0.002, 0
 BALANCE = 7, 7  # layers of each stage, which take about equally long on a CPU
 HOW = {
     "model-parallel": "Model parallelism has no pipeline: one worker computes, the other waits.",
@@ -25,7 +25,6 @@ DRAWN_BATCHES = 4  # of the timelines: more make bars too narrow to read
 
 def demo(
     output: Annotated[Path, typer.Option(file_okay=False)] = Path("results/runs/demo"),
-    seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Train a small convolutional network on real digits by two methods, half a minute in all.
 
@@ -38,7 +37,6 @@ def demo(
 
     Args:
         output: The folder for the timelines' picture and numbers.
-        seed: Seed of the weights and of the data's order.
     """
     from pipekit.host.provenance import workers_on_cores
 
@@ -49,13 +47,17 @@ def demo(
     import pandas as pd  # after that: it takes seconds, as the next ones do
 
     from pipekit.cli.common.training import first_batches
+    from pipekit.schedules.methods.by_name import METHODS
     from pipekit.workloads import ACCURACY
 
     runs: list[pk.Run] = []
+    exact: list[pk.Trace] = []
     for method, how in HOW.items():
         typer.echo(how)
-        run, score = _trained(method, seed)
+        schedule = METHODS[method](STAGES, MICROBATCHES)
+        run, score = _trained(schedule)
         runs.append(run)
+        exact.append(pk.Trace.from_schedule(schedule.take(2 * STAGES * DRAWN_BATCHES)))
         typer.echo(
             f"  {ACCURACY.name} {ACCURACY.shown(score)} on 1,000 unseen images after "
             f"{run.wall_s:.1f} s; weight versions kept by each worker: "
@@ -64,9 +66,8 @@ def demo(
     drawn = [first_batches(run, DRAWN_BATCHES) for run in runs]
     numbers = pd.concat([trace.frame.assign(method=trace.name) for trace in drawn])
     path = pk.plots.save(pk.plots.compare(*drawn), output / "timelines", numbers)["svg"]
-    exact = [_schedule(method).take(2 * STAGES * DRAWN_BATCHES) for method in HOW]
-    idle = [_idle(run.trace) for run in runs]
-    planned = [_idle(pk.Trace.from_schedule(schedule)) for schedule in exact]
+    traces = [run.trace for run in runs], exact
+    idle, planned = ([t.bubbles().loc["all", "steady"] for t in each] for each in traces)
     typer.echo(
         f"Workers were idle for {idle[0]:.0%} of the time without a pipeline and for {idle[1]:.0%} "
         f"with one (measured). It would be {planned[0]:.0%} and {planned[1]:.0%} if stages took "
@@ -76,32 +77,21 @@ def demo(
     typer.echo(NEXT)
 
 
-def _schedule(method: str) -> "pk.Schedule":
-    from pipekit.schedules.methods.by_name import METHODS
-
-    schedule: pk.Schedule = METHODS[method](STAGES, MICROBATCHES)
-    return schedule
-
-
-def _idle(trace: "pk.Trace") -> float:
-    return float(trace.bubbles().loc["all", "steady"])
-
-
-def _trained(method: str, seed: int) -> "tuple[pk.Run, float]":
+def _trained(schedule: "pk.Schedule") -> "tuple[pk.Run, float]":
     import torch
 
     from pipekit.workloads import WORKLOADS
 
     workload = WORKLOADS["convnet"]
     data = workload.data()
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     pipeline = pk.Pipeline(
         workload.build(),
-        _schedule(method),
+        schedule,
         balance=BALANCE,
         optimizer=partial(torch.optim.Adam, lr=LEARNING_RATE),
         loss=workload.loss,
-        seed=seed,
+        seed=SEED,
     )
-    run = pipeline.train(data.batches(BATCH_ROWS, seed), watch=pk.Watch(progress=True))
+    run = pipeline.train(data.batches(BATCH_ROWS, SEED), watch=pk.Watch(progress=True))
     return run, pipeline.evaluate(data.test_batches(BATCH_ROWS), workload.metric.of)

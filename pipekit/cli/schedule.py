@@ -20,14 +20,14 @@ def schedule(
     replicas: str | None = None,
     microbatches: int = 4,
     batches: int = 2,
-    minibatches: int | None = None,
     output: File = None,
     versions: bool = False,
     moving: bool = False,
 ) -> None:
     """Print methods as the papers draw them, or draw them, with the facts of each.
 
-    Each is proved executable first; the refusal of a file names the tasks at fault.
+    Each is proved executable first; the refusal of a file names the tasks at fault. A bubble is the
+    idle share of the makespan, of workers' spans (first task to last), or of their steady time.
 
     \b
     [b]Examples[/b]
@@ -38,10 +38,9 @@ def schedule(
       pipekit schedule gpipe pipedream --moving --output moving.svg
 
     Args:
-        microbatches: Number in each batch.
+        microbatches: Number in each batch; methods that update after every minibatch have as many
+            whole ones.
         batches: Number of batches, with an update each.
-        minibatches: For methods that update after every minibatch: their number, in place of
-            microbatches times batches.
         output: Draw into a .svg (with the .csv of its events) or .html; or write the table to a
             .csv, or the picture to a .txt, that this command reads back.
         versions: Write weight versions into drawn bars.
@@ -52,26 +51,28 @@ def schedule(
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
     if moving and (output is None or output.suffix != ".svg"):
         raise ValueError("--moving needs a picture to draw: --output NAME.svg")
-    from pipekit.schedules.methods.by_name import PER_MINIBATCH, parse_replicas
+    from pipekit.schedules.methods.by_name import parse_replicas
 
-    if minibatches is not None and PER_MINIBATCH.isdisjoint(methods):
-        raise ValueError(
-            f"--minibatches is for {', '.join(sorted(PER_MINIBATCH))}: use --microbatches and "
-            f"--batches"
-        )
     split = stages if replicas is None else parse_replicas(replicas)
-    shown = [chosen_schedule(name, split, microbatches, batches, minibatches) for name in methods]
+    shown = [chosen_schedule(name, split, microbatches, batches) for name in methods]
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
-    if output is not None:
-        _write(shown, output, versions, moving)
-    for number, schedule in enumerate(shown):
-        if output is None:
-            typer.echo(("\n" if number else "") + str(schedule))
-        typer.echo(facts[number])
+    if output is None:
+        for number, schedule in enumerate(shown):
+            typer.echo(("\n" if number else "") + f"{schedule}\n{facts[number]}")
+        return
+    if output.suffix == ".csv":
+        save(output, shown[0].to_csv)
+    elif moving:
+        save_text(output, pk.plots.moving(*shown))
+    elif output.suffix == ".txt":
+        save_text(output, f"{shown[0]}\n")
+    else:
+        save_timelines(list(map(pk.Trace.from_schedule, shown)), output, versions=versions)
+    typer.echo("\n".join(facts))
 
 
 def chosen_schedule(
-    name: str, stages: int | Sequence[int], microbatches: int, batches: int, minibatches: int | None
+    name: str, stages: int | Sequence[int], microbatches: int, batches: int
 ) -> "pk.Schedule":
     """Return the finite schedule of a method by its name, of a file, or of a user's function.
 
@@ -79,8 +80,6 @@ def chosen_schedule(
     """
     from pipekit.schedules.methods import by_name
 
-    if minibatches is not None and name in by_name.PER_MINIBATCH:
-        return by_name.METHODS[name](stages, 1).take(minibatches)
     if name in by_name.TABLES:
         return by_name.batches_of(name, stages, microbatches, batches)
     own = own_schedule(name, stages, microbatches)
@@ -129,15 +128,3 @@ def _facts(schedule: "pk.Schedule") -> str:
         f"at most, a worker: weight slots {' '.join(map(str, report.peak_versions))}, "
         f"microbatches in flight {' '.join(map(str, report.peak_in_flight))} (exact)"
     )
-
-
-def _write(shown: list["pk.Schedule"], output: Path, versions: bool, moving: bool) -> None:
-    if output.suffix == ".csv":
-        save(output, shown[0].to_csv)
-    elif moving:
-        save_text(output, pk.plots.moving(*shown))
-    elif output.suffix == ".txt":
-        save_text(output, f"{shown[0]}\n")
-    else:
-        traces = [pk.Trace.from_schedule(schedule) for schedule in shown]
-        save_timelines(traces, output, versions=versions)

@@ -60,7 +60,7 @@ def simulate(
     used = options.chosen_plan(costs, plan, stages)
     count = options.chosen_microbatches(microbatches, used)
     replicas = used.replicas
-    schedule = chosen_schedule(method, replicas, count, batches, None)
+    schedule = chosen_schedule(method, replicas, count, batches)
     if plan is None:  # for as many stages as a file has
         used = options.chosen_plan(costs, None, schedule.stages)
     if plan is None or method in TABLES:  # with two directions, a stage has two workers
@@ -84,7 +84,7 @@ def simulate(
     trace = simulated(schedule)
     _print(trace, used, costs, links.device.memory_bytes if links else math.inf)
     if used.predicted_s and method in TABLES and plan is not None:
-        longer = chosen_schedule(method, replicas, count, 2 * batches, None)
+        longer = chosen_schedule(method, replicas, count, 2 * batches)
         typer.echo(_beside_the_plan(used, trace, simulated(longer)))
     if output is not None and output.suffix != ".json":
         options.save_timelines([trace], output)
@@ -128,7 +128,7 @@ def _print(trace: "pk.Trace", plan: "pk.Plan", costs: "pk.Profile", memory: floa
     origin = printable(str(costs.provenance.get("label", "of unknown origin")))
     typer.echo(f"the costs of the {len(costs)} layers are {origin}")
     sent = trace.transfers.groupby("source")["bytes"].sum()
-    rows = []
+    rows: list[list[str]] = []
     for worker, events in trace.frame.groupby("worker"):
         busy = float((events["end_s"] - events["start_s"]).sum())
         share = f"{busy / trace.makespan_s:.1%}" if trace.makespan_s else "-"

@@ -14,7 +14,7 @@ from pipekit.explore.page.controls import number, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.plots import style
-from pipekit.plots.series import marked, series
+from pipekit.plots.series import Words, marked, series
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.judge import Found, Judge
@@ -157,14 +157,10 @@ def _figure(curve: pd.DataFrame, cap: float, title: str) -> Any:
             "time of a batch (ms)": curve["makespan_s"] * 1e3,
         }
     )
-
-    def look(position: int) -> dict[str, Any]:
-        if position:
-            return marked(position)
-        return {"mode": "lines", "line": {**style.line(0), "shape": "hv"}}
-
     name, x, y = shown.columns
-    figure = series(shown, x, y, name, look, title=title, label="simulated")
+    steps = {"mode": "lines", "line": {**style.line(0), "shape": "hv"}}  # of what was found
+    words = Words(title=title, label="simulated")
+    figure = series(shown, x, y, name, lambda k: marked(k) if k else steps, **words)
     line = {"color": style.GREY, "dash": "dot", "width": 1.5}
     ends = [shown[y].min(), shown[y].max()]
     return figure.add_scatter(x=[cap / 1e6] * 2, y=ends, name="cap", mode="lines", line=line)

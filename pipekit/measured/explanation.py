@@ -155,10 +155,12 @@ def explain(trace: Trace) -> Explanation:
     """Say why a run took its time; of :func:`pipekit.read_trace`, or a run or simulation.
 
     Raises:
+        TypeError: it is not a trace.
         ValueError: the trace is in slots, has no passes, or one stage, or takes no time.
     """
     if not isinstance(trace, Trace):
-        raise TypeError(f"give a trace, as pk.read_trace(path) or run.trace is one, not {trace!r}")
+        name = type(trace).__name__
+        raise TypeError(f"explain a Trace, e.g. run.trace or pk.read_trace(path), not {name}")
     if trace.unit != "s":
         raise ValueError(f"{trace.name} is in {trace.unit}: give a trace in seconds")
     if trace.frame["stage"].nunique() < 2:

@@ -47,6 +47,7 @@ def plan(
             two moments of 4 each.
 
     Raises:
+        TypeError: the profile is not one.
         ValueError: there is no such method or option, or no plan; the message says the least
             change that would make it possible.
     """
@@ -70,6 +71,9 @@ def plan(
             f"optimizer_states are 0 or more tensors of a parameter's size, not "
             f"{options['optimizer_states']}"
         )
+    if not isinstance(profile, (Profile, Mapping)):
+        name = type(profile).__name__
+        raise TypeError(f"plan by a Profile, e.g. pk.profile(model, microbatch), not {name}")
     if planner is not parallel_pipelines and not isinstance(profile, Profile):
         raise ValueError(f"{method} plans for one microbatch size: give one profile")
     if "progress" in known:

@@ -26,6 +26,8 @@ LEAST_PX = 0.5  # shorter gaps cannot be seen: a measured run has thousands of t
 def as_trace(source: Schedule | Trace) -> Trace:
     """Return a trace, or that of a schedule in slots; ValueError if it has no events."""
     trace = Trace.from_schedule(source) if isinstance(source, Schedule) else source
+    if not isinstance(trace, Trace):
+        raise TypeError(f"draw a Schedule or a Trace, e.g. run.trace, not {type(trace).__name__}")
     if trace.frame.empty:
         raise ValueError(f"{trace.name!r} has no events to draw")
     return trace
@@ -66,15 +68,14 @@ def event_styles(trace: Trace) -> tuple[list[style.Style], NDArray[np.int32]]:
 
     order = sorted(range(len(named)), key=last_updates)
     most = max(1, stride - 1)
-    found = [_lighter(style.of(op), place / most) for op, place in map(named.__getitem__, order)]
+    found = []
+    for op, place in map(named.__getitem__, order):
+        look = style.of(op)
+        if place:
+            color = style.whiter(look.color, _LIGHTEST * (place / most))
+            look = look._replace(name=f"{look.name}, later stage", color=color)
+        found.append(look)
     return found, np.argsort(order)[key_of].astype(np.int32)
-
-
-def _lighter(look: style.Style, lightness: float) -> style.Style:
-    if not lightness:
-        return look
-    name = f"{look.name}, later stage"
-    return look._replace(name=name, color=style.whiter(look.color, _LIGHTEST * lightness))
 
 
 def letters(trace: Trace, kinds: NDArray[np.int32]) -> list[str]:

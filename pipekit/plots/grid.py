@@ -49,21 +49,26 @@ def grid(
         raise ValueError(f"no cell of the column {value!r} has a number")
     across, down = (np.sort(frame[column].unique()).tolist() for column in (x, y))
     row_px, column_px = min(ROW_PX, MOST_PX / len(down)), style.PANEL_PX / len(across)
+    least, most = frame[value].min(), frame[value].max()
+    shades = np.floor((frame[value] - least) / (most - least or 1) * len(SHADES))
     placed = frame.assign(
         across=[across.index(step) for step in frame[x]],
         down=[down.index(step) for step in frame[y]],
-        shade=_shades(frame[value]),
+        shade=shades.clip(upper=len(SHADES) - 1),
     )
     hover = f"{x} %{{customdata[0]}}, {y} %{{customdata[1]}}: "
-    ends = np.linspace(frame[value].min(), frame[value].max(), len(SHADES) + 1)
+    ends = np.linspace(least, most, len(SHADES) + 1)
     traces: list[dict[str, Any]] = []
     for number, cells in placed.groupby("shade"):
         shade = int(number)
         name = f"to {ends[shade + 1]:,.3g}" + (f" {unit}" if not traces else "")
         look = style.Style(name, SHADES[shade], SHADES[shade], 0, "")
         color = "white" if shade >= ON_DARK else "black"
-        text = _texts(cells[value], column_px, row_px)
-        drawn = _cells(cells, look, text=text, font={"size": NUMBER_PX, "color": color})
+        texts = [f"{n:,.3g}" if n < 1e3 else f"{n:,.0f}" for n in cells[value]]
+        fits = max(map(len, texts)) * 0.6 * NUMBER_PX < column_px and row_px > NUMBER_PX + 2
+        drawn = _cells(
+            cells, look, text=texts if fits else None, font={"size": NUMBER_PX, "color": color}
+        )
         drawn["customdata"] = cells[[x, y, value]].to_numpy()
         drawn["hovertemplate"] = f"{hover}%{{customdata[2]:,.4~g}} {unit}<extra></extra>"
         traces.append(drawn)
@@ -84,22 +89,10 @@ def grid(
     return go.Figure(traces, layout)
 
 
-def _shades(values: pd.Series) -> pd.Series:
-    spread = values.max() - values.min() or 1
-    return np.floor((values - values.min()) / spread * len(SHADES)).clip(upper=len(SHADES) - 1)
-
-
 def _cells(frame: pd.DataFrame, look: style.Style, **text: Any) -> dict[str, Any]:
     down, across = frame["down"].to_numpy(), frame["across"].to_numpy()
     lengths = np.full(len(frame), CELL)
     return style.bar(look, down, across - CELL / 2, lengths, width=CELL, **text)
-
-
-def _texts(values: pd.Series, room_px: float, row_px: float) -> list[str] | None:
-    texts = [f"{number:,.3g}" if number < 1e3 else f"{number:,.0f}" for number in values]
-    longest = max(map(len, texts))
-    fits = longest * 0.6 * NUMBER_PX < room_px and row_px > NUMBER_PX + 2
-    return texts if fits else None
 
 
 def _steps(values: Sequence[Any], title: str, ends: Sequence[float]) -> dict[str, Any]:

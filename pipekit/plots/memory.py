@@ -86,7 +86,8 @@ def memory(
         peak = held.loc[held["total"].idxmax()]
         text = f"peak {units.written(peak['total'] / per_byte, units.BYTES)}"
         if other is not None:
-            here += _total(beside[0], ends[1], other_name or _name(other, stretched))
+            times = "" if f"{stretched:.2g}" == "1" else f", time x {stretched:.2g}"
+            here += _total(beside[0], ends[1], other_name or f"{other.label}{times}")
             theirs = units.written(beside[0]["total"].max() / per_byte, units.BYTES)
             text += f"<br>{theirs} {other_name or other.label}"
         if capacity is not None:
@@ -145,11 +146,6 @@ def _stretch(table: pd.DataFrame, start: float, end: float) -> float:
     factor = float((end - start) / (last - first)) if last > first else 1.0
     table["time_s"] = start + (table["time_s"] - first) * factor
     return factor
-
-
-def _name(memory: Memory, stretched: float) -> str:
-    times = "" if f"{stretched:.2g}" == "1" else f", time x {stretched:.2g}"
-    return f"{memory.label}{times}"
 
 
 def _most(memory: Memory, workers: list[int]) -> str:

@@ -28,7 +28,7 @@ def save(
 
     Args:
         figure: of bars, lines, areas and markers, made by :mod:`pipekit.plots` or by plotly.
-        path_stem: the files' path without its suffix.
+        path_stem: the files' path; ".svg" may be at its end.
         data: what the figure shows, say ``trace.frame``.
 
     Raises:
@@ -36,7 +36,7 @@ def save(
     """
     from pipekit.plots.completion import check, not_drawn
 
-    stem = Path(path_stem)
+    stem = Path(os.fspath(path_stem).removesuffix(".svg"))
     paths = {suffix: stem.with_name(f"{stem.name}.{suffix}") for suffix in ("svg", "csv")}
     stem.parent.mkdir(parents=True, exist_ok=True)
     data.to_csv(paths["csv"], index=False)

@@ -130,7 +130,15 @@ def points(
     figure = series(frame, x, y, color, marked, plot_px=plot_px, **words)
     if diagonal:
         both = _range(frame[[x, y]], log)
-        _diagonal(figure, both, log)
+        line = np.power(10.0, both) if log else np.array(both)
+        look = {"color": style.GREY, "dash": "dash", "width": 1.5}
+        how = {"mode": "lines", "line": look, "hoverinfo": "skip", "legendrank": 2000}
+        figure.add_scatter(x=line, y=line, name="y = x", **how)
+        figure.data = (figure.data[-1], *figure.data[:-1])  # beneath the points
+        layout = figure.layout
+        title_px = CHARACTER_PX * len(style.whole(layout.title.text))
+        layout.margin.r = max(layout.margin.r, 108, title_px - SQUARE_PX)
+        layout.width = layout.margin.l + SQUARE_PX + layout.margin.r
     for axis, column in ((figure.layout.xaxis, x), (figure.layout.yaxis, y)):
         if diagonal or pd.api.types.is_numeric_dtype(frame[column]):
             ends = both if diagonal else _range(frame[[column]], log)
@@ -156,18 +164,6 @@ def _range(columns: pd.DataFrame, log: bool) -> tuple[float, float]:
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     pad = PAD * ((high - low) or abs(high) or 1)
     return low - pad, high + pad
-
-
-def _diagonal(figure: go.Figure, ends: tuple[float, float], log: bool) -> None:
-    line = np.power(10.0, ends) if log else np.array(ends)
-    look = {"color": style.GREY, "dash": "dash", "width": 1.5}
-    how = {"mode": "lines", "line": look, "hoverinfo": "skip", "legendrank": 2000}
-    figure.add_scatter(x=line, y=line, name="y = x", **how)
-    figure.data = (figure.data[-1], *figure.data[:-1])  # beneath the points
-    layout = figure.layout
-    title_px = CHARACTER_PX * len(style.whole(layout.title.text))
-    layout.margin.r = max(layout.margin.r, 108, title_px - SQUARE_PX)
-    layout.width = layout.margin.l + SQUARE_PX + layout.margin.r
 
 
 def _log_axis(ends: tuple[float, float]) -> dict[str, Any]:

@@ -57,18 +57,15 @@ def _put_titles_in_one_line(figure: go.Figure) -> None:
     if breaks := max((note.text.count(style.BREAK) for note in above), default=0):
         # The titles of timelines one below another: each has the room of the longest.
         breaks_px = style.TITLE_PX * breaks
-        before_px = layout.height - layout.margin.t - layout.margin.b
-        panels_px = before_px - breaks_px * (len(above) - 1)
+        all_px = layout.height - layout.margin.t - layout.margin.b
+        less_px = all_px - breaks_px * (len(above) - 1)
         axes = sorted(figure.select_yaxes(), key=lambda axis: axis.domain)
         notes = sorted(above, key=lambda note: note.y)
         for below, (axis, note) in enumerate(zip(axes, notes, strict=True)):
-            axis.domain = [
-                (edge * before_px - breaks_px * below) / panels_px for edge in axis.domain
-            ]
+            axis.domain = [(edge * all_px - breaks_px * below) / less_px for edge in axis.domain]
             note.update(text=style.whole(note.text), y=axis.domain[1])
-        layout.height -= breaks_px * (len(above) - 1)
     layout.margin.t -= breaks_px
-    layout.height -= breaks_px
+    layout.height -= breaks_px * max(1, len(above))
 
 
 def _place(figure: go.Figure, x: float, y: float) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from pipekit.schedules.ops import Op, Payload
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
+from pipekit.units import plural
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None
 
 def _lacking(op: Op, stage: int, microbatch: int, schedule: Schedule) -> ScheduleError:
     task = Task(op, stage, microbatch, 0)
-    run = f"though the run has {schedule.microbatches} microbatches"
+    run = f"though the run has {plural(schedule.microbatches, 'microbatch', 'es')}"
     return ScheduleError(f"no worker has {task}, {run}", [(task, None)])
 
 
@@ -286,8 +287,8 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
             missing = Task(Op.UPDATE, stage, schedule.microbatches - 1, version + 1)
             raise ScheduleError(
                 f"worker {worker} has no {missing}, in a picture a ^ behind its last backward, "
-                f"though the run has {schedule.microbatches} microbatches, and other workers may "
-                f"have that update",
+                f"though the run has {plural(schedule.microbatches, 'microbatch', 'es')}, and "
+                f"other workers may have that update",
                 [(missing, None)],
             )
     return in_flight

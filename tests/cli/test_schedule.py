@@ -43,10 +43,7 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
     [
         ("schedule gpip", "'gpip' is neither a file, nor a package.module:function, nor one of"),
         ("schedule 1F1B", "did you mean 'flush'?"),
-        (
-            "schedule pipekit.schedules:OPS",
-            "is not a function: name one that is called with (stages, micro",
-        ),
+        ("schedule pipekit.schedules:OPS", "not a function: name one that is called with (stages"),
         (
             "schedule pipekit.schedules:interleaved",
             "interleaved is called with (stages, microbatches), and",
@@ -63,7 +60,6 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
         ("check flush --messages eager --order torhc", "did you mean 'torch'?"),
         ("check flush --messages eager --communicators pairs", "did you mean 'pair'?"),
         ("check flush --order in_order", "--repair are of messages"),
-        ("schedule gpipe flush --minibatches 9", "use --microbatches and --batches"),
         ("schedule gpipe --output .csv", "--output must end in .svg, .html, .csv, .txt"),
     ],
 )

@@ -53,7 +53,7 @@ def test_pieces_are_views() -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (torch.zeros(8), "type Tensor, is not a pair.* a single batch into a list"),
+        (torch.zeros(8), "type Tensor, is not a pair.* a batch alone into a list"),
         ((), "not a pair"),
         ((torch.zeros(0, 3), torch.zeros(0)), "empty"),
         ((torch.zeros(2), torch.zeros(2)), "2 rows for 4"),

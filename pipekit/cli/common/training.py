@@ -90,7 +90,8 @@ def print_epochs(epochs: Sequence[Epoch], learning: Learning) -> None:
 
 def _row(epoch: Epoch, learning: Learning) -> dict[str, str]:
     number, run, score = epoch
-    trained = not run.trace.frame.empty  # else the checkpoint was of the epoch's end
+    # Without events, as of a checkpoint of the epoch's end, there are none; few batches lack one.
+    shares = [] if run.trace.frame.empty else run.trace.bubbles().loc["all"]
     tested = {} if score is None else {f"test {learning.metric.name}": learning.metric.shown(score)}
     skipped = {"skipped updates": str(len(run.skipped_updates))} if run.loss_scales else {}
     return {
@@ -98,16 +99,10 @@ def _row(epoch: Epoch, learning: Learning) -> dict[str, str]:
         "loss (nats)": f"{sum(run.losses) / len(run.losses):.4f}" if run.losses else "",
         **tested,
         "wall (s)": f"{run.wall_s:.2f}",
-        "bubble": _bubbles(run.trace) if trained else "",
+        "bubble": " ".join("-" if isnan(share) else f"{share:.0%}" for share in shares),
         "weight slots": " ".join(map(str, run.weight_slots)),
         **skipped,
     }
-
-
-def _bubbles(trace: pk.Trace) -> str:
-    """Return the three bubbles of all workers; a run of few batches has no steady one."""
-    shares = trace.bubbles().loc["all"]
-    return " ".join("-" if isnan(share) else f"{share:.0%}" for share in shares)
 
 
 def write(run: pk.Run, data: str, folder: Path) -> list[Path]:

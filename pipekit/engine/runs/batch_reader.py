@@ -19,6 +19,7 @@ from pipekit.engine.options import Inputs
 from pipekit.layers.python_state import PLAIN
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
+from pipekit.units import plural
 
 _LOOKED_AT = 100
 """Batches at each end of a list that are looked at before a run: all would take seconds."""
@@ -80,8 +81,8 @@ class BatchReader:
         elif not isinstance(batch, (tuple, list)) or not batch:
             raise ValueError(
                 f"batch {number}, of type {type(batch).__name__}, is not a pair (input, target), a "
-                f"longer tuple, or a dict; put a tensor alone into a tuple, (x,), and a single "
-                f"batch into a list; vars(...) makes a dict of an object's fields"
+                f"longer tuple, or a dict; put a tensor alone into a tuple, (x,), and a batch "
+                f"alone into a list, [batch]; vars(...) makes a dict of an object's fields"
             )
         is_pair = not isinstance(batch, dict) and len(batch) == 2 and not self._select
         taken = self._tensors_of(batch[0]) if is_pair else self.input(batch)
@@ -193,9 +194,9 @@ def _require_rows(rows: int, parts: int, number: int) -> None:
         raise ValueError(f"batch {number} is empty: leave out batches without rows")
     if rows < parts:
         raise ValueError(
-            f"batch {number} has {rows} rows for {parts} microbatches: use larger batches, fewer "
-            f"microbatches, drop the last batch (drop_last=True), or train on it in fewer "
-            f"(short_batches='fewer')"
+            f"batch {number} has {plural(rows, 'row')} for {parts} microbatches: use larger "
+            f"batches, fewer microbatches, drop the last batch (drop_last=True), or train on it in "
+            f"fewer, by pk.Execution(short_batches='fewer')"
         )
 
 

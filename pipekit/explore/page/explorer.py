@@ -1,14 +1,13 @@
 """Controls above, pictures below: what all explorers share, live and as static figures."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import HTML, display
+from IPython.display import display
 
 from pipekit.choices import require_choice
 from pipekit.explore.browser.picture import MEMORY_PX
@@ -154,16 +153,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
             self._setting.show(self._see, values)
         finally:
             self._setting.busy = False
-
-
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Say below the cell what is waited for, until it has come."""
-    told = display(HTML(f"<em>Working: {escape(what)} ...</em>"), display_id=True)
-    try:
-        yield
-    finally:
-        told.update(HTML(""))
 
 
 def explore(

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from pipekit.explore.browser.picture import causes
-from pipekit.explore.puzzles.levels import LEVELS, Puzzle
+from pipekit.explore.puzzles.levels import LEVELS
 from pipekit.plots import style
 from pipekit.schedules import LOAD, OFFLOAD, Op, Schedule, ScheduleError, Task
 from pipekit.schedules.methods.by_name import METHODS, batches_of
@@ -54,7 +54,15 @@ def _own(op: Op) -> list[str]:
 
 def levels() -> list[dict[str, Any]]:
     """Return the levels, each with the named methods that have its tasks."""
-    return [_level(level) for level in LEVELS]
+    found = []
+    for level in LEVELS:
+        best, tasks = level.best, _tasks(level.best)
+        size = len(best.batches[0])
+        able = _named(best.stages, size, size * len(best.batches))
+        named = [method(schedule) for schedule in able if _tasks(schedule) == tasks]
+        own = {e.name: getattr(level, e.name) for e in fields(level) if e.name != "best"}
+        found.append({**own, "rows": rows(best), "named": named})
+    return found
 
 
 def sandbox() -> list[dict[str, Any]]:
@@ -79,27 +87,12 @@ def rows(schedule: Schedule) -> list[str]:
 
     The stage is left out where it is the worker's own number, and version 0, too.
     """
-    return [
-        " ".join(_cell(worker, task) for task in tasks)
-        for worker, tasks in enumerate(schedule.workers)
-    ]
 
+    def cell(worker: int, task: Task) -> str:
+        at = f"@{task.stage}" * (task.stage != worker)
+        return f"{task.op.letter}{task.microbatch}{at}" + f":{task.version}" * bool(task.version)
 
-def _cell(worker: int, task: Task) -> str:
-    at = f"@{task.stage}" * (task.stage != worker)
-    return f"{task.op.letter}{task.microbatch}{at}" + f":{task.version}" * bool(task.version)
-
-
-def _level(level: Puzzle) -> dict[str, Any]:
-    best, tasks = level.best, _tasks(level.best)
-    size, batches = len(best.batches[0]), len(best.batches)
-    named = [
-        method(schedule)
-        for schedule in _named(best.stages, size, size * batches)
-        if _tasks(schedule) == tasks
-    ]
-    own = {each.name: getattr(level, each.name) for each in fields(level) if each.name != "best"}
-    return {**own, "rows": rows(best), "named": named}
+    return [" ".join(cell(w, task) for task in row) for w, row in enumerate(schedule.workers)]
 
 
 def _named(stages: int, size: int, microbatches: int) -> Iterator[Schedule]:

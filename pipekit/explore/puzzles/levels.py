@@ -40,7 +40,8 @@ LEVELS = (
     Puzzle(
         "Naive",
         "Two minibatches go through three stages, with an update after each. The second reads the "
-        "weights that the first has made. Place all tasks: who can work while another does?",
+        "weights that the first has made. F is a forward, B a backward, ^ an update: click all of "
+        "them in an order that works. Who can work while another does?",
         "A forward needs the forward of the stage before, a backward that of the stage behind. Go "
         "down with F0, then up with B0; after each stage's B0 comes its update ^.",
         "Without microbatches one worker works at a time.",

@@ -357,7 +357,7 @@ def _require_output(output: Any) -> None:
                 else "return tensors only, in tuples, lists or dicts"
             )
             raise NotRecordable(
-                f"the model returns a {type(leaf).__name__}, which is no tensor: {advice}"
+                f"the model returns a {type(leaf).__name__}, which is not a tensor: {advice}"
             )
 
 

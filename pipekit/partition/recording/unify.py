@@ -187,7 +187,7 @@ class Unifier:
     def _differ(self, one: Any, other: Any, sizes: Sizes, where: str) -> NotRecordable:
         if "Cache" in type(one).__name__:
             return NotRecordable(
-                f"{where} is given a {type(one).__name__}, which is no tensor: pass "
+                f"{where} is given a {type(one).__name__}, which is not a tensor: pass "
                 f"use_cache=False, or set model.config.use_cache = False"
             )
         if type(one) is type(other) and not isinstance(one, (int, float, str, bool)):

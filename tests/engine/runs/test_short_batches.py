@@ -106,7 +106,7 @@ class NeverRuns(nn.Module):
 )
 def test_one_is_refused_before_training_begins(batches: Any, number: int) -> None:
     pipe = pipeline(nn.Sequential(NeverRuns(), nn.Linear(6, 3)), "flush", [1, 1])
-    with pytest.raises(ValueError, match=rf"batch {number} has \d rows for 4.*short_batches='few"):
+    with pytest.raises(ValueError, match=rf"batch {number} has \d rows? for 4.*short_batches='few"):
         pipe.train(batches)
 
 
