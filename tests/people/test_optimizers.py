@@ -151,7 +151,7 @@ class Unfinished(torch.optim.Optimizer):
 
 
 def test_one_that_is_not_whole_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"not whole.*inherit from torch.optim.Optimizer.*super"):
+    with pytest.raises(TypeError, match=r"incomplete.*inherit from torch.optim.Optimizer.*super"):
         piped(Unfinished).train(data())
 
 
@@ -243,7 +243,7 @@ def test_one_with_a_state_of_its_own_is_warned_of_and_needs_no_rate() -> None:
     assert {*rates} == {()}
     equal(pipeline, losses.losses, model, plain_loop(model, Apart, CE, data()))
     with pytest.raises(
-        TypeError, match=r"not whole \(its state_dict\(\) lacks param_groups, state"
+        TypeError, match=r"incomplete \(its state_dict\(\) lacks param_groups, state"
     ):
         piped(partial(Apart, whole=False)).train(data())
 

@@ -172,7 +172,7 @@ def test_the_rows_are_those_of_most_tensors_that_the_model_takes() -> None:
     ("batch", "error", "message"),
     [
         ({"x": torch.tensor(1.0)}, ValueError, "batch 7: no tensor that the model takes"),
-        ({"x": torch.zeros(1, 3)}, ValueError, "1 rows for 2 microbatches"),
+        ({"x": torch.zeros(1, 3)}, ValueError, "1 row for 2 microbatches"),
         ({"x": [torch.zeros(4), "a"]}, TypeError, "not str"),
     ],
 )
