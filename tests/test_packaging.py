@@ -8,6 +8,7 @@ import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from shutil import copy
 
 import pytest
 import yaml
@@ -128,8 +129,9 @@ def test_schedules_plans_simulations_and_plots_need_no_torch(
 
 @pytest.mark.long
 def test_commands_say_what_to_install_and_refuse_wrong_names_before_they_load_torch(
-    installed: Path, tmp_path: Path
+    installed: Path, tmp_path: Path, repository: Path
 ) -> None:
+    copy(repository / "results/reference/papers/claims.jsonl", tmp_path)
     drawn, reported, train, demo, batch, wrong = run(COMMANDS, tmp_path, installed)
     assert (drawn, reported) == ("0", "0")
     assert train.endswith("pip install 'pipekit[torch]'")
