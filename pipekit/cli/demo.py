@@ -46,7 +46,6 @@ def demo(
     )
     import pandas as pd  # after that: it takes seconds, as the next ones do
 
-    from pipekit.cli.common.training import first_batches
     from pipekit.schedules.methods.by_name import METHODS
     from pipekit.workloads import ACCURACY
 
@@ -63,7 +62,7 @@ def demo(
             f"{run.wall_s:.1f} s; weight versions kept by each worker: "
             f"{' and '.join(map(str, run.weight_slots))} (measured)"
         )
-    drawn = [first_batches(run, DRAWN_BATCHES) for run in runs]
+    drawn = [run.first_batches(DRAWN_BATCHES) for run in runs]
     numbers = pd.concat([trace.frame.assign(method=trace.name) for trace in drawn])
     path = pk.plots.save(pk.plots.compare(*drawn), output / "timelines", numbers)["svg"]
     traces = [run.trace for run in runs], exact

@@ -1,7 +1,7 @@
 """What ``pipekit train`` trains, and what it prints and writes of a training."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,7 +108,7 @@ def _row(epoch: Epoch, learning: Learning) -> dict[str, str]:
 def write(run: pk.Run, data: str, folder: Path) -> list[Path]:
     """Write what a run did, and where its numbers and ``data`` are from; return the paths."""
     origin = run.provenance | {"data": data}
-    drawn = first_batches(run, DRAWN_BATCHES)
+    drawn = run.first_batches(DRAWN_BATCHES)
     title = f"{drawn.name}, the first {DRAWN_BATCHES} batches"
     paths = pk.plots.save(pk.plots.timeline(drawn, title=title), folder / "timeline", drawn.frame)
     names = "trace.csv", "trace.perfetto.json", "provenance.json"
@@ -117,16 +117,3 @@ def write(run: pk.Run, data: str, folder: Path) -> list[Path]:
     run.trace.to_perfetto(perfetto, provenance=origin)
     provenance.write(record, origin)
     return [*paths.values(), events, perfetto, record]
-
-
-def first_batches(run: pk.Run, batches: int) -> pk.Trace:
-    """Return the trace up to the last event of so many batches."""
-    frame = run.trace.frame
-    last = run.schedule.batches[:batches][-1][-1]
-    end = frame.loc[frame["microbatch"] <= last, "end_s"].max()
-    frame, moves = frame[frame["start_s"] < end], run.trace.transfers
-    return replace(
-        run.trace,
-        frame=frame.assign(end_s=frame["end_s"].clip(upper=end)),
-        transfers=None if moves is None else moves[moves["end_s"] <= end],
-    )

@@ -3,7 +3,7 @@
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import accumulate, chain
 from operator import add, attrgetter, mul
@@ -89,6 +89,18 @@ class Run:
         if self.other_trace is not None:
             return self.other_trace
         return as_trace(self.records, self.name, self.provenance["label"])
+
+    def first_batches(self, batches: int) -> Trace:
+        """Return the trace up to the last event of so many batches, to be drawn."""
+        frame, moves = self.trace.frame, self.trace.transfers
+        last = self.schedule.batches[:batches][-1][-1]
+        end = frame.loc[frame["microbatch"] <= last, "end_s"].max()
+        frame = frame[frame["start_s"] < end]
+        return replace(
+            self.trace,
+            frame=frame.assign(end_s=frame["end_s"].clip(upper=end)),
+            transfers=None if moves is None else moves[moves["end_s"] <= end],
+        )
 
     @cached_property
     def traffic(self) -> pd.DataFrame:
