@@ -25,19 +25,9 @@ def weights(run: TrainingSetup, layers: float, tables: float) -> tuple[float, fl
 
 def seconds(run: TrainingSetup, slot_s: float) -> float:
     """Return the seconds of a step after its passes, ``slot_s`` each microbatch on a worker."""
-    layout, shape, framework = run.layout, run.shape, run.framework
     if not run.trains_weights:
         return 0.0
-    tied_s = 0.0
-    if shape.tied and layout.pp > 1 and not layout.spreads_vocabulary:
-        size = framework.gradient_bytes * vocabulary(run) * shape.hidden
-        tied_s = run.links.all_reduce(2, size, layout.gpus // layout.pp)
-    experts, dense = parameters(run)
-    if layout.zero:
-        experts /= layout.expert_replicas
-        dense /= layout.dp * layout.cp
-    update_s = run.kernels.traffic(framework.optimizer_bytes * (experts + dense))
-    return _exposed(run, _exchange(run), slot_s) + tied_s + update_s
+    return _exposed(run, _exchange(run), slot_s) + _tied(run) + _optimizer(run)
 
 
 def _exchange(run: TrainingSetup) -> float:
@@ -72,3 +62,19 @@ def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
     beside = layout.microbatches if layout.zero >= 2 else min(layout.microbatches, layout.pp)
     hidden = HIDDEN * slot_s * beside
     return max(exchange_s - hidden, exchange_s / max(run.shape.layers / layout.pp, 1))
+
+
+def _tied(run: TrainingSetup) -> float:
+    layout, shape = run.layout, run.shape
+    if not shape.tied or layout.pp == 1 or layout.spreads_vocabulary:
+        return 0.0
+    size = run.framework.gradient_bytes * vocabulary(run) * shape.hidden
+    return run.links.all_reduce(2, size, layout.gpus // layout.pp)
+
+
+def _optimizer(run: TrainingSetup) -> float:
+    experts, dense = parameters(run)
+    if run.layout.zero:
+        experts /= run.layout.expert_replicas
+        dense /= run.layout.dp * run.layout.cp
+    return run.kernels.traffic(run.framework.optimizer_bytes * (experts + dense))
