@@ -50,12 +50,11 @@ def recommend(
     require_suffix(output, (".csv",))
     from pipekit.choices import require_choice
     from pipekit.performance import flags
-    from pipekit.performance.devices import machine
 
     require_choice("framework", framework, flags.FRAMEWORKS)
     found = pk.recommend(
         model,
-        (gpus, machine(device)),
+        (gpus, device),
         batch,
         seq_tokens=seq_tokens,
         graphs=graphs,

@@ -8,7 +8,7 @@ from pipekit.explore.page.controls import choice, count, entry
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
 from pipekit.performance import flags
-from pipekit.performance.devices import MACHINES, machine
+from pipekit.performance.devices import MACHINES
 from pipekit.performance.predict import step
 from pipekit.performance.recommend import RankedLayout, recommend
 from pipekit.performance.step import one_batch
@@ -39,7 +39,7 @@ def see(
         framework: whose flags are shown.
     """
     how = {"seq_tokens": seq_tokens, "dtype": dtype or None, "graphs": graphs}
-    found = _recommended(model, (gpus, machine(device)), batch, **how)
+    found = _recommended(model, (gpus, device), batch, **how)
     if rank > len(found.candidates):
         raise ValueError(f"there are {len(found.candidates)} candidates: choose one of them")
     chosen = found.candidates[rank - 1]

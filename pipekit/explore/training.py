@@ -38,6 +38,9 @@ def split(schedule: pk.Schedule) -> tuple[pk.Profile, pk.Plan]:
     return _costs(), pk.Plan.by_hand(balance, rows=ROWS, replicas=replicas)
 
 
+_data = cache(digits)
+
+
 def _network() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), *mlp(WIDTH, DEPTH, inputs=8 * 8, outputs=10))
 
@@ -62,7 +65,7 @@ def _train(schedule: pk.Schedule) -> tuple[pk.Run, list[float]]:
 
 def _batches(schedule: pk.Schedule, seed: int) -> list[Batch]:
     rows = [ROWS * len(batch) for batch in schedule.batches]
-    data = digits()
+    data = _data()
     chosen = torch.randint(
         len(data.train_inputs), (sum(rows),), generator=torch.Generator().manual_seed(seed)
     ).split(rows)
@@ -72,7 +75,7 @@ def _batches(schedule: pk.Schedule, seed: int) -> list[Batch]:
 @cache
 def _costs() -> pk.Profile:
     """Measure what a microbatch costs a worker that has a core of its own."""
-    data = digits()
+    data = _data()
     return pk.profile(
         _network(),
         data.train_inputs[:ROWS],

@@ -55,7 +55,8 @@ class WhatIf:
         recorded, ideal = self.operations.seconds[:, None], self.ideal[:, None]
         alone = np.concatenate([place[:, None] == places, replica[:, None] == replicas], axis=1)
         # Half as many bytes are enough to find the worst.
-        each = self.mean_step(np.where(alone, recorded, ideal).astype(np.float32))
+        halved = recorded.astype(np.float32), ideal.astype(np.float32)
+        each = self.mean_step(np.where(alone, *halved))
         owner = pd.DataFrame({"worker": self.worker, "place": place, "replica": replica})
         owner = owner.drop_duplicates()
         by_place = owner["place"].map(dict(zip(places, each, strict=False)))

@@ -1,6 +1,6 @@
 """A trace for the canvas: its texts, and its events, gaps and bytes as columns of bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ def picture(
     *,
     title: str | None = None,
     longest: float = 0.0,
-    legend: bool = True,
+    named: Collection[str] = (),
     most_bytes: float = 0.0,
     capacity: float | None = None,
     memory_px: float = MEMORY_PX,
@@ -37,7 +37,7 @@ def picture(
         notes: lines beside each worker's row, if any.
         title: in place of the trace's name.
         longest: makespan of the longest trace on the same time axis.
-        legend: whether to name the ops, and the keys.
+        named: styles that a legend above names: if it has all, there is none here.
         most_bytes, capacity: the top of the memory's scale, or 0 for no memory; a worker's bytes.
         memory_px: the most height of a worker's bytes.
     """
@@ -55,7 +55,7 @@ def picture(
         "notes": list(notes),
         "left_px": LEFT_PX,
         "right_px": NOTES_PX if notes else PAD_PX,
-        "legend": legend,
+        "legend": not {look.name for look in found} <= {*named},
         "styles": [look._asdict() for look in found],
         "letters": letters(trace, kinds),
         "idle": style.IDLE,

@@ -14,7 +14,6 @@ from pipekit.explore.browser.picture import MEMORY_PX
 from pipekit.explore.browser.widgets import Chart, Setting, TimelineCanvas
 from pipekit.explore.page.controls import Maker, declared, written_as
 from pipekit.explore.page.view import View, static, still, styled
-from pipekit.plots.events import event_styles
 
 See = Callable[..., View]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""
@@ -108,21 +107,20 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
             self._timelines.children = [TimelineCanvas() for _ in view.timelines]
             self._link(view)
         traces = [timeline.trace for timeline in view.timelines]
-        named: set[str] = set()  # by a legend above
+        named: set[str] = set()  # styles, by a legend above
         for canvas, timeline in zip(self._timelines.children, view.timelines, strict=True):
             unit = timeline.trace.unit
-            names = {look.name for look in event_styles(timeline.trace)[0]}
             canvas.show(
                 timeline.trace,
                 notes=timeline.notes,
                 title=timeline.title,
                 longest=max(trace.makespan_s for trace in traces if trace.unit == unit),
-                legend=not names <= named,
+                named=named,
                 most_bytes=max(t.most_bytes for t in view.timelines) * timeline.memory,
                 capacity=timeline.capacity,
                 memory_px=MEMORY_PX if len(traces) > 1 else 2 * MEMORY_PX,
             )
-            named |= names
+            named.update(look["name"] for look in canvas.picture["styles"])
 
     def _link(self, view: View) -> None:
         """Let canvases in the same unit zoom, pan and play together, within the page."""
