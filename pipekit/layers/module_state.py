@@ -223,11 +223,13 @@ def copied(module: Module) -> Module:
             f"training needs a copy of the model, and {_uncopied(module)} cannot be copied "
             f"({said}): give its module a __deepcopy__, or make it when it is first used"
         ) from error
-    if strange := [n for n, each in made.named_parameters() if each.requires_grad > each.is_leaf]:
-        raise TypeError(
-            f"training needs a copy of the model, and that of {strange[0]!r} cannot be trained, as "
-            f"of a module that torch.jit has compiled: give the module itself, or torch.compile it"
-        )
+    for name, parameter in made.named_parameters():
+        if parameter.requires_grad and not parameter.is_leaf:
+            raise TypeError(
+                f"training needs a copy of the model, and that of {name!r} cannot be trained, as "
+                f"of a module that torch.jit has compiled: give the module itself, or "
+                f"torch.compile it"
+            )
     return made
 
 

@@ -4,7 +4,7 @@ import copy
 import dis
 import inspect
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, Self
 
@@ -218,13 +218,12 @@ class Attribute(NamedTuple):
     def is_read(self) -> bool:
         """Whether the forward, or a method of the module that it names, only reads it."""
         methods = methods_named(self.module, ["forward"])
-        set_here = set[str]().union(*map(_set_in, methods))
-        return {*self.key.split(".")} <= set[str]().union(*map(names_in, methods)) - set_here
+        return {*self.key.split(".")} <= _of_all(methods, names_in) - _of_all(methods, _set_in)
 
     @property
     def is_mode(self) -> bool:
         """Whether the module's own ``train()`` may set it."""
-        return self.key in set[str]().union(*map(names_in, methods_named(self.module, ["train"])))
+        return self.key in _of_all(methods_named(self.module, ["train"]), names_in)
 
     @property
     def can_be_taken(self) -> bool:
@@ -270,6 +269,10 @@ def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:
     for owner, _, key, value in attributes:
         if owner in modules:
             modules[owner].__dict__[key] = value
+
+
+def _of_all(methods: Iterable[FunctionType], find: Callable[[FunctionType], set[str]]) -> set[str]:
+    return set[str]().union(*map(find, methods))
 
 
 def _set_in(function: FunctionType) -> set[str]:

@@ -134,7 +134,7 @@ def profile(
             f"busy, or the layers too short to be timed one by one",
             stacklevel=2,
         )
-    scales = {}
+    scales = {}  # by which layers add up to the undivided model
     for whole in ("forward", "backward"):
         of_layers = sum(medians[whole])
         scales[whole] = watch.seconds(f"whole {whole}").mean() / of_layers if of_layers else 0.0

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -157,7 +157,8 @@ class Trace(TraceRecord):
             A row a worker (0, 1, ...) and a row "all", a column each; NaN where there is no such
             time: a steady period needs two updates with a forward after them.
         """
-        return bubbles(self._own_events, self.workers, self.makespan_s)
+        self._require_one_run()
+        return bubbles(self.frame, self.workers, self.makespan_s)
 
     def breakdown(self) -> pd.DataFrame:
         """Return what all workers' time went into, in percent, as in GPipe's Figure 4.
@@ -185,7 +186,8 @@ class Trace(TraceRecord):
             ValueError: no event takes any time.
             ScheduleError: the events cannot be a run's: say, some were left out.
         """
-        return breakdown(self._own_events, self.workers, self.span_s)
+        self._require_one_run()
+        return breakdown(self.frame, self.workers, self.span_s)
 
     def gaps(self) -> pd.DataFrame:
         """Return when each worker computes nothing, and why: a row a gap.
@@ -240,17 +242,16 @@ class Trace(TraceRecord):
 
     @cached_property
     def _graph(self) -> EventGraph:
-        return event_graph(self._own_events)
+        self._require_one_run()
+        return event_graph(self.frame)
 
-    @property
-    def _own_events(self) -> pd.DataFrame:
-        """The events of one run; ValueError if others recorded them, in steps without versions."""
+    def _require_one_run(self) -> None:
+        """Raise ValueError if others recorded the events, in steps without weight versions."""
         if self.steps is not None:
             raise ValueError(
                 f"{self.name} has {len(self.steps)} recorded steps without weight versions, which "
                 f"this needs: ask pk.explain(trace), whose timeline() is a trace of one step"
             )
-        return self.frame
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the events as CSV."""
@@ -284,8 +285,8 @@ class Trace(TraceRecord):
             ValueError: a number is not finite; a profile is none, or this trace is not a run's; or
                 others recorded it.
         """
-        own = replace(self, frame=self._own_events)
-        perfetto.write(own, path, provenance, torch_profiles)
+        self._require_one_run()
+        perfetto.write(self, path, provenance, torch_profiles)
 
     @classmethod
     def from_perfetto(cls, path: str | os.PathLike[str]) -> "Trace":

@@ -151,10 +151,7 @@ def checksum(batch: Batch) -> int:
     target = batch.target
     entries = [target] if isinstance(target, Tensor) else pytree.tree_leaves(target)
     others = [entry for entry in entries if id(entry) not in inputs]
-    total = zlib.crc32(repr((batch.rows, batch.row_shapes)).encode())
-    for entry in others or entries:
-        total = zlib.crc32(_bytes(entry), total)
-    return total
+    return _checksum(others or entries, zlib.crc32(repr((batch.rows, batch.row_shapes)).encode()))
 
 
 def shared_weights(own: WorkerAssignment, config: RunConfig) -> dict[tuple[str, int], int]:
@@ -184,8 +181,10 @@ def require_same_weights(everybodys: Iterable[Mapping[tuple[str, int], int]]) ->
                 )
 
 
-def _checksum(weights: Iterable[Tensor]) -> int:
-    return zlib.crc32(b"".join(map(_bytes, weights)))
+def _checksum(entries: Iterable[Any], total: int = 0) -> int:
+    for entry in entries:
+        total = zlib.crc32(_bytes(entry), total)
+    return total
 
 
 def _bytes(entry: Any) -> Any:
