@@ -173,17 +173,16 @@ class Reducer:
     def _start(self, stage: int, update: int, place: int, contributes: bool) -> None:
         weights, sums, all_reduce = self._stages[stage]
         bucket, count = self._buckets[stage][place], len(self._buckets[stage])
-        # Taken here: only the worker knows which update a gradient belongs to.
-        taken = weights.take(update, bucket.parameters) if contributes else None
-        given = [taken and require_dense(taken)]
-        self._bytes[stage, update] += sum(g.nbytes for g in taken or () if g is not None)
+        # Taken here: only the worker knows which update a gradient belongs to.  Kept nowhere but in
+        # this list: they must end in the other thread, which sees the end of their sum.
+        given = [require_dense(weights.take(update, bucket.parameters)) if contributes else None]
+        self._bytes[stage, update] += sum(g.nbytes for g in given[0] or () if g is not None)
         number = (update - 1) * count + place
         contributors, _, end = sums[update - 1]
         key = ReduceKey(stage, number, contributors, end - 1)
         ready = record_event(self._device)
 
         def sum_up() -> FlatBucket:
-            # Out of the list, so that they end in this thread, which has seen the end of their sum.
             content = given.pop()
             wait_event(self._device, ready)
             summed = all_reduce.sum(key, bucket.flat(content))

@@ -4,7 +4,9 @@ The exchange is a fake that notes what it is asked to sum; nothing is timed.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import pytest
@@ -136,6 +138,35 @@ def test_the_last_layer_is_summed_before_the_first_layers_gradient_exists() -> N
         last_backward(reducer, versions, 1)
         reducer.gradients(7, 1)
     assert exchange.order == [0, 1]
+
+
+def test_gradients_end_in_the_thread_that_has_seen_the_end_of_their_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even if the worker goes on late: the other thread's stream may still read their memory."""
+    versions, refs, ended = prepared(mlp(6, 6)), [], []
+    take, submit = versions.take, CommThread.submit
+
+    def watched(update: int, parameters: Iterable[int]) -> Gradients:
+        taken = take(update, parameters)
+        refs.extend(
+            weakref.ref(gradient, lambda _: ended.append(threading.current_thread().name))
+            for gradient in taken
+            if gradient is not None
+        )
+        return taken
+
+    def done_at_once(lane: CommThread, function: Callable[[], FlatBucket]) -> Future[FlatBucket]:
+        future = submit(lane, function)
+        future.result(LIMIT_S)
+        return future
+
+    monkeypatch.setattr(versions, "take", watched)
+    monkeypatch.setattr(CommThread, "submit", done_at_once)
+    with reducing(versions, [[ME, OTHER]], Alone()) as reducer:
+        last_backward(reducer, versions, 1)
+        assert refs
+        assert ended == ["lane of a test"] * len(refs)
 
 
 def test_only_the_last_backward_of_an_update_starts_sums() -> None:
