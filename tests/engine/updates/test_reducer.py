@@ -144,7 +144,9 @@ def test_gradients_end_in_the_thread_that_has_seen_the_end_of_their_sum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Even if the worker goes on late: the other thread's stream may still read their memory."""
-    versions, refs, ended = prepared(mlp(6, 6)), [], []
+    versions = prepared(mlp(6, 6))
+    refs: list[weakref.ref[Tensor]] = []
+    ended: list[str] = []
     take, submit = versions.take, CommThread.submit
 
     def watched(update: int, parameters: Iterable[int]) -> Gradients:
