@@ -73,6 +73,7 @@ def torchtitan(run: TrainingSetup) -> str:
     layout = run.layout
     shards = layout.zero > 0
     tokens = layout.microbatch_samples * run.seq_tokens
+    recompute = {"nothing": "none", "everything": "full"}
     options = {
         "parallelism.tensor_parallel_degree": layout.tp,
         "parallelism.context_parallel_degree": layout.cp,
@@ -83,11 +84,11 @@ def torchtitan(run: TrainingSetup) -> str:
         "training.num_tokens_per_microbatch_per_dp_rank": tokens,
         "training.num_tokens_per_train_step": layout.global_batch_samples * run.seq_tokens,
         "training.max_context_length": run.seq_tokens,
-        "activation_checkpoint.mode": _TORCHTITAN_RECOMPUTE.get(layout.recompute, "selective"),
+        "activation_checkpoint.mode": recompute.get(layout.recompute, "selective"),
     }
     if layout.pp > 1:
         options |= {
-            "parallelism.pipeline_parallel_schedule": _TORCHTITAN_SCHEDULE[layout.chunks > 1],
+            "parallelism.pipeline_parallel_schedule": "Interleaved" * (layout.chunks > 1) + "1F1B",
             "parallelism.pipeline_parallel_layers_per_stage": -(-run.shape.layers // layout.stages),
             "parallelism.num_pp_microbatches": layout.microbatches,
         }
@@ -119,8 +120,6 @@ _MEGATRON_DTYPE = {
     "bfloat16": "--bf16",
     "float16": "--fp16",
 }
-_TORCHTITAN_RECOMPUTE = {"nothing": "none", "everything": "full"}
-_TORCHTITAN_SCHEDULE = "1F1B", "Interleaved1F1B"
 
 FRAMEWORKS: Mapping[str, Callable[[TrainingSetup], str]] = {
     "megatron": megatron,

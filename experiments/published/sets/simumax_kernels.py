@@ -192,7 +192,7 @@ def layer_passes(timed: System, run: TrainingSetup, layer: Layer) -> PassCosts:
     gather = collective("all_gather", size, layout.tp)
     scatter = collective("reduce_scatter", size, layout.tp)
     around = PassCosts(gather + scatter, 2 * gather + scatter)
-    return total([moved(5 * size / layout.tp, 5 * size / layout.tp), around, *inside])
+    return total(moved(5 * size / layout.tp, 5 * size / layout.tp), around, *inside)
 
 
 def head_passes(timed: System, run: TrainingSetup) -> PassCosts:
@@ -201,4 +201,4 @@ def head_passes(timed: System, run: TrainingSetup) -> PassCosts:
     vocabulary, gather = run.shape.vocabulary // tp, 2 * tokens * hidden
     gather_s = timed.collective("all_gather", gather, tp)
     loss = timed.moved(4 * tokens * vocabulary, 4 * tokens * vocabulary, "ce_fusion")
-    return total([timed.linear(tokens, hidden, vocabulary), loss, PassCosts(gather_s, gather_s)])
+    return total(timed.linear(tokens, hidden, vocabulary), loss, PassCosts(gather_s, gather_s))
