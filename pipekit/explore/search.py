@@ -134,7 +134,7 @@ def _curve(
         )
         # What was found under a lower cap stays, unless this is shorter.
         found.append(min([*found[-1:], best], key=lambda each: each.makespan_s))
-    rows: list[tuple[str, float, Searched | Found]] = [
+    rows: list[tuple[str, float, Found]] = [
         *(("found", *row) for row in zip(caps, found, strict=True)),
         *(("named", math.nan, each) for each in named),
     ]

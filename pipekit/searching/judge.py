@@ -48,7 +48,13 @@ class Judge:
         optimizer_states: float,
         host_bytes_per_s: float | None = None,
     ) -> None:
-        self.caps = _caps(memory_cap, workers)
+        cap = math.inf if memory_cap is None else memory_cap
+        caps = [cap] * workers if isinstance(cap, int | float) else cap
+        self.caps = [float(each) for each in caps]
+        if len(self.caps) != workers or not all(cap > 0 for cap in self.caps):
+            raise ValueError(
+                f"memory_cap is a number of bytes, or one for each of {workers} workers"
+            )
         self._profile, self.plan, self._cluster = profile, plan, cluster
         self._states, self._host = optimizer_states, host_bytes_per_s
 
@@ -128,12 +134,3 @@ class Question:
     named: Sequence[Found]  # the named methods that are answers, simulated
     microbatches: int  # of the batch
     placement: Placement | None  # None: that is searched for, too
-
-
-def _caps(memory_cap: float | Sequence[float] | None, workers: int) -> list[float]:
-    if memory_cap is None:
-        return [float("inf")] * workers
-    caps = [memory_cap] * workers if isinstance(memory_cap, int | float) else list(memory_cap)
-    if len(caps) != workers or not all(cap > 0 for cap in caps):
-        raise ValueError(f"memory_cap is a number of bytes, or one for each of {workers} workers")
-    return [float(cap) for cap in caps]

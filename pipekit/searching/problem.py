@@ -98,12 +98,10 @@ class Problem(BatchPasses):
 
     @property
     def stages(self) -> int:
-        """How many stages there are."""
         return len(self.homes)
 
     @property
     def workers(self) -> int:
-        """How many workers there are."""
         return len(self.room)
 
     @cached_property
@@ -158,7 +156,6 @@ class Problem(BatchPasses):
         return self.whole + part % self.size
 
     def number(self, op: Op, stage: int, microbatch: int) -> int:
-        """Return the number of a pass."""
         return (KINDS.index(op) * self.stages + stage) * self.microbatches + microbatch
 
     def timing(self, orders: Orders) -> Timing:
@@ -225,12 +222,10 @@ class Problem(BatchPasses):
         return found
 
     def orders(self, schedule: Schedule) -> Orders:
-        """Return the orders of a schedule's passes."""
         return [
             [self.number(op, stage, k) for op, stage, k, _ in tasks if op in KINDS]
             for tasks in schedule.workers
         ]
 
     def passes(self, orders: Orders) -> list[list[Pass]]:
-        """Return orders as passes."""
         return [[self.numbered[number] for number in order] for order in orders]
