@@ -35,14 +35,8 @@ BYTES_PER_GBIT = 1e9 / 8
 HOST_BYTES_PER_S = 16e9  # PCIe 3.0 with 16 lanes, rounded
 SHARING = 4  # workers that share the weights where a method gathers them; drawn as one
 MODELS = (
-    "vgg16",
-    "resnet50",
-    "amoebanet-d-18-256",
-    "unet-5-64",
-    "bert-large",
-    "gpt-355M",
-    "gpt-1.3B",
-    "gpt-2.2B",
+    *("vgg16", "resnet50", "amoebanet-d-18-256", "unet-5-64"),
+    *("bert-large", "gpt-355M", "gpt-1.3B", "gpt-2.2B"),
 )
 """Some of :data:`pipekit.models.PUBLISHED`."""
 ESTIMATES = "loading torch and estimating the network's costs, once"
@@ -121,8 +115,20 @@ def see(
     timelines = []
     for name in names:
         schedule, trace = _simulated(name, setting, (by, rows, optimizer, device))
-        title = _verdict(trace, network, device) if capacity else None
-        notes = _notes(schedule, trace)
+        assert trace.memory is not None
+        peaks, title = trace.memory.peak_bytes, None
+        if capacity is not None:
+            full = [f"worker {w}" for w, peak in enumerate(peaks) if peak > capacity]
+            fits = f"does not fit ({', '.join(full)})" if full else "fits"
+            room = units.memory_text(capacity)
+            title = f"{network} by {trace.name} {fits} the {room} of a {device}"
+        report = pk.schedules.check(schedule)
+        each = zip(report.peak_versions, report.peak_in_flight, peaks, strict=True)
+        notes = [
+            f"{units.plural(versions, 'weight slot')}\n{flying} in flight\n"
+            f"peak {units.written(peak, units.BYTES)}"
+            for versions, flying, peak in each
+        ]
         timelines.append(Timeline(trace, notes, title, memory=True, capacity=capacity))
     return View(text=_compared([each.trace for each in timelines]), timelines=timelines)
 
@@ -189,26 +195,6 @@ def _layers(stages: int, ratio: float, unequal: float) -> pk.Profile:
         for layer, part in zip(profile.layers, np.repeat(parts, LAYERS).tolist(), strict=True)
     )
     return replace(profile, layers=tuple(layers))
-
-
-def _verdict(trace: pk.Trace, network: str, device: str) -> str:
-    assert trace.memory is not None
-    capacity = DEVICES[device].memory_bytes
-    full = [f"worker {w}" for w, peak in enumerate(trace.memory.peak_bytes) if peak > capacity]
-    fits = f"does not fit ({', '.join(full)})" if full else "fits"
-    return f"{network} by {trace.name} {fits} the {units.memory_text(capacity)} of a {device}"
-
-
-def _notes(schedule: pk.Schedule, trace: pk.Trace) -> list[str]:
-    report = pk.schedules.check(schedule)
-    assert trace.memory is not None
-    return [
-        f"{units.plural(versions, 'weight slot')}\n{flying} in flight\n"
-        f"peak {units.written(peak, units.BYTES)}"
-        for versions, flying, peak in zip(
-            report.peak_versions, report.peak_in_flight, trace.memory.peak_bytes, strict=True
-        )
-    ]
 
 
 def _compared(traces: Sequence[pk.Trace]) -> str:

@@ -105,7 +105,11 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
     def _show_timelines(self, view: View) -> None:
         if len(view.timelines) != len(self._timelines.children):
             self._timelines.children = [TimelineCanvas() for _ in view.timelines]
-            self._link(view)
+            first: dict[str, TimelineCanvas] = {}  # of those in a unit, which move together
+            for canvas, timeline in zip(self._timelines.children, view.timelines, strict=True):
+                leader = first.setdefault(timeline.trace.unit, canvas)
+                for shared in _SHARED if leader is not canvas else ():
+                    widgets.jslink((leader, shared), (canvas, shared))
         traces = [timeline.trace for timeline in view.timelines]
         named: set[str] = set()  # styles, by a legend above
         for canvas, timeline in zip(self._timelines.children, view.timelines, strict=True):
@@ -121,15 +125,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
                 memory_px=MEMORY_PX if len(traces) > 1 else 2 * MEMORY_PX,
             )
             named.update(look["name"] for look in canvas.picture["styles"])
-
-    def _link(self, view: View) -> None:
-        """Let canvases in the same unit zoom, pan and play together, within the page."""
-        first: dict[str, TimelineCanvas] = {}
-        for canvas, timeline in zip(self._timelines.children, view.timelines, strict=True):
-            leader = first.setdefault(timeline.trace.unit, canvas)
-            if leader is not canvas:
-                for shared in _SHARED:
-                    widgets.jslink((leader, shared), (canvas, shared))
 
     def _set(self, values: Mapping[str, Any]) -> None:
         self._is_set = False
