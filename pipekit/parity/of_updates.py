@@ -269,17 +269,16 @@ def in_part(e: Observed) -> Iterator[Known]:
                 yield fault, f"x {factors[1]:.4g} in a part of each"
 
     def moved(step: int) -> Tensors:
-        return {n.name: _like_order(e.raw(step)[n.name], n.values[step]) for n in e.wrong}
+        found = {}
+        for n in e.wrong:  # the largest number where the trainer's largest is, and so on
+            right = e.raw(step)[n.name]
+            numbers = torch.empty_like(right).flatten()
+            numbers[n.values[step].flatten().argsort()] = right.flatten().sort().values
+            found[n.name] = numbers.view_as(right)
+        return found
 
     yield from named(e, parts, name)
     yield from multiples(e, Fault.LAYOUT, "transposed, or shards exchanged", moved)
-
-
-def _like_order(numbers: Tensor, like: Tensor) -> Tensor:
-    """Return the same numbers, the largest where the largest of the other ones is, and so on."""
-    moved = torch.empty_like(numbers).flatten()
-    moved[like.flatten().argsort()] = numbers.flatten().sort().values
-    return moved.view_as(numbers)
 
 
 def rounded(e: Observed) -> Iterator[Known]:
