@@ -8,22 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pipekit.parity.fit import (
-    LEAST,
-    NOTHING,
-    SAME,
-    Factors,
-    Fits,
-    Known,
-    Named,
-    alike,
-    constant,
-    fit,
-    multiples,
-    named,
-    same,
-    whole,
-)
+from pipekit.parity.factors import LEAST, NOTHING, SAME, Factors, constant, same, whole
+from pipekit.parity.fit import Fits, Known, Named, alike, fit, multiples, named
 from pipekit.parity.observed import Observed
 from pipekit.parity.plain_loop import Tensors, total
 from pipekit.parity.verdict import TOLERANCE, Fault

@@ -31,7 +31,8 @@ class Pass:
     silent: tuple[tuple[str, slice], ...] = ()  # rows of weights through which no backward goes
     order: tuple[int, ...] | None = None  # the layers as they run; None: each once
     input: tuple[int, Callable[[Any], Any]] | None = None  # a layer, what it gets of what was given
-    target: Callable[[Tensor, Tensor], Tensor] | None = None  # of it and of the batch before
+    # From its rows' inputs and targets, and those of the batch before, to what it has of them.
+    given: Callable[[Tensor, Tensor, Tensor, Tensor], Batch] | None = None
     loss: Callable[[Any, Tensor], Tensor] = loss
     training: bool = True  # whether layers are in training mode
 
@@ -144,7 +145,9 @@ class PlainLoop:
     ) -> PassResult:
         """Return what a pass gives, perhaps with other weights and buffers than the trainer's."""
         x, target = (part[slice(*what.rows)] for part in self.batches[what.step])
-        before = self.batches[max(what.step - 1, 0)][1][slice(*what.rows)]
+        if what.given:
+            before = (part[slice(*what.rows)] for part in self.batches[max(what.step - 1, 0)])
+            x, target = what.given(x, target, *before)
         self._model.train(what.training)
         self._load(what.step, what.delays, weights)
         for name, buffer in self._own_buffers.items():
@@ -153,7 +156,7 @@ class PlainLoop:
         at, changed = what.input or (None, None)
         for layer in range(self.depth) if what.order is None else what.order:
             value = self._layers[layer](changed(value) if changed and layer == at else value)
-        mean = what.loss(value, what.target(target, before) if what.target else target)
+        mean = what.loss(value, target)
         if what.backward is not None:
             self._load(what.step, what.backward)
         for name, rows in what.silent:
