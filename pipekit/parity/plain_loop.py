@@ -6,6 +6,7 @@ stages, schedules or processes.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -67,7 +68,7 @@ class PlainLoop:
         self.frozen = {n for n, p in self._parameters.items() if not p.requires_grad}
         self.weights = [{n: p.detach().clone() for n, p in self._parameters.items()}]
         self.buffers = [{name: buffer.clone() for name, buffer in self._own_buffers.items()}]
-        self._found: dict[Pass, PassResult] = {}
+        self.run = cache(self.run_anew)  # what a pass gives, computed once
 
     def layer(self, name: str) -> int:
         return int(name.partition(".")[0])
@@ -126,12 +127,6 @@ class PlainLoop:
     def together(self, microbatches: int) -> list[Rows]:
         """Return the rows that see one another: a microbatch's, or none, as if all did."""
         return self.cut(microbatches if self.case.coupled else 1)
-
-    def run(self, what: Pass) -> PassResult:
-        """Return what a pass gives; it is computed once."""
-        if what not in self._found:
-            self._found[what] = self.run_anew(what)
-        return self._found[what]
 
     def running_statistics(self, step: int, microbatches: int) -> Tensors:
         """Return the buffers after a batch whose microbatches went through in turn."""
