@@ -13,7 +13,7 @@ import pipekit as pk
 import pipekit.units as units
 from pipekit.clusters import Device, flat, papers
 from pipekit.explore.page.controls import choice, number, steps, whole
-from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.explorer import explore, preset
 from pipekit.explore.page.view import Timeline, View
 from pipekit.planning.balance import Of
 from pipekit.plans import Plan, Recompute
@@ -42,41 +42,22 @@ MODELS = (
 ESTIMATES = "loading torch and estimating the network's costs, once"
 REMEMBERED = 64  # schedules and runs that need not be made again when a control goes back
 NAMES = [name for name in TABLES if name != "pipefisher"]  # their ops have seconds in a profile
-PRESETS: dict[str, dict[str, Any]] = {
-    "PipeDream beside GPipe": {},
-    "what a flush costs": {"method": "flush", "beside": "2bw", "batches": 4},
-    "1F1B, interleaved, zero bubble": {
-        "method": "flush",
-        "beside": "interleaved",
-        "third": "zb-h1",
-        "microbatches": 8,
-        "batches": 1,
-        "gbit": FREE,
-    },
-    "unequal stages": {"method": "flush", "beside": "gpipe", "unequal": 0.5, "microbatches": 8},
-    "gpt-355M on slow links": {
-        "method": "flush",
-        "beside": "eager",
-        "network": "gpt-355M",
-        "microbatches": 8,
-        "batches": 1,
-        "gbit": 1,
-    },
-    "gpt-2.2B on 8 workers: does it fit?": {
-        "method": "2bw",
-        "beside": "gpipe",
-        "network": "gpt-2.2B",
-        "stages": 8,
-        "rows": 1,
-        "microbatches": 8,
-    },
-    "vgg16 in stages of equal size": {
-        "beside": NOTHING,
-        "network": "vgg16",
-        "by": "equal size",
-        "rows": 32,
-        "optimizer": "SGD, momentum",
-    },
+PRESETS = {
+    "PipeDream beside GPipe": preset(),
+    "what a flush costs": preset(method="flush", beside="2bw", batches=4),
+    "1F1B, interleaved, zero bubble": preset(
+        method="flush", beside="interleaved", third="zb-h1", microbatches=8, batches=1, gbit=FREE
+    ),
+    "unequal stages": preset(method="flush", beside="gpipe", unequal=0.5, microbatches=8),
+    "gpt-355M on slow links": preset(
+        method="flush", beside="eager", network="gpt-355M", microbatches=8, batches=1, gbit=1
+    ),
+    "gpt-2.2B on 8 workers: does it fit?": preset(
+        method="2bw", beside="gpipe", network="gpt-2.2B", stages=8, rows=1, microbatches=8
+    ),
+    "vgg16 in stages of equal size": preset(
+        beside=NOTHING, network="vgg16", by="equal size", rows=32, optimizer="SGD, momentum"
+    ),
 }
 
 

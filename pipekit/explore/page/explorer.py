@@ -17,14 +17,18 @@ from pipekit.explore.page.view import View, static, still, styled
 
 See = Callable[..., View]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""
-Presets = Mapping[str, Mapping[str, Any]]
-"""By name, the values of controls that are not at their defaults."""
+Presets = Mapping[str, Mapping[str, Any]]  # by name
 
 _GRID = "repeat(auto-fill, minmax(min(330px, 100%), 1fr))"
 _ERROR = "border-left: 4px solid #D55E00; padding: 2px 10px; white-space: pre-wrap;"
 _TEXT = "white-space: pre-wrap; padding: 2px 0; line-height: 1.4;"
 _SHARED = "view", "until", "colored", "critical", "transfers"
 """What all timelines in one unit have in common."""
+
+
+def preset(**values: Any) -> dict[str, Any]:
+    """Return a preset; controls that it does not name are at their defaults."""
+    return values
 
 
 class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotated
