@@ -13,7 +13,7 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, model_parallel, offloaded
 from pipekit.searching.problem import Orders, Placement, Problem
 from pipekit.simulation import simulate
-from pipekit.simulation.costs import Costs, StageCosts, stage_costs
+from pipekit.simulation.costs import Costs, stage_costs
 from pipekit.traces.memory import PARTS
 
 
@@ -57,6 +57,10 @@ class Judge:
             )
         self._profile, self.plan, self._cluster = profile, plan, cluster
         self._states, self._host = optimizer_states, host_bytes_per_s
+        self._straight = plan.with_replicas([1] * len(plan.stages))
+        # Where a stage is says nothing about what a microbatch costs there.
+        one_by_one = model_parallel(len(plan.stages)).take(1)
+        self._costs = stage_costs(one_by_one, profile, self._straight)
 
     def found(self, schedule: Schedule) -> Found:
         """Return a schedule with what it takes, offloading where it does not fit.
@@ -103,7 +107,7 @@ class Judge:
             constant[worker] += weights + cost.whole.buffer_bytes
         caps = [math.inf] * len(self.caps) if self._host else self.caps
         rooms = [cap - other for cap, other in zip(caps, constant, strict=True)]
-        return Problem.of(placement, microbatches, self._costs, self._cluster, rooms)
+        return Problem(placement, microbatches, self._costs, self._cluster, rooms)
 
     @cached_property
     def alike(self) -> list[int]:
@@ -114,16 +118,6 @@ class Judge:
         sizes = [size for size in sizes if size < workers]
         is_even = all(workers % size == 0 for size in sizes) and len(set(self.caps)) == 1
         return sizes[::-1] if is_even else []
-
-    @cached_property
-    def _straight(self) -> Plan:
-        return self.plan.with_replicas([1] * len(self.plan.stages))
-
-    @cached_property
-    def _costs(self) -> list[StageCosts]:
-        """The stages' costs; where a stage is says nothing about what a microbatch costs there."""
-        one_by_one = model_parallel(len(self.plan.stages)).take(1)
-        return stage_costs(one_by_one, self._profile, self._straight)
 
 
 @dataclass(frozen=True)
