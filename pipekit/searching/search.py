@@ -18,20 +18,11 @@ from pipekit.units import SECONDS, written
 
 @dataclass(frozen=True)
 class Searched(Found):
-    """A schedule that was searched for, and how good it is known to be.
+    """A schedule that was searched for, and how good it is known to be."""
 
-    Attributes:
-        schedule: the shortest table found.
-        makespan_s: its seconds, simulated.
-        peak_bytes: of each worker, simulated, when the optimizer has its state.
-        bound_s: seconds that no schedule takes less than, on the placement if that was given.
-        step: how many orders had been tried when it was found; 0: it is a named method.
-        seconds: of the search until then.
-    """
-
-    bound_s: float
-    step: int
-    seconds: float
+    bound_s: float  # that no schedule takes less than, on the placement if that was given
+    step: int  # how many orders had been tried when it was found; 0: it is a named method
+    seconds: float  # of the search until then
 
     @property
     def gap(self) -> float:
