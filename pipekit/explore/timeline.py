@@ -111,7 +111,7 @@ def see(
             for versions, flying, peak in each
         ]
         timelines.append(Timeline(trace, notes, title, memory=True, capacity=capacity))
-    return View(text=_compared([each.trace for each in timelines]), timelines=timelines)
+    return View(text=_compared(timelines), timelines=timelines)
 
 
 timeline = partial(explore, see, presets=PRESETS, waits_for=ESTIMATES)
@@ -178,14 +178,12 @@ def _layers(stages: int, ratio: float, unequal: float) -> pk.Profile:
     return replace(profile, layers=tuple(layers))
 
 
-def _compared(traces: Sequence[pk.Trace]) -> str:
+def _compared(timelines: Sequence[Timeline]) -> str:
     """Return a line that compares the methods' time and memory, the first one's with each."""
-    first, *others = traces
+    first, *others = timelines
     told = []
     for other in others:
-        assert first.memory is not None
-        assert other.memory is not None
-        memory = max(first.memory.peak_bytes) / max(other.memory.peak_bytes)
-        time = first.makespan_s / other.makespan_s
-        told.append(f"{time:.2f} times the time and {memory:.2f} times the memory of {other.name}")
-    return f"{first.name} takes {', '.join(told)} ({first.label})" if told else ""
+        memory = max(first.held.peak_bytes) / max(other.held.peak_bytes)
+        time, name = first.trace.makespan_s / other.trace.makespan_s, other.trace.name
+        told.append(f"{time:.2f} times the time and {memory:.2f} times the memory of {name}")
+    return f"{first.trace.name} takes {', '.join(told)} ({first.trace.label})" if told else ""

@@ -97,7 +97,8 @@ class Judge:
 
     def made(self, problem: Problem, orders: Orders) -> Found:
         """Return orders of passes as a schedule, with what it takes."""
-        return self.found(Schedule.one_batch("searched", problem.passes(orders)))
+        passes = [[problem.numbered[number] for number in order] for order in orders]
+        return self.found(Schedule.one_batch("searched", passes))
 
     def problem(self, placement: Sequence[int], microbatches: int) -> Problem:
         """Return the problem of so many microbatches with stages on these workers."""

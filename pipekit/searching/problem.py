@@ -204,6 +204,3 @@ class Problem(BatchPasses):
             [self.number(op, stage, k) for op, stage, k, _ in tasks if op in KINDS]
             for tasks in schedule.workers
         ]
-
-    def passes(self, orders: Orders) -> list[list[Pass]]:
-        return [[self.numbered[number] for number in order] for order in orders]
