@@ -13,7 +13,7 @@ Regression, JASA 2018, section 2.2), on the logarithms of measured / predicted o
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -25,7 +25,8 @@ from pipekit.progress import progress_bar
 
 COVERAGE = 0.8
 _FEWEST = 20  # rows that a class needs for an interval of its own; it has its set's else
-Residual = tuple[str, str, float]  # a row's set, its class, and log(measured / predicted)
+Distances = Mapping[str, Mapping[str, list[float]]]
+"""|log(measured / predicted)| of rows by set and class."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,13 @@ def outcome() -> CrossValidation:
     for one in progress_bar(rows, desc="fitting"):
         one.try_all(candidates[one.row.machine])
     predicted = left_out(rows, "fold")
-    widths = half_widths(residuals(predicted))
+    widths = half_widths(distances(predicted))
     # The rule chooses among the half widths of devices as among the rows of one.
-    for name, devices in _sizes(residuals(left_out(rows, "device"), "device")).items():
+    for name, devices in distances(left_out(rows, "device"), "device").items():
         widths.setdefault(name, {})[NEW_DEVICE] = _covering(map(_covering, devices.values()))
     fits = Fits(fit(rows), widths)
     sheets = ((one, one.row.by_data_sheet(fits.constants(one.row.machine))) for one in rows)
-    for name, kinds in _sizes(residuals(sheets)).items():
+    for name, kinds in distances(sheets).items():
         widths[name][DATA_SHEET] = _covering(itertools.chain.from_iterable(kinds.values()))
     return CrossValidation(predicted, fits)
 
@@ -114,29 +115,24 @@ def fit(rows: Iterable[Known]) -> dict[str, Fit]:
     return found
 
 
-def residuals(predicted: Iterable[Predicted], column: str = "kind") -> Iterator[Residual]:
-    """Yield the set, class, or else another column, and log(measured / predicted) of rows."""
+def distances(predicted: Iterable[Predicted], column: str = "kind") -> Distances:
+    """Return how far rows are off; ``column`` stands in place of their classes."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one, out in predicted:
         if out.step_s and one.measured.step_s:
-            error = math.log(one.measured.step_s / out.step_s)
-            yield one.row.name, getattr(one.row, column), error
+            distance = abs(math.log(one.measured.step_s / out.step_s))
+            found[one.row.name][getattr(one.row, column)].append(distance)
+    return found
 
 
-def half_widths(residuals: Iterable[Residual]) -> dict[str, dict[str, float]]:
+def half_widths(distances: Distances) -> dict[str, dict[str, float]]:
     """Return by set and class the half width of log(measured / predicted)."""
     found = {}
-    for name, kinds in _sizes(residuals).items():
+    for name, kinds in distances.items():
         every = [*itertools.chain.from_iterable(kinds.values())]
         found[name] = {
             kind: _covering(own if len(own) >= _FEWEST else every) for kind, own in kinds.items()
         }
-    return found
-
-
-def _sizes(residuals: Iterable[Residual]) -> dict[str, dict[str, list[float]]]:
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for name, kind, residual in residuals:
-        found[name][kind].append(abs(residual))
     return found
 
 

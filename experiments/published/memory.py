@@ -44,16 +44,10 @@ def _bigscience(table: pd.DataFrame) -> Pairs:
     for _, stages in table.groupby("run"):
         run = stages.iloc[0]
         count = int(run.global_batch_samples / run.micro_batch_samples / run.dp)
-        training = TrainingSetup(
-            gpt("GPT", run.hidden_size, run.attention_heads, run.layers, run.vocabulary),
-            layout_of(run, microbatches=count, recompute="everything"),
-            Links(machine("V100 32GB")),
-            MEGATRON_DEEPSPEED,
-            _UNUSED,
-            "float16",
-            int(run.seq_tokens),
-        )
-        peaks = peak_bytes(training)
+        model = gpt("GPT", run.hidden_size, run.attention_heads, run.layers, run.vocabulary)
+        layout = layout_of(run, microbatches=count, recompute="everything")
+        how = MEGATRON_DEEPSPEED, _UNUSED, "float16", int(run.seq_tokens)
+        peaks = peak_bytes(TrainingSetup(model, layout, Links(machine("V100 32GB")), *how))
         for stage, mib in zip(stages.stage, stages.peak_allocated_mib, strict=True):
             yield peaks[stage], mib * 2**20
 
@@ -62,26 +56,21 @@ def _torchtitan(table: pd.DataFrame) -> Pairs:
     """Yield runs of FSDP; a pipeline's local batch is cut into microbatches of one sample."""
     for run in table.itertuples():
         pieces = int(run.local_batch_samples) if run.pp > 1 else 1
-        training = TrainingSetup(
-            shape(run.model.lower().replace("llama-", "llama")),
-            ParallelLayout(
-                tp=int(run.tp),
-                cp=int(run.cp),
-                pp=int(run.pp),
-                dp=int(run.fsdp),
-                chunks=2 if "interleaved" in str(run.schedule) else 1,
-                microbatch_samples=int(run.local_batch_samples) // pieces,
-                microbatches=pieces,
-                zero=3,
-                recompute=_RULES.get(run.activation_checkpointing, "nothing"),
-            ),
-            Links(machine("H100")),
-            TORCHTITAN,
-            _UNUSED,
-            "bfloat16",
-            int(run.seq_tokens),
+        model = shape(run.model.lower().replace("llama-", "llama"))
+        layout = ParallelLayout(
+            tp=int(run.tp),
+            cp=int(run.cp),
+            pp=int(run.pp),
+            dp=int(run.fsdp),
+            chunks=2 if "interleaved" in str(run.schedule) else 1,
+            microbatch_samples=int(run.local_batch_samples) // pieces,
+            microbatches=pieces,
+            zero=3,
+            recompute=_RULES.get(run.activation_checkpointing, "nothing"),
         )
-        yield max(peak_bytes(training)), run.peak_memory_gib * 2**30
+        how = TORCHTITAN, _UNUSED, "bfloat16", int(run.seq_tokens)
+        peaks = peak_bytes(TrainingSetup(model, layout, Links(machine("H100")), *how))
+        yield max(peaks), run.peak_memory_gib * 2**30
 
 
 def _primus(table: pd.DataFrame) -> Pairs:

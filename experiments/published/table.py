@@ -15,11 +15,11 @@ from scipy.stats import mannwhitneyu
 
 from experiments.published.fit import (
     CrossValidation,
+    distances,
     half_width,
     half_widths,
     left_out,
     outcome,
-    residuals,
 )
 from experiments.published.memory import memory
 from experiments.published.published_set import FOLDS
@@ -31,6 +31,7 @@ FOLDER = Path("results/reference/published")
 LEFT_OUT = "model", "device", "gpus"  # of one value of which all rows are left out in turn
 _FEWEST, _TRIED = 4, 3
 """Measured rows that a panel needs, and how many of the best predicted a person would try."""
+_OF_ROWS = "row_id", "fold", "kind", "panel", "anomaly", "published_error", "work"
 _NUMBERS = "predicted", "measured", "simulated", "memory", "measured_memory", "chance"
 
 
@@ -41,28 +42,22 @@ def judged(found: CrossValidation) -> pd.DataFrame:
     width in logarithms.
     """
     widths = [
-        half_widths(residuals(each for each in found.predicted if each[0].row.fold != fold))
+        half_widths(distances(each for each in found.predicted if each[0].row.fold != fold))
         for fold in range(FOLDS)
     ]
     frame = pd.DataFrame(
         {
             "published": row.name,
             "set": row.name + row.part,
-            "row_id": row.row_id,
-            "fold": row.fold,
-            "kind": row.kind,
-            "panel": row.panel,
-            "anomaly": row.anomaly,
+            **{name: getattr(row, name) for name in _OF_ROWS},
             "predicted": out.step_s,
             "measured": one.measured.step_s,
             "simulated": one.measured.simulated_s,
-            "published_error": row.published_error,
             "half": half_width(widths[row.fold], row.name, row.kind),
             "memory": out.memory_bytes,
             "measured_memory": one.measured.memory_bytes,
             "chance": out.fits,
             "fits": one.measured.fits,
-            "work": row.work,
         }
         for one, out in found.predicted
         for row in [one.row]

@@ -10,7 +10,7 @@ import pandas as pd
 from pipekit import plots
 from pipekit.clusters import named
 from pipekit.explore.page.controls import choice, steps
-from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.explorer import explore, preset
 from pipekit.explore.page.view import Plot, View
 from pipekit.explore.timeline import ESTIMATES, MODELS, OPTIMIZERS, estimated
 from pipekit.planning import parallel_pipelines, sweep
@@ -19,16 +19,13 @@ from pipekit.plans import Plan
 
 CLUSTERS = ("pipedream-a", "pipedream-b", "2bw-v100", "torchgpipe-p40", "figure1-k80")
 """Those of :data:`pipekit.names.CLUSTERS` whose float32 rates are known."""
-PRESETS: dict[str, dict[str, Any]] = {
-    "gpt-1.3B on 16 V100s": {},
-    "gpt-2.2B on 64 V100s": {"model": "gpt-2.2B", "workers": 64, "max_batch": 512},
-    "bert-large on slow links": {"model": "bert-large", "cluster": "pipedream-b"},
-    "vgg16 on PipeDream's cluster A": {
-        "model": "vgg16",
-        "cluster": "pipedream-a",
-        "optimizer": "SGD, momentum",
-        "max_batch": 1024,
-    },
+PRESETS = {
+    "gpt-1.3B on 16 V100s": preset(),
+    "gpt-2.2B on 64 V100s": preset(model="gpt-2.2B", workers=64, max_batch=512),
+    "bert-large on slow links": preset(model="bert-large", cluster="pipedream-b"),
+    "vgg16 on PipeDream's cluster A": preset(
+        model="vgg16", cluster="pipedream-a", optimizer="SGD, momentum", max_batch=1024
+    ),
 }
 _ONE = ["width", "depth", "microbatch_rows", "recompute"]
 _SHOWN = 5  # rows of the table, beside data parallelism and the single pipeline

@@ -11,7 +11,7 @@ import pandas as pd
 import pipekit as pk
 import pipekit.units as units
 from pipekit.explore.page.controls import number, whole
-from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.explorer import explore, preset
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.plots import style
 from pipekit.plots.series import Words, marked, series
@@ -25,11 +25,11 @@ PASS_S = 0.01  # of a stage's forward, and of each part of its backward, on the 
 ACTIVATION_BYTES, MESSAGE_BYTES, WEIGHT_BYTES = 8e6, 1e6, 16e6  # of each stage, on the average
 CAPS = 9  # from what the most frugal named method needs to what the most lavish does
 SECONDS = 0.4  # of the search under each cap
-PRESETS: dict[str, dict[str, Any]] = {
-    "unequal stages": {},
-    "equal stages, free links": {"unequal": 0.0, "link": 0.0},
-    "slow links": {"link": 1.0},
-    "two stages a worker": {"stages_a_worker": 2},
+PRESETS = {
+    "unequal stages": preset(),
+    "equal stages, free links": preset(unequal=0.0, link=0.0),
+    "slow links": preset(link=1.0),
+    "two stages a worker": preset(stages_a_worker=2),
 }
 
 
@@ -134,7 +134,7 @@ def _curve(
         )
         # What was found under a lower cap stays, unless this is shorter.
         found.append(min([*found[-1:], best], key=lambda each: each.makespan_s))
-    rows: list[tuple[str, float, Searched | Found]] = [
+    rows: list[tuple[str, float, Found]] = [
         *(("found", *row) for row in zip(caps, found, strict=True)),
         *(("named", math.nan, each) for each in named),
     ]

@@ -13,7 +13,7 @@ import pipekit as pk
 import pipekit.units as units
 from pipekit.clusters import Device, flat, papers
 from pipekit.explore.page.controls import choice, number, steps, whole
-from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.explorer import explore, preset
 from pipekit.explore.page.view import Timeline, View
 from pipekit.planning.balance import Of
 from pipekit.plans import Plan, Recompute
@@ -35,54 +35,29 @@ BYTES_PER_GBIT = 1e9 / 8
 HOST_BYTES_PER_S = 16e9  # PCIe 3.0 with 16 lanes, rounded
 SHARING = 4  # workers that share the weights where a method gathers them; drawn as one
 MODELS = (
-    "vgg16",
-    "resnet50",
-    "amoebanet-d-18-256",
-    "unet-5-64",
-    "bert-large",
-    "gpt-355M",
-    "gpt-1.3B",
-    "gpt-2.2B",
+    *("vgg16", "resnet50", "amoebanet-d-18-256", "unet-5-64"),
+    *("bert-large", "gpt-355M", "gpt-1.3B", "gpt-2.2B"),
 )
 """Some of :data:`pipekit.models.PUBLISHED`."""
 ESTIMATES = "loading torch and estimating the network's costs, once"
 REMEMBERED = 64  # schedules and runs that need not be made again when a control goes back
 NAMES = [name for name in TABLES if name != "pipefisher"]  # their ops have seconds in a profile
-PRESETS: dict[str, dict[str, Any]] = {
-    "PipeDream beside GPipe": {},
-    "what a flush costs": {"method": "flush", "beside": "2bw", "batches": 4},
-    "1F1B, interleaved, zero bubble": {
-        "method": "flush",
-        "beside": "interleaved",
-        "third": "zb-h1",
-        "microbatches": 8,
-        "batches": 1,
-        "gbit": FREE,
-    },
-    "unequal stages": {"method": "flush", "beside": "gpipe", "unequal": 0.5, "microbatches": 8},
-    "gpt-355M on slow links": {
-        "method": "flush",
-        "beside": "eager",
-        "network": "gpt-355M",
-        "microbatches": 8,
-        "batches": 1,
-        "gbit": 1,
-    },
-    "gpt-2.2B on 8 workers: does it fit?": {
-        "method": "2bw",
-        "beside": "gpipe",
-        "network": "gpt-2.2B",
-        "stages": 8,
-        "rows": 1,
-        "microbatches": 8,
-    },
-    "vgg16 in stages of equal size": {
-        "beside": NOTHING,
-        "network": "vgg16",
-        "by": "equal size",
-        "rows": 32,
-        "optimizer": "SGD, momentum",
-    },
+PRESETS = {
+    "PipeDream beside GPipe": preset(),
+    "what a flush costs": preset(method="flush", beside="2bw", batches=4),
+    "1F1B, interleaved, zero bubble": preset(
+        method="flush", beside="interleaved", third="zb-h1", microbatches=8, batches=1, gbit=FREE
+    ),
+    "unequal stages": preset(method="flush", beside="gpipe", unequal=0.5, microbatches=8),
+    "gpt-355M on slow links": preset(
+        method="flush", beside="eager", network="gpt-355M", microbatches=8, batches=1, gbit=1
+    ),
+    "gpt-2.2B on 8 workers: does it fit?": preset(
+        method="2bw", beside="gpipe", network="gpt-2.2B", stages=8, rows=1, microbatches=8
+    ),
+    "vgg16 in stages of equal size": preset(
+        beside=NOTHING, network="vgg16", by="equal size", rows=32, optimizer="SGD, momentum"
+    ),
 }
 
 
@@ -121,10 +96,22 @@ def see(
     timelines = []
     for name in names:
         schedule, trace = _simulated(name, setting, (by, rows, optimizer, device))
-        title = _verdict(trace, network, device) if capacity else None
-        notes = _notes(schedule, trace)
+        assert trace.memory is not None
+        peaks, title = trace.memory.peak_bytes, None
+        if capacity is not None:
+            full = [f"worker {w}" for w, peak in enumerate(peaks) if peak > capacity]
+            fits = f"does not fit ({', '.join(full)})" if full else "fits"
+            room = units.memory_text(capacity)
+            title = f"{network} by {trace.name} {fits} the {room} of a {device}"
+        report = pk.schedules.check(schedule)
+        each = zip(report.peak_versions, report.peak_in_flight, peaks, strict=True)
+        notes = [
+            f"{units.plural(versions, 'weight slot')}\n{flying} in flight\n"
+            f"peak {units.written(peak, units.BYTES)}"
+            for versions, flying, peak in each
+        ]
         timelines.append(Timeline(trace, notes, title, memory=True, capacity=capacity))
-    return View(text=_compared([each.trace for each in timelines]), timelines=timelines)
+    return View(text=_compared(timelines), timelines=timelines)
 
 
 timeline = partial(explore, see, presets=PRESETS, waits_for=ESTIMATES)
@@ -191,34 +178,12 @@ def _layers(stages: int, ratio: float, unequal: float) -> pk.Profile:
     return replace(profile, layers=tuple(layers))
 
 
-def _verdict(trace: pk.Trace, network: str, device: str) -> str:
-    assert trace.memory is not None
-    capacity = DEVICES[device].memory_bytes
-    full = [f"worker {w}" for w, peak in enumerate(trace.memory.peak_bytes) if peak > capacity]
-    fits = f"does not fit ({', '.join(full)})" if full else "fits"
-    return f"{network} by {trace.name} {fits} the {units.memory_text(capacity)} of a {device}"
-
-
-def _notes(schedule: pk.Schedule, trace: pk.Trace) -> list[str]:
-    report = pk.schedules.check(schedule)
-    assert trace.memory is not None
-    return [
-        f"{units.plural(versions, 'weight slot')}\n{flying} in flight\n"
-        f"peak {units.written(peak, units.BYTES)}"
-        for versions, flying, peak in zip(
-            report.peak_versions, report.peak_in_flight, trace.memory.peak_bytes, strict=True
-        )
-    ]
-
-
-def _compared(traces: Sequence[pk.Trace]) -> str:
+def _compared(timelines: Sequence[Timeline]) -> str:
     """Return a line that compares the methods' time and memory, the first one's with each."""
-    first, *others = traces
+    first, *others = timelines
     told = []
     for other in others:
-        assert first.memory is not None
-        assert other.memory is not None
-        memory = max(first.memory.peak_bytes) / max(other.memory.peak_bytes)
-        time = first.makespan_s / other.makespan_s
-        told.append(f"{time:.2f} times the time and {memory:.2f} times the memory of {other.name}")
-    return f"{first.name} takes {', '.join(told)} ({first.label})" if told else ""
+        memory = max(first.held.peak_bytes) / max(other.held.peak_bytes)
+        time, name = first.trace.makespan_s / other.trace.makespan_s, other.trace.name
+        told.append(f"{time:.2f} times the time and {memory:.2f} times the memory of {name}")
+    return f"{first.trace.name} takes {', '.join(told)} ({first.trace.label})" if told else ""

@@ -38,14 +38,8 @@ class Counterfactual:
 
 BETWEEN_STEPS = "between steps"
 KINDS = (
-    "slow worker",
-    "unequal stages",
-    "slow last stage",
-    "unequal microbatches",
-    "links",
-    "method",
-    BETWEEN_STEPS,
-    "noise",
+    *("slow worker", "unequal stages", "slow last stage", "unequal microbatches"),
+    *("links", "method", BETWEEN_STEPS, "noise"),
 )
 
 SLOW = frozenset({"slow worker", "unequal stages", "slow last stage"})

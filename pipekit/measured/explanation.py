@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pandas as pd
 
 from pipekit.measured.causes import BETWEEN_STEPS, SLOW, Counterfactual, causes
 from pipekit.measured.operations import operations
-from pipekit.measured.recognition import Recognition, recognise
+from pipekit.measured.recognition import recognise
 from pipekit.measured.what_if import AGAIN, SHARES, WAITING, WhatIf, shares
 from pipekit.traces import Trace
 from pipekit.traces.record import COLUMNS
@@ -21,7 +20,6 @@ _SMALL = 0.001  # causes that save a smaller share of a step are not printed
 _ALIKE = 0.5  # nor is a slow stage beside its worker, if it saves over half as much
 
 
-@dataclass(frozen=True)
 class Explanation:
     """What :func:`explain` found; ``print`` shows it in some ten lines.
 
@@ -37,14 +35,16 @@ class Explanation:
         what_if: the replay, to be asked for more.
     """
 
-    trace: Trace
-    recognition: Recognition
-    step_s: float
-    simulated_s: float
-    slowdowns: dict[str, float]
-    shares: pd.DataFrame
-    causes: list[Counterfactual]
-    what_if: WhatIf = field(repr=False)
+    def __init__(self, trace: Trace) -> None:
+        self.trace, self.recognition = trace, recognise(trace)
+        recorded, lasting = operations(trace), np.array([trace.makespan_s])
+        if trace.steps is not None:
+            lasting = (trace.steps["end_s"] - trace.steps["start_s"]).to_numpy()
+        self.what_if = WhatIf(recorded, lasting, self.recognition.steps)
+        self.step_s = float(lasting.sum()) / self.recognition.steps
+        self.simulated_s, self.slowdowns = self.what_if.simulated_s, self.what_if.slowdowns
+        self.shares = shares(self.what_if)
+        self.causes = causes(self.what_if, self.recognition)
 
     @property
     def mean_shares(self) -> dict[str, float]:
@@ -167,22 +167,7 @@ def explain(trace: Trace) -> Explanation:
         raise ValueError(f"{trace.name} has no pipeline: a trace of two stages or more is needed")
     if not trace.makespan_s:
         raise ValueError(f"{trace.name} takes no time: give its passes seconds")
-    found, recorded = recognise(trace), operations(trace)
-    if trace.steps is None:
-        lasting = np.array([trace.makespan_s])
-    else:
-        lasting = (trace.steps["end_s"] - trace.steps["start_s"]).to_numpy()
-    what_if = WhatIf(recorded, lasting, found.steps)
-    return Explanation(
-        trace,
-        found,
-        float(lasting.sum()) / found.steps,
-        what_if.simulated_s,
-        what_if.slowdowns,
-        shares(what_if),
-        causes(what_if, found),
-        what_if,
-    )
+    return Explanation(trace)
 
 
 def compared(before: Explanation, after: Explanation) -> str:

@@ -7,25 +7,22 @@ parameter must be within the tolerance in every step.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pipekit.parity.factors import NOTHING, SAME, Factors, same
 from pipekit.parity.observed import Entry, Observed
 from pipekit.parity.plain_loop import Tensors, along
 from pipekit.parity.verdict import TOLERANCE, Fault, Finding
 
-SAME = 2e-3  # difference of two factors that count as one, relative above 1
-NOTHING = 0.01  # a factor as small as this is none, beside others that are about 1
-LEAST = 1e-6  # likewise, a factor of all
 OVERDETERMINED = 4  # numbers for each factor, at least
 DEPENDENT = 3e-5  # share of the largest singular value, below which gradients are no basis
 ROUGHLY = 0.01  # of a gradient's size: bfloat16 keeps eight bits
 
 Basis = Callable[[int], Sequence[Tensors]]  # gradients by step that count so many times each
-Factors = tuple[float, ...]
 Fits = dict[Entry, Factors]
 Named = Iterable[tuple[str, str]]  # classes of fault, and what about them
 
@@ -109,23 +106,6 @@ def _fitted(
     return tuple(factors.tolist()) if determined else (), near
 
 
-def same(one: float, other: float) -> bool:
-    """Return whether two factors are one."""
-    return abs(one - other) <= SAME * max(abs(one), abs(other), 1e-9)
-
-
-def whole(factors: Sequence[float]) -> list[int]:
-    """Return factors as whole numbers; none, if they are not."""
-    counts = [round(factor) for factor in factors]
-    near = all(abs(a - b) < NOTHING for a, b in zip(factors, counts, strict=True))
-    return counts if near else []
-
-
-def constant(factors: Sequence[float]) -> bool:
-    """Return whether factors are the same."""
-    return all(same(factor, factors[0]) for factor in factors)
-
-
 def alike(fits: Fits, least: float = 1.0) -> list[tuple[Factors, frozenset[Entry]]]:
     """Return the different factors, and who has them; below ``least`` they differ as there."""
     groups: list[tuple[Factors, list[Entry]]] = []
@@ -197,10 +177,3 @@ def _unexplained(e: Observed, entries: list[Entry]) -> Finding:
         off = float((value - right).norm() / right.norm())
         said = f"the first update is x {along(value, right):.4g} along the right one, {off:.2%} off"
     return Finding((Fault.UNKNOWN,), (said,), tuple(dict.fromkeys(n.name for n in entries)))
-
-
-def shown(factors: Sequence[float]) -> str:
-    """Return factors in words; runs of one are counted."""
-    runs = groupby(f"{round(factor, 2) + 0.0:.2f}" for factor in factors)
-    counts = [(value, len([*run])) for value, run in runs]
-    return ", ".join(f"{n} x {value}" if n > 4 else ", ".join([value] * n) for value, n in counts)

@@ -7,21 +7,8 @@ from itertools import pairwise
 
 import torch
 
-from pipekit.parity.fit import (
-    LEAST,
-    NOTHING,
-    Basis,
-    Factors,
-    Known,
-    Named,
-    alike,
-    fit,
-    multiples,
-    named,
-    same,
-    shown,
-    whole,
-)
+from pipekit.parity.factors import LEAST, NOTHING, Factors, same, shown, whole
+from pipekit.parity.fit import Basis, Known, Named, alike, fit, multiples, named
 from pipekit.parity.observed import Observed
 from pipekit.parity.plain_loop import LEARNING_RATE, Rows, Tensors, total
 from pipekit.parity.suite import count as terms_of

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pipekit.parity.fit import NOTHING, Factors, Known, Named, multiples, named, same, shown
+from pipekit.parity.factors import NOTHING, Factors, same, shown
+from pipekit.parity.fit import Known, Named, multiples, named
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import meanings
 from pipekit.parity.plain_loop import Tensors, total
@@ -62,12 +63,8 @@ def in_time(e: Observed) -> Iterator[Known]:
             fault = Fault.STALE.format(_updates(k))
             yield from _passing(e, fault, said, behind=max(own), delays=own)
 
-    def of_the_batch_before(step: int) -> Tensors:
-        before = max(step - 1, 0)
-        return _gradients(e, before, delays=(before - step,) * depth)
-
     said = "each update is of the batch before, on the newest weights"
-    yield from multiples(e, Fault.EARLIER_BATCH, said, of_the_batch_before, together=True)
+    yield from _passing(e, Fault.EARLIER_BATCH, said, given=lambda _, __, *before: before)
     for use in {use for entry in e.wrong for use in e.loop.uses[entry.name][1:]}:
         said = f"the copy of a shared weight that {use} names"
         ever = tuple(e.steps * (layer == e.loop.layer(use)) for layer in range(depth))
@@ -97,28 +94,31 @@ def _as_they_come(e: Observed, delays: Sequence[int]) -> Iterator[Known]:
 
 def of_the_loss(e: Observed) -> Iterator[Known]:
     """Yield other targets, other weights of the loss's parts, and layers in evaluation mode."""
-    case = e.loop.case
-    targets = partial(_passing, e, Fault.TARGETS)
+    case, targets = e.loop.case, partial(_passing, e, Fault.TARGETS)
     for count in (count for count in e.candidates if count <= MOST_MOVED):
         by = e.loop.rows // count
         for shift, side in ((by, "before"), (-by, "behind")):
             said = f"the inputs of {count} microbatches with the targets of the one {side}"
-            yield from targets(said, target=lambda own, _, by=shift: own.roll(by, 0))
+            yield from targets(said, given=lambda x, y, *_, by=shift: (x, y.roll(by, 0)))
         said = f"the targets come one of {count} microbatches late, from batch to batch"
-        late = partial(lambda by, own, old: torch.cat([old[-by:], own[:-by]]), by)
-        yield from targets(said, first=1, target=late)
-    yield from targets("in the reverse order", target=lambda own, _: own.flip(0))
-    yield from targets("those of the batch before", first=1, target=lambda _, old: old)
+        late = partial(lambda by, x, y, _, old: (x, torch.cat([old[-by:], y[:-by]])), by)
+        yield from targets(said, first=1, given=late)
+    yield from targets("in the reverse order", given=lambda x, y, *_: (x, y.flip(0)))
+    yield from targets("those of the batch before", first=1, given=lambda x, _, __, old: (x, old))
     if case.tokens:
         for by, side in ((-1, "further"), (1, "before")):
-            moved = partial(lambda by, own, _: pad(own, (by, -by), value=IGNORED), by)
-            yield from targets(f"labels of one token {side}", target=moved)
+            moved = partial(lambda by, x, y, *_: (x, pad(y, (by, -by), value=IGNORED)), by)
+            yield from targets(f"labels of one token {side}", given=moved)
     if not case.coupled:
-        yield from _beside_other_inputs(e)
+        said = "beside the inputs of the batch before"
+        yield from targets(said, first=1, given=lambda _, y, old, __: (old, y))
+    if case.tokens:
+        ignored = partial(lambda to, x, y, *_: (x, x.masked_fill(y == to, to)), IGNORED)
+        yield from targets("the inputs themselves", given=ignored)
     for label in range(CLASSES if case.ignored else 0):
         said = f"ignored labels count as class {label}"
-        filled = partial(lambda label, own, _: own.masked_fill(own == IGNORED, label), label)
-        yield from _passing(e, Fault.TERMS, said, target=filled)
+        filled = partial(lambda to, x, y, *_: (x, y.masked_fill(y == IGNORED, to)), label)
+        yield from _passing(e, Fault.TERMS, said, given=filled)
     if e.loop.buffers[0]:
         yield from _passing(e, Fault.BATCH_NORM, "layers in evaluation mode", training=False)
 
@@ -130,24 +130,6 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
     yield from named(e, lambda step: [e.raw(step), smooth(step)], smoothed, together=True)
     if case.coupled and case.tuples:
         yield from _auxiliary(e)
-
-
-def _beside_other_inputs(e: Observed) -> Iterator[Known]:
-    batches = e.loop.batches
-
-    def of_the_batch_before(step: int) -> Tensors:
-        read, own = max(step - 1, 0), batches[step][1]
-        delays = (read - step,) * e.loop.depth
-        return _gradients(e, read, delays=delays, target=lambda *_: own)
-
-    def themselves(step: int) -> Tensors:
-        x, own = batches[step]
-        return _gradients(e, step, target=lambda *_: x.masked_fill(own == IGNORED, IGNORED))
-
-    said = "beside the inputs of the batch before"
-    yield from multiples(e, Fault.TARGETS, said, of_the_batch_before, together=True, first=1)
-    if e.loop.case.tokens:
-        yield from multiples(e, Fault.TARGETS, "the inputs themselves", themselves, together=True)
 
 
 def of_other_rows(e: Observed) -> Iterator[Known]:

@@ -8,23 +8,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pipekit.parity.fit import (
-    LEAST,
-    NOTHING,
-    SAME,
-    Factors,
-    Fits,
-    Known,
-    Named,
-    alike,
-    constant,
-    fit,
-    multiples,
-    named,
-    same,
-    whole,
-)
-from pipekit.parity.observed import Observed
+from pipekit.parity.factors import LEAST, NOTHING, SAME, Factors, constant, same, whole
+from pipekit.parity.fit import Basis, Fits, Known, Named, alike, fit, multiples, named
+from pipekit.parity.observed import Observed, Prediction
 from pipekit.parity.plain_loop import Tensors, total
 from pipekit.parity.verdict import TOLERANCE, Fault
 
@@ -158,39 +144,31 @@ def of_the_update(e: Observed) -> Iterator[Known]:
         now = float((step + 1) % k == 0)
         return total((now, e.raw(s)) for s in range(max(step - k + 1, 0), step + 1))
 
-    if most:
-        yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
-    yield from added(e, before, "of the update before", partial(_kept, e), first=1)
-    weights = e.loop.weights.__getitem__
-    yield from added(e, weights, "of the weight", lambda _: [Fault.DECAY])
-    yield from multiples(e, Fault.LATE, "each update applies the gradient of the one before", late)
-    for k in range(2, e.steps // 2 + 1):
-        said = f"every {k} batches"
-        yield from multiples(e, Fault.SEVERAL_BATCHES, said, partial(every, k))
-    for other in (before, late):
-        yield from named(e, partial(_with, e, other), _sometimes, each_step=True, first=1)
+    def beside(other: Prediction) -> Basis:
+        return lambda step: [e.raw(step), other(step)]
 
-
-def added(
-    e: Observed,
-    more: Callable[[int], Tensors],
-    what: str,
-    called: Callable[[float], list[str]],
-    first: int = 0,
-) -> Iterator[Known]:
-    """Yield that something is added to the right gradients."""
-
-    def name(factors: Factors) -> Named:
+    def added(what: str, called: Callable[[float], list[str]], factors: Factors) -> Named:
         own, factor = factors
         said = f"{factor:.3g} {what} is added" + ("" if same(own, 1) else f" to x {own:.4g}")
         if abs(own) > NOTHING and abs(factor) > NOTHING / 100:
             yield from ((fault, said) for fault in called(factor))
 
-    return named(e, partial(_with, e, more), name, first=first)
+    def kept(factor: float) -> list[str]:
+        shares = [1.0, *(1 / count for count in e.candidates)]
+        found = [Fault.KEPT] if any(abs(factor - share) < 1e-3 for share in shares) else []
+        return [*found, Fault.MOMENTUM] if factor < 0.999 else found
 
-
-def _with(e: Observed, other: Callable[[int], Tensors], step: int) -> list[Tensors]:
-    return [e.raw(step), other(step)]
+    if most:
+        yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
+    yield from named(e, beside(before), partial(added, "of the update before", kept), first=1)
+    decay = partial(added, "of the weight", lambda _: [Fault.DECAY])
+    yield from named(e, beside(e.loop.weights.__getitem__), decay)
+    yield from multiples(e, Fault.LATE, "each update applies the gradient of the one before", late)
+    for k in range(2, e.steps // 2 + 1):
+        said = f"every {k} batches"
+        yield from multiples(e, Fault.SEVERAL_BATCHES, said, partial(every, k))
+    for other in (before, late):
+        yield from named(e, beside(other), _sometimes, each_step=True, first=1)
 
 
 def _sometimes(factors: Factors) -> Named:
@@ -206,29 +184,18 @@ def _updates(chosen: Iterable[object]) -> str:
     return f"in updates {', '.join(there)}"
 
 
-def _kept(e: Observed, factor: float) -> list[str]:
-    shares = [1.0, *(1 / count for count in e.candidates)]
-    kept = [Fault.KEPT] if any(abs(factor - share) < 1e-3 for share in shares) else []
-    return [*kept, Fault.MOMENTUM] if factor < 0.999 else kept
-
-
 def other_optimizers(e: Observed) -> Iterator[Known]:
     """Yield what other optimizers of torch's make of the right gradients, at any learning rate."""
     for name, how in _OPTIMIZERS.items():
-        updates = _made_by(e, how).__getitem__
-        yield from multiples(e, Fault.OPTIMIZER, name, updates, rough=True)
-
-
-def _made_by(e: Observed, how: Callable[..., Optimizer]) -> list[Tensors]:
-    weights = {n: torch.zeros_like(g) for n, g in e.raw(0).items()}
-    optimizer, updates = how(weights.values(), lr=1.0), []
-    for step in range(e.steps):
-        before = {n: w.clone() for n, w in weights.items()}
-        for name, gradient in e.raw(step).items():
-            weights[name].grad = gradient
-        optimizer.step()
-        updates.append({n: before[n] - w for n, w in weights.items()})
-    return updates
+        weights = {n: torch.zeros_like(g) for n, g in e.raw(0).items()}
+        optimizer, updates = how(weights.values(), lr=1.0), list[Tensors]()
+        for step in range(e.steps):
+            before = {n: w.clone() for n, w in weights.items()}
+            for parameter, gradient in e.raw(step).items():
+                weights[parameter].grad = gradient
+            optimizer.step()
+            updates.append({n: before[n] - w for n, w in weights.items()})
+        yield from multiples(e, Fault.OPTIMIZER, name, updates.__getitem__, rough=True)
 
 
 def mixed(e: Observed) -> Iterator[Known]:
@@ -269,17 +236,16 @@ def in_part(e: Observed) -> Iterator[Known]:
                 yield fault, f"x {factors[1]:.4g} in a part of each"
 
     def moved(step: int) -> Tensors:
-        return {n.name: _like_order(e.raw(step)[n.name], n.values[step]) for n in e.wrong}
+        found = {}
+        for n in e.wrong:  # the largest number where the trainer's largest is, and so on
+            right = e.raw(step)[n.name]
+            numbers = torch.empty_like(right).flatten()
+            numbers[n.values[step].flatten().argsort()] = right.flatten().sort().values
+            found[n.name] = numbers.view_as(right)
+        return found
 
     yield from named(e, parts, name)
     yield from multiples(e, Fault.LAYOUT, "transposed, or shards exchanged", moved)
-
-
-def _like_order(numbers: Tensor, like: Tensor) -> Tensor:
-    """Return the same numbers, the largest where the largest of the other ones is, and so on."""
-    moved = torch.empty_like(numbers).flatten()
-    moved[like.flatten().argsort()] = numbers.flatten().sort().values
-    return moved.view_as(numbers)
 
 
 def rounded(e: Observed) -> Iterator[Known]:

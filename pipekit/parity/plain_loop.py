@@ -6,6 +6,7 @@ stages, schedules or processes.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -31,7 +32,8 @@ class Pass:
     silent: tuple[tuple[str, slice], ...] = ()  # rows of weights through which no backward goes
     order: tuple[int, ...] | None = None  # the layers as they run; None: each once
     input: tuple[int, Callable[[Any], Any]] | None = None  # a layer, what it gets of what was given
-    target: Callable[[Tensor, Tensor], Tensor] | None = None  # of it and of the batch before
+    # From its rows' inputs and targets, and those of the batch before, to what it has of them.
+    given: Callable[[Tensor, Tensor, Tensor, Tensor], Batch] | None = None
     loss: Callable[[Any, Tensor], Tensor] = loss
     training: bool = True  # whether layers are in training mode
 
@@ -66,7 +68,7 @@ class PlainLoop:
         self.frozen = {n for n, p in self._parameters.items() if not p.requires_grad}
         self.weights = [{n: p.detach().clone() for n, p in self._parameters.items()}]
         self.buffers = [{name: buffer.clone() for name, buffer in self._own_buffers.items()}]
-        self._found: dict[Pass, PassResult] = {}
+        self.run = cache(self.run_anew)  # what a pass gives, computed once
 
     def layer(self, name: str) -> int:
         return int(name.partition(".")[0])
@@ -126,12 +128,6 @@ class PlainLoop:
         """Return the rows that see one another: a microbatch's, or none, as if all did."""
         return self.cut(microbatches if self.case.coupled else 1)
 
-    def run(self, what: Pass) -> PassResult:
-        """Return what a pass gives; it is computed once."""
-        if what not in self._found:
-            self._found[what] = self.run_anew(what)
-        return self._found[what]
-
     def running_statistics(self, step: int, microbatches: int) -> Tensors:
         """Return the buffers after a batch whose microbatches went through in turn."""
         before = self.buffers[step]
@@ -144,7 +140,9 @@ class PlainLoop:
     ) -> PassResult:
         """Return what a pass gives, perhaps with other weights and buffers than the trainer's."""
         x, target = (part[slice(*what.rows)] for part in self.batches[what.step])
-        before = self.batches[max(what.step - 1, 0)][1][slice(*what.rows)]
+        if what.given:
+            before = (part[slice(*what.rows)] for part in self.batches[max(what.step - 1, 0)])
+            x, target = what.given(x, target, *before)
         self._model.train(what.training)
         self._load(what.step, what.delays, weights)
         for name, buffer in self._own_buffers.items():
@@ -153,7 +151,7 @@ class PlainLoop:
         at, changed = what.input or (None, None)
         for layer in range(self.depth) if what.order is None else what.order:
             value = self._layers[layer](changed(value) if changed and layer == at else value)
-        mean = what.loss(value, what.target(target, before) if what.target else target)
+        mean = what.loss(value, target)
         if what.backward is not None:
             self._load(what.step, what.backward)
         for name, rows in what.silent:

@@ -2,46 +2,35 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, Layer, Mamba, Shape
 from pipekit.reading import read_json
 
-_NAMES: Mapping[str, Sequence[str]] = {
-    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model", "dim"),
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
-    "kv_heads": (
-        *("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads"),
-        "multi_query_group_num",
-    ),
-    "head_dim": ("head_dim", "kv_channels"),
-    "width": (
-        *("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim", "hidden_dim"),
-        "ffn_hidden_size",
-    ),
-    "vocabulary": ("vocab_size",),
-    "active": (
-        *("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_top_k", "moe_k"),
-        "num_selected_experts",
-    ),
-    "experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "expert_width": ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
-    "dense_before": ("first_k_dense_replace", "moe_layer_start_index"),
-    "sparse_step": ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"),
-    "shared": (
-        *("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
-        "shared_intermediate_size",
-    ),
-    "shared_experts": ("n_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
-    "mamba_heads": ("mamba_num_heads", "mamba_n_heads"),
-    "mamba_head_dim": ("mamba_head_dim", "mamba_d_head"),
-    "mamba_groups": ("mamba_n_groups", "n_groups"),
-    "mamba_state": ("mamba_d_state", "ssm_state_size"),
+_NAMES = {
+    "hidden": "hidden_size n_embd n_embed d_model dim",
+    "layers": "num_hidden_layers n_layer num_layers n_layers",
+    "heads": "num_attention_heads n_head num_heads n_heads",
+    "kv_heads": "num_key_value_heads num_kv_heads n_head_kv kv_n_heads multi_query_group_num",
+    "head_dim": "head_dim kv_channels",
+    "width": "intermediate_size_mlp intermediate_size n_inner ffn_dim hidden_dim ffn_hidden_size",
+    "vocabulary": "vocab_size",
+    "active": "num_experts_per_tok experts_per_token moe_topk moe_top_k moe_k num_selected_experts",
+    "experts": "num_experts num_local_experts n_routed_experts moe_num_experts",
+    "expert_width": "moe_intermediate_size expert_ffn_hidden_size intermediate_size",
+    "dense_before": "first_k_dense_replace moe_layer_start_index",
+    "sparse_step": "decoder_sparse_step interleave_moe_layer_step moe_layer_interval",
+    "shared": "shared_expert_intermediate_size moe_shared_expert_intermediate_size "
+    "shared_intermediate_size",
+    "shared_experts": "n_shared_experts moe_num_shared_experts num_shared_expert",
+    "mamba_heads": "mamba_num_heads mamba_n_heads",
+    "mamba_head_dim": "mamba_head_dim mamba_d_head",
+    "mamba_groups": "mamba_n_groups n_groups",
+    "mamba_state": "mamba_d_state ssm_state_size",
 }
-"""What families call the same number."""
+"""What families call the same number; the first that is there counts."""
 _PLAIN = {
     *("gpt2", "gpt_neo", "gpt_neox", "gptj", "gpt_bigcode", "codegen", "opt", "bloom", "mpt"),
     *("falcon", "phi", "starcoder2", "nemotron", "nemotron_h"),
@@ -69,7 +58,7 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
             raise ValueError(f"{path}: {name} is {config[name]!s:.40}: give a list")
 
     def number(what: str, default: int | None = None) -> int:
-        names = _NAMES.get(what, (what,))
+        names = _NAMES.get(what, what).split()
         name = next((each for each in names if config.get(each)), None)
         found = default if name is None else config[name]
         if found is None:

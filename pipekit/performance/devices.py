@@ -37,11 +37,6 @@ class Machine:
             each for each in _WIDER if each in known or (each == "float16" and "bfloat16" in known)
         ]
 
-    @property
-    def usual_dtype(self) -> str:
-        """The first of bfloat16, float16 and float32 that it has units for."""
-        return next(each for each in self.dtypes if each not in ("float4", "float8"))
-
     def peak(self, dtype: str) -> float:
         """Return FLOP/s of a dtype, or of the next wider one that the device has units for."""
         known = self.device.peak_flops

@@ -11,61 +11,47 @@ from pipekit.plans import Plan
 
 def megatron(run: TrainingSetup) -> str:
     """Return the flags of Megatron-LM's ``pretrain_gpt.py`` (megatron/training/arguments.py)."""
-    layout = run.layout
-    words = [
-        f"--tensor-model-parallel-size {layout.tp}",
-        f"--context-parallel-size {layout.cp}",
-        f"--pipeline-model-parallel-size {layout.pp}",
-        f"--micro-batch-size {layout.microbatch_samples}",
-        f"--global-batch-size {layout.global_batch_samples}",
-        f"--seq-length {run.seq_tokens}",
-    ]
-    words += ["--sequence-parallel"] if layout.tp > 1 else []
-    if run.shape.kind == "experts":
-        words += [f"--expert-model-parallel-size {layout.ep} --expert-tensor-parallel-size 1"]
-        words += ["--moe-grouped-gemm"] * (run.dtype != "float16")
-        words += ["--moe-token-dispatcher-type alltoall"]
-        words += ["--overlap-moe-expert-parallel-comm"] * layout.overlaps_experts
-    words += ["--cuda-graph-impl local"] if run.graphs else []
-    reduces_narrow = run.framework.gradients_held == 2 and run.dtype != "float16"
-    words += ["--grad-reduce-in-bf16"] if reduces_narrow else []
-    if layout.zero in (1, 2):
-        words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
-    if layout.zero == 3:
-        words += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params"]
-        words += ["--use-distributed-optimizer", "--ckpt-format fsdp_dtensor"]
-    words += _megatron_stages(run)
-    words += _megatron_recomputes(run)
-    return " ".join([*words, _MEGATRON_DTYPE.get(run.dtype, "")]).rstrip()
-
-
-def _megatron_stages(run: TrainingSetup) -> list[str]:
-    """Return the flags of the virtual stages: how many, or, if they differ, what each has."""
-    chunks, predictors, balance = run.layout.chunks, run.shape.predictors, stage_layers(run)
-    words = [f"--mtp-num-layers {predictors}"] * (predictors > 0)
-    if len({*balance}) == 1 and not predictors:
-        return [f"--num-virtual-stages-per-pipeline-rank {chunks}"] * (chunks > 1)
-    if run.layout.pp > 1:
-        balance[0], balance[-1] = balance[0] + 1, balance[-1] + predictors + 1
-        layout = Plan.by_hand(balance).to_megatron_layout(predictors)
-        words.append(f'--pipeline-model-parallel-layout "{layout}"')
-    return words
-
-
-def _megatron_recomputes(run: TrainingSetup) -> list[str]:
-    """Return the flags of what runs again; a module that the model lacks would be refused."""
-    rule, mixture = run.layout.recompute, run.shape.kind == "experts"
+    layout, predictors, balance = run.layout, run.shape.predictors, stage_layers(run)
+    mixture, is_float16 = run.shape.kind == "experts", run.dtype == "float16"
     latent = any(isinstance(layer, LatentAttention) for layer, _ in run.shape.each_layer())
-    if rule == "nothing":
-        return []
-    if rule == "everything":
-        return ["--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"]
-    modules = {
-        "activations": ["layernorm"] + ["moe_act"] * mixture + ["mla_up_proj"] * latent,
-        "selective": ["mlp"] + ["moe"] * mixture,
-        "experts": ["moe"],
+    is_even, pieces = len({*balance}) == 1 and not predictors, ""
+    if layout.pp > 1 and not is_even:
+        balance[0], balance[-1] = balance[0] + 1, balance[-1] + predictors + 1
+        pieces = Plan.by_hand(balance).to_megatron_layout(predictors)
+    modules = {  # that run again; one that the model lacks would be refused
+        "activations": "layernorm" + " moe_act" * mixture + " mla_up_proj" * latent,
+        "selective": "mlp" + " moe" * mixture,
+        "experts": "moe",
+    }.get(layout.recompute)
+    flags = {
+        f"--tensor-model-parallel-size {layout.tp}": True,
+        f"--context-parallel-size {layout.cp}": True,
+        f"--pipeline-model-parallel-size {layout.pp}": True,
+        f"--micro-batch-size {layout.microbatch_samples}": True,
+        f"--global-batch-size {layout.global_batch_samples}": True,
+        f"--seq-length {run.seq_tokens}": True,
+        "--sequence-parallel": layout.tp > 1,
+        f"--expert-model-parallel-size {layout.ep} --expert-tensor-parallel-size 1": mixture,
+        "--moe-grouped-gemm": mixture and not is_float16,
+        "--moe-token-dispatcher-type alltoall": mixture,
+        "--overlap-moe-expert-parallel-comm": mixture and layout.overlaps_experts,
+        "--cuda-graph-impl local": run.graphs,
+        "--grad-reduce-in-bf16": run.framework.gradients_held == 2 and not is_float16,
+        "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params": layout.zero
+        == 3,
+        "--use-distributed-optimizer": layout.zero > 0,
+        "--overlap-grad-reduce --overlap-param-gather": layout.zero in (1, 2),
+        "--ckpt-format fsdp_dtensor": layout.zero == 3,
+        f"--num-virtual-stages-per-pipeline-rank {layout.chunks}": is_even and layout.chunks > 1,
+        f"--mtp-num-layers {predictors}": predictors,
+        f'--pipeline-model-parallel-layout "{pieces}"': pieces,
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1": (
+            layout.recompute == "everything"
+        ),
+        f"--recompute-granularity selective --recompute-modules {modules}": modules,
+        _MEGATRON_DTYPE.get(run.dtype, ""): run.dtype in _MEGATRON_DTYPE,
     }
-    return ["--recompute-granularity selective", f"--recompute-modules {' '.join(modules[rule])}"]
+    return " ".join(flag for flag, is_set in flags.items() if is_set)
 
 
 def torchtitan(run: TrainingSetup) -> str:
@@ -73,6 +59,7 @@ def torchtitan(run: TrainingSetup) -> str:
     layout = run.layout
     shards = layout.zero > 0
     tokens = layout.microbatch_samples * run.seq_tokens
+    recompute = {"nothing": "none", "everything": "full"}
     options = {
         "parallelism.tensor_parallel_degree": layout.tp,
         "parallelism.context_parallel_degree": layout.cp,
@@ -83,11 +70,11 @@ def torchtitan(run: TrainingSetup) -> str:
         "training.num_tokens_per_microbatch_per_dp_rank": tokens,
         "training.num_tokens_per_train_step": layout.global_batch_samples * run.seq_tokens,
         "training.max_context_length": run.seq_tokens,
-        "activation_checkpoint.mode": _TORCHTITAN_RECOMPUTE.get(layout.recompute, "selective"),
+        "activation_checkpoint.mode": recompute.get(layout.recompute, "selective"),
     }
     if layout.pp > 1:
         options |= {
-            "parallelism.pipeline_parallel_schedule": _TORCHTITAN_SCHEDULE[layout.chunks > 1],
+            "parallelism.pipeline_parallel_schedule": "Interleaved" * (layout.chunks > 1) + "1F1B",
             "parallelism.pipeline_parallel_layers_per_stage": -(-run.shape.layers // layout.stages),
             "parallelism.num_pp_microbatches": layout.microbatches,
         }
@@ -119,8 +106,6 @@ _MEGATRON_DTYPE = {
     "bfloat16": "--bf16",
     "float16": "--fp16",
 }
-_TORCHTITAN_RECOMPUTE = {"nothing": "none", "everything": "full"}
-_TORCHTITAN_SCHEDULE = "1F1B", "Interleaved1F1B"
 
 FRAMEWORKS: Mapping[str, Callable[[TrainingSetup], str]] = {
     "megatron": megatron,

@@ -33,11 +33,11 @@ def step(run: TrainingSetup) -> TrainingStep:
         first, last = first.scaled(1 / layout.pp), last.scaled(1 / layout.pp)
         for rank in range(layout.pp):
             late = rank - layout.pp
-            passes[rank] = total((passes[rank], first))
-            passes[late] = total((passes[late], last, PassCosts(sums, sums)))
+            passes[rank] = total(passes[rank], first)
+            passes[late] = total(passes[late], last, PassCosts(sums, sums))
     else:
-        passes[0] = total((passes[0], first))
-        passes[-1] = total((passes[-1], last))
+        passes[0] = total(passes[0], first)
+        passes[-1] = total(passes[-1], last)
     made = TrainingStep(
         tuple(each.forward_s for each in passes),
         tuple(each.backward_s for each in passes),
@@ -66,9 +66,9 @@ def _costs(run: TrainingSetup) -> tuple[PassCosts, PassCosts, PassCosts]:
 
 @lru_cache(maxsize=4096)
 def _costs_of_part(run: TrainingSetup) -> tuple[PassCosts, PassCosts, PassCosts]:
-    every = total(_block(run, block).scaled(count) for block, count in run.shape.blocks)
+    every = total(*(_block(run, block).scaled(count) for block, count in run.shape.blocks))
     layer, predictors = every.scaled(1 / run.shape.layers), run.shape.predictors
-    last = total([_on_host(run, head(run))] * (1 + predictors) + [layer] * predictors)
+    last = total(*[_on_host(run, head(run))] * (1 + predictors), *[layer] * predictors)
     return layer, _on_host(run, embedding(run)), last
 
 
@@ -77,15 +77,15 @@ def _block(run: TrainingSetup, block: Block) -> PassCosts:
     beside, after = [PassCosts()], [PassCosts()]
     for layer in block:
         (after if isinstance(layer, _SYNCHRONOUS) else beside).append(_layer(run, layer))
-    device, launch = total(after), run.launch_s
+    device, launch = total(*after), run.launch_s
     forward = device.forward_s + device.forward_launches * launch
     backward = device.backward_s + device.backward_launches * launch
-    passes = total((_on_host(run, total(beside)), PassCosts(forward, backward)))
+    passes = total(_on_host(run, total(*beside)), PassCosts(forward, backward))
     waited = device.exchange_s
     if run.layout.overlaps_experts:
         mean_s = (passes.forward_s + passes.backward_s) / 2
         waited = max(waited - replicas.HIDDEN * mean_s, waited * _TAKEN_BY_MESSAGES)
-    return total((passes, PassCosts(waited, waited)))
+    return total(passes, PassCosts(waited, waited))
 
 
 def _on_host(run: TrainingSetup, passes: PassCosts) -> PassCosts:

@@ -27,10 +27,7 @@ from pipekit.progress import progress_bar
 if TYPE_CHECKING:
     import pandas as pd
 
-_DEGREES = (
-    *("tp", "cp", "ep", "pp", "chunks", "dp", "zero", "recompute"),
-    *("microbatch_samples", "microbatches", "method"),
-)
+_DEGREES = "tp cp ep pp chunks dp zero recompute microbatch_samples microbatches method"
 Model = str | os.PathLike[str] | Shape
 Cluster = str | tuple[int, Machine | str]
 
@@ -100,7 +97,7 @@ class Recommendation:
         wide = math.exp(self.half_width)
         return pd.DataFrame(
             {
-                **{name: getattr(each.layout, name) for name in _DEGREES},
+                **{name: getattr(each.layout, name) for name in _DEGREES.split()},
                 "step_s": each.step_s,
                 "low_s": each.step_s / wide,
                 "high_s": each.step_s * wide,
@@ -167,7 +164,8 @@ def recommend(
     for what, number in {"gpus": count, "batch": batch, "seq_tokens": seq_tokens}.items():
         if not isinstance(number, int) or number < 1:
             raise ValueError(f"{what} must be a whole number of at least 1, not {number!r}")
-    dtype = kind.usual_dtype if dtype is None else dtype
+    if dtype is None:
+        dtype = next(each for each in kind.dtypes if each not in ("float4", "float8"))
     require_choice(f"dtype on {kind.device.name}", dtype, kind.dtypes)
     room = USABLE * kind.device.memory_bytes
     tried = [

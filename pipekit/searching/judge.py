@@ -13,7 +13,7 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, model_parallel, offloaded
 from pipekit.searching.problem import Orders, Placement, Problem
 from pipekit.simulation import simulate
-from pipekit.simulation.costs import Costs, StageCosts, stage_costs
+from pipekit.simulation.costs import Costs, stage_costs
 from pipekit.traces.memory import PARTS
 
 
@@ -48,9 +48,19 @@ class Judge:
         optimizer_states: float,
         host_bytes_per_s: float | None = None,
     ) -> None:
-        self.caps = _caps(memory_cap, workers)
+        cap = math.inf if memory_cap is None else memory_cap
+        caps = [cap] * workers if isinstance(cap, int | float) else cap
+        self.caps = [float(each) for each in caps]
+        if len(self.caps) != workers or not all(cap > 0 for cap in self.caps):
+            raise ValueError(
+                f"memory_cap is a number of bytes, or one for each of {workers} workers"
+            )
         self._profile, self.plan, self._cluster = profile, plan, cluster
         self._states, self._host = optimizer_states, host_bytes_per_s
+        self._straight = plan.with_replicas([1] * len(plan.stages))
+        # Where a stage is says nothing about what a microbatch costs there.
+        one_by_one = model_parallel(len(plan.stages)).take(1)
+        self._costs = stage_costs(one_by_one, profile, self._straight)
 
     def found(self, schedule: Schedule) -> Found:
         """Return a schedule with what it takes, offloading where it does not fit.
@@ -87,7 +97,8 @@ class Judge:
 
     def made(self, problem: Problem, orders: Orders) -> Found:
         """Return orders of passes as a schedule, with what it takes."""
-        return self.found(Schedule.one_batch("searched", problem.passes(orders)))
+        passes = [[problem.numbered[number] for number in order] for order in orders]
+        return self.found(Schedule.one_batch("searched", passes))
 
     def problem(self, placement: Sequence[int], microbatches: int) -> Problem:
         """Return the problem of so many microbatches with stages on these workers."""
@@ -97,7 +108,7 @@ class Judge:
             constant[worker] += weights + cost.whole.buffer_bytes
         caps = [math.inf] * len(self.caps) if self._host else self.caps
         rooms = [cap - other for cap, other in zip(caps, constant, strict=True)]
-        return Problem.of(placement, microbatches, self._costs, self._cluster, rooms)
+        return Problem(placement, microbatches, self._costs, self._cluster, rooms)
 
     @cached_property
     def alike(self) -> list[int]:
@@ -109,16 +120,6 @@ class Judge:
         is_even = all(workers % size == 0 for size in sizes) and len(set(self.caps)) == 1
         return sizes[::-1] if is_even else []
 
-    @cached_property
-    def _straight(self) -> Plan:
-        return self.plan.with_replicas([1] * len(self.plan.stages))
-
-    @cached_property
-    def _costs(self) -> list[StageCosts]:
-        """The stages' costs; where a stage is says nothing about what a microbatch costs there."""
-        one_by_one = model_parallel(len(self.plan.stages)).take(1)
-        return stage_costs(one_by_one, self._profile, self._straight)
-
 
 @dataclass(frozen=True)
 class Question:
@@ -128,12 +129,3 @@ class Question:
     named: Sequence[Found]  # the named methods that are answers, simulated
     microbatches: int  # of the batch
     placement: Placement | None  # None: that is searched for, too
-
-
-def _caps(memory_cap: float | Sequence[float] | None, workers: int) -> list[float]:
-    if memory_cap is None:
-        return [float("inf")] * workers
-    caps = [memory_cap] * workers if isinstance(memory_cap, int | float) else list(memory_cap)
-    if len(caps) != workers or not all(cap > 0 for cap in caps):
-        raise ValueError(f"memory_cap is a number of bytes, or one for each of {workers} workers")
-    return [float(cap) for cap in caps]

@@ -35,29 +35,22 @@ class Timing:
     sequence: list[int]  # the passes, each behind those that it waits for
 
 
-@dataclass(frozen=True)
 class Problem(BatchPasses):
-    """Passes in order to be searched for, of which a backward may be whole, too.
+    """Passes of a batch in order to be searched for, of which a backward may be whole, too.
 
     A pass has the number ``(place of the op in KINDS * stages + stage) * microbatches + its own``.
+    There are ``size`` passes of each of KINDS; ``whole`` is the number of the first whole backward,
+    before which the numbers of all parts come.
     """
 
-    # bytes by which a stage's first pass of each op of KINDS that adds to its gradients rises above
-    # what was there before it, at most, ``heights[place][stage]``
-    heights: Sequence[Sequence[float]]
-    after: Sequence[float]  # seconds of the updates behind each worker's passes
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         placement: Sequence[int],
         microbatches: int,
         costs: Sequence[StageCosts],
         cluster: Cluster | None,
         room: Sequence[float],
-    ) -> "Problem":
-        """Return the problem of a batch's passes on their workers."""
-
+    ) -> None:
         def takes(source: int, destination: int, size: float) -> float:
             if cluster is None or source == destination:
                 return 0.0
@@ -71,16 +64,21 @@ class Problem(BatchPasses):
         def height(op: Op, cost: StageCosts) -> float:
             return cost.gradients_at_height(op) if op.adds_gradient else 0.0
 
-        after = [0.0] * len(room)
-        for cost, worker in zip(costs, placement, strict=True):
-            after[worker] += cost.whole.seconds(Op.UPDATE)
-        kept, heights = (
+        self.stages, self.workers = len(placement), len(room)
+        self.size = self.stages * microbatches
+        self.whole = 3 * self.size
+        # Bytes by which a stage's first pass of each op of KINDS that adds to its gradients rises
+        # above what was there before it, at most: ``heights[place][stage]``.
+        kept, self.heights = (
             [[size(op, cost) for cost in costs] for op in KINDS] for size in (more, height)
         )
+        self.after = [0.0] * len(room)  # seconds of the updates behind each worker's passes
+        for cost, worker in zip(costs, placement, strict=True):
+            self.after[worker] += cost.whole.seconds(Op.UPDATE)
         gradients = [cost.whole.parameter_bytes for cost in costs]
         weights = KINDS.index(Op.BACKWARD_WEIGHT)
-        begun = zip(heights[weights], gradients, kept[weights], strict=True)
-        return cls(
+        begun = zip(self.heights[weights], gradients, kept[weights], strict=True)
+        super().__init__(
             homes=tuple(placement),
             microbatches=microbatches,
             seconds=[[cost.whole.seconds(op) for cost in costs] for op in KINDS],
@@ -92,29 +90,7 @@ class Problem(BatchPasses):
             gradients=gradients,
             reserve=[max(height, gradient + kept) for height, gradient, kept in begun],
             room=room,
-            heights=heights,
-            after=after,
         )
-
-    @property
-    def stages(self) -> int:
-        """How many stages there are."""
-        return len(self.homes)
-
-    @property
-    def workers(self) -> int:
-        """How many workers there are."""
-        return len(self.room)
-
-    @cached_property
-    def size(self) -> int:
-        """How many passes of each of KINDS there are."""
-        return self.stages * self.microbatches
-
-    @cached_property
-    def whole(self) -> int:
-        """The number of the first whole backward: those of parts are less."""
-        return 3 * self.size
 
     @cached_property
     def numbered(self) -> list[Pass]:
@@ -158,7 +134,6 @@ class Problem(BatchPasses):
         return self.whole + part % self.size
 
     def number(self, op: Op, stage: int, microbatch: int) -> int:
-        """Return the number of a pass."""
         return (KINDS.index(op) * self.stages + stage) * self.microbatches + microbatch
 
     def timing(self, orders: Orders) -> Timing:
@@ -225,12 +200,7 @@ class Problem(BatchPasses):
         return found
 
     def orders(self, schedule: Schedule) -> Orders:
-        """Return the orders of a schedule's passes."""
         return [
             [self.number(op, stage, k) for op, stage, k, _ in tasks if op in KINDS]
             for tasks in schedule.workers
         ]
-
-    def passes(self, orders: Orders) -> list[list[Pass]]:
-        """Return orders as passes."""
-        return [[self.numbered[number] for number in order] for order in orders]

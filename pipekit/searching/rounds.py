@@ -31,22 +31,18 @@ class Budget:
     """
 
     def __init__(self) -> None:
-        self.steps, self._begin = 0, time.thread_time()
-        self._end = self._begin
+        self.steps, self.begin = 0, time.thread_time()
+        self._end = self.begin
 
     def allow(self, share: float, seconds: float) -> None:
         """Let the steps from here on take a share of what is left of so many seconds in all."""
         now = time.thread_time()
-        self._end = now + max(0.0, self._begin + seconds - now) * share
+        self._end = now + max(0.0, self.begin + seconds - now) * share
 
     def step(self) -> bool:
         """Count a step; return whether there is time for it."""
         self.steps += 1
         return time.thread_time() < self._end
-
-    def elapsed_s(self) -> float:
-        """Return the seconds of the search so far."""
-        return time.thread_time() - self._begin
 
 
 class SearchRounds:
@@ -120,7 +116,8 @@ class SearchRounds:
         found = self._judge.made(made.problem, made.orders)
         if self._judge.fits(found) and (not self.best or found.makespan_s < self.best.makespan_s):
             self.best = found
-            self.step, self.seconds = self._budget.steps, self._budget.elapsed_s()
+            self.step = self._budget.steps
+            self.seconds = time.thread_time() - self._budget.begin
 
     def _all_starts(self) -> Iterator[Candidate | None]:
         judge, question = self._judge, self._question

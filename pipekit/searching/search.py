@@ -8,33 +8,21 @@ from dataclasses import dataclass
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Schedule, ScheduleError
+from pipekit.schedules import ScheduleError
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.bound import anywhere, bound
-from pipekit.searching.judge import Judge, Question
+from pipekit.searching.judge import Found, Judge, Question
 from pipekit.searching.rounds import Budget, SearchRounds
 from pipekit.units import SECONDS, written
 
 
 @dataclass(frozen=True)
-class Searched:
-    """A schedule that was searched for, and how good it is known to be.
+class Searched(Found):
+    """A schedule that was searched for, and how good it is known to be."""
 
-    Attributes:
-        schedule: the shortest table found.
-        makespan_s: its seconds, simulated.
-        peak_bytes: of each worker, simulated, when the optimizer has its state.
-        bound_s: seconds that no schedule takes less than, on the placement if that was given.
-        step: how many orders had been tried when it was found; 0: it is a named method.
-        seconds: of the search until then.
-    """
-
-    schedule: Schedule
-    makespan_s: float
-    peak_bytes: tuple[float, ...]
-    bound_s: float
-    step: int
-    seconds: float
+    bound_s: float  # that no schedule takes less than, on the placement if that was given
+    step: int  # how many orders had been tried when it was found; 0: it is a named method
+    seconds: float  # of the search until then
 
     @property
     def gap(self) -> float:
@@ -133,9 +121,10 @@ def search(
         rounds = SearchRounds(question, least, budget, seed)
         rounds.run()
         if best := rounds.best:
-            made = best.schedule, best.makespan_s, best.peak_bytes
             bound_s = min(*leasts, best.makespan_s)
-            found.append(Searched(*made, bound_s, rounds.step, rounds.seconds))
+            found.append(
+                Searched(**vars(best), bound_s=bound_s, step=rounds.step, seconds=rounds.seconds)
+            )
     if not found:
         raise ScheduleError(
             f"no schedule was found that fits: the most frugal method needs {frugal:.4g} bytes on "

@@ -46,8 +46,8 @@ _OTHER_CRASHES, _HOPELESS = 0.07, 0.01
 
 class _Stage(NamedTuple):
     blocks: int
-    tables: int
     has_head: bool
+    weights: float  # of a tensor-parallel rank
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,13 @@ class PlaybookRow(Row):
     @cached_property
     def stages(self) -> list[_Stage]:
         first, *blocks, _, head, _, _ = self.dealt
-        return [
-            _Stage(blocks.count(rank), (rank == first) + (rank == head), rank == head)
-            for rank in range(self.pp)
-        ]
+        stages, shape = [], self.shape
+        for rank in range(self.pp):
+            own, tables = blocks.count(rank), (rank == first) + (rank == head)
+            weights = own * shape.dense_parameters / shape.layers
+            weights += tables * shape.vocabulary * shape.hidden
+            stages.append(_Stage(own, rank == head, weights / self.tp))
+        return stages
 
     @property
     def work(self) -> float:
@@ -171,7 +174,7 @@ def _step_s(row: PlaybookRow, constants: Constants) -> float:
     seconds = [each.blocks * block + each.has_head * head for each in row.stages]
     stall = _STALL_S * _stalls(row)
     transfer = 2 * row.tokens * shape.hidden / tp / (inside if ranks < node else network)
-    summed = 2 * max(_weights(row, stage) for stage in row.stages)
+    summed = 2 * max(stage.weights for stage in row.stages)
     rate = _NETWORK_SHARE * (_H100.node_bandwidth if ranks <= node else _H100.network_bandwidth)
     return TrainingStep(
         tuple(each / 3 + stall * (stage > 0) for stage, each in enumerate(seconds)),
@@ -183,12 +186,6 @@ def _step_s(row: PlaybookRow, constants: Constants) -> float:
     ).seconds
 
 
-def _weights(row: PlaybookRow, stage: _Stage) -> float:
-    shape = row.shape
-    blocks = stage.blocks * shape.dense_parameters / shape.layers
-    return (blocks + stage.tables * shape.vocabulary * shape.hidden) / row.tp
-
-
 def _memory(row: PlaybookRow) -> float:
     flying = in_flight("flush", row.pp, row.grad_accumulation)
     hidden, wide = _ACTIVATION_BYTES
@@ -197,7 +194,7 @@ def _memory(row: PlaybookRow) -> float:
     shards = row.dp if row.zero_stage else 1
     per_weight = _WEIGHT_BYTES + _STATE_BYTES / shards
     return _RUNTIME_BYTES + max(
-        per_weight * _weights(row, stage)
+        per_weight * stage.weights
         + row.tokens / row.tp * layer * stage.blocks * batches
         + row.tokens / row.tp * _LOGIT_BYTES * row.shape.vocabulary * stage.has_head
         for stage, batches in zip(row.stages, flying, strict=True)

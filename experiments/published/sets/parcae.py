@@ -87,22 +87,31 @@ class ParcaeRow(Row):
         return None
 
     def predict(self, constants: Constants) -> RowPrediction:
+        """Return the seconds of each stage's passes together, and of the largest stage's update.
+
+        In it gradients of 2 bytes are summed around a ring (Patarasuk and Yuan, JPDC 2009), and
+        Adam goes on.
+        """
         network = _network(given("parcae/p2p_10gbps.csv"))
-        if self.model in _IMAGES:
-            flops, weights, sent = _IMAGES[self.model]
-            stage = _products_s(
-                3 * self.micro_batch_samples * flops / self.pp, constants.efficiency
-            )
-            transfer = network.transfer_s(2.0 * self.micro_batch_samples * sent)
-            stages, transfers = [stage] * self.pp, [transfer] * (self.pp - 1)
-            seconds = _step_s(self, network, stages, transfers, weights / self.pp)
-            return RowPrediction(seconds, network.basis)
-        if not (self.hidden_size and self.attention_heads and self.seq_tokens and self.vocabulary):
-            raise ValueError(
-                f"{self.model} needs hidden_size, attention_heads, seq_tokens and vocabulary; "
-                f"image models are {', '.join(_IMAGES)}"
-            )
-        return RowPrediction(_language_s(self, network, constants), network.basis)
+        passes = (_images if self.model in _IMAGES else _language)(self, network, constants)
+        exchange = 2 * (self.dp - 1) / self.dp * 2 * passes.weights / network.collective_bandwidth
+        step = TrainingStep(
+            forward_s=tuple(each / 3 for each in passes.stages_s),
+            backward_s=tuple(each * 2 / 3 for each in passes.stages_s),
+            microbatches=self.microbatches_per_replica,
+            transfer_s=tuple(passes.transfers_s),
+            blocking=True,
+            after_s=exchange + _UPDATE_BYTES * passes.weights / _V100.device.memory_bandwidth,
+        )
+        return RowPrediction(step.seconds, network.basis)
+
+
+class _Passes(NamedTuple):
+    """What a network's stages take for a microbatch."""
+
+    stages_s: Sequence[float]  # forward and backward
+    transfers_s: Sequence[float]
+    weights: float  # of the largest stage
 
 
 class _Network(NamedTuple):
@@ -133,13 +142,26 @@ def filled(items: int, stages: int) -> list[int]:
     return [min(most, max(0, items - stage * most)) for stage in range(stages)]
 
 
-def _language_s(row: ParcaeRow, network: _Network, constants: Constants) -> float:
-    """Return the seconds of a step of GPT or BERT.
+def _images(row: ParcaeRow, network: _Network, constants: Constants) -> _Passes:
+    """Return the passes of an image model in equal stages."""
+    flops, weights, sent = _IMAGES[row.model]
+    stage = _products_s(3 * row.micro_batch_samples * flops / row.pp, constants.efficiency)
+    transfer = network.transfer_s(2.0 * row.micro_batch_samples * sent)
+    return _Passes([stage] * row.pp, [transfer] * (row.pp - 1), weights / row.pp)
+
+
+def _language(row: ParcaeRow, network: _Network, constants: Constants) -> _Passes:
+    """Return the passes of GPT or BERT.
 
     Items are the blocks, and for GPT the head; BERT's head is part of its last block.  A block's
     seconds are products, and activations kept three times (Korthikanti et al., arXiv 2205.05198,
     section 4.1).
     """
+    if not (row.hidden_size and row.attention_heads and row.seq_tokens and row.vocabulary):
+        raise ValueError(
+            f"{row.model} needs hidden_size, attention_heads, seq_tokens and vocabulary; "
+            f"image models are {', '.join(_IMAGES)}"
+        )
     hidden, tokens, memory = row.hidden_size, row.tokens, _V100.device.memory_bandwidth
     head_items = int(row.model != "bert")
     items = filled(row.blocks + head_items, row.pp)
@@ -161,29 +183,8 @@ def _language_s(row: ParcaeRow, network: _Network, constants: Constants) -> floa
         count * 12 * hidden**2 + row.vocabulary * hidden * (stage in (0, last))
         for stage, count in enumerate(items)
     )
-    return _step_s(row, network, seconds, transfers, weights)
+    return _Passes(seconds, transfers, weights)
 
 
 def _products_s(flops: float, efficiency: float) -> float:
     return flops / (_V100.peak("float16") * efficiency)
-
-
-def _step_s(
-    row: ParcaeRow,
-    network: _Network,
-    stages: Sequence[float],
-    transfers: Sequence[float],
-    weights: float,
-) -> float:
-    """Return the seconds of a step: of each stage's passes together, and of the largest stage's
-    update, in which gradients of 2 bytes are summed around a ring (Patarasuk and Yuan, JPDC 2009),
-    and Adam goes on."""
-    update = _UPDATE_BYTES * weights / _V100.device.memory_bandwidth
-    return TrainingStep(
-        forward_s=tuple(each / 3 for each in stages),
-        backward_s=tuple(each * 2 / 3 for each in stages),
-        microbatches=row.microbatches_per_replica,
-        transfer_s=tuple(transfers),
-        blocking=True,
-        after_s=2 * (row.dp - 1) / row.dp * 2 * weights / network.collective_bandwidth + update,
-    ).seconds

@@ -1,16 +1,18 @@
 """sailor: Megatron-DeepSpeed in float32 on nodes of GH200 and on mixed RTX machines (SOSP '25)."""
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import Row, RowPrediction, layout_of
-from experiments.published.sets.sailor_inputs import bandwidth, layers, profile
+from experiments.published.published_set import Row, RowPrediction, given, layout_of
 from pipekit.choices import require_choice
 from pipekit.performance.constants import DATA_SHEET, Constants
 from pipekit.performance.devices import Machine, machine
@@ -19,6 +21,7 @@ from pipekit.performance.predict import step
 from pipekit.performance.shapes import shape
 from pipekit.performance.step import TrainingStep, in_flight
 from pipekit.performance.training import MEGATRON_DEEPSPEED, training
+from pipekit.reading import read_table
 
 _DEVICES = {
     "GH-96": "GH200",
@@ -40,6 +43,29 @@ _UPDATE_BYTES = 28  # moved for each weight by Adam in float32
 _STATE_BYTES = 16  # weight, gradient and Adam's moments
 _WASTE, _RUNTIME_BYTES = 1.15, 3e9  # activations with the allocator's gaps, a factor; the runtime's
 _LOGITS = 3  # in float32: logits, losses' softmax, gradient
+
+
+class Layer(NamedTuple):
+    """A layer on a tensor-parallel rank."""
+
+    weights: float
+    output_bytes: float  # of a sample
+    kept_bytes: float  # likewise
+
+
+Passes = dict[int, tuple[float, float]]  # seconds of a forward and of a backward, by layer
+Fit = tuple[float, float, float, float]
+"""Of a bandwidth in GB/s, by the logarithm of the MB of a message: three coefficients; its peak."""
+
+
+class Inputs(NamedTuple):
+    """What the set gives in full."""
+
+    layers: Mapping[tuple[str, int], list[Layer]]  # by model and tensor-parallel degree
+    # By model, GPU and degree, then by samples of a microbatch.
+    passes: Mapping[tuple[str, str, int], Mapping[int, Passes]]
+    # Between nodes, by sender, how many of its GPUs send, and receiver likewise.
+    networks: Mapping[tuple[str, int, str, int], Fit]
 
 
 class _GpuPlace(NamedTuple):
@@ -200,3 +226,66 @@ def _machine(place: _GpuPlace) -> Machine:
 
 def _hidden(model: str) -> int:
     return shape(_SHAPES[model]).hidden
+
+
+def inputs() -> Inputs:
+    """Return the inputs in the folder of measurements; ValueError if they are not there."""
+    names = "layer_sizes", "layer_profiles", "network_fits"
+    paths = [path for name in names if (path := given(f"sailor/{name}.csv"))]
+    if len(paths) < len(names):
+        raise ValueError("needs the set's layer profiles: name the folder of measurements")
+    return _read(*paths)
+
+
+@cache
+def _read(sizes: Path, profiles: Path, networks: Path) -> Inputs:
+    """Read the files.
+
+    The planner's profiles, one of which is a copy of another model's, count only where Sailor's own
+    validation has none; networks of mixed GPUs before those of equal ones.
+    """
+    by_degree = read_table(sizes).groupby(["model", "tp"])
+    columns = ["params_floats", "act_output_bytes", "act_mem_bytes"]
+    layers = {key: [Layer(*each) for each in own[columns].to_numpy()] for key, own in by_degree}
+    table = read_table(profiles)
+    best = table.groupby(["model", "gpu"])["source"].transform("max")  # "planner", "validation"
+    passes: dict[tuple[str, str, int], dict[int, Passes]] = defaultdict(dict)
+    keys = ["model", "gpu", "tp", "micro_batch_samples"]
+    for (*key, samples), own in table[table["source"] == best].groupby(keys):
+        seconds = zip(own["forward_s"], own["backward_s"], strict=True)
+        passes[tuple(key)][samples] = dict(zip(own["layer"], seconds, strict=True))
+    table = read_table(networks).query("where == 'inter_node'")
+    ends = ["sender_gpu", "sender_gpus", "receiver_gpu", "receiver_gpus"]
+    fits = table.sort_values("file", ascending=False).set_index(ends)
+    fits = fits[["c2", "c1", "c0", "peak_bytes_per_s"]]
+    return Inputs(layers, passes, dict(zip(fits.index, fits.to_numpy(), strict=True)))
+
+
+def layers(model: str, tp: int) -> list[Layer]:
+    found = inputs().layers.get((model, tp))
+    if not found:
+        raise ValueError(f"there are no layer sizes of {model} for tp {tp}")
+    return found
+
+
+def profile(model: str, gpu: str, tp: int) -> Mapping[int, Passes]:
+    """Return the passes of a model's layers by samples of a microbatch; ValueError if unknown."""
+    known = inputs().passes.get((model, gpu, tp))
+    if not known:
+        raise ValueError(f"there is no profile of {model} on {gpu} for tp {tp}")
+    return known
+
+
+def bandwidth(sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
+    """Return bytes/s between nodes of so many GPUs of a kind, for messages of so many bytes.
+
+    All GPUs of a node send at once; of other counts the nearest counts.
+    """
+    ways = inputs().networks
+    pairs = [way for way in ways if (way[0], way[2]) == (sender[0], receiver[0])]
+    if not pairs:
+        raise ValueError(f"there is no network between {sender[0]} and {receiver[0]}")
+    way = min(pairs, key=lambda way: abs(way[1] - sender[1]) + abs(way[3] - receiver[1]))
+    c2, c1, c0, peak = ways[way]
+    log = math.log2(size / 1e6)
+    return min(peak, max(c2 * log**2 + c1 * log + c0, 0.02) * 1e9)

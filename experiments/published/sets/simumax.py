@@ -116,7 +116,7 @@ def _timed(run: TrainingSetup, timed: System, constants: Constants) -> float:
     stages = [[layer_passes(timed, run, layer) for layer in own] for own in dealt]
     stages[0].append(timed.moved(2 * moved, 3 * moved))  # the embedding
     stages[-1].append(head_passes(timed, run))
-    seconds = [total(passes) for passes in stages]
+    seconds = [total(*passes) for passes in stages]
     late = []  # of the host, forward and backward alike
     for own, (a, b) in zip(dealt, pairwise(edges), strict=True):
         experts = sum(layer.count for layer in own if isinstance(layer, Experts))

@@ -3,7 +3,6 @@ that they reach, by shape, in the file of its system."""
 
 import math
 import re
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,22 @@ Sizes = tuple[int, ...]
 Shares = dict[Sizes, float]  # of a peak, by sizes
 
 
-@dataclass(frozen=True)
 class System:
     """The tables of the file."""
 
-    products: dict[str, Shares]  # by layout, then by (m, k, n)
-    grouped: dict[str, Shares]  # by pass, then by (products, m, n, k)
-    # Forward and backward, by (tokens, heads, key heads, width); the whole square counts.
-    attention: tuple[Shares, Shares]
-    traffic: dict[str, float]  # of the memory's bandwidth, by kind of kernel
-    collectives: dict[str, dict[str, Any]]  # by name, as the file has them
+    def __init__(self, path: Path) -> None:
+        read = read_json(path, dict[str, Any], "SimuMax's description of a system")
+        tables = read["accelerator"]
+        ops = {name: op.get("accurate_efficient_factor") for name, op in tables["op"].items()}
+        layouts = _FORWARD, _INPUT, _WEIGHT
+        # By layout, then by (m, k, n); by pass, then by (products, m, n, k).
+        self.products = {each: _sizes(ops["matmul"], f"layout={each}") for each in layouts}
+        self.grouped = {each: _sizes(ops["group_matmul"], f"stage={each},") for each in _GROUPED}
+        # Forward and backward, by (tokens, heads, key heads, width); the whole square counts.
+        self.attention = _sizes(ops["sdp_fwd"]), _sizes(ops["sdp_bwd"])
+        traffic = tables["bandwidth"].items()  # of the memory's bandwidth, by kind of kernel
+        self.traffic: dict[str, float] = {kind: x["efficient_factor"] for kind, x in traffic}
+        self.collectives: dict[str, Any] = read["networks"]["high_intra_node"]["op"]
 
     def linear(self, rows: int, inputs: int, outputs: int) -> PassCosts:
         seconds = 2 * rows * inputs * outputs / _PEAK
@@ -76,25 +81,12 @@ class System:
         return float(size / rate + 1e-6 * (fixed + law["latency_us"] * others))
 
 
+_system = cache(System)
+
+
 def system() -> System | None:
     path = given("simumax/b200_system.json")
     return None if path is None else _system(path)
-
-
-@cache
-def _system(path: Path) -> System:
-    read = read_json(path, dict[str, Any], "SimuMax's description of a system")
-    ops = {
-        name: op.get("accurate_efficient_factor") for name, op in read["accelerator"]["op"].items()
-    }
-    layouts, traffic = (_FORWARD, _INPUT, _WEIGHT), read["accelerator"]["bandwidth"]
-    return System(
-        {each: _sizes(ops["matmul"], f"layout={each}") for each in layouts},
-        {each: _sizes(ops["group_matmul"], f"stage={each},") for each in _GROUPED},
-        (_sizes(ops["sdp_fwd"]), _sizes(ops["sdp_bwd"])),
-        {kind: each["efficient_factor"] for kind, each in traffic.items()},
-        read["networks"]["high_intra_node"]["op"],
-    )
 
 
 def _sizes(table: dict[str, float], mark: str = "") -> Shares:
@@ -192,7 +184,7 @@ def layer_passes(timed: System, run: TrainingSetup, layer: Layer) -> PassCosts:
     gather = collective("all_gather", size, layout.tp)
     scatter = collective("reduce_scatter", size, layout.tp)
     around = PassCosts(gather + scatter, 2 * gather + scatter)
-    return total([moved(5 * size / layout.tp, 5 * size / layout.tp), around, *inside])
+    return total(moved(5 * size / layout.tp, 5 * size / layout.tp), around, *inside)
 
 
 def head_passes(timed: System, run: TrainingSetup) -> PassCosts:
@@ -201,4 +193,4 @@ def head_passes(timed: System, run: TrainingSetup) -> PassCosts:
     vocabulary, gather = run.shape.vocabulary // tp, 2 * tokens * hidden
     gather_s = timed.collective("all_gather", gather, tp)
     loss = timed.moved(4 * tokens * vocabulary, 4 * tokens * vocabulary, "ce_fusion")
-    return total([timed.linear(tokens, hidden, vocabulary), loss, PassCosts(gather_s, gather_s)])
+    return total(timed.linear(tokens, hidden, vocabulary), loss, PassCosts(gather_s, gather_s))

@@ -12,10 +12,7 @@ import ipywidgets as widgets
 
 Maker = Callable[[], widgets.ValueWidget]
 
-_LOOK = {
-    "style": {"description_width": "132px"},
-    "layout": {"width": "auto", "min_width": "0"},
-}
+_LOOK = {"style": {"description_width": "132px"}, "layout": {"width": "auto", "min_width": "0"}}
 
 
 def whole(label: str, low: int, high: int) -> Maker:

@@ -17,14 +17,18 @@ from pipekit.explore.page.view import View, static, still, styled
 
 See = Callable[..., View]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""
-Presets = Mapping[str, Mapping[str, Any]]
-"""By name, the values of controls that are not at their defaults."""
+Presets = Mapping[str, Mapping[str, Any]]  # by name
 
 _GRID = "repeat(auto-fill, minmax(min(330px, 100%), 1fr))"
 _ERROR = "border-left: 4px solid #D55E00; padding: 2px 10px; white-space: pre-wrap;"
 _TEXT = "white-space: pre-wrap; padding: 2px 0; line-height: 1.4;"
 _SHARED = "view", "until", "colored", "critical", "transfers"
 """What all timelines in one unit have in common."""
+
+
+def preset(**values: Any) -> dict[str, Any]:
+    """Return a preset; controls that it does not name are at their defaults."""
+    return values
 
 
 class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotated
@@ -105,7 +109,11 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
     def _show_timelines(self, view: View) -> None:
         if len(view.timelines) != len(self._timelines.children):
             self._timelines.children = [TimelineCanvas() for _ in view.timelines]
-            self._link(view)
+            first: dict[str, TimelineCanvas] = {}  # of those in a unit, which move together
+            for canvas, timeline in zip(self._timelines.children, view.timelines, strict=True):
+                leader = first.setdefault(timeline.trace.unit, canvas)
+                for shared in _SHARED if leader is not canvas else ():
+                    widgets.jslink((leader, shared), (canvas, shared))
         traces = [timeline.trace for timeline in view.timelines]
         named: set[str] = set()  # styles, by a legend above
         for canvas, timeline in zip(self._timelines.children, view.timelines, strict=True):
@@ -121,15 +129,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
                 memory_px=MEMORY_PX if len(traces) > 1 else 2 * MEMORY_PX,
             )
             named.update(look["name"] for look in canvas.picture["styles"])
-
-    def _link(self, view: View) -> None:
-        """Let canvases in the same unit zoom, pan and play together, within the page."""
-        first: dict[str, TimelineCanvas] = {}
-        for canvas, timeline in zip(self._timelines.children, view.timelines, strict=True):
-            leader = first.setdefault(timeline.trace.unit, canvas)
-            if leader is not canvas:
-                for shared in _SHARED:
-                    widgets.jslink((leader, shared), (canvas, shared))
 
     def _set(self, values: Mapping[str, Any]) -> None:
         self._is_set = False

@@ -35,14 +35,6 @@ class Links:
         """Bytes/s of a rank's large messages between nodes."""
         return self.machine.network_bandwidth * _NETWORK_SHARE
 
-    def ring_rate(self, ranks: int, stride: int = 1) -> float:
-        """Return bytes/s of each of so many ranks, every ``stride``-th GPU, around a ring.
-
-        Beyond a node a ring enters it once and may use the network of each of its ranks there.
-        """
-        here = min(max(self.machine.node_gpus // stride, 1), ranks)
-        return self.node_rate if here == ranks else min(self.node_rate, self.network_rate * here)
-
     def rate(self, ranks: int, stride: int = 1) -> float:
         """Return bytes/s of each rank to any other: without a ring each has its own network."""
         return self.node_rate if ranks * stride <= self.machine.node_gpus else self.network_rate
@@ -61,8 +53,16 @@ class Links:
         return 2 * self.scatter(ranks, size, stride) + latency
 
     def scatter(self, ranks: int, size: float, stride: int = 1) -> float:
-        """Return seconds of a reduce-scatter or an all-gather of ``size`` bytes, no latency."""
-        return (ranks - 1) / ranks * size / self.ring_rate(ranks, stride)
+        """Return seconds of a reduce-scatter or an all-gather of ``size`` bytes, no latency.
+
+        Beyond a node a ring of every ``stride``-th GPU enters it once and may use the network of
+        each of its ranks there.
+        """
+        here = min(max(self.machine.node_gpus // stride, 1), ranks)
+        rate = self.node_rate
+        if here < ranks:
+            rate = min(rate, self.network_rate * here)
+        return (ranks - 1) / ranks * size / rate
 
     def message(self, size: float, *, inside: bool) -> float:
         """Return seconds of ``size`` bytes from one rank to another."""

@@ -1,7 +1,6 @@
 """Seconds of one kernel: a roofline (Williams et al., CACM 2009) with the waves of its tiles."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,7 +37,7 @@ class PassCosts(NamedTuple):
         return PassCosts(*(factor * each for each in self))
 
 
-def total(parts: Iterable[PassCosts]) -> PassCosts:
+def total(*parts: PassCosts) -> PassCosts:
     """Return passes that run one after the other."""
     return PassCosts(*map(sum, zip(*parts, strict=True)))
 

@@ -25,16 +25,14 @@ def attention(run: TrainingSetup, layer: Attention) -> PassCosts:
     forward, backward = run.framework.head_bytes
     elements = tokens * (heads + kv_heads) * width
     return total(
-        (
-            run.kernels.linear(tokens, run.shape.hidden, (heads + 2 * kv_heads) * width),
-            _scores(run, heads, span, width, width),
-            run.kernels.both(forward * elements, backward * elements),
-            run.kernels.linear(tokens, heads * width, run.shape.hidden),
-            _context_parallel(run, kv_heads * 2 * width),
-            run.tensor_parallel(),
-            run.residual(),
-            PassCosts(0, 0, *run.framework.attention_launches),
-        )
+        run.kernels.linear(tokens, run.shape.hidden, (heads + 2 * kv_heads) * width),
+        _scores(run, heads, span, width, width),
+        run.kernels.both(forward * elements, backward * elements),
+        run.kernels.linear(tokens, heads * width, run.shape.hidden),
+        _context_parallel(run, kv_heads * 2 * width),
+        run.tensor_parallel(),
+        run.residual(),
+        PassCosts(0, 0, *run.framework.attention_launches),
     )
 
 
@@ -46,17 +44,15 @@ def latent_attention(run: TrainingSetup, layer: LatentAttention) -> PassCosts:
     norms = 2 * tokens / tp * ranks
     forward, backward = (each * _LATENT_LAUNCHES for each in run.framework.attention_launches)
     return total(
-        (
-            run.kernels.linear(tokens / tp, hidden, ranks + layer.rope_dim),
-            up_projections(run, layer),
-            run.kernels.both(2 * norms, 4 * norms),
-            _scores(run, heads, run.seq_tokens / 2, width, layer.head_dim),
-            run.kernels.linear(tokens, heads * layer.head_dim, hidden),
-            _context_parallel(run, heads * (width + layer.head_dim)),
-            run.tensor_parallel(),
-            run.residual(),
-            PassCosts(0, 0, forward, backward),
-        )
+        run.kernels.linear(tokens / tp, hidden, ranks + layer.rope_dim),
+        up_projections(run, layer),
+        run.kernels.both(2 * norms, 4 * norms),
+        _scores(run, heads, run.seq_tokens / 2, width, layer.head_dim),
+        run.kernels.linear(tokens, heads * layer.head_dim, hidden),
+        _context_parallel(run, heads * (width + layer.head_dim)),
+        run.tensor_parallel(),
+        run.residual(),
+        PassCosts(0, 0, forward, backward),
     )
 
 
@@ -65,11 +61,9 @@ def up_projections(run: TrainingSetup, layer: LatentAttention) -> PassCosts:
     tokens, heads, width = run.tokens, layer.heads / run.layout.tp, layer.head_dim + layer.rope_dim
     forward, backward = (each * 2 * tokens * heads * width for each in run.framework.head_bytes)
     return total(
-        (
-            run.kernels.linear(tokens, layer.query_rank, heads * width),
-            run.kernels.linear(tokens, layer.kv_rank, heads * 2 * layer.head_dim),
-            run.kernels.both(forward, backward),
-        )
+        run.kernels.linear(tokens, layer.query_rank, heads * width),
+        run.kernels.linear(tokens, layer.kv_rank, heads * 2 * layer.head_dim),
+        run.kernels.both(forward, backward),
     )
 
 
@@ -84,7 +78,7 @@ def _scores(run: TrainingSetup, heads: float, span: float, key: float, value: fl
         seq, seq, value, batch
     )
     moved = [2 * batch * seq**2 * each for each in _SCORE_BYTES]
-    return total((PassCosts(products, 2 * products), run.kernels.both(*moved)))
+    return total(PassCosts(products, 2 * products), run.kernels.both(*moved))
 
 
 def _context_parallel(run: TrainingSetup, width: float) -> PassCosts:
@@ -109,12 +103,10 @@ def mamba(run: TrainingSetup, layer: Mamba) -> PassCosts:
     scan = run.kernels.traffic(_SCAN_BYTES * tokens * (inner + 2 * states))
     scan += flops / (_SCAN_EFFICIENCY * run.links.machine.peak("bfloat16"))
     return total(
-        (
-            run.kernels.linear(tokens, run.shape.hidden, 2 * inner + 2 * states + layer.heads / tp),
-            run.kernels.linear(tokens, inner, run.shape.hidden),
-            PassCosts(scan, 2.5 * scan),
-            run.tensor_parallel(),
-            run.residual(),
-            PassCosts(0, 0, *_SCAN_LAUNCHES),
-        )
+        run.kernels.linear(tokens, run.shape.hidden, 2 * inner + 2 * states + layer.heads / tp),
+        run.kernels.linear(tokens, inner, run.shape.hidden),
+        PassCosts(scan, 2.5 * scan),
+        run.tensor_parallel(),
+        run.residual(),
+        PassCosts(0, 0, *_SCAN_LAUNCHES),
     )

@@ -20,12 +20,10 @@ _LATENCY_S = 20e-6
 def mlp(run: TrainingSetup, layer: MLP) -> PassCosts:
     """Return the passes of an MLP, its norm and residual included."""
     return total(
-        (
-            bare_mlp(run, layer),
-            run.tensor_parallel(),
-            run.residual(),
-            PassCosts(0, 0, *run.framework.mlp_launches),
-        )
+        bare_mlp(run, layer),
+        run.tensor_parallel(),
+        run.residual(),
+        PassCosts(0, 0, *run.framework.mlp_launches),
     )
 
 
@@ -33,11 +31,9 @@ def bare_mlp(run: TrainingSetup, layer: MLP) -> PassCosts:
     """Return the passes of the products and of the activation between them."""
     hidden, width = run.shape.hidden, layer.width / run.layout.tp
     return total(
-        (
-            run.kernels.linear(run.tokens, hidden, (1 + layer.gated) * width),
-            run.kernels.linear(run.tokens, width, hidden),
-            run.activation(run.tokens, width, layer.gated),
-        )
+        run.kernels.linear(run.tokens, hidden, (1 + layer.gated) * width),
+        run.kernels.linear(run.tokens, width, hidden),
+        run.activation(run.tokens, width, layer.gated),
     )
 
 
@@ -67,7 +63,7 @@ def experts(run: TrainingSetup, layer: Experts) -> PassCosts:
     launches = (
         _LAUNCHES + local * each for each in (_NARROW_LAUNCHES if narrow else _EXPERT_LAUNCHES)
     )
-    return total((*parts, PassCosts(0, 0, *launches)))
+    return total(*parts, PassCosts(0, 0, *launches))
 
 
 def activations(run: TrainingSetup, layer: Experts) -> PassCosts:
@@ -77,7 +73,7 @@ def activations(run: TrainingSetup, layer: Experts) -> PassCosts:
     if layer.fused_activation:
         return found
     more = [each * rows * layer.width for each in _UNFUSED_BYTES]
-    return total((found, run.kernels.both(*more)))
+    return total(found, run.kernels.both(*more))
 
 
 def _all_to_all(run: TrainingSetup, layer: Experts, tokens: float, inner: int) -> PassCosts:

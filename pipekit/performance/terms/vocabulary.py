@@ -22,7 +22,7 @@ def embedding(run: TrainingSetup) -> PassCosts:
     moved = 8 * run.tokens * run.shape.hidden
     added = run.framework.accumulation_bytes * vocabulary(run) * run.shape.hidden
     launches = PassCosts(0, 0, _EMBEDDING_LAUNCHES, _EMBEDDING_LAUNCHES)
-    return total((run.kernels.both(moved, moved + added), launches))
+    return total(run.kernels.both(moved, moved + added), launches)
 
 
 def head(run: TrainingSetup) -> PassCosts:
@@ -36,4 +36,4 @@ def head(run: TrainingSetup) -> PassCosts:
     if not run.framework.sequence_parallel:
         sums = 3 * run.links.all_reduce(run.layout.tp, 4 * run.tokens)
     back = run.tensor_parallel().backward_s
-    return total((linear, loss, PassCosts(sums, back, _HEAD_LAUNCHES, _HEAD_LAUNCHES)))
+    return total(linear, loss, PassCosts(sums, back, _HEAD_LAUNCHES, _HEAD_LAUNCHES))

@@ -117,15 +117,14 @@ def test_a_new_device_has_the_widest_interval_of_those_that_are_left_out(
 
 @given(st.lists(st.floats(-1, 1), min_size=20, max_size=200))
 def test_an_interval_holds_four_fifths_of_its_own_rows(residuals: list[float]) -> None:
-    half = half_widths(("set", "all", each) for each in residuals)["set"]["all"]
+    half = half_widths({"set": {"all": [*map(abs, residuals)]}})["set"]["all"]
     inside = sum(abs(each) <= half for each in residuals)
     assert 0.8 * len(residuals) <= inside
     assert sum(abs(each) < half for each in residuals) <= 0.8 * (len(residuals) + 1)
 
 
 def test_a_class_of_few_rows_has_its_sets_interval() -> None:
-    rows = [("set", "many", 0.01 * n) for n in range(30)] + [("set", "few", 1.0)]
-    widths = half_widths(rows)
+    widths = half_widths({"set": {"many": [0.01 * n for n in range(30)], "few": [1.0]}})
     assert widths["set"]["many"] < widths["set"]["few"] < 1
     assert half_width(widths, "set", "unseen") == widths["set"]["few"]
     assert half_width(widths, "unseen", "all") == pytest.approx(sum(widths["set"].values()) / 2)
