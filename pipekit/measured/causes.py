@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.messages import Numbers, packed
+from pipekit.measured.messages import Numbers, packed, small
 from pipekit.measured.operations import MESSAGES, Operations, Times
 from pipekit.measured.recognition import Recognition, named
 from pipekit.measured.what_if import OPTIMIZER, WhatIf
@@ -76,7 +76,7 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
 def _slow(what_if: WhatIf) -> Iterator[Case]:
     """Where a worker and its stage are the same passes, its updates say which of them is slow."""
     operations, passes = what_if.operations, what_if.operations.passes
-    rows = _passes(operations, "stage", "worker")
+    rows = operations.pass_rows
     by_worker, by_stage = _by_worker(rows), _over_median(rows, "stage")
     homes = len(pd.unique(packed(rows["stage"], rows["worker"])))
     one_each = homes == len(by_stage) == len(by_worker)
@@ -84,7 +84,7 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
     tells = _updates_tell(what_if, worker, times - 1)
     if times > 1 and (tells or not one_each):
         slow = passes | operations.among(*OPTIMIZER) if tells else passes
-        here = (what_if.worker == worker) & slow
+        here = (what_if.operations.worker == worker) & slow
         text = f"Worker {worker} takes {times - 1:.0%} longer than the others"
         seconds = np.where(here, operations.seconds / times, operations.seconds)
         yield "slow worker", {"worker": worker}, text, seconds
@@ -99,18 +99,10 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         stage, times = int(slow.idxmax()), slow.max()
         text += f" {times - 1:.0%} longer than the median stage"
         if times > 1:
-            usual = np.ones(what_if.stage.max() + 1)
+            usual = np.ones(what_if.operations.stage.max() + 1)
             usual[slow.index] = slow
-            seconds = operations.seconds / np.where(passes, usual[what_if.stage], 1.0)
+            seconds = operations.seconds / np.where(passes, usual[what_if.operations.stage], 1.0)
             yield kind, {"stage": stage}, text, seconds
-
-
-def _passes(operations: Operations, *names: str) -> pd.DataFrame:
-    """Return some columns of the passes, with the numbers of their kinds and their seconds."""
-    here = operations.passes
-    rows = {name: operations.table[name].to_numpy()[here] for name in names}
-    kind, seconds = operations.kind[here], operations.seconds[here]
-    return pd.DataFrame({**rows, "kind": kind, "seconds": seconds})
 
 
 def _by_worker(rows: pd.DataFrame) -> pd.Series:
@@ -152,7 +144,7 @@ def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
     """Whether a worker's updates take longer, too, as a heavy stage's need not."""
     updates = what_if.operations.among(*OPTIMIZER)
     seconds = pd.Series(what_if.operations.seconds[updates])
-    usual = seconds.groupby(what_if.worker[updates]).median()
+    usual = seconds.groupby(what_if.operations.worker[updates]).median()
     others = usual[usual.index != worker].median()
     there = worker in usual and others > 0
     return bool(there and usual[worker] / others - 1 > excess / 2)
@@ -164,7 +156,7 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     The share of the variance between microbatches says how much of a microbatch's mean to believe.
     """
     operations, passes = what_if.operations, what_if.operations.passes
-    rows = _passes(operations, "step", "replica", "stage", "worker", "microbatch")
+    rows = operations.pass_rows
     own = packed(rows["kind"], rows["stage"], rows["worker"])
     relative = _relative(rows, own)
     groups = relative.groupby(packed(rows["step"], rows["replica"], rows["microbatch"]))
@@ -207,7 +199,7 @@ def _links(what_if: WhatIf) -> Iterator[Case]:
     here, everything = what_if.operations.messages, what_if.operations.seconds
     if not here.any():
         return
-    workers = int(what_if.worker.max()) + 1
+    workers = int(what_if.operations.worker.max()) + 1
     link = _link(what_if, workers)
     median = pd.Series(everything[here]).groupby(link).median()
     typical = float(_median(median))
@@ -227,8 +219,7 @@ def _links(what_if: WhatIf) -> Iterator[Case]:
 def _link(what_if: WhatIf, workers: int) -> Numbers:
     """Return of each message the lower of its workers times their number, plus the higher."""
     operations = what_if.operations
-    names = "replica", "stage", "worker"
-    replica, stage, worker = (operations.table[name].to_numpy() for name in names)
+    replica, stage, worker = operations.replica, operations.stage, operations.worker
     passes, sent = operations.passes, operations.messages
     home = np.full((replica.max() + 1, stage.max() + 3), np.nan)  # of stages -2 and -1, too
     home[replica[passes], stage[passes]] = worker[passes]
@@ -268,14 +259,12 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
 
 def _mean_passes(operations: Operations) -> dict[tuple[str, int], float]:
     """Return seconds by kind and stage; a forward run again is part of the backward behind it."""
-    here = operations.passes
-    rows = operations.table[here].assign(seconds=operations.seconds[here])
-    rows = rows.sort_values(["step", "worker"], kind="stable").astype({"kind": object})
-    again = rows["kind"] == RECOMPUTE
-    rows = rows.assign(kind=rows["kind"].mask(again, rows["kind"].shift(-1)), number=~again)
-    each = rows.groupby(["kind", "stage"])[["seconds", "number"]].sum()
-    found: dict[tuple[str, int], float] = (each["seconds"] / each["number"]).to_dict()
-    return found
+    rows = operations.pass_rows.assign(number=~operations.among(RECOMPUTE)[operations.passes])
+    rows = rows.take(np.argsort(small(packed(rows["step"], rows["worker"])), kind="stable"))
+    kind = rows["kind"].where(rows["number"], rows["kind"].shift(-1, fill_value=0))
+    each = rows.groupby([kind, "stage"])[["seconds", "number"]].sum()
+    means = (each["seconds"] / each["number"]).items()
+    return {(operations.kinds[kind], stage): mean for (kind, stage), mean in means}
 
 
 def _replayed(

@@ -56,11 +56,13 @@ class Explanation:
         """Return a ``replica``'s passes of the median step, as recorded or without ``cause``."""
         if cause is not None and cause.step is not None:
             return cause.step
-        operations, table = self.what_if.operations, self.what_if.operations.table
-        lasting = self.what_if.lasting_s
-        step = np.unique(table["step"])[np.argsort(lasting)[len(lasting) // 2]]
-        here = operations.passes & (table["step"] == step) & (table["replica"] == replica)
-        frame = table[here].assign(op=table["kind"].astype(object), version=0, bytes=0)
+        operations, lasting = self.what_if.operations, self.what_if.lasting_s
+        step = np.unique(operations.step)[np.argsort(lasting)[len(lasting) // 2]]
+        here = operations.passes & (operations.step == step) & (operations.replica == replica)
+        names = ("worker", "stage", "microbatch", "start_s", "end_s")
+        frame = pd.DataFrame({name: getattr(operations, name)[here] for name in names})
+        op = np.array(operations.kinds, object)[operations.kind[here]]
+        frame = frame.assign(op=op, version=0, bytes=0)
         name = self.trace.name
         name = f"{name}, step {step}" if len(lasting) > 1 else name
         if cause is not None and cause.seconds is not None:

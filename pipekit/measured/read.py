@@ -10,7 +10,7 @@ import pandas as pd
 from pipekit.measured import messages
 from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.recording import Recording, head, is_json
-from pipekit.measured.messages import RULES, Numbers, among, packed
+from pipekit.measured.messages import RULES, Numbers, among, packed, small
 from pipekit.traces import Trace
 
 _COMPILED = 1.5  # a first step that takes so many times the median compiled something
@@ -91,7 +91,8 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     recording = _together(_aligned(_used(path, recording, chosen, notes), notes), notes)
     rows = recording.rows
     by_step = (rows if recording.steps is None else recording.steps).groupby("step")
-    steps = by_step.agg({"start_s": "min", "end_s": "max"}).reset_index()
+    ends = {"start_s": by_step["start_s"].min(), "end_s": by_step["end_s"].max()}
+    steps = pd.DataFrame(ends).reset_index()
     took = (steps["end_s"] - steps["start_s"]).to_numpy()
     if not (took > 0).all():
         raise ValueError(f"{path} has a step of {took.min():g} s: the file is damaged")
@@ -102,7 +103,8 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)
     passes, other = np.flatnonzero(is_pass), rows[~is_pass]
-    passes = passes[np.lexsort([rows[name].to_numpy()[passes] for name in ("start_s", "worker")])]
+    start, worker = (rows[name].to_numpy()[passes] for name in ("start_s", "worker"))
+    passes = passes[np.lexsort((start, small(worker)))]
     frame = rows.drop(columns=["moves", "group"]).rename(columns={"kind": "op"})
     return Trace(
         frame.take(passes).reset_index(drop=True),
