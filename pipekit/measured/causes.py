@@ -146,8 +146,7 @@ def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
     seconds = pd.Series(what_if.operations.seconds[updates])
     usual = seconds.groupby(what_if.operations.worker[updates]).median()
     others = usual[usual.index != worker].median()
-    there = worker in usual and others > 0
-    return bool(there and usual[worker] / others - 1 > excess / 2)
+    return bool(worker in usual and others > 0 and usual[worker] / others - 1 > excess / 2)
 
 
 def _microbatches(what_if: WhatIf) -> Iterator[Case]:
@@ -196,37 +195,30 @@ def _relative(rows: pd.DataFrame, own: Numbers) -> pd.Series:
 
 def _links(what_if: WhatIf) -> Iterator[Case]:
     """If no link is slow, messages take no time."""
-    here, everything = what_if.operations.messages, what_if.operations.seconds
-    if not here.any():
+    operations, everything = what_if.operations, what_if.operations.seconds
+    passes, sent, worker = operations.passes, operations.messages, operations.worker
+    if not sent.any():
         return
-    workers = int(what_if.operations.worker.max()) + 1
-    link = _link(what_if, workers)
-    median = pd.Series(everything[here]).groupby(link).median()
-    typical = float(_median(median))
-    slow = median[median > _SLOW_LINK * typical]
-    if slow.empty:
-        yield "links", None, "Messages take time", np.where(here, 0.0, everything)
-        return
-    seconds = everything.copy()
-    seconds[here] *= pd.Series(link).map(typical / slow).fillna(1.0)
-    one, other = divmod(int(slow.idxmax()), workers)
-    times = slow.max() / max(typical, 1e-12)
-    more = f" (slow links: {len(slow)})" if len(slow) > 1 else ""
-    text = f"Messages between workers {one} and {other} take {times:.3g} times as long as others"
-    yield "links", {"link": (one, other)}, text + more, seconds
-
-
-def _link(what_if: WhatIf, workers: int) -> Numbers:
-    """Return of each message the lower of its workers times their number, plus the higher."""
-    operations = what_if.operations
-    replica, stage, worker = operations.replica, operations.stage, operations.worker
-    passes, sent = operations.passes, operations.messages
+    replica, stage, workers = operations.replica, operations.stage, int(worker.max()) + 1
     home = np.full((replica.max() + 1, stage.max() + 3), np.nan)  # of stages -2 and -1, too
     home[replica[passes], stage[passes]] = worker[passes]
     ahead = operations.among(*(name for name in MESSAGES if Payload.ACTIVATION.value in name))
     ends = stage[sent], stage[sent] + np.where(ahead[sent], 1, -1)
     one, other = (home[replica[sent], each] for each in ends)
-    return np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
+    link = np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
+    median = pd.Series(everything[sent]).groupby(link).median()
+    typical = float(_median(median))
+    slow = median[median > _SLOW_LINK * typical]
+    if slow.empty:
+        yield "links", None, "Messages take time", np.where(sent, 0.0, everything)
+        return
+    seconds = everything.copy()
+    seconds[sent] *= pd.Series(link).map(typical / slow).fillna(1.0)
+    low, high = divmod(int(slow.idxmax()), workers)
+    times = slow.max() / max(typical, 1e-12)
+    more = f" (slow links: {len(slow)})" if len(slow) > 1 else ""
+    text = f"Messages between workers {low} and {high} take {times:.3g} times as long as others"
+    yield "links", {"link": (low, high)}, text + more, seconds
 
 
 def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counterfactual]:

@@ -59,9 +59,8 @@ class Explanation:
         operations, lasting = self.what_if.operations, self.what_if.lasting_s
         step = np.unique(operations.step)[np.argsort(lasting)[len(lasting) // 2]]
         here = operations.passes & (operations.step == step) & (operations.replica == replica)
-        names = ("worker", "stage", "microbatch", "start_s", "end_s")
-        frame = pd.DataFrame({name: getattr(operations, name)[here] for name in names})
-        op = np.array(operations.kinds, object)[operations.kind[here]]
+        frame = operations.pass_rows[here[operations.passes]]
+        op = np.array(operations.kinds, object)[frame["kind"]]
         frame = frame.assign(op=op, version=0, bytes=0)
         name = self.trace.name
         name = f"{name}, step {step}" if len(lasting) > 1 else name

@@ -64,9 +64,11 @@ class Operations:
 
     @cached_property
     def pass_rows(self) -> pd.DataFrame:
-        """The passes as a table: where each is, the number of its kind, and its seconds."""
-        names = ("step", "worker", "replica", "stage", "kind", "microbatch", "seconds")
-        return pd.DataFrame({name: getattr(self, name)[self.passes] for name in names}, copy=False)
+        """The passes as a table."""
+        names = ("step", "worker", "replica", "stage", "kind", "microbatch")
+        times = ("start_s", "end_s", "seconds")
+        columns = {name: getattr(self, name)[self.passes] for name in names + times}
+        return pd.DataFrame(columns, copy=False)
 
     @cached_property
     def delays(self) -> Times:
@@ -170,9 +172,8 @@ def _table(trace: Trace) -> pd.DataFrame:
     lane = packed(step, table["worker"], stream)
     order = np.lexsort((table["end_s"], table["start_s"], small(lane)))
     begins = 0.0 if steps is None else steps["start_s"].to_numpy()[step]
-    start, end = table["start_s"] - begins, table["end_s"] - begins
-    table = table.assign(lane=lane, kind=kind, start_s=start, end_s=end)
-    return table.take(order).reset_index(drop=True)
+    times = {name: table[name] - begins for name in ("start_s", "end_s")}
+    return table.assign(lane=lane, kind=kind, **times).take(order).reset_index(drop=True)
 
 
 def _data(place: Places, none: int) -> Numbers:

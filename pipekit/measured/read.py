@@ -91,8 +91,7 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     recording = _together(_aligned(_used(path, recording, chosen, notes), notes), notes)
     rows = recording.rows
     by_step = (rows if recording.steps is None else recording.steps).groupby("step")
-    ends = {"start_s": by_step["start_s"].min(), "end_s": by_step["end_s"].max()}
-    steps = pd.DataFrame(ends).reset_index()
+    steps = by_step.agg({"start_s": "min", "end_s": "max"}).reset_index()
     took = (steps["end_s"] - steps["start_s"]).to_numpy()
     if not (took > 0).all():
         raise ValueError(f"{path} has a step of {took.min():g} s: the file is damaged")

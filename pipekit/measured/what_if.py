@@ -50,10 +50,9 @@ class WhatIf:
         operations, passes = self.operations, self.operations.passes
         worker, recorded, ideal = operations.worker, operations.seconds, self.ideal
         # Its stages are workers of a pipeline in order, however many chunks of the model each has.
-        none = operations.stage.max() + 1  # of a worker without passes
-        first = np.full(worker.max() + 1, none)
+        first = np.full(worker.max() + 1, operations.stage.max() + 1)  # of a worker without passes
         np.minimum.at(first, worker[passes], operations.stage[passes])
-        places, place = np.unique(first[first < none]), first[worker]
+        places, place = np.unique(first[worker[passes]]), first[worker]
         by_replica, replicas = pd.factorize(operations.replica)
         by_place = len(replicas) + np.searchsorted(places, place)
         # In each case one replica or place is as recorded; of none, the last.  Half as many bytes
@@ -96,9 +95,8 @@ class WhatIf:
     @cached_property
     def begins(self) -> Mask:
         """The first pass of each worker's step."""
-        found, passes = self.operations.passes.copy(), self.operations.passes
-        lane = packed(self.operations.step[passes], self.operations.worker[passes])
-        found[passes] = ~pd.Series(lane).duplicated()
+        found = self.operations.passes.copy()
+        found[found] = ~self.operations.pass_rows.duplicated(["step", "worker"])
         return found
 
     def step_s(self, *cases: Times) -> list[float]:

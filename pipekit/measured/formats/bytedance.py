@@ -131,5 +131,4 @@ def _joined(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _counted(keys: Numbers) -> Numbers:
-    found: Numbers = pd.Series(keys).groupby(keys, sort=False).cumcount().to_numpy(copy=True)
-    return found
+    return np.array(pd.Series(keys).groupby(keys, sort=False).cumcount())
