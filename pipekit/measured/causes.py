@@ -100,7 +100,7 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         text += f" {times - 1:.0%} longer than the median stage"
         if times > 1:
             usual = np.ones(what_if.operations.stage.max() + 1)
-            usual[slow.index] = slow
+            usual[slow.index] = slow.where(slow > 0, 1.0)
             seconds = operations.seconds / np.where(passes, usual[what_if.operations.stage], 1.0)
             yield kind, {"stage": stage}, text, seconds
 
@@ -186,10 +186,10 @@ def _relative(rows: pd.DataFrame, own: Numbers) -> pd.Series:
     """
     seconds, place = rows["seconds"], packed(rows["replica"], rows["stage"])
     if len(pd.unique(place)) == len(pd.unique(packed(place, rows["worker"]))):
-        return seconds / seconds.groupby(own).transform("mean")
+        return (seconds / seconds.groupby(own).transform("mean")).fillna(1.0)
     usual = seconds.groupby(packed(rows["kind"], rows["stage"])).transform("median")
     slower = rows["worker"].map(_beside_peers(rows)).fillna(1.0)
-    relative = seconds / usual / slower
+    relative = (seconds / usual / slower).fillna(1.0)
     return relative / relative.mean()
 
 
