@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.messages import Numbers, packed
+from pipekit.measured.messages import Numbers, packed, small
 from pipekit.measured.operations import MESSAGES, Operations, Times
 from pipekit.measured.recognition import Recognition, named
 from pipekit.measured.what_if import OPTIMIZER, WhatIf
@@ -70,7 +70,7 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
 def _slow(what_if: WhatIf) -> Iterator[Case]:
     """Where a worker and its stage are the same passes, its updates say which of them is slow."""
     operations, passes = what_if.operations, what_if.operations.passes
-    rows = _passes(operations, "stage", "worker")
+    rows = operations.pass_rows
     by_worker, by_stage = _by_worker(rows), _over_median(rows, "stage")
     homes = len(pd.unique(packed(rows["stage"], rows["worker"])))
     one_each = homes == len(by_stage) == len(by_worker)
@@ -78,7 +78,7 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
     tells = _updates_tell(what_if, worker, times - 1)
     if times > 1 and (tells or not one_each):
         slow = passes | operations.among(*OPTIMIZER) if tells else passes
-        here = (what_if.worker == worker) & slow
+        here = (what_if.operations.worker == worker) & slow
         text = f"Worker {worker} takes {times - 1:.0%} longer than the others"
         seconds = np.where(here, operations.seconds / times, operations.seconds)
         yield "slow worker", {"worker": worker}, text, seconds
@@ -93,18 +93,10 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         stage, times = int(slow.idxmax()), slow.max()
         text += f" {times - 1:.0%} longer than the median stage"
         if times > 1:
-            usual = np.ones(what_if.stage.max() + 1)
-            usual[slow.index] = slow
-            seconds = operations.seconds / np.where(passes, usual[what_if.stage], 1.0)
+            usual = np.ones(what_if.operations.stage.max() + 1)
+            usual[slow.index] = slow.where(slow > 0, 1.0)
+            seconds = operations.seconds / np.where(passes, usual[what_if.operations.stage], 1.0)
             yield kind, {"stage": stage}, text, seconds
-
-
-def _passes(operations: Operations, *names: str) -> pd.DataFrame:
-    """Return some columns of the passes, with the numbers of their kinds and their seconds."""
-    here = operations.passes
-    rows = {name: operations.table[name].to_numpy()[here] for name in names}
-    kind, seconds = operations.kind[here], operations.seconds[here]
-    return pd.DataFrame({**rows, "kind": kind, "seconds": seconds})
 
 
 def _by_worker(rows: pd.DataFrame) -> pd.Series:
@@ -146,10 +138,9 @@ def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
     """Whether a worker's updates take longer, too, as a heavy stage's need not."""
     updates = what_if.operations.among(*OPTIMIZER)
     seconds = pd.Series(what_if.operations.seconds[updates])
-    usual = seconds.groupby(what_if.worker[updates]).median()
+    usual = seconds.groupby(what_if.operations.worker[updates]).median()
     others = usual[usual.index != worker].median()
-    there = worker in usual and others > 0
-    return bool(there and usual[worker] / others - 1 > excess / 2)
+    return bool(worker in usual and others > 0 and usual[worker] / others - 1 > excess / 2)
 
 
 def _microbatches(what_if: WhatIf) -> Iterator[Case]:
@@ -158,7 +149,7 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     The share of the variance between microbatches says how much of a microbatch's mean to believe.
     """
     operations, passes = what_if.operations, what_if.operations.passes
-    rows = _passes(operations, "step", "replica", "stage", "worker", "microbatch")
+    rows = operations.pass_rows
     own = packed(rows["kind"], rows["stage"], rows["worker"])
     relative = _relative(rows, own)
     groups = relative.groupby(packed(rows["step"], rows["replica"], rows["microbatch"]))
@@ -189,47 +180,39 @@ def _relative(rows: pd.DataFrame, own: Numbers) -> pd.Series:
     """
     seconds, place = rows["seconds"], packed(rows["replica"], rows["stage"])
     if len(pd.unique(place)) == len(pd.unique(packed(place, rows["worker"]))):
-        return seconds / seconds.groupby(own).transform("mean")
+        return (seconds / seconds.groupby(own).transform("mean")).fillna(1.0)
     usual = seconds.groupby(packed(rows["kind"], rows["stage"])).transform("median")
     slower = rows["worker"].map(_beside_peers(rows)).fillna(1.0)
-    relative = seconds / usual / slower
+    relative = (seconds / usual / slower).fillna(1.0)
     return relative / relative.mean()
 
 
 def _links(what_if: WhatIf) -> Iterator[Case]:
     """If no link is slow, messages take no time."""
-    here, everything = what_if.operations.messages, what_if.operations.seconds
-    if not here.any():
+    operations, everything = what_if.operations, what_if.operations.seconds
+    passes, sent, worker = operations.passes, operations.messages, operations.worker
+    if not sent.any():
         return
-    workers = int(what_if.worker.max()) + 1
-    link = _link(what_if, workers)
-    median = pd.Series(everything[here]).groupby(link).median()
-    typical = float(_median(median))
-    slow = median[median > _SLOW_LINK * typical]
-    if slow.empty:
-        yield "links", None, "Messages take time", np.where(here, 0.0, everything)
-        return
-    seconds = everything.copy()
-    seconds[here] *= pd.Series(link).map(typical / slow).fillna(1.0)
-    one, other = divmod(int(slow.idxmax()), workers)
-    times = slow.max() / max(typical, 1e-12)
-    more = f" (slow links: {len(slow)})" if len(slow) > 1 else ""
-    text = f"Messages between workers {one} and {other} take {times:.3g} times as long as others"
-    yield "links", {"link": (one, other)}, text + more, seconds
-
-
-def _link(what_if: WhatIf, workers: int) -> Numbers:
-    """Return of each message the lower of its workers times their number, plus the higher."""
-    operations = what_if.operations
-    names = "replica", "stage", "worker"
-    replica, stage, worker = (operations.table[name].to_numpy() for name in names)
-    passes, sent = operations.passes, operations.messages
+    replica, stage, workers = operations.replica, operations.stage, int(worker.max()) + 1
     home = np.full((replica.max() + 1, stage.max() + 3), np.nan)  # of stages -2 and -1, too
     home[replica[passes], stage[passes]] = worker[passes]
     ahead = operations.among(*(name for name in MESSAGES if Payload.ACTIVATION.value in name))
     ends = stage[sent], stage[sent] + np.where(ahead[sent], 1, -1)
     one, other = (home[replica[sent], each] for each in ends)
-    return np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
+    link = np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
+    median = pd.Series(everything[sent]).groupby(link).median()
+    typical = float(_median(median))
+    slow = median[median > _SLOW_LINK * typical]
+    if slow.empty:
+        yield "links", None, "Messages take time", np.where(sent, 0.0, everything)
+        return
+    seconds = everything.copy()
+    seconds[sent] *= pd.Series(link).map(typical / slow).fillna(1.0)
+    low, high = divmod(int(slow.idxmax()), workers)
+    times = slow.max() / max(typical, 1e-12)
+    more = f" (slow links: {len(slow)})" if len(slow) > 1 else ""
+    text = f"Messages between workers {low} and {high} take {times:.3g} times as long as others"
+    yield "links", {"link": (low, high)}, text + more, seconds
 
 
 def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counterfactual]:
@@ -262,14 +245,12 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
 
 def _mean_passes(operations: Operations) -> dict[tuple[str, int], float]:
     """Return seconds by kind and stage; a forward run again is part of the backward behind it."""
-    here = operations.passes
-    rows = operations.table[here].assign(seconds=operations.seconds[here])
-    rows = rows.sort_values(["step", "worker"], kind="stable").astype({"kind": object})
-    again = rows["kind"] == RECOMPUTE
-    rows = rows.assign(kind=rows["kind"].mask(again, rows["kind"].shift(-1)), number=~again)
-    each = rows.groupby(["kind", "stage"])[["seconds", "number"]].sum()
-    found: dict[tuple[str, int], float] = (each["seconds"] / each["number"]).to_dict()
-    return found
+    rows = operations.pass_rows.assign(number=~operations.among(RECOMPUTE)[operations.passes])
+    rows = rows.take(np.argsort(small(packed(rows["step"], rows["worker"])), kind="stable"))
+    kind = rows["kind"].where(rows["number"], rows["kind"].shift(-1, fill_value=0))
+    each = rows.groupby([kind, "stage"])[["seconds", "number"]].sum()
+    means = (each["seconds"] / each["number"]).items()
+    return {(operations.kinds[kind], stage): mean for (kind, stage), mean in means}
 
 
 def _replayed(

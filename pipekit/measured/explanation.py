@@ -56,11 +56,12 @@ class Explanation:
         """Return a ``replica``'s passes of the median step, as recorded or without ``cause``."""
         if cause is not None and cause.step is not None:
             return cause.step
-        operations, table = self.what_if.operations, self.what_if.operations.table
-        lasting = self.what_if.lasting_s
-        step = np.unique(table["step"])[np.argsort(lasting)[len(lasting) // 2]]
-        here = operations.passes & (table["step"] == step) & (table["replica"] == replica)
-        frame = table[here].assign(op=table["kind"].astype(object), version=0, bytes=0)
+        operations, lasting = self.what_if.operations, self.what_if.lasting_s
+        step = np.unique(operations.step)[np.argsort(lasting)[len(lasting) // 2]]
+        here = operations.passes & (operations.step == step) & (operations.replica == replica)
+        frame = operations.pass_rows[here[operations.passes]]
+        op = np.array(operations.kinds, object)[frame["kind"]]
+        frame = frame.assign(op=op, version=0, bytes=0)
         name = self.trace.name
         name = f"{name}, step {step}" if len(lasting) > 1 else name
         if cause is not None and cause.seconds is not None:

@@ -1,6 +1,7 @@
 """Which pass sends to which, and the messages between them where they were not recorded."""
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,10 +34,17 @@ def packed(*columns: ArrayLike) -> Numbers:
     return key
 
 
+def small(numbers: Numbers) -> NDArray[Any]:
+    """Return numbers of at least 0 in as few bytes as hold them: numpy sorts 16 bits by radix."""
+    return numbers.astype(np.min_scalar_type(numbers.max(initial=0)))
+
+
 def among(kind: pd.Series, names: Collection[str]) -> Mask:
     """Return which of some categories are one of these names."""
-    chosen = [name in names for name in kind.cat.categories.to_numpy()]
-    found: Mask = np.array([*chosen, False]).take(kind.cat.codes)  # False is of rows without one
+    codes, found = kind.cat.codes.to_numpy(), np.zeros(len(kind), np.bool_)
+    for number, name in enumerate(kind.cat.categories):
+        if name in names:
+            found |= codes == number
     return found
 
 

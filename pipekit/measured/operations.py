@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.measured import messages
-from pipekit.measured.messages import RULES, Mask, Numbers, Places, among, packed
+from pipekit.measured.messages import RULES, Mask, Numbers, Places, among, packed, small
 from pipekit.schedules import Op, Payload
 from pipekit.traces import RECOMPUTE, Trace
 
@@ -27,24 +27,30 @@ _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
 _WHOLE = [p.value for p in Payload]  # messages that were not recorded
 MESSAGES = list(dict.fromkeys(name for p in Payload for name in _SENT[p] + _RECEIVED[p]))
 
-COLUMNS = ["step", "worker", "replica", "stage", "kind", "microbatch", "start_s", "end_s"]
-
 Blocks = list[tuple[int, int, int]]
 """Operations of which none waits for another: from which row to which so many end together."""
 
 
 @dataclass(frozen=True)
 class Operations:
-    """All operations of a recorded run, each behind those that it waits for.
+    """All operations of a recorded run, each behind those that it waits for, as arrays.
 
-    ``table`` has a row an operation: step, worker, replica, stage, kind (an op of a schedule, the
-    payload of a message, or the format's own name), microbatch, start_s, end_s (both from the
-    beginning of the step).  ``seconds`` are what each takes by itself: a pass without waiting for
-    its input; of a communication the transfer, once all of its group have begun.
+    ``kind`` is the number in ``kinds`` of an op of a schedule, the payload of a message, or the
+    format's own name; start_s and end_s are from the beginning of the step.  ``seconds`` are what
+    each takes by itself: a pass without waiting for its input; of a communication the transfer,
+    once all of its group have begun.
     """
 
-    table: pd.DataFrame
-    before: Numbers  # [operations, k], rows that must have ended; their number stands for none
+    step: Numbers
+    worker: Numbers
+    replica: Numbers
+    stage: Numbers
+    kind: Numbers
+    microbatch: Numbers
+    start_s: Times
+    end_s: Times
+    kinds: list[str]
+    before: Numbers  # [k, operations], rows that must have ended; their number stands for none
     blocks: Blocks  # in the order in which to replay them
     seconds: Times
     moves: Mask  # whether it is a communication
@@ -52,19 +58,23 @@ class Operations:
     messages: Mask  # a message between two passes, or an end of one
 
     def among(self, *kinds: str) -> Mask:
-        return among(self.table["kind"], kinds)
+        chosen = [kind in kinds for kind in self.kinds]
+        found: Mask = np.array([*chosen, False])[self.kind]  # False is of rows without one
+        return found
 
     @cached_property
-    def kind(self) -> Numbers:
-        """The number of each one's kind."""
-        codes: Numbers = self.table["kind"].cat.codes.to_numpy(np.int64)
-        return codes
+    def pass_rows(self) -> pd.DataFrame:
+        """The passes as a table."""
+        names = ("step", "worker", "replica", "stage", "kind", "microbatch")
+        times = ("start_s", "end_s", "seconds")
+        columns = {name: getattr(self, name)[self.passes] for name in names + times}
+        return pd.DataFrame(columns, copy=False)
 
     @cached_property
     def delays(self) -> Times:
         """Seconds by which each operation began after all that it waits for, as recorded."""
-        ready = _latest(np.append(self.table["end_s"].to_numpy(), 0.0), self.before)
-        late: Times = np.maximum(self.table["start_s"].to_numpy() - ready, 0.0)
+        ready = _latest(np.append(self.end_s, 0.0), self.before)
+        late: Times = np.maximum(self.start_s - ready, 0.0)
         return late
 
     def ends_s(self, cases: Times, delays: Times | None = None) -> Times:
@@ -73,9 +83,10 @@ class Operations:
         ``cases`` [operations, cases] are the seconds that each takes after all that it waits for,
         and ``delays`` [operations] those before it begins then.
         """
-        ends = np.zeros((len(self.table) + 1, cases.shape[1]), cases.dtype)
+        ends = np.empty((len(self.step) + 1, cases.shape[1]), cases.dtype)
+        ends[-1] = 0.0
         for begin, stop, size in self.blocks:
-            ready = _latest(ends, self.before[begin:stop])
+            ready = _latest(ends, self.before[:, begin:stop])
             if delays is not None:
                 ready += delays[begin:stop, None]
             if size > 1:
@@ -92,17 +103,17 @@ class Operations:
     @cached_property
     def _last(self) -> tuple[Numbers, Numbers]:
         """The operations that none waits for, step by step, and where in them each begins."""
-        is_last = np.ones(len(self.table) + 1, np.bool_)
+        is_last = np.ones(len(self.step) + 1, np.bool_)
         is_last[self.before] = False
-        rows, step = np.flatnonzero(is_last[:-1]), self.table["step"].to_numpy()
-        rows = rows[np.argsort(step[rows], kind="stable")]
-        return rows, np.flatnonzero(np.diff(step[rows], prepend=step.min() - 1))
+        rows = np.flatnonzero(is_last[:-1])
+        rows = rows[np.argsort(self.step[rows], kind="stable")]
+        return rows, np.flatnonzero(np.diff(self.step[rows], prepend=self.step.min() - 1))
 
 
 def _latest(ends: Times, before: Numbers) -> Times:
-    found = ends[before[:, 0]]
-    for column in before.T[1:]:
-        np.maximum(found, ends[column], out=found)
+    found: Times = ends.take(before[0], axis=0)
+    for rows in before[1:]:
+        np.maximum(found, ends.take(rows, axis=0), out=found)
     return found
 
 
@@ -115,13 +126,12 @@ def operations(trace: Trace) -> Operations:
     table = _table(trace)
     if not among(table["kind"], MESSAGES).any():
         table = messages.with_messages(table)
-    kind = table["kind"].astype("category").cat
-    table["kind"] = kind.set_categories(list(table["kind"].unique()))
+    kind, kinds = pd.factorize(table["kind"])
+    table["kind"] = pd.Categorical.from_codes(kind, list(kinds))
     place, moves = Places(table), table["moves"].to_numpy(bool)
     start, end = table["start_s"].to_numpy(), table["end_s"].to_numpy()
-    before = np.stack(
-        [messages.before_in_stream(table), _data(place, len(table)), *_sums(table)], axis=1
-    )
+    in_front, data = messages.before_in_stream(table), _data(place, len(table))
+    before = np.stack([in_front, data, *_sums(table)])
     group = table["group"].to_numpy()
     alone = (group < 0) | (np.bincount(group + 1)[group + 1] == 1)
     group = np.where(alone, np.arange(len(group)), len(group) + pd.factorize(group)[0])
@@ -129,19 +139,22 @@ def operations(trace: Trace) -> Operations:
     np.maximum.at(latest, group, start)
     # A span that begins before its input was sent contains the wait for it.
     sent = np.append(np.where(place.among(_WHOLE), start, end), 0.0)
-    there = np.where(moves, latest[group], _latest(sent, before[:, 1:]))
+    there = np.where(moves, latest[group], _latest(sent, before[1:]))
     seconds = np.maximum(end - np.maximum(start, there), 0.0)
     order, blocks = _blocks(before, group)
     at = np.full(len(table) + 1, len(table))
     at[order] = np.arange(len(table))
+    names = ("step", "worker", "replica", "stage", "microbatch", "start_s", "end_s")
     return Operations(
-        table[COLUMNS].take(order).reset_index(drop=True),
-        at[before[order]],
-        blocks,
-        seconds[order],
-        moves[order],
-        place.among(_PASSES)[order],
-        place.among(MESSAGES)[order],
+        **{name: table[name].to_numpy().take(order) for name in names},
+        kind=kind.take(order),
+        kinds=list(kinds),
+        before=at.take(before.take(order, axis=1)),
+        blocks=blocks,
+        seconds=seconds[order],
+        moves=moves[order],
+        passes=place.among(_PASSES)[order],
+        messages=place.among(MESSAGES)[order],
     )
 
 
@@ -154,15 +167,13 @@ def _table(trace: Trace) -> pd.DataFrame:
     kind = table["kind"].astype("category")
     streams = np.array([MESSAGES.index(n) + 1 if n in MESSAGES else 0 for n in kind.cat.categories])
     stream = np.where(table["moves"], streams[kind.cat.codes], 0)
-    lane = packed(table["step"], table["worker"], stream)
-    order = np.lexsort((table["end_s"], table["start_s"], lane))
-    table = table.assign(lane=lane, kind=kind).take(order).reset_index(drop=True)
-    if trace.steps is not None:
-        place = np.searchsorted(trace.steps["step"], table["step"])
-        begins = trace.steps["start_s"].to_numpy()[place]
-        for name in ("start_s", "end_s"):
-            table[name] -= begins
-    return table
+    steps = trace.steps
+    step = table["step"] if steps is None else np.searchsorted(steps["step"], table["step"])
+    lane = packed(step, table["worker"], stream)
+    order = np.lexsort((table["end_s"], table["start_s"], small(lane)))
+    begins = 0.0 if steps is None else steps["start_s"].to_numpy()[step]
+    times = {name: table[name] - begins for name in ("start_s", "end_s")}
+    return table.assign(lane=lane, kind=kind, **times).take(order).reset_index(drop=True)
 
 
 def _data(place: Places, none: int) -> Numbers:
@@ -206,16 +217,16 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
 
 def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
     """Return the rows behind those that they wait for, groups together, and the blocks."""
-    none, in_front = len(before), np.append(before[:, 0], len(before))
+    none, in_front = before.shape[1], np.append(before[0], before.shape[1])
     waits, size = np.append(np.ones(none, np.bool_), False), np.bincount(group)
     order: list[Numbers] = []
     blocks: Blocks = []
     begin, there = 0, np.zeros(len(size), np.int64)
     heads = np.flatnonzero(in_front[:-1] == none)  # the next of each stream
     while len(heads):
-        late = waits[before[heads, 1]]
-        for column in before.T[2:]:
-            late |= waits[column[heads]]
+        late = waits[before[1][heads]]
+        for rows in before[2:]:
+            late |= waits[rows[heads]]
         here = group[heads[~late]]
         np.add.at(there, here, 1)
         late |= there[group[heads]] < size[group[heads]]

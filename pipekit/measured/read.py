@@ -10,7 +10,7 @@ import pandas as pd
 from pipekit.measured import messages
 from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.recording import Recording, head, is_json
-from pipekit.measured.messages import RULES, Numbers, among, packed
+from pipekit.measured.messages import RULES, Numbers, among, packed, small
 from pipekit.traces import Trace
 
 _COMPILED = 1.5  # a first step that takes so many times the median compiled something
@@ -102,7 +102,8 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)
     passes, other = np.flatnonzero(is_pass), rows[~is_pass]
-    passes = passes[np.lexsort([rows[name].to_numpy()[passes] for name in ("start_s", "worker")])]
+    start, worker = (rows[name].to_numpy()[passes] for name in ("start_s", "worker"))
+    passes = passes[np.lexsort((start, small(worker)))]
     frame = rows.drop(columns=["moves", "group"]).rename(columns={"kind": "op"})
     return Trace(
         frame.take(passes).reset_index(drop=True),

@@ -28,8 +28,8 @@ class WhatIf:
 
     def __init__(self, operations: Operations, lasting_s: Times, steps: int) -> None:
         self.operations, self.lasting_s, self._steps = operations, lasting_s, steps
-        table = operations.table
-        self.worker, self.stage = table["worker"].to_numpy(), table["stage"].to_numpy()
+        ended = pd.Series(operations.end_s).groupby(operations.step).max().to_numpy()
+        self._behind_s: Times = np.maximum(lasting_s - ended, 0.0)[:, None]  # the last operation
 
     @cached_property
     def ideal(self) -> Times:
@@ -47,25 +47,26 @@ class WhatIf:
     @cached_property
     def slowdowns(self) -> dict[str, float]:
         """T_ori, T_ideal, S, M_S and M_W of the published analysis; NaN where nothing is slower."""
-        replica = self.operations.table["replica"].to_numpy()
+        operations, passes = self.operations, self.operations.passes
+        worker, recorded, ideal = operations.worker, operations.seconds, self.ideal
         # Its stages are workers of a pipeline in order, however many chunks of the model each has.
-        passes = self.operations.table[self.operations.passes]
-        place = passes.groupby("worker")["stage"].min().reindex(self.worker).to_numpy()
-        places, replicas = np.unique(place[self.operations.passes]), np.unique(replica)
-        recorded, ideal = self.operations.seconds[:, None], self.ideal[:, None]
-        alone = np.concatenate([place[:, None] == places, replica[:, None] == replicas], axis=1)
-        # Half as many bytes are enough to find the worst.
-        halved = recorded.astype(np.float32), ideal.astype(np.float32)
-        each = self.mean_step(np.where(alone, *halved))
-        owner = pd.DataFrame({"worker": self.worker, "place": place, "replica": replica})
-        owner = owner.drop_duplicates()
-        by_place = owner["place"].map(dict(zip(places, each, strict=False)))
-        by_replica = owner["replica"].map(dict(zip(replicas, each[len(places) :], strict=True)))
-        score = np.fmin(by_place, by_replica).groupby(owner["worker"]).min()
+        first = np.full(worker.max() + 1, operations.stage.max() + 1)  # of a worker without passes
+        np.minimum.at(first, worker[passes], operations.stage[passes])
+        places, place = np.unique(first[worker[passes]]), first[worker]
+        by_replica, replicas = pd.factorize(operations.replica)
+        by_place = len(replicas) + np.searchsorted(places, place)
+        # In each case one replica or place is as recorded; of none, the last.  Half as many bytes
+        # are enough to find the worst.
+        cases = np.repeat(ideal.astype("float32")[:, None], len(replicas) + len(places) + 1, 1)
+        rows = np.arange(len(worker))
+        cases[rows, by_replica] = cases[rows, by_place] = recorded
+        each = np.append(self.mean_step(cases)[:-1], np.inf)
+        score = pd.Series(np.minimum(each[by_place], each[by_replica])).groupby(worker).min()
         worst = score.nlargest(math.ceil(_WORST * len(score))).index
-        others = [self.worker >= 0, self.worker < 0, place != places[-1]]
-        masks = np.stack([*others, ~np.isin(self.worker, worst)], axis=1)
-        t_ori, t_ideal, t_last, t_worst = self.mean_step(np.where(masks, recorded, ideal))
+        others = np.where(place == places[-1], ideal, recorded)
+        least = np.where(np.isin(worker, worst), ideal, recorded)
+        cases = np.stack([recorded, ideal, others, least], axis=1)
+        t_ori, t_ideal, t_last, t_worst = self.mean_step(cases)
         lost = t_ori - t_ideal or math.nan
         return {
             "t_ori_s": t_ori,
@@ -82,11 +83,11 @@ class WhatIf:
         That is before a worker's first pass of a step, and before all that is no pass or message:
         of these the least of all workers, since the others wait for the slowest of them.
         """
-        operations, step = self.operations, self.operations.table["step"].to_numpy()
+        operations = self.operations
         found = np.where(self.begins, operations.delays, 0.0)
         rest = np.flatnonzero(~(operations.passes | operations.messages))
-        step, kind = step[rest], operations.kind[rest]
-        number = pd.Series(rest).groupby(packed(step, self.worker[rest], kind)).cumcount()
+        step, kind = operations.step[rest], operations.kind[rest]
+        number = pd.Series(rest).groupby(packed(step, operations.worker[rest], kind)).cumcount()
         delays = pd.Series(operations.delays[rest])
         found[rest] = delays.groupby(packed(step, kind, number)).transform("min")
         return found
@@ -94,9 +95,8 @@ class WhatIf:
     @cached_property
     def begins(self) -> Mask:
         """The first pass of each worker's step."""
-        found, passes = self.operations.passes.copy(), self.operations.passes
-        step = self.operations.table["step"].to_numpy()[passes]
-        found[passes] = ~pd.Series(packed(step, self.worker[passes])).duplicated()
+        found = self.operations.passes.copy()
+        found[found] = ~self.operations.pass_rows.duplicated(["step", "worker"])
         return found
 
     def step_s(self, *cases: Times) -> list[float]:
@@ -111,8 +111,7 @@ class WhatIf:
     def replayed_s(self, *cases: Times) -> Times:
         """Return [recorded steps, cases], the seconds of each step; see :meth:`step_s`."""
         lasting = self.operations.lasting_s(np.stack(cases, axis=1), self.between_steps)
-        ended: Times = self.operations.table.groupby("step")["end_s"].max().to_numpy()
-        return lasting + np.maximum(self.lasting_s - ended, 0.0)[:, None]
+        return lasting + self._behind_s
 
 
 def shares(what_if: WhatIf) -> pd.DataFrame:
@@ -128,8 +127,8 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     """
     operations = what_if.operations
     rows = np.flatnonzero(~operations.messages)
-    names = ("step", "worker", "start_s", "end_s")
-    step, worker, start, end = (operations.table[name].to_numpy()[rows] for name in names)
+    step, worker = operations.step[rows], operations.worker[rows]
+    start, end = operations.start_s[rows], operations.end_s[rows]
     is_pass, own = operations.passes[rows], operations.seconds[rows]
 
     each = packed(step, worker)
@@ -137,7 +136,7 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     gap = np.maximum(start - running.groupby(each).shift(fill_value=0.0).to_numpy(), 0.0)
     inside = np.maximum(end - start - own, 0.0)
     sent = np.append(np.where(operations.messages, operations.seconds, 0.0), 0.0)
-    transfer = np.minimum(sent[operations.before[rows, 1]], gap)
+    transfer = np.minimum(sent[operations.before[1, rows]], gap)
     launch = np.clip(operations.delays[rows], 0.0, gap - transfer)
     launched = np.minimum(gap, what_if.between_steps[rows])
     waited = gap - transfer - launch + inside

@@ -72,6 +72,12 @@ def test_forwards_that_are_run_again_are_computing() -> None:
     assert found.simulated_s == pytest.approx(found.step_s, rel=1e-6)
 
 
+def test_a_stage_that_takes_no_time_hides_no_cause() -> None:
+    free = recordings.simulated(schedules.flush(4, 8).take(1), 0, 0.1, stages={1: 0.0, 2: 2.0})
+    found = {cause.kind: cause.where for cause in pk.explain(free).causes}
+    assert (found["unequal stages"], "noise" in found) == ({"stage": 2}, True)
+
+
 def test_replicas_wait_for_the_slowest_of_them(tmp_path: Path) -> None:
     """One of two replicas has a slow worker; the other waits for it in the sum of gradients."""
     schedule = schedules.flush(3, 6).take(1)

@@ -84,7 +84,7 @@ def read(path: Path) -> Recording:
         "moves": ~among(kind, _COMPUTES),
     }
     order = np.argsort(start, kind="stable")
-    rows = pd.DataFrame({name: values[order] for name, values in columns.items()})
+    rows = pd.DataFrame({name: values[order] for name, values in columns.items()}, copy=False)
     steps = _one_behind_the_other(rows)
     return Recording(_joined(rows), path.stem, int(rows["worker"].max()) + 1, steps)
 
@@ -131,5 +131,4 @@ def _joined(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _counted(keys: Numbers) -> Numbers:
-    found: Numbers = pd.Series(keys).groupby(keys, sort=False).cumcount().to_numpy(copy=True)
-    return found
+    return np.array(pd.Series(keys).groupby(keys, sort=False).cumcount())
