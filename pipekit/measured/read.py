@@ -88,7 +88,9 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     notes = list(recording.notes)
     recording = replace(recording, rows=_sound(path, recording.rows))
     recording = _complete(path, recording, notes)
-    recording = _together(_aligned(_used(path, recording, chosen, notes), notes), notes)
+    recording = _used(path, recording, chosen, notes)
+    aligned = _aligned(recording, notes)
+    recording = _together(aligned, notes, apart=aligned is not recording)
     rows = recording.rows
     by_step = (rows if recording.steps is None else recording.steps).groupby("step")
     steps = by_step.agg({"start_s": "min", "end_s": "max"}).reset_index()
@@ -224,7 +226,7 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     end = passes["end_s"].to_numpy()
     if not recording.own_clocks and (end[used] - end[made] > -_TOLERATED_S).all():
         return recording
-    slack = _slack(passes, made, used)
+    slack = _slack(passes, made, used, 0.0 if recording.own_clocks else np.nan)
     offset: dict[tuple[int, int], float] = {}
     width = [0.0]
     for step, rows in slack.groupby(slack["step"] * recording.own_clocks):
@@ -240,14 +242,16 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     return _moved(recording, offset)
 
 
-def _together(recording: Recording, notes: list[str]) -> Recording:
+def _together(recording: Recording, notes: list[str], apart: bool) -> Recording:
     """Return a recording whose pipelines begin their steps together, if their clocks are apart.
 
-    They send one another nothing, and add up their gradients at the end of each step.
+    They send one another nothing, and add up their gradients at the end of each step.  Clocks are
+    apart if those within a pipeline are, or if steps do not overlap.
     """
     steps = recording.passes.groupby(["step", "replica"])
     begin, end = steps["start_s"].min().unstack(), steps["end_s"].max().unstack()
-    if (begin.max(axis=1) <= end.min(axis=1)).all():
+    overlap = (begin.max(axis=1) <= end.min(axis=1)).all()
+    if begin.shape[1] == 1 or (overlap and not apart):
         return recording
     ahead = begin.sub(begin.iloc[:, 0], axis=0).median()
     notes.append(
@@ -271,17 +275,17 @@ def _moved(recording: Recording, offset: dict[tuple[int, int], float]) -> Record
     return replace(recording, rows=moved(recording.rows), steps=aligned)
 
 
-def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers) -> pd.DataFrame:
+def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers, begin_s: float) -> pd.DataFrame:
     """Return by message its step, its workers, and how long after it was sent it was used at least.
 
-    A span before which its worker idled has no wait in it.  Else it may have, so that its end
-    tells, less what such a pass takes at least.
+    A span before which its worker idled, since ``begin_s`` in a step, has no wait in it.  Else it
+    may have, so that its end tells, less what such a pass takes at least.
     """
     rows, end = passes.take(used), passes["end_s"].to_numpy()
     took = rows["end_s"] - rows["start_s"]
     least = took.groupby([rows["worker"], rows["kind"]]).transform("min")
     ends = passes.sort_values("end_s").groupby(["step", "worker"])["end_s"]
-    idle = rows["start_s"] - ends.shift().reindex(rows.index)
+    idle = rows["start_s"] - ends.shift(fill_value=begin_s).reindex(rows.index)
     begins = rows["start_s"].where(idle > _IDLE * least, rows["end_s"] - least)
     sender = passes["worker"].to_numpy()[made]
     return rows.assign(slack=begins.to_numpy() - end[made], sender=sender)

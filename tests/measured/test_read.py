@@ -88,7 +88,9 @@ def _without_marks(folder: Path) -> Path:
     return path
 
 
-def _replicas_on_clocks_apart(folder: Path) -> Path:
+def _replicas_on_clocks_apart(
+    folder: Path, rank_us: float = 0.0, replica_us: float = 3.6e9
+) -> Path:
     """Add a second pipeline beside the first: ranks 8 to 13 of more, as names number them."""
     found = recordings.kineto(RUN, folder / "ranks")
     for rank in range(RUN.workers):
@@ -96,10 +98,15 @@ def _replicas_on_clocks_apart(folder: Path) -> Path:
         events = json.loads(path.read_text())["traceEvents"]
         path.unlink()
         for replica in range(2):
-            own = [event | {"ts": event["ts"] + 3.6e9 * replica} for event in events]
+            ahead = rank_us * rank + replica_us * replica
+            own = [event | {"ts": event["ts"] + ahead} for event in events]
             path = found / f"trace_{8 + rank + replica * RUN.workers}.json"
             path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": own}))
     return found
+
+
+def _all_on_clocks_less_than_a_step_apart(folder: Path) -> Path:
+    return _replicas_on_clocks_apart(folder, rank_us=5e4, replica_us=1e5)
 
 
 def _compressed_in_folders(folder: Path) -> Path:
@@ -182,7 +189,8 @@ def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
 
 OTHERWISE = [
     *(_begun_within_a_step, _with_waits, _on_gpus),
-    *(_replicas_on_clocks_apart, _on_clocks_apart, _compressed_in_folders),
+    *(_replicas_on_clocks_apart, _all_on_clocks_less_than_a_step_apart),
+    *(_on_clocks_apart, _compressed_in_folders),
     *(_named_by_the_handler, _folders_with_other_files),
     *(_since_1970, _clocks_apart, _without_marks),
 ]
