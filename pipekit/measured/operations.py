@@ -131,7 +131,7 @@ def operations(trace: Trace) -> Operations:
     sent = np.append(np.where(place.among(_WHOLE), start, end), 0.0)
     there = np.where(moves, latest[group], _latest(sent, before[:, 1:]))
     seconds = np.maximum(end - np.maximum(start, there), 0.0)
-    order, blocks = _blocks(before, group)
+    order, blocks = _blocks(trace.name, before, group)
     at = np.full(len(table) + 1, len(table))
     at[order] = np.arange(len(table))
     return Operations(
@@ -204,7 +204,7 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
     return list(found)
 
 
-def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
+def _blocks(name: str, before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
     """Return the rows behind those that they wait for, groups together, and the blocks."""
     none, in_front = len(before), np.append(before[:, 0], len(before))
     waits, size = np.append(np.ones(none, np.bool_), False), np.bincount(group)
@@ -223,8 +223,8 @@ def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
         ready = heads[~late]
         if not len(ready):
             raise ValueError(
-                "operations of the recording wait for one another in a circle: its stages, "
-                "microbatches or clocks are not those of the run"
+                f"operations of {name} wait for one another in a circle: its stages, microbatches "
+                f"or clocks are not those of the run"
             )
         waits[ready] = False
         behind = ready + 1

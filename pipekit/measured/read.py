@@ -57,8 +57,9 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
         if len(inside) > 1:
             break
         (path,) = inside
-    if path.is_file() and path.stat().st_size == 0:
-        raise ValueError(f"{path} is empty: nothing was recorded")
+    for file in path.rglob("*.json") if path.is_dir() else [path]:
+        if file.stat().st_size == 0:
+            raise ValueError(f"{file} is empty: nothing was recorded")
     about = head(path).get("otherData") if is_json(path) else None
     if isinstance(about, dict) and str(about.get("format", "")).startswith("pipekit trace"):
         return Trace.from_perfetto(path)
@@ -66,7 +67,7 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
         if each.is_it(path):
             try:
                 recording = each.read(path)
-            except (KeyError, TypeError, IndexError, AttributeError) as error:
+            except (LookupError, TypeError, AttributeError, OverflowError) as error:
                 raise ValueError(
                     f"{path} lacks what {name} has: {error!r}; it is damaged, or of a version that "
                     f"is not known"
@@ -169,11 +170,10 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
     if pd.Series(what).duplicated().any():
         raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
     # Of some microbatches a backward may be whole, and of others in two parts.
-    microbatch, found = pd.factorize(whose)
-    parts = np.bincount(microbatch, 1 + among(passes["kind"], messages.WHOLE_BACKWARDS))
-    step = np.zeros(len(found), np.int64)
-    step[microbatch] = passes["step"]
-    cut = sorted(set(step[parts < pd.Series(parts).mode().max()].tolist()))
+    parts = pd.Series(1 + among(passes["kind"], messages.WHOLE_BACKWARDS), passes.index)
+    most = parts.groupby(packed(whose, passes["stage"])).sum().max()
+    lacks = parts.groupby(whose).transform("sum") < most * passes["stage"].nunique()
+    cut = sorted(set(passes["step"][lacks].tolist()))
     if not cut:
         return recording
     if len(cut) == rows["step"].nunique():

@@ -270,9 +270,9 @@ def _twice(folder: Path) -> None:
     (folder / "copy.json").write_text((folder / "rank0.json").read_text())
 
 
-def _written(pattern: str, instead: str) -> Callable[[Path], None]:
+def _written(pattern: str, instead: str, files: str = "*") -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
-        for file in folder.iterdir():
+        for file in folder.glob(files):
             file.write_text(re.sub(pattern, instead, file.read_text()))
 
     return damage
@@ -291,6 +291,13 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
         ("kineto", _without_rank_1, "has 2 of 3 ranks: add the files of the others"),
         ("kineto", _twice, "are both of rank 0"),
         ("kineto", _written('F0"', f'F{10**20}"'), "microbatches that are not whole numbers"),
+        (
+            "kineto",
+            _written("[0-9]+[.][0-9e-]+", "1" * 400),
+            "lacks what torch.profiler's JSON has",
+        ),
+        ("kineto", _written("(?s).*", "", "*2.json"), "rank2.json is empty: nothing was recorded"),
+        ("primus", _written(r"(bwd[^[]*.)[^]]*", r"\1", "*k_1.json"), "lacks passes in each step"),
         ("primus", _written('"total": [0-9.]+', '"total": 0'), "has a step of 0 s: the file is da"),
         (
             "bytedance",
@@ -298,6 +305,7 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
             "begins at .* and ends at .*: the file is damaged",
         ),
         ("bytedance", _rows(lambda rows: rows.drop(columns="duration")), "lacks the columns dur"),
+        ("bytedance", _rows(lambda rows: rows.assign(dp_rank=-1)), "rows without a dp_rank, st"),
     ],
 )
 def test_a_damaged_file_gets_one_sentence_that_names_it(

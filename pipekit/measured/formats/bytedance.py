@@ -63,13 +63,15 @@ def read(path: Path) -> Recording:
     kind = found.pop("optype").astype("category").cat.rename_categories(_KINDS)
     number = {name: pd.to_numeric(found[name], errors="coerce") for name in found if name != "rank"}
     dp_rank, stage, step, microbatch, chunk = (
-        number[name].fillna(-1).to_numpy(int) if name in number else np.full(len(found), -1)
+        _counts(number[name]) if name in number else np.full(len(found), -1)
         for name in ("dp_rank", "stage", "step", "mb_id", "gmc")
     )
+    if min(dp_rank.min(initial=0), stage.min(initial=0), step.min(initial=0)) < 0:
+        raise ValueError(f"{path} has rows without a dp_rank, stage or step: the file is damaged")
     if not among(kind, ["FORWARD"]).any():
         raise ValueError(f"{path} has no forward-compute: it is not the trace of a pipeline")
     if "gmc" not in number and "mc" in number:  # the chunk within the stage alone
-        within = number["mc"].fillna(-1).to_numpy(int)
+        within = _counts(number["mc"])
         chunk = np.where(within < 0, -1, within * (stage.max() + 1) + stage)
     start = number["start_ts"].to_numpy(float)
     columns = {
@@ -87,6 +89,11 @@ def read(path: Path) -> Recording:
     rows = pd.DataFrame({name: values[order] for name, values in columns.items()})
     steps = _one_behind_the_other(rows)
     return Recording(_joined(rows), path.stem, int(rows["worker"].max()) + 1, steps)
+
+
+def _counts(column: pd.Series) -> Numbers:
+    found: Numbers = column.where(column.between(0, 2**53), -1).to_numpy(int)
+    return found
 
 
 def _one_behind_the_other(rows: pd.DataFrame) -> pd.DataFrame:
