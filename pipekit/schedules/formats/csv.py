@@ -69,7 +69,9 @@ def read(text: str) -> Table:
             task, w = Task(Op.named(op), stage, microbatch, version), int(worker)
             is_first = bool(int(overlaps))
         except (KeyError, ValueError):
-            raise ScheduleError(f"row {number} of the CSV is not a task: {row}") from None
+            raise ScheduleError(
+                f"row {number} of the CSV is not a task: {row}; import an op of your own first"
+            ) from None
         if w not in range(count):
             raise ScheduleError(
                 f"row {number} of the CSV is not a task of worker 0 to {count - 1}: {row}"
