@@ -75,6 +75,7 @@ def draw(
     schedule: Table,
     durations: Mapping[Op, int] = PAPER_SLOTS,  # type: ignore[assignment]
     batches: int | None = None,
+    width: int | None = None,
 ) -> str:
     """Return the picture of a schedule as text; :func:`pipekit.schedules.parse` reads it back.
 
@@ -82,6 +83,7 @@ def draw(
         schedule: an executable schedule.
         durations: whole time slots of each kind of pass, at least 1 each.
         batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
+        width: of the text, at most: what does not fit stands below, and is not read back.
 
     Raises:
         ScheduleError: the workers would wait for one another for ever, or nobody could read it.
@@ -121,7 +123,7 @@ def draw(
         rows.append([name, *cells])
     columns = max(map(len, rows), default=1)
     rows = [["time", *map(str, range(1, columns))], *rows]
-    width = max((len(cell) for row in rows for cell in row[1:]), default=0)
+    each = max((len(cell) for row in rows for cell in row[1:]), default=0)
     margin = max(len(row[0]) for row in rows)
     title = f"# {schedule.title}"
     if any(_titled(title).groups()[1:]):
@@ -129,8 +131,10 @@ def draw(
     title += "" if schedule.stashing else _NO_STASHING
     title += f"; {schedule.chunks} chunks a microbatch" if schedule.chunks > 1 else ""
     title += f"; batches of {schedule.batch_size}" if schedule.batch_size else ""
+    fit = max(1, (width - margin - 2) // (each + 1)) if width else columns
     lines = (
-        f"{name:<{margin}} | " + " ".join(f"{cell:<{width}}" for cell in cells)
+        f"{name:<{margin}} | " + " ".join(f"{cell:<{each}}" for cell in cells[begin : begin + fit])
+        for begin in range(0, max(1, columns - 1), fit)
         for name, *cells in rows
     )
     return "\n".join([title, *(line.rstrip() for line in lines)])
