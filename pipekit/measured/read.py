@@ -19,8 +19,6 @@ _MOST_STAGES = 10_000
 _TOLERATED_S = 1e-4  # by which a pass may begin before its input was sent: a clock's own noise
 _IDLE = 0.5  # a worker idles before a pass if it does for over this share of what one takes
 
-Slack = dict[tuple[int, int], float]  # by sender and receiver, from sending to use, at least
-
 FORMATS = {
     "ByteDance's Parquet": bytedance,
     "Primus's dumps": primus,
@@ -291,8 +289,8 @@ def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers, begin_s: float) -
     return rows.assign(slack=begins.to_numpy() - end[made], sender=sender)
 
 
-def _offsets(slack: Slack) -> dict[int, tuple[float, float]]:
-    """Return what to add to each worker's times, over the surest links, and how sure that is."""
+def _offsets(slack: dict[tuple[int, int], float]) -> dict[int, tuple[float, float]]:
+    """Return what to add to each worker's times, and how sure it is, by the slack of its links."""
     import networkx as nx  # here, since few clocks are apart
 
     graph, there_and_back = nx.Graph(), [way for way in slack if way[::-1] in slack]

@@ -17,6 +17,7 @@ import pipekit as pk
 from pipekit import schedules
 from tests.measured import recordings
 
+Change = Callable[[list[dict[str, Any]]], list[Any]]
 RUN = recordings.simulated(schedules.flush(3, 6).take(1), jitter=0.1)
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "pipekit": lambda folder: _ours(folder / "run.json"),
@@ -72,19 +73,10 @@ def _since_1970(folder: Path) -> Path:
     return path
 
 
-def _clocks_apart(folder: Path) -> Path:
+def _app(folder: Path, change: Change) -> Path:
+    """Record as MegatronApp does, events changed."""
     path = recordings.megatron_app(RUN, folder / "events.json")
-    events = json.loads(path.read_text())
-    path.write_text(
-        json.dumps([event | {"ts": event["ts"] + 3e4 * event["pid"]} for event in events])
-    )
-    return path
-
-
-def _without_marks(folder: Path) -> Path:
-    path = recordings.megatron_app(RUN, folder / "events.json")
-    events = [e for e in json.loads(path.read_text()) if not e["name"].startswith("iteration")]
-    path.write_text(json.dumps(events))
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
     return path
 
 
@@ -105,10 +97,6 @@ def _replicas_on_clocks_apart(
     return found
 
 
-def _all_on_clocks_less_than_a_step_apart(folder: Path) -> Path:
-    return _replicas_on_clocks_apart(folder, rank_us=5e4, replica_us=1e5)
-
-
 def _compressed_in_folders(folder: Path) -> Path:
     found = recordings.megatron_app(RUN, folder / "events.json")
     (inner := folder / "a" / "b").mkdir(parents=True)
@@ -117,7 +105,7 @@ def _compressed_in_folders(folder: Path) -> Path:
     return folder
 
 
-def _rewritten(folder: Path, change: Callable[[list[dict[str, Any]]], list[Any]]) -> Path:
+def _rewritten(folder: Path, change: Change) -> Path:
     """Record as torch does, each rank's events changed."""
     found = recordings.kineto(RUN, folder / "ranks")
     for path in found.iterdir():
@@ -126,54 +114,38 @@ def _rewritten(folder: Path, change: Callable[[list[dict[str, Any]]], list[Any]]
     return found
 
 
-def _on_clocks_apart(folder: Path) -> Path:
-    return recordings.kineto(RUN, folder / "ranks", off_s=3600.0)
-
-
-def _begun_within_a_step(folder: Path) -> Path:
+def _begun_within_a_step(events: list[dict[str, Any]]) -> list[Any]:
     """Record two steps, the first from the third forward on."""
-
-    def twice(events: list[dict[str, Any]]) -> list[Any]:
-        begin = next(k for k, event in enumerate(events) if event["name"].endswith("F2"))
-        return events[begin:] + [e | {"ts": e["ts"] + 1e6 * RUN.makespan_s} for e in events]
-
-    return _rewritten(folder, twice)
+    begin = next(k for k, event in enumerate(events) if event["name"].endswith("F2"))
+    return events[begin:] + [e | {"ts": e["ts"] + 1e6 * RUN.makespan_s} for e in events]
 
 
-def _with_waits(folder: Path) -> Path:
+def _with_waits(events: list[dict[str, Any]]) -> list[Any]:
     """Begin each span where the one before it ends, as torch's own labels do."""
-
-    def longer(events: list[dict[str, Any]]) -> list[Any]:
-        ends = [0.0, *(event["ts"] + event["dur"] for event in events)]
-        spans = zip(events, pairwise(ends), strict=True)
-        return [event | {"ts": begin, "dur": end - begin} for event, (begin, end) in spans]
-
-    return _rewritten(folder, longer)
+    ends = [0.0, *(event["ts"] + event["dur"] for event in events)]
+    spans = zip(events, pairwise(ends), strict=True)
+    return [event | {"ts": begin, "dur": end - begin} for event, (begin, end) in spans]
 
 
-def _on_gpus(folder: Path) -> Path:
+def _on_gpus(events: list[dict[str, Any]]) -> list[Any]:
     """Launch all of a pass at once, long before it runs; backwards from another thread.
 
     The profiler's own spans on the GPU lack backwards, and messages wait in kernels of their own.
     """
-
-    def launched(events: list[dict[str, Any]]) -> list[Any]:
-        found = []
-        for number, label in enumerate(events):
-            called = number * 10.0 - 1e4
-            found.append(label | {"ts": called, "dur": 9.0})
-            if "F" in label["name"]:
-                found.append(label | {"cat": "gpu_user_annotation"})
-            half = label["dur"] / 2
-            for k, (name, begin, took) in enumerate(
-                [("gemm", 0, 0.4 * half), ("gemm", half, half), ("ncclDevKernel_SendRecv", 0, 1e5)]
-            ):
-                about = {"ph": "X", "name": name, "args": {"correlation": 3 * number + k}}
-                found.append(about | {"cat": "cuda_runtime", "ts": called + k, "dur": 1.0})
-                found.append(about | {"cat": "kernel", "ts": label["ts"] + begin, "dur": took})
-        return found
-
-    return _rewritten(folder, launched)
+    found = []
+    for number, label in enumerate(events):
+        called = number * 10.0 - 1e4
+        found.append(label | {"ts": called, "dur": 9.0})
+        if "F" in label["name"]:
+            found.append(label | {"cat": "gpu_user_annotation"})
+        half = label["dur"] / 2
+        for k, (name, begin, took) in enumerate(
+            [("gemm", 0, 0.4 * half), ("gemm", half, half), ("ncclDevKernel_SendRecv", 0, 1e5)]
+        ):
+            about = {"ph": "X", "name": name, "args": {"correlation": 3 * number + k}}
+            found.append(about | {"cat": "cuda_runtime", "ts": called + k, "dur": 1.0})
+            found.append(about | {"cat": "kernel", "ts": label["ts"] + begin, "dur": took})
+    return found
 
 
 def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
@@ -188,11 +160,13 @@ def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
 
 
 OTHERWISE = [
-    *(_begun_within_a_step, _with_waits, _on_gpus),
-    *(_replicas_on_clocks_apart, _all_on_clocks_less_than_a_step_apart),
-    *(_on_clocks_apart, _compressed_in_folders),
+    *(partial(_rewritten, change=c) for c in (_begun_within_a_step, _with_waits, _on_gpus)),
+    *(_replicas_on_clocks_apart, partial(_replicas_on_clocks_apart, rank_us=5e4, replica_us=1e5)),
+    *(lambda folder: recordings.kineto(RUN, folder, off_s=3600.0), _compressed_in_folders),
     *(_named_by_the_handler, _folders_with_other_files),
-    *(_since_1970, _clocks_apart, _without_marks),
+    _since_1970,
+    partial(_app, change=lambda events: [e | {"ts": e["ts"] + 3e4 * e["pid"]} for e in events]),
+    partial(_app, change=lambda events: [e for e in events if e["ph"] != "i"]),
 ]
 
 
@@ -207,7 +181,7 @@ def test_others_name_files_and_set_clocks_otherwise(
 
 
 def test_a_pass_on_a_gpu_takes_from_its_first_kernel_to_its_last(tmp_path: Path) -> None:
-    read = pk.read_trace(_on_gpus(tmp_path))
+    read = pk.read_trace(_rewritten(tmp_path, _on_gpus))
     found, was = (
         np.sort(each["end_s"] - each["start_s"]) for each in (read.frame, recordings.passes(RUN))
     )
