@@ -146,9 +146,8 @@ def operations(trace: Trace) -> Operations:
 
 
 def _table(trace: Trace) -> pd.DataFrame:
-    tasks = trace.frame[trace.frame["op"].isin([*RULES, RECOMPUTE])]
-    parts = [tasks.rename(columns={"op": "kind"}).assign(moves=False, group=-1)]
-    table = pd.concat([*parts, *([] if trace.other is None else [trace.other])], ignore_index=True)
+    tasks = trace.frame[trace.frame["op"].isin([*RULES, RECOMPUTE])].rename(columns={"op": "kind"})
+    table = pd.concat([tasks.assign(moves=False, group=-1), trace.other], ignore_index=True)
     for name in {"step", "replica"} - set(table):
         table[name] = 0
     kind = table["kind"].astype("category")

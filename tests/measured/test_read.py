@@ -68,8 +68,7 @@ def _folders_with_other_files(folder: Path) -> Path:
 
 def _since_1970(folder: Path) -> Path:
     path = recordings.bytedance([RUN], folder / "trace.parquet")
-    rows = pd.read_parquet(path)
-    rows.assign(start_ts=rows["start_ts"] + 1.7e9).to_parquet(path)
+    _rows(lambda rows: rows.assign(start_ts=rows["start_ts"] + 1.7e9))(path)
     return path
 
 
