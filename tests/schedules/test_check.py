@@ -114,8 +114,8 @@ def test_a_gap_in_the_updates_is_refused() -> None:
     ],
 )
 def test_what_is_no_task_is_named(entry: Any) -> None:
-    task = entry if isinstance(entry, str) else Task(*entry)
-    for head, period in ([[task]], ()), ([[Task(F, 0, 0, 0), task]], ()), ([[]], [[task]]):
+    task: Any = entry if isinstance(entry, str) else Task(*entry)
+    for head, period in (((task,),), ()), (((Task(F, 0, 0, 0), task),), ()), (((),), ((task,),)):
         with pytest.raises(ScheduleError, match=rf"0 has {re.escape(repr(task))}, which is"):
             (repr if entry == "F0" else check)(Schedule(head, period=period))
     if task is entry or not task.version:
