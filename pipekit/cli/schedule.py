@@ -1,7 +1,9 @@
 """``pipekit schedule``: print, draw and check methods."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated
 
 import typer
@@ -57,8 +59,9 @@ def schedule(
     shown = [chosen_schedule(name, split, microbatches, batches) for name in methods]
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
     if output is None:
-        for number, schedule in enumerate(shown):
-            typer.echo(("\n" if number else "") + f"{schedule}\n{facts[number]}")
+        width = get_terminal_size().columns if sys.stdout.isatty() else None
+        pictures = (pk.schedules.draw(schedule, width=width) for schedule in shown)
+        typer.echo("\n\n".join(map("{}\n{}".format, pictures, facts)))
         return
     if output.suffix == ".csv":
         save(output, shown[0].to_csv)

@@ -141,7 +141,7 @@ def operations(trace: Trace) -> Operations:
     sent = np.append(np.where(place.among(_WHOLE), start, end), 0.0)
     there = np.where(moves, latest[group], _latest(sent, before[1:]))
     seconds = np.maximum(end - np.maximum(start, there), 0.0)
-    order, blocks = _blocks(before, group)
+    order, blocks = _blocks(trace.name, before, group)
     at = np.full(len(table) + 1, len(table))
     at[order] = np.arange(len(table))
     names = ("step", "worker", "replica", "stage", "microbatch", "start_s", "end_s")
@@ -159,9 +159,8 @@ def operations(trace: Trace) -> Operations:
 
 
 def _table(trace: Trace) -> pd.DataFrame:
-    tasks = trace.frame[trace.frame["op"].isin([*RULES, RECOMPUTE])]
-    parts = [tasks.rename(columns={"op": "kind"}).assign(moves=False, group=-1)]
-    table = pd.concat([*parts, *([] if trace.other is None else [trace.other])], ignore_index=True)
+    tasks = trace.frame[trace.frame["op"].isin([*RULES, RECOMPUTE])].rename(columns={"op": "kind"})
+    table = pd.concat([tasks.assign(moves=False, group=-1), trace.other], ignore_index=True)
     for name in {"step", "replica"} - set(table):
         table[name] = 0
     kind = table["kind"].astype("category")
@@ -215,7 +214,7 @@ def _sums(table: pd.DataFrame) -> list[Numbers]:
     return list(found)
 
 
-def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
+def _blocks(name: str, before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
     """Return the rows behind those that they wait for, groups together, and the blocks."""
     none, in_front = before.shape[1], np.append(before[0], before.shape[1])
     waits, size = np.append(np.ones(none, np.bool_), False), np.bincount(group)
@@ -234,8 +233,8 @@ def _blocks(before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:
         ready = heads[~late]
         if not len(ready):
             raise ValueError(
-                "operations of the recording wait for one another in a circle: its stages, "
-                "microbatches or clocks are not those of the run"
+                f"operations of {name} wait for one another in a circle: its stages, microbatches "
+                f"or clocks are not those of the run"
             )
         waits[ready] = False
         behind = ready + 1

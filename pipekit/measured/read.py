@@ -19,8 +19,6 @@ _MOST_STAGES = 10_000
 _TOLERATED_S = 1e-4  # by which a pass may begin before its input was sent: a clock's own noise
 _IDLE = 0.5  # a worker idles before a pass if it does for over this share of what one takes
 
-Slack = dict[tuple[int, int], float]  # by sender and receiver, from sending to use, at least
-
 FORMATS = {
     "ByteDance's Parquet": bytedance,
     "Primus's dumps": primus,
@@ -57,8 +55,9 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
         if len(inside) > 1:
             break
         (path,) = inside
-    if path.is_file() and path.stat().st_size == 0:
-        raise ValueError(f"{path} is empty: nothing was recorded")
+    for file in path.rglob("*.json") if path.is_dir() else [path]:
+        if file.stat().st_size == 0:
+            raise ValueError(f"{file} is empty: nothing was recorded")
     about = head(path).get("otherData") if is_json(path) else None
     if isinstance(about, dict) and str(about.get("format", "")).startswith("pipekit trace"):
         return Trace.from_perfetto(path)
@@ -66,7 +65,7 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
         if each.is_it(path):
             try:
                 recording = each.read(path)
-            except (KeyError, TypeError, IndexError, AttributeError) as error:
+            except (LookupError, TypeError, AttributeError, OverflowError) as error:
                 raise ValueError(
                     f"{path} lacks what {name} has: {error!r}; it is damaged, or of a version that "
                     f"is not known"
@@ -88,7 +87,9 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     notes = list(recording.notes)
     recording = replace(recording, rows=_sound(path, recording.rows))
     recording = _complete(path, recording, notes)
-    recording = _together(_aligned(_used(path, recording, chosen, notes), notes), notes)
+    recording = _used(path, recording, chosen, notes)
+    aligned = _aligned(recording, notes)
+    recording = _together(aligned, notes, apart=aligned is not recording)
     rows = recording.rows
     by_step = (rows if recording.steps is None else recording.steps).groupby("step")
     steps = by_step.agg({"start_s": "min", "end_s": "max"}).reset_index()
@@ -168,11 +169,10 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
     if pd.Series(what).duplicated().any():
         raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
     # Of some microbatches a backward may be whole, and of others in two parts.
-    microbatch, found = pd.factorize(whose)
-    parts = np.bincount(microbatch, 1 + among(passes["kind"], messages.WHOLE_BACKWARDS))
-    step = np.zeros(len(found), np.int64)
-    step[microbatch] = passes["step"]
-    cut = sorted(set(step[parts < pd.Series(parts).mode().max()].tolist()))
+    parts = pd.Series(1 + among(passes["kind"], messages.WHOLE_BACKWARDS), passes.index)
+    most = parts.groupby(packed(whose, passes["stage"])).sum().max()
+    lacks = parts.groupby(whose).transform("sum") < most * passes["stage"].nunique()
+    cut = sorted(set(passes["step"][lacks].tolist()))
     if not cut:
         return recording
     if len(cut) == rows["step"].nunique():
@@ -225,7 +225,7 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     end = passes["end_s"].to_numpy()
     if not recording.own_clocks and (end[used] - end[made] > -_TOLERATED_S).all():
         return recording
-    slack = _slack(passes, made, used)
+    slack = _slack(passes, made, used, 0.0 if recording.own_clocks else np.nan)
     offset: dict[tuple[int, int], float] = {}
     width = [0.0]
     for step, rows in slack.groupby(slack["step"] * recording.own_clocks):
@@ -241,14 +241,16 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     return _moved(recording, offset)
 
 
-def _together(recording: Recording, notes: list[str]) -> Recording:
+def _together(recording: Recording, notes: list[str], apart: bool) -> Recording:
     """Return a recording whose pipelines begin their steps together, if their clocks are apart.
 
-    They send one another nothing, and add up their gradients at the end of each step.
+    They send one another nothing, and add up their gradients at the end of each step.  Clocks are
+    apart if those within a pipeline are, or if steps do not overlap.
     """
     steps = recording.passes.groupby(["step", "replica"])
     begin, end = steps["start_s"].min().unstack(), steps["end_s"].max().unstack()
-    if (begin.max(axis=1) <= end.min(axis=1)).all():
+    overlap = (begin.max(axis=1) <= end.min(axis=1)).all()
+    if begin.shape[1] == 1 or (overlap and not apart):
         return recording
     ahead = begin.sub(begin.iloc[:, 0], axis=0).median()
     notes.append(
@@ -272,24 +274,24 @@ def _moved(recording: Recording, offset: dict[tuple[int, int], float]) -> Record
     return replace(recording, rows=moved(recording.rows), steps=aligned)
 
 
-def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers) -> pd.DataFrame:
+def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers, begin_s: float) -> pd.DataFrame:
     """Return by message its step, its workers, and how long after it was sent it was used at least.
 
-    A span before which its worker idled has no wait in it.  Else it may have, so that its end
-    tells, less what such a pass takes at least.
+    A span before which its worker idled, since ``begin_s`` in a step, has no wait in it.  Else it
+    may have, so that its end tells, less what such a pass takes at least.
     """
     rows, end = passes.take(used), passes["end_s"].to_numpy()
     took = rows["end_s"] - rows["start_s"]
     least = took.groupby([rows["worker"], rows["kind"]]).transform("min")
     ends = passes.sort_values("end_s").groupby(["step", "worker"])["end_s"]
-    idle = rows["start_s"] - ends.shift().reindex(rows.index)
+    idle = rows["start_s"] - ends.shift(fill_value=begin_s).reindex(rows.index)
     begins = rows["start_s"].where(idle > _IDLE * least, rows["end_s"] - least)
     sender = passes["worker"].to_numpy()[made]
     return rows.assign(slack=begins.to_numpy() - end[made], sender=sender)
 
 
-def _offsets(slack: Slack) -> dict[int, tuple[float, float]]:
-    """Return what to add to each worker's times, over the surest links, and how sure that is."""
+def _offsets(slack: dict[tuple[int, int], float]) -> dict[int, tuple[float, float]]:
+    """Return what to add to each worker's times, and how sure it is, by the slack of its links."""
     import networkx as nx  # here, since few clocks are apart
 
     graph, there_and_back = nx.Graph(), [way for way in slack if way[::-1] in slack]

@@ -34,7 +34,9 @@ class Table:
 
     def __post_init__(self) -> None:
         for name in ("head", "period"):  # lists do, too, and are then compared and hashed alike
-            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+            lists = tuple(map(tuple, getattr(self, name)))
+            object.__setattr__(self, name, lists)
+            require_tasks(tasks[:1] for tasks in lists)  # what is behind, once it is looked at
         object.__setattr__(self, "overlaps", frozenset(self.overlaps))
         for name, number in (("batch_size", self.batch_size), ("chunks", self.chunks)):
             if number is not None and not (isinstance(number, Integral) and number > 0):
@@ -95,7 +97,7 @@ class Table:
         """The last in heads and periods, as they are written; -1: there is none."""
         try:
             return max(map(index, map(itemgetter(2), chain(*self.head, *self.period))), default=-1)
-        except TypeError:
+        except (TypeError, IndexError):
             self._require_tasks()
             raise
 

@@ -95,7 +95,10 @@ def test_two_traces_are_compared(tmp_path: Path) -> None:
 def test_a_drawn_schedule_has_no_seconds_to_explain() -> None:
     with pytest.raises(ValueError, match="is in slots: give a trace in seconds"):
         pk.explain(pk.Trace.from_schedule(schedules.flush(2, 4).take(1)))
+    start, end = SLOW.frame["start_s"], SLOW.frame["end_s"]
     with pytest.raises(ValueError, match="takes no time: give its passes seconds"):
-        pk.explain(pk.simulate(schedules.flush(2, 4), pk.Profile.uniform(2, 0, 0)))
+        pk.explain(replace(SLOW, frame=SLOW.frame.assign(end_s=start)))
+    with pytest.raises(ValueError, match=f"of {SLOW.name} wait for one another in a circle"):
+        pk.explain(replace(SLOW, frame=SLOW.frame.assign(start_s=-end, end_s=-start)))
     with pytest.raises(TypeError, match=r"explain a Trace, e.g. .* pk.read_trace\(path\)"):
         pk.explain("trace.json")  # type: ignore[arg-type]

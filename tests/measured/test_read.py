@@ -17,6 +17,7 @@ import pipekit as pk
 from pipekit import schedules
 from tests.measured import recordings
 
+Change = Callable[[list[dict[str, Any]]], list[Any]]
 RUN = recordings.simulated(schedules.flush(3, 6).take(1), jitter=0.1)
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "pipekit": lambda folder: _ours(folder / "run.json"),
@@ -67,28 +68,20 @@ def _folders_with_other_files(folder: Path) -> Path:
 
 def _since_1970(folder: Path) -> Path:
     path = recordings.bytedance([RUN], folder / "trace.parquet")
-    rows = pd.read_parquet(path)
-    rows.assign(start_ts=rows["start_ts"] + 1.7e9).to_parquet(path)
+    _rows(lambda rows: rows.assign(start_ts=rows["start_ts"] + 1.7e9))(path)
     return path
 
 
-def _clocks_apart(folder: Path) -> Path:
+def _app(folder: Path, change: Change) -> Path:
+    """Record as MegatronApp does, events changed."""
     path = recordings.megatron_app(RUN, folder / "events.json")
-    events = json.loads(path.read_text())
-    path.write_text(
-        json.dumps([event | {"ts": event["ts"] + 3e4 * event["pid"]} for event in events])
-    )
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
     return path
 
 
-def _without_marks(folder: Path) -> Path:
-    path = recordings.megatron_app(RUN, folder / "events.json")
-    events = [e for e in json.loads(path.read_text()) if not e["name"].startswith("iteration")]
-    path.write_text(json.dumps(events))
-    return path
-
-
-def _replicas_on_clocks_apart(folder: Path) -> Path:
+def _replicas_on_clocks_apart(
+    folder: Path, rank_us: float = 0.0, replica_us: float = 3.6e9
+) -> Path:
     """Add a second pipeline beside the first: ranks 8 to 13 of more, as names number them."""
     found = recordings.kineto(RUN, folder / "ranks")
     for rank in range(RUN.workers):
@@ -96,7 +89,8 @@ def _replicas_on_clocks_apart(folder: Path) -> Path:
         events = json.loads(path.read_text())["traceEvents"]
         path.unlink()
         for replica in range(2):
-            own = [event | {"ts": event["ts"] + 3.6e9 * replica} for event in events]
+            ahead = rank_us * rank + replica_us * replica
+            own = [event | {"ts": event["ts"] + ahead} for event in events]
             path = found / f"trace_{8 + rank + replica * RUN.workers}.json"
             path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": own}))
     return found
@@ -110,7 +104,7 @@ def _compressed_in_folders(folder: Path) -> Path:
     return folder
 
 
-def _rewritten(folder: Path, change: Callable[[list[dict[str, Any]]], list[Any]]) -> Path:
+def _rewritten(folder: Path, change: Change) -> Path:
     """Record as torch does, each rank's events changed."""
     found = recordings.kineto(RUN, folder / "ranks")
     for path in found.iterdir():
@@ -119,54 +113,38 @@ def _rewritten(folder: Path, change: Callable[[list[dict[str, Any]]], list[Any]]
     return found
 
 
-def _on_clocks_apart(folder: Path) -> Path:
-    return recordings.kineto(RUN, folder / "ranks", off_s=3600.0)
-
-
-def _begun_within_a_step(folder: Path) -> Path:
+def _begun_within_a_step(events: list[dict[str, Any]]) -> list[Any]:
     """Record two steps, the first from the third forward on."""
-
-    def twice(events: list[dict[str, Any]]) -> list[Any]:
-        begin = next(k for k, event in enumerate(events) if event["name"].endswith("F2"))
-        return events[begin:] + [e | {"ts": e["ts"] + 1e6 * RUN.makespan_s} for e in events]
-
-    return _rewritten(folder, twice)
+    begin = next(k for k, event in enumerate(events) if event["name"].endswith("F2"))
+    return events[begin:] + [e | {"ts": e["ts"] + 1e6 * RUN.makespan_s} for e in events]
 
 
-def _with_waits(folder: Path) -> Path:
+def _with_waits(events: list[dict[str, Any]]) -> list[Any]:
     """Begin each span where the one before it ends, as torch's own labels do."""
-
-    def longer(events: list[dict[str, Any]]) -> list[Any]:
-        ends = [0.0, *(event["ts"] + event["dur"] for event in events)]
-        spans = zip(events, pairwise(ends), strict=True)
-        return [event | {"ts": begin, "dur": end - begin} for event, (begin, end) in spans]
-
-    return _rewritten(folder, longer)
+    ends = [0.0, *(event["ts"] + event["dur"] for event in events)]
+    spans = zip(events, pairwise(ends), strict=True)
+    return [event | {"ts": begin, "dur": end - begin} for event, (begin, end) in spans]
 
 
-def _on_gpus(folder: Path) -> Path:
+def _on_gpus(events: list[dict[str, Any]]) -> list[Any]:
     """Launch all of a pass at once, long before it runs; backwards from another thread.
 
     The profiler's own spans on the GPU lack backwards, and messages wait in kernels of their own.
     """
-
-    def launched(events: list[dict[str, Any]]) -> list[Any]:
-        found = []
-        for number, label in enumerate(events):
-            called = number * 10.0 - 1e4
-            found.append(label | {"ts": called, "dur": 9.0})
-            if "F" in label["name"]:
-                found.append(label | {"cat": "gpu_user_annotation"})
-            half = label["dur"] / 2
-            for k, (name, begin, took) in enumerate(
-                [("gemm", 0, 0.4 * half), ("gemm", half, half), ("ncclDevKernel_SendRecv", 0, 1e5)]
-            ):
-                about = {"ph": "X", "name": name, "args": {"correlation": 3 * number + k}}
-                found.append(about | {"cat": "cuda_runtime", "ts": called + k, "dur": 1.0})
-                found.append(about | {"cat": "kernel", "ts": label["ts"] + begin, "dur": took})
-        return found
-
-    return _rewritten(folder, launched)
+    found = []
+    for number, label in enumerate(events):
+        called = number * 10.0 - 1e4
+        found.append(label | {"ts": called, "dur": 9.0})
+        if "F" in label["name"]:
+            found.append(label | {"cat": "gpu_user_annotation"})
+        half = label["dur"] / 2
+        for k, (name, begin, took) in enumerate(
+            [("gemm", 0, 0.4 * half), ("gemm", half, half), ("ncclDevKernel_SendRecv", 0, 1e5)]
+        ):
+            about = {"ph": "X", "name": name, "args": {"correlation": 3 * number + k}}
+            found.append(about | {"cat": "cuda_runtime", "ts": called + k, "dur": 1.0})
+            found.append(about | {"cat": "kernel", "ts": label["ts"] + begin, "dur": took})
+    return found
 
 
 def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
@@ -181,10 +159,13 @@ def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
 
 
 OTHERWISE = [
-    *(_begun_within_a_step, _with_waits, _on_gpus),
-    *(_replicas_on_clocks_apart, _on_clocks_apart, _compressed_in_folders),
+    *(partial(_rewritten, change=c) for c in (_begun_within_a_step, _with_waits, _on_gpus)),
+    *(_replicas_on_clocks_apart, partial(_replicas_on_clocks_apart, rank_us=5e4, replica_us=1e5)),
+    *(lambda folder: recordings.kineto(RUN, folder, off_s=3600.0), _compressed_in_folders),
     *(_named_by_the_handler, _folders_with_other_files),
-    *(_since_1970, _clocks_apart, _without_marks),
+    _since_1970,
+    partial(_app, change=lambda events: [e | {"ts": e["ts"] + 3e4 * e["pid"]} for e in events]),
+    partial(_app, change=lambda events: [e for e in events if e["ph"] != "i"]),
 ]
 
 
@@ -199,7 +180,7 @@ def test_others_name_files_and_set_clocks_otherwise(
 
 
 def test_a_pass_on_a_gpu_takes_from_its_first_kernel_to_its_last(tmp_path: Path) -> None:
-    read = pk.read_trace(_on_gpus(tmp_path))
+    read = pk.read_trace(_rewritten(tmp_path, _on_gpus))
     found, was = (
         np.sort(each["end_s"] - each["start_s"]) for each in (read.frame, recordings.passes(RUN))
     )
@@ -262,9 +243,9 @@ def _twice(folder: Path) -> None:
     (folder / "copy.json").write_text((folder / "rank0.json").read_text())
 
 
-def _written(pattern: str, instead: str) -> Callable[[Path], None]:
+def _written(pattern: str, instead: str, files: str = "*") -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
-        for file in folder.iterdir():
+        for file in folder.glob(files):
             file.write_text(re.sub(pattern, instead, file.read_text()))
 
     return damage
@@ -283,6 +264,13 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
         ("kineto", _without_rank_1, "has 2 of 3 ranks: add the files of the others"),
         ("kineto", _twice, "are both of rank 0"),
         ("kineto", _written('F0"', f'F{10**20}"'), "microbatches that are not whole numbers"),
+        (
+            "kineto",
+            _written("[0-9]+[.][0-9e-]+", "1" * 400),
+            "lacks what torch.profiler's JSON has",
+        ),
+        ("kineto", _written("(?s).*", "", "*2.json"), "rank2.json is empty: nothing was recorded"),
+        ("primus", _written(r"(bwd[^[]*.)[^]]*", r"\1", "*k_1.json"), "lacks passes in each step"),
         ("primus", _written('"total": [0-9.]+', '"total": 0'), "has a step of 0 s: the file is da"),
         (
             "bytedance",
@@ -290,6 +278,7 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
             "begins at .* and ends at .*: the file is damaged",
         ),
         ("bytedance", _rows(lambda rows: rows.drop(columns="duration")), "lacks the columns dur"),
+        ("bytedance", _rows(lambda rows: rows.assign(dp_rank=-1)), "rows without a dp_rank, st"),
     ],
 )
 def test_a_damaged_file_gets_one_sentence_that_names_it(

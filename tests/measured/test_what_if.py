@@ -95,11 +95,12 @@ def test_an_optimizer_tells_a_slow_worker_from_a_heavy_stage(tmp_path: Path) -> 
     assert (found.causes[0].kind, found.causes[0].where) == ("slow worker", {"worker": 1})
 
 
+@pytest.mark.parametrize("schedule", [schedules.flush(4, 8), schedules.gpipe(4, 8)])
 def test_clocks_of_unequal_microbatches_are_aligned_without_an_invented_wait(
-    tmp_path: Path,
+    schedule: Schedule, tmp_path: Path
 ) -> None:
-    schedule = schedules.flush(4, 8).take(1)
-    lengths = slow_runs._unequal(np.random.default_rng(0).uniform(0.4, 1.6, 8), "")
+    schedule = schedule.take(1)
+    lengths = slow_runs._unequal(np.random.default_rng(4).uniform(0.4, 1.6, 8), "")
     costs = slow_runs._costs(schedule, np.ones(len(schedule.dependencies.tasks)), lengths.times)
     trace = simulated(schedule, costs, slow_runs.LINKS)
     read = pk.explain(pk.read_trace(recordings.primus(trace, tmp_path / "pp4")))

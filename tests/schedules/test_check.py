@@ -104,6 +104,7 @@ def test_a_gap_in_the_updates_is_refused() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
+        "F0",
         ("F", 0, 0, 0),
         (F, 0.5, 0, 0),
         (F, "0", 0, 0),
@@ -113,11 +114,11 @@ def test_a_gap_in_the_updates_is_refused() -> None:
     ],
 )
 def test_what_is_no_task_is_named(entry: Any) -> None:
-    task = Task(*entry)
-    for made in (Schedule(((task,),)), Schedule(((),), period=((task,),))):
-        with pytest.raises(ScheduleError, match=rf"worker 0 has {re.escape(repr(task))}, which is"):
-            check(made)
-    if not task.version:
+    task: Any = entry if isinstance(entry, str) else Task(*entry)
+    for head, period in (((task,),), ()), (((Task(F, 0, 0, 0), task),), ()), (((),), ((task,),)):
+        with pytest.raises(ScheduleError, match=rf"0 has {re.escape(repr(task))}, which is"):
+            (repr if entry == "F0" else check)(Schedule(head, period=period))
+    if task is entry or not task.version:
         with pytest.raises(ScheduleError, match=r"worker 1 has .*, which is not .*Op.FORWARD, and"):
             check(flushed("mine", [[], [entry[:3]]]))
 

@@ -62,23 +62,22 @@ def read(path: Path) -> Recording:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}: record them, too")
     kind = found.pop("optype").astype("category").cat.rename_categories(_KINDS)
     number = {name: pd.to_numeric(found[name], errors="coerce") for name in found if name != "rank"}
-    dp_rank, stage, step, microbatch, chunk = (
-        number[name].fillna(-1).to_numpy(int) if name in number else np.full(len(found), -1)
-        for name in ("dp_rank", "stage", "step", "mb_id", "gmc")
-    )
+    count = {n: each.where(each.between(0, 2**53), -1).to_numpy(int) for n, each in number.items()}
+    stage, chunk = count["stage"], count.get("gmc", np.full(len(found), -1))
+    if any((count[name] < 0).any() for name in ("dp_rank", "stage", "step")):
+        raise ValueError(f"{path} has rows without a dp_rank, stage or step: the file is damaged")
     if not among(kind, ["FORWARD"]).any():
         raise ValueError(f"{path} has no forward-compute: it is not the trace of a pipeline")
-    if "gmc" not in number and "mc" in number:  # the chunk within the stage alone
-        within = number["mc"].fillna(-1).to_numpy(int)
-        chunk = np.where(within < 0, -1, within * (stage.max() + 1) + stage)
+    if "gmc" not in count and "mc" in count:  # the chunk within the stage alone
+        chunk = np.where(count["mc"] < 0, -1, count["mc"] * (stage.max() + 1) + stage)
     start = number["start_ts"].to_numpy(float)
     columns = {
         "worker": pd.factorize(found["rank"], sort=True)[0],
-        "replica": dp_rank,
+        "replica": count["dp_rank"],
         "stage": np.where(chunk < 0, stage, chunk),
-        "step": step,
+        "step": count["step"],
         "kind": kind.array,
-        "microbatch": microbatch,
+        "microbatch": count["mb_id"],
         "start_s": start,
         "end_s": start + number["duration"].to_numpy(float),
         "moves": ~among(kind, _COMPUTES),

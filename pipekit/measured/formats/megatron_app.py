@@ -30,13 +30,14 @@ def read(path: Path) -> Recording:
     found = [event for event in found if event.get("name") in (*_OPS, *_MARKS)]
     pids = sorted({event["pid"] for event in found if event["name"] in _OPS})
     worker = {pid: number for number, pid in enumerate(pids)}
-    ranks = {e["pid"]: e["args"].get("pp_rank", e["pid"]) for e in found if _is_end(e)}
+    ends = (event for event in found if event["ph"] == "E")
+    ranks = {event["pid"]: event["args"].get("pp_rank", event["pid"]) for event in ends}
     stages_a_chunk = 1 + max(ranks.values(), default=0)
     for event in sorted(found, key=lambda event: event["ts"]):
         name, pid, at_s, args = event["name"], event["pid"], event["ts"] / 1e6, event["args"]
         if name in _MARKS and pid in worker:
             marks.append({"step": args["iteration"], "worker": worker[pid], _MARKS[name]: at_s})
-        elif _is_end(event) and (name, pid) in began:
+        elif event["ph"] == "E" and (name, pid) in began:
             rows.append(
                 {
                     "worker": worker[pid],
@@ -64,7 +65,3 @@ def read(path: Path) -> Recording:
         steps,
         notes=tuple(f"iteration {step} is cut off and left out" for step in cut),
     )
-
-
-def _is_end(event: dict[str, Any]) -> bool:
-    return event["name"] in _OPS and event["ph"] == "E"

@@ -106,8 +106,5 @@ def _interleaved(count: int, size: int, chunks: int, backward: bool) -> Iterator
     """Yield chunk and microbatch of each pass, as Megatron-LM's interleaved schedule has them."""
     for number in range(count):
         group, inside = divmod(number, size * chunks)
-        chunk = inside // size if chunks > 1 else 0
-        yield (
-            chunks - 1 - chunk if backward else chunk,
-            group * size + inside % size if chunks > 1 else number,
-        )
+        chunk, place = divmod(inside, size)
+        yield chunks - 1 - chunk if backward else chunk, group * size + place

@@ -55,8 +55,8 @@ def read(text: str) -> Table:
     batch_size = int(header[4]) if header and header[4] else None
     chunks = int(header[5]) if header and header[5] else 1
     # Without a header, every worker has a task.
-    count = int(header[2]) if header else frame["worker"].nunique()
-    lists: list[list[Task]] = [[] for _ in range(count)]
+    each = range(int(header[2]) if header else frame["worker"].nunique())
+    lists: list[list[Task]] = [[] for _ in each]
     firsts: list[tuple[int, int]] = []  # of tasks that run together: worker and position
     if _OVERLAPS not in frame.columns:
         frame[_OVERLAPS] = "0"
@@ -66,14 +66,13 @@ def read(text: str) -> Table:
         row = ",".join(cells)
         try:
             stage, microbatch, version = map(int, rest)
-            task, w = Task(Op.named(op), stage, microbatch, version), int(worker)
+            task, w = Task(Op.named(op), stage, microbatch, version), each.index(int(worker))
             is_first = bool(int(overlaps))
         except (KeyError, ValueError):
-            raise ScheduleError(f"row {number} of the CSV is not a task: {row}") from None
-        if w not in range(count):
             raise ScheduleError(
-                f"row {number} of the CSV is not a task of worker 0 to {count - 1}: {row}"
-            )
+                f"row {number} of the CSV is not a task of worker 0 to {len(each) - 1}: {row}; "
+                f"import an op of your own first"
+            ) from None
         if is_first:
             firsts.append((w, len(lists[w])))
         lists[w].append(task)

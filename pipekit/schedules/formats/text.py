@@ -14,7 +14,7 @@ when F4 ends: it runs beside what follows (``O3>2``: to or from worker 2).
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 
 from pipekit.schedules.clock import PAPER_SLOTS
 from pipekit.schedules.ops import OPS, Op
@@ -75,6 +75,7 @@ def draw(
     schedule: Table,
     durations: Mapping[Op, int] = PAPER_SLOTS,  # type: ignore[assignment]
     batches: int | None = None,
+    width: int | None = None,
 ) -> str:
     """Return the picture of a schedule as text; :func:`pipekit.schedules.parse` reads it back.
 
@@ -82,6 +83,7 @@ def draw(
         schedule: an executable schedule.
         durations: whole time slots of each kind of pass, at least 1 each.
         batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
+        width: of the text, at most: what does not fit stands below, and is not read back.
 
     Raises:
         ScheduleError: the workers would wait for one another for ever, or nobody could read it.
@@ -121,7 +123,7 @@ def draw(
         rows.append([name, *cells])
     columns = max(map(len, rows), default=1)
     rows = [["time", *map(str, range(1, columns))], *rows]
-    width = max((len(cell) for row in rows for cell in row[1:]), default=0)
+    each = max((len(cell) for row in rows for cell in row[1:]), default=0)
     margin = max(len(row[0]) for row in rows)
     title = f"# {schedule.title}"
     if any(_titled(title).groups()[1:]):
@@ -129,8 +131,10 @@ def draw(
     title += "" if schedule.stashing else _NO_STASHING
     title += f"; {schedule.chunks} chunks a microbatch" if schedule.chunks > 1 else ""
     title += f"; batches of {schedule.batch_size}" if schedule.batch_size else ""
+    fit = max(1, (width - margin - 2) // (each + 1)) if width else columns
     lines = (
-        f"{name:<{margin}} | " + " ".join(f"{cell:<{width}}" for cell in cells)
+        f"{name:<{margin}} | " + " ".join(f"{cell:<{each}}" for cell in cells[begin : begin + fit])
+        for begin in range(0, max(1, columns - 1), fit)
         for name, *cells in rows
     )
     return "\n".join([title, *(line.rstrip() for line in lines)])
@@ -161,10 +165,15 @@ def read(text: str) -> Table:
                 raise ScheduleError(
                     f"line {number}: worker {worker} has a row already", line=number
                 )
-            reader = _Reader(stage, stashing, chunks)
-            skipped = len(written) - len(written.lstrip()) + len(label) + len(bar)
-            placed = [(skipped + cell.start() + 1, cell[0]) for cell in re.finditer(r"\S+", cells)]
-            workers[worker] = tuple(_read(placed, reader, number))
+            reader, tasks = _Reader(stage, stashing, chunks), list[Task]()
+            for cell in re.finditer(r"\S+", cells):
+                try:
+                    tasks += _tasks(cell[0], reader)
+                except ScheduleError as error:
+                    column = written.index("|") + cell.start() + 2
+                    text = f"line {number}: {error}"
+                    raise ScheduleError(text, line=number, column=column) from None
+            workers[worker] = tuple(tasks)
             if reader.waiting:
                 raise ScheduleError(
                     f"line {number}: nothing follows {reader.waiting.label}& to run together with",
@@ -187,36 +196,32 @@ def _label(task: Task, reader: _Reader) -> str:
     return f"{op.letter}{number}{op.at_peer}{at}{note}"
 
 
-def _read(cells: Iterable[tuple[int, str]], reader: _Reader, line: int) -> Iterable[Task]:
-    """Yield the tasks of a row's cells, each of which comes with its column."""
-    for column, cell in cells:
-        body, *behind = re.split(r"(?=[/^])", cell)
-        if body not in (".", "-", ""):
-            yield _task(body, cell, reader, line, column)
-        for part in behind:
-            if part.startswith("/"):
-                yield _task(part[1:], cell, reader, line, column)
-                continue
-            update = _UPDATE.match(part)
-            if not update:
-                raise _unreadable(cell, line, column)
-            stage = int(update[2] or reader.stage)
-            if not update[1] and stage not in reader.last_added:
-                raise ScheduleError(
-                    f"line {line}: {cell!r} updates before any backward", line=line, column=column
-                )
-            summed = int(update[1]) if update[1] else reader.last_added[stage]
-            yield reader.ran(Task(Op.UPDATE, stage, summed, reader.newest.get(stage, 0) + 1))
+def _tasks(cell: str, reader: _Reader) -> Iterator[Task]:
+    body, *behind = re.split(r"(?=[/^])", cell)
+    if body not in (".", "-", ""):
+        yield _task(body, cell, reader)
+    for part in behind:
+        if part.startswith("/"):
+            yield _task(part[1:], cell, reader)
+            continue
+        update = _UPDATE.match(part)
+        if not update:
+            raise _unreadable(cell)
+        stage = int(update[2] or reader.stage)
+        if not update[1] and stage not in reader.last_added:
+            raise ScheduleError(f"{cell!r} updates before any backward")
+        summed = int(update[1]) if update[1] else reader.last_added[stage]
+        yield reader.ran(Task(Op.UPDATE, stage, summed, reader.newest.get(stage, 0) + 1))
 
 
-def _task(written: str, cell: str, reader: _Reader, line: int, column: int) -> Task:
+def _task(written: str, cell: str, reader: _Reader) -> Task:
     found = _CELL.match(written)
     if not found or (found["chunk"] is None) != (reader.chunks == 1):
-        raise _unreadable(cell, line, column)
+        raise _unreadable(cell)
     try:
         op = Op.lettered(found["letter"], int(found["peer"]) if found["peer"] else None)
     except KeyError:
-        raise _unreadable(cell, line, column) from None
+        raise _unreadable(cell) from None
     microbatch = int(found["microbatch"]) * reader.chunks + int(found["chunk"] or 0)
     stage = int(found["stage"] or reader.stage)
     known = found["version"]
@@ -224,15 +229,12 @@ def _task(written: str, cell: str, reader: _Reader, line: int, column: int) -> T
     return reader.ran(Task(op, stage, microbatch, version), bool(found["together"]))
 
 
-def _unreadable(cell: str, line: int, column: int) -> ScheduleError:
+def _unreadable(cell: str) -> ScheduleError:
     letters = ", ".join(sorted({op.letter for op in OPS if op.is_pass}))
     return ScheduleError(
-        f"line {line}: cannot read {cell!r}; a cell is '.', '-', or a task like 'F3', 'F3:1' "
-        f"(version 1), 'F3@2' (stage 2) or 'F3.1' (chunk 1), its letter one of {letters}, with '^' "
-        f"after it for an update, '/O3' for a task beside it, or '&' if it runs together with the "
-        f"next",
-        line=line,
-        column=column,
+        f"cannot read {cell!r}; a cell is '.', '-', or a task like 'F3', 'F3:1' (version 1), "
+        f"'F3@2' (stage 2) or 'F3.1' (chunk 1), its letter one of {letters}, with '^' after it for "
+        f"an update, '/O3' for a task beside it, or '&' if it runs together with the next"
     )
 
 

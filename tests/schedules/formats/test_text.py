@@ -66,6 +66,14 @@ def test_each_mark_is_read(row: str, tasks: list[Task]) -> None:
     assert list(parse(f"\n time | 1 2 3 \n\n worker 0 | {row} \n").workers[0]) == tasks
 
 
+def test_what_is_wider_than_a_terminal_stands_below() -> None:
+    table = pipedream(3).take(16)
+    whole, narrow = (draw(table, width=width).splitlines()[1:] for width in (None, 80))
+    assert max(map(len, narrow)) <= 80
+    joined = (" ".join(line.partition("| ")[2] for line in narrow[row::4]) for row in range(4))
+    assert [row.split() for row in joined] == [row.partition("| ")[2].split() for row in whole]
+
+
 def test_without_stashing_a_backward_reads_the_newest_version() -> None:
     schedule = parse("""
         # naive; backward may read another version than forward
