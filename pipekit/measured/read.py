@@ -81,7 +81,10 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
             f"torch.profiler (docs/why_slow.md)"
         )
     known = "; ".join(f"{name} ({each.SIGN})" for name, each in FORMATS.items())
-    raise ValueError(f"{path} is not a trace of a known format: {known}; pipekit's own JSON")
+    raise ValueError(
+        f"{path} is not a trace of a known format: {known}; pipekit's own JSON "
+        f"(by Trace.to_perfetto; trace.perfetto.json of pipekit train --output)"
+    )
 
 
 def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipekit.choices import require_kind
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
@@ -13,7 +14,7 @@ from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.bound import anywhere, bound
 from pipekit.searching.judge import Judge, Question
 from pipekit.searching.rounds import Budget, SearchRounds
-from pipekit.units import SECONDS, written
+from pipekit.units import SECONDS, bytes_text, written
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ def search(
         ScheduleError: nothing fits; the message says how much memory the most frugal needs.
         ValueError: the arguments do not fit together.
     """
+    require_kind("plan", plan, Plan, 'pk.plan(profile, cluster, "balance")')
     stages, m = len(plan.stages), microbatches or plan.microbatches
     workers = workers or stages
     homes = None if placement is None else tuple(placement)
@@ -138,7 +140,8 @@ def search(
             found.append(Searched(*made, bound_s, rounds.step, rounds.seconds))
     if not found:
         raise ScheduleError(
-            f"no schedule was found that fits: the most frugal method needs {frugal:.4g} bytes on "
-            f"a worker; cut the model into more stages, recompute, or use smaller microbatches"
+            f"no schedule was found that fits: the most frugal method needs "
+            f"{bytes_text(frugal)} on a worker; cut the model into more stages, recompute, or use "
+            f"smaller microbatches"
         )
     return min(found, key=lambda each: each.makespan_s)

@@ -56,7 +56,7 @@ def test_every_method(printed: Printed) -> None:
     ("line", "says"),
     [
         ("p.json", "name a --cluster, or describe one by --workers and --bandwidth"),
-        ("p.json --cluster pipedream-c", "cluster must be one of pipedream-a, "),
+        ("p.json --cluster pipedream", "not 'pipedream'; did you mean 'pipedream-a'?"),
         ("p.json --cluster local --memory 5", "in place of --cluster"),
         ("p.json --cluster 2bw-v100 --workers 9", "ask for 16 workers in place of 9"),
         ("p.json --workers 2 --bandwidth 0", "must be above zero"),

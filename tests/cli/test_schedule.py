@@ -59,7 +59,7 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
         ("check flush --messages eagre", "not a channel: write rendezvous, eager, or eager:2"),
         ("check flush --messages eager --order torhc", "did you mean 'torch'?"),
         ("check flush --messages eager --communicators pairs", "did you mean 'pair'?"),
-        ("check flush --order in_order", "--repair are of messages"),
+        ("check flush --messages eager --repair a.txt", "--repair must end in .csv"),
         ("schedule gpipe --output .csv", "--output must end in .svg, .html, .csv, .txt"),
     ],
 )

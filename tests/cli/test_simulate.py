@@ -19,6 +19,12 @@ def profile(tmp_path: Path) -> str:
     return str(path)
 
 
+def test_it_names_all_stages_of_a_worker(printed: Printed, profile: str) -> None:
+    text = printed(f"simulate interleaved {profile} --stages 4")
+    rows = [row.split("│")[1:3] for row in text.splitlines() if row[0] == "│"]
+    assert [stages.strip() for _, stages in rows] == ["0 2", "1 3"]
+
+
 def test_a_global_stop_before_each_update_takes_time(printed: Printed, profile: str) -> None:
     command = f"simulate zb-h2 {profile} --microbatches 8 --batches 2"
     seconds = [

@@ -103,5 +103,5 @@ def test_a_drawn_schedule_has_no_seconds_to_explain() -> None:
         pk.explain(pk.Trace.from_schedule(schedules.flush(2, 4).take(1)))
     with pytest.raises(ValueError, match="takes no time: give its passes seconds"):
         pk.explain(pk.simulate(schedules.flush(2, 4), pk.Profile.uniform(2, 0, 0)))
-    with pytest.raises(TypeError, match=r"explain a Trace, e.g. .* pk.read_trace\(path\)"):
+    with pytest.raises(TypeError, match=r"trace must be a Trace, e.g. .* pk.read_trace\(path\)"):
         pk.explain("trace.json")  # type: ignore[arg-type]

@@ -136,10 +136,10 @@ def print_table(
     Console().print(made)
 
 
-def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
+def require_suffix(output: Path | None, suffixes: Sequence[str], option: str = "--output") -> None:
     """Raise ValueError unless a file to write, if there is one, has one of the suffixes."""
     if output is not None and not output.name.lstrip(".").endswith(tuple(suffixes)):
-        raise ValueError(f"--output must end in {', '.join(suffixes)}, not {output.name!r}")
+        raise ValueError(f"{option} must end in {', '.join(suffixes)}, not {output.name!r}")
 
 
 def save(path: Path | None, write: Callable[[Path], object]) -> None:

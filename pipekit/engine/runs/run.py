@@ -92,6 +92,8 @@ class Run:
 
     def first_batches(self, batches: int) -> Trace:
         """Return the trace up to the last event of so many batches, to be drawn."""
+        if batches < 1:
+            raise ValueError(f"batches must be at least 1, not {batches}")
         frame, moves = self.trace.frame, self.trace.transfers
         last = self.schedule.batches[:batches][-1][-1]
         end = frame.loc[frame["microbatch"] <= last, "end_s"].max()
