@@ -112,7 +112,7 @@ def _print(name: str, made: "pk.Profile") -> None:
         [[layer.name, *_cells(layer)] for layer in made.layers],
         [["all", *_cells(made.stage(0, len(made)))]],
         named=True,
-        title=f"{name}, {made.rows} rows, {made.provenance['dtype']}",
+        title=f"{name}, {plural(made.rows, 'row')}, {made.provenance['dtype']}",
         caption=_origin(made),
     )
     for skip in made.skips:

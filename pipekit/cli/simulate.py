@@ -11,7 +11,7 @@ import pipekit as pk
 from pipekit.cli.common import options
 from pipekit.cli.common.options import File
 from pipekit.cli.schedule import chosen_schedule
-from pipekit.units import bytes_text
+from pipekit.units import bytes_text, plural
 
 
 def simulate(
@@ -121,7 +121,7 @@ def _print(trace: "pk.Trace", plan: "pk.Plan", costs: "pk.Profile", memory: floa
     each_ms = 1e3 * trace.makespan_s / _microbatches(trace)
     typer.echo(
         f"{printable(trace.name)}: {trace.makespan_s:.4g} s, "
-        f"{each_ms:.4g} ms a microbatch of {plan.microbatch_rows} rows, "
+        f"{each_ms:.4g} ms a microbatch of {plural(plan.microbatch_rows, 'row')}, "
         f"{pk.traces.describe_bubbles(trace.bubbles())} (simulated)"
     )
     typer.echo(pk.traces.describe_gaps(trace.gaps(), trace.makespan_s, trace.workers))

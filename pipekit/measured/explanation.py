@@ -107,7 +107,7 @@ class Explanation:
         """Return the record as JSON."""
         return json.dumps(self.record(), indent=2, allow_nan=False) + "\n"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:

@@ -47,7 +47,7 @@ def plan(
             two moments of 4 each.
 
     Raises:
-        TypeError: the profile is not one.
+        TypeError: the profile or the cluster is not one.
         ValueError: there is no such method or option, or no plan; the message says the least
             change that would make it possible.
     """

@@ -52,7 +52,7 @@ class Searched:
         }
         return json.dumps(record, indent=1) + "\n"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         found = f"in step {self.step:,}, after {self.seconds:.1f} s" if self.step else "by name"
         return (
             f"{self.schedule.title}: {written(self.makespan_s, SECONDS)} (simulated), found "
@@ -99,6 +99,7 @@ def search(
 
     Raises:
         ScheduleError: nothing fits; the message says how much memory the most frugal needs.
+        TypeError: the plan is not one.
         ValueError: the arguments do not fit together.
     """
     require_kind("plan", plan, Plan, 'pk.plan(profile, cluster, "balance")')

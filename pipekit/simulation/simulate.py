@@ -72,6 +72,7 @@ def simulate(
 
     Raises:
         ScheduleError: the schedule cannot be executed.
+        TypeError: the schedule or the profile is not one.
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
     require_kind("schedule", schedule, Schedule, "schedules.flush(4, 8)")

@@ -37,7 +37,7 @@ def test_a_global_stop_before_each_update_takes_time(printed: Printed, profile: 
 def test_it_prints_seconds_idle_time_and_peaks(printed: Printed, profile: str) -> None:
     text = printed(f"simulate gpipe {profile} --microbatches 8 --batches 1")
     assert (
-        "GPipe: 0.33 s, 41.25 ms a microbatch of 1 rows, bubble 27.3 % of makespan, 15.8 % of spans (simulated)"
+        "GPipe: 0.33 s, 41.25 ms a microbatch of 1 row, bubble 27.3 % of makespan, 15.8 % of spans (simulated)"
         in text
     )
     assert "the costs of the 4 layers are exact" in text
