@@ -49,11 +49,6 @@ def claim(
     if listed == (id is not None) or (id is None and again) or (id and (paper or outcome)):
         raise ValueError("name one claim, or say --list, which --paper and --outcome shorten")
     folder = run or REFERENCE
-    if run is None and not (REFERENCE / "claims.jsonl").exists() and REFERENCE.is_dir():
-        raise ValueError(
-            "no records of a whole run are committed yet: make papers, then name its folder by "
-            "--run results/runs/NAME"
-        )
     if not folder.is_dir():
         raise ValueError(
             "our values are in the repository, and not in an installed pipekit: clone it, or name "
@@ -157,6 +152,7 @@ def _letters(code: str, id: str) -> int:
 
 
 def _run_again(outcome: "Outcome") -> Path:
+    import csv
     import os
     import resource
     import time
@@ -167,10 +163,13 @@ def _run_again(outcome: "Outcome") -> Path:
     id = outcome.claim.id
     is_run = not (outcome.claim.preset or outcome.claim.out_of_reach)
     found = [place.split(",")[0] for place in places(id)] if is_run else []
+    measured = csv.DictReader((REFERENCE / "notebooks.csv").read_text("utf-8").splitlines())
+    usual = {row["name"]: f"{float(row['seconds']):.0f} s on {row['cpu']}" for row in measured}
     for file in sorted((CHECKOUT / "experiments").glob("*.yaml")) if found else ():
         for job in load_all([file], "quick").jobs:
             if job.notebook == (CHECKOUT / found[0]).resolve():
-                typer.echo(f"{found[0]} takes {_usual(job.name)}", err=True)
+                took = usual.get(job.name, "a time that nobody has noted")
+                typer.echo(f"{found[0]} takes {took} (measured)", err=True)
                 begun = time.perf_counter()
                 made = batch.run(file, only=[job.name])
                 peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
@@ -181,13 +180,3 @@ def _run_again(outcome: "Outcome") -> Path:
                 )
                 return made.folder
     raise ValueError(f"no notebook here finds a value of {id}: {outcome.why}")
-
-
-def _usual(notebook: str) -> str:
-    import csv
-
-    with (REFERENCE / "notebooks.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["name"] == notebook:
-                return f"{float(row['seconds']):.0f} s (measured on {row['cpu']})"
-    return "a time that nobody has noted"

@@ -172,7 +172,7 @@ def test_a_training_that_is_stuck_ends_by_its_timeout(
         ("--batch-rows 5000", "batch_rows must be 1 to 4000"),
         ("--batch-rows 4 --microbatches 5", "5 microbatches"),
         ("--resume", "name it, --checkpoints"),
-        ("--every 5", "name the folder of --checkpoints"),
+        ("--every 5", "name it, --checkpoints FOLDER"),
         ("--loss-scale static", "loss_scale must be a number, 'dynamic'"),
         ("--replicas 2-1 --method pipedream --loss-scale 1", "wait for one another"),
         ("--mitigation guess", "mitigation must be one of spectrain, pipeoptim"),
