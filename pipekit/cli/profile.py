@@ -106,7 +106,7 @@ def _make(
 
 
 def _print(name: str, made: "pk.Profile") -> None:
-    columns = ["forward (ms)", "backward (ms)", "out (MB)", "parameters (MB)", "saved (MB)"]
+    columns = ["forward (ms)", "backward (ms)", "out (MB)", "weights (MB)", "saved (MB)"]
     print_table(
         ["layer", *columns],
         [[layer.name, *_cells(layer)] for layer in made.layers],

@@ -1,5 +1,7 @@
 """``pipekit schedule``: print, draw and check methods."""
 
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -58,7 +60,8 @@ def schedule(
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
     if output is None:
         for number, schedule in enumerate(shown):
-            typer.echo(("\n" if number else "") + f"{schedule}\n{facts[number]}")
+            picture = fitting(str(schedule)) if sys.stdout.isatty() else schedule
+            typer.echo(("\n" if number else "") + f"{picture}\n{facts[number]}")
         return
     if output.suffix == ".csv":
         save(output, shown[0].to_csv)
@@ -69,6 +72,17 @@ def schedule(
     else:
         save_timelines(list(map(pk.Trace.from_schedule, shown)), output, versions=versions)
     typer.echo("\n".join(facts))
+
+
+def fitting(picture: str) -> str:
+    """Return a picture in parts as wide as the terminal, one below another."""
+    title, *rows = picture.splitlines()
+    begin = rows[0].index("|") + 2
+    slot = rows[0].find("2", begin) - begin
+    wide = max(1, (shutil.get_terminal_size().columns - begin) // slot) * slot
+    places = range(begin, max(map(len, rows)), wide)
+    parts = ["\n".join(row[:begin] + row[at : at + wide] for row in rows) for at in places]
+    return f"{title}\n" + "\n\n".join(parts)
 
 
 def chosen_schedule(

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from pipekit import schedules
+from pipekit.cli.schedule import fitting
 from tests.cli.conftest import Printed
 
 
@@ -18,6 +19,16 @@ def test_prints_the_picture_and_a_line_of_facts(printed: Printed) -> None:
         "GPipe: bubble 33.3 % of makespan, 27.3 % of spans, 36 slots; at most, a worker: weight "
         "slots 1 1 1, microbatches in flight 4 4 4 (exact)"
     )
+
+
+def test_a_narrow_terminal_gets_the_picture_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 33 slots of three letters behind 11, eight go into 36."""
+    picture = str(schedules.flush(4, 8).take(1))
+    monkeypatch.setenv("COLUMNS", "36")
+    _, *parts = fitting(picture).split("time     | ")
+    assert [len(part.split("\n")[0].split()) for part in parts] == [8, 8, 8, 8, 1]
+    monkeypatch.setenv("COLUMNS", "200")
+    assert fitting(picture) == picture
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv"])

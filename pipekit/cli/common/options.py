@@ -128,7 +128,8 @@ def print_table(
 
     made = Table(**about)
     for number, heading in enumerate(headings):
-        made.add_column(heading, justify="right" if number or not named else "left")
+        is_name = named and not number
+        made.add_column(heading, justify="left" if is_name else "right", no_wrap=is_name)
     for section in (rows, last):
         for row in section:
             made.add_row(*(escape(printable(cell)) for cell in row))
