@@ -14,7 +14,6 @@ from pipekit.schedules import (
     Op,
     Schedule,
     ScheduleError,
-    check,
     draw,
     flush,
     gpipe,
@@ -149,7 +148,6 @@ def test_swapped_arguments_are_named() -> None:
         (lambda: simulate(made, two), "profile must be a Profile, e.g.*not Cluster"),  # type: ignore[arg-type]
         (lambda: pk.plan(costs, "flat"), "cluster must be a Cluster, e.g.*not str"),  # type: ignore[arg-type]
         (lambda: pk.search(costs, made), "plan must be a Plan, e.g.*not Schedule"),  # type: ignore[arg-type]
-        (lambda: check("flush"), "schedule must be a Schedule, e.g.*not str"),  # type: ignore[arg-type]
     ):
         with pytest.raises(TypeError, match=says):
             take()
