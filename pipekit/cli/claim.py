@@ -77,25 +77,22 @@ def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
     """Return what is to be said of a claim, a line for each question that a reviewer asks."""
     claim, record = outcome.claim, outcome.record
     printed = f"{claim.value} {claim.unit}".strip()
-    said = {"paper": f"{claim.claim} ({claim.paper}, {claim.where}; {claim.quantity}: {printed})"}
-    if claim.conditions:
-        said["when"] = claim.conditions
-    if record is None:
-        said["ours"] = "nothing was recorded"
-    else:
-        what = claim.record or f"{claim.quantity} in {claim.unit}"
-        said["ours"] = f"{outcome.ours} ({record.label}; {what})"
-        said["by"] = "; ".join(places(claim.id)) or "a notebook of your own"
-        if record.note:
-            said["note"] = record.note
-        if record.figure:
-            said["figure"] = record.figure
-    said["tolerance"] = f"{outcome.passes_if}, for: {claim.tolerance or 'the printed digits'}"
-    said["outcome"] = outcome.status.value
+    what = claim.record or f"{claim.quantity} in {claim.unit}"
     reasons = [outcome.why, outcome.label_note, outcome.cause and _cause(outcome, others)]
-    said["because"] = "; ".join(filter(None, reasons)) or "ours meets the tolerance"
-    said["from"] = str(folder) if record is None else f"{folder} ({record.provenance['utc']})"
-    return "\n".join(f"{name + ':':<11}{' '.join(text.split())}" for name, text in said.items())
+    said = {
+        "paper": f"{claim.claim} ({claim.paper}, {claim.where}; {claim.quantity}: {printed})",
+        "when": claim.conditions,
+        "ours": f"{outcome.ours} ({record.label}; {what})" if record else "nothing was recorded",
+        "by": record and ("; ".join(places(claim.id)) or "a notebook of your own"),
+        "note": record and record.note,
+        "figure": record and record.figure,
+        "tolerance": f"{outcome.passes_if}, for: {claim.tolerance or 'the printed digits'}",
+        "outcome": outcome.status.value,
+        "because": "; ".join(filter(None, reasons)) or "ours meets the tolerance",
+        "from": f"{folder} ({record.provenance['utc']})" if record else str(folder),
+    }
+    told = ((f"{name}:", " ".join(text.split())) for name, text in said.items() if text)
+    return "\n".join(f"{name:<11}{text}" for name, text in told)
 
 
 def _cause(outcome: "Outcome", others: "Iterable[Outcome]") -> str:
