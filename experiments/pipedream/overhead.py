@@ -21,7 +21,6 @@ from pipekit.schedules import pipedream
 from pipekit.simulation import simulate
 
 GPUS = ("K80", "Titan X", "V100")  # of Figure 1, the slowest first
-PANEL_TITLE_PX = 22  # between the figure's title and the panels
 
 SHARED, DUPLEX = "both directions share the link", "full duplex"
 """How a link carries the 2 (m - 1) / m |w| bytes that each of m workers sends and as many that it
@@ -79,8 +78,8 @@ def figure1(grid: pd.DataFrame, title: str, printed: float) -> go.Figure:
     space = {"shared_yaxes": True, "horizontal_spacing": 0.04}
     drawn = make_subplots(cols=len(GPUS), subplot_titles=GPUS, **space)
     drawn.update_layout(style.layout(300, f"{title} (simulated)"), height=460, margin_b=96)
-    drawn.layout.margin.t += PANEL_TITLE_PX
-    drawn.layout.title.pad.b += PANEL_TITLE_PX
+    drawn.layout.margin.t += 22  # for the titles of the panels
+    drawn.layout.title.pad.b += 22
     counts: Sequence[int] = sorted(grid["workers"].unique())
     line = [counts[0], counts[-1]], [printed] * 2, f"vgg16, up to (paper): {printed:g} %"
     study.with_line(drawn, *line, "dot", row=1, col=len(GPUS))
