@@ -84,16 +84,6 @@ def long_functions(files: Iterable[Source]) -> Iterator[tuple[str, int]]:
                     yield f"{file.path}: {node.name}", lines
 
 
-def classes_by_name(files: Iterable[Source]) -> dict[str, set[Path]]:
-    """Return the files in which a class of each name stands, private ones and inner ones too."""
-    found = defaultdict(set)
-    for file in files:
-        for node in ast.walk(ast.parse(file.text)):
-            if isinstance(node, ast.ClassDef):
-                found[node.name].add(file.path)
-    return found
-
-
 def counted(checkout: Path) -> Iterator[tuple[str, int, list[str]]]:
     """Yield what is counted: its name, the number, and what there is to show."""
     by_top = defaultdict[str, list[Source]](list)
@@ -114,7 +104,9 @@ def counted(checkout: Path) -> Iterator[tuple[str, int, list[str]]]:
     }.items():
         yield name, sum(len(file.text.splitlines()) for file in files), []
     yield "lines of code outside tests", sum(code_lines(file.text) for file in product), []
-    twice = {name: files for name, files in classes_by_name(package).items() if len(files) > 1}
+    nodes = [(file.path, node) for file in package for node in ast.walk(ast.parse(file.text))]
+    classes = {(node.name, path) for path, node in nodes if isinstance(node, ast.ClassDef)}
+    twice = [name for name, n in Counter(name for name, _ in classes).items() if n > 1]
     yield "class names in two files or more", len(twice), sorted(twice)
     folders = Counter(file.path.parent for file in product + tests)
     full = [f"{each}: {n}" for each, n in folders.items() if n > FILES_IN_A_FOLDER]

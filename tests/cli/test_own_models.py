@@ -192,9 +192,7 @@ class TestDefaultLoss:
         assert default_loss(logits, classes) == expected
         assert default_loss({"other": 1, "logits": logits}, classes) == expected
         assert default_loss(logits.transpose(1, 2), classes) == pytest.approx(expected.item())
-
-    def test_other_numbers(self) -> None:
-        output, target = torch.randn(3, 2), torch.randn(3, 2)
+        output, target = torch.randn(3, 2), torch.randn(3, 2)  # other numbers
         assert default_loss((output,), target) == nn.functional.mse_loss(output, target)
 
     def test_what_fits_nothing_is_refused(self) -> None:

@@ -144,10 +144,7 @@ def test_the_repaired_file_is_sound_and_read_back(printed: Printed, elsewhere: P
     repaired = elsewhere / "new" / "repaired.csv"
     printed(f"check flush --messages rendezvous --order in_order --repair {repaired}")
     assert "never hangs" in printed(f"check {repaired} --messages rendezvous")
-
-
-def test_without_a_channel_only_the_tasks_are_proved(printed: Printed) -> None:
-    assert "never hangs" not in printed("check gpipe")
+    assert "never hangs" not in printed(f"check {repaired}")  # only the tasks are proved
 
 
 @pytest.mark.parametrize(("content", "says"), [("0F0,0B0", "never hangs"), ("", "e.csv: the CSV")])

@@ -135,7 +135,7 @@ def test_a_name_in_two_files_is_refused_naming_both(tmp_path: Path, notebook: No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: [", r"is not an experiment \(docs/papers.md shows one\): while parsing"),
+        ("name: [", "is not an experiment, see docs/papers.md: while parsing"),
         ("just text", "should be an object"),
         ("name: x", "notebooks: Field required"),
         ("{name: x, notebooks: [{notebook: a}], colour: red}", "colour: Extra inputs are not"),
