@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,21 +115,20 @@ def places(id: str) -> list[str]:
 
     Of the statements that name it, with or without its paper, those count that spell out the most.
     """
-    notebooks = sorted((CHECKOUT / "notebooks").rglob("*.ipynb"))
-    named = [each for notebook in notebooks for each in _named(notebook, id)]
+    named = []
+    for notebook in sorted((CHECKOUT / "notebooks").rglob("*.ipynb")):
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        for number, cell in enumerate(cells, 1):
+            source = "".join(cell["source"])
+            is_named = cell["cell_type"] == "code" and _letters(source, id)
+            for statement in ast.parse(source).body if is_named else ():
+                if letters := _letters(ast.unparse(statement), id):
+                    place = f"{notebook.relative_to(CHECKOUT)}, cell {number}"
+                    if isinstance(statement, ast.FunctionDef):
+                        place += f": {statement.name}()"
+                    named.append((letters, place))
     most, _ = max(named, default=(0, ""))
     return list(dict.fromkeys(place for letters, place in named if letters == most))
-
-
-def _named(notebook: Path, id: str) -> Iterator[tuple[int, str]]:
-    """Yield for each statement that names a claim the letters of its id, and the place."""
-    for number, cell in enumerate(json.loads(notebook.read_text(encoding="utf-8"))["cells"], 1):
-        source, place = "".join(cell["source"]), f"{notebook.relative_to(CHECKOUT)}, cell {number}"
-        is_named = cell["cell_type"] == "code" and _letters(source, id)
-        for statement in ast.parse(source).body if is_named else ():
-            if letters := _letters(ast.unparse(statement), id):
-                named = isinstance(statement, ast.FunctionDef) and f": {statement.name}()"
-                yield letters, f"{place}{named or ''}"
 
 
 def _letters(code: str, id: str) -> int:
@@ -165,15 +164,12 @@ def _run_again(outcome: "Outcome") -> Path:
     for file in sorted((CHECKOUT / "experiments").glob("*.yaml")) if found else ():
         for job in load_all([file], "quick").jobs:
             if job.notebook == (CHECKOUT / found[0]).resolve():
-                took = usual.get(job.name, "a time that nobody has noted")
-                typer.echo(f"{found[0]} takes {took} (measured)", err=True)
+                takes = usual.get(job.name, "a time that nobody has noted")
+                typer.echo(f"{found[0]} takes {takes} (measured)", err=True)
                 begun = time.perf_counter()
                 made = batch.run(file, only=[job.name])
                 peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-                typer.echo(
-                    f"took {time.perf_counter() - begun:.0f} s, {peak:.1f} GiB in its largest "
-                    f"process, {os.cpu_count()} cores (measured)",
-                    err=True,
-                )
+                took = f"{time.perf_counter() - begun:.0f} s, {peak:.1f} GiB in its largest process"
+                typer.echo(f"took {took}, {os.cpu_count()} cores (measured)", err=True)
                 return made.folder
     raise ValueError(f"no notebook here finds a value of {id}: {outcome.why}")

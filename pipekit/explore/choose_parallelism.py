@@ -66,5 +66,5 @@ def _timeline(chosen: RankedLayout) -> Timeline:
     schedule = one_batch(layout.method, layout.stages, layout.pp, microbatches)
     passes = zip(made.forward_s, made.backward_s, strict=True)
     trace = pk.simulate(schedule, Profile(tuple(LayerProfile("", *each) for each in passes)))
-    part = f", {microbatches} of a step's {layout.microbatches} microbatches"
-    return Timeline(trace, title=trace.name + part * (microbatches < layout.microbatches))
+    part = f"{microbatches} of {layout.microbatches} microbatches"
+    return Timeline(trace, title=f"{trace.name}, {part}")
