@@ -99,7 +99,6 @@ def search(
 
     Raises:
         ScheduleError: nothing fits; the message says how much memory the most frugal needs.
-        TypeError: the plan is not one.
         ValueError: the arguments do not fit together.
     """
     require_kind("plan", plan, Plan, 'pk.plan(profile, cluster, "balance")')

@@ -65,7 +65,6 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
         ("schedule gpipe --output a.png", "--output must end in .svg, .html, .csv, .txt"),
         ("schedule gpipe flush --output a.csv", "name one method"),
         ("schedule gpipe --output /dev/null/a.svg", "/dev/null"),
-        ("check flsh", "neither a file, nor a package.module:function, nor one of"),
         ("check flush --repair out.csv", "--repair are of messages"),
         ("check flush --messages eagre", "not a channel: write rendezvous, eager, or eager:2"),
         ("check flush --messages eager --order torhc", "did you mean 'torch'?"),

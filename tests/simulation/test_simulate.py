@@ -142,10 +142,9 @@ def test_numbers_that_cannot_be_are_refused(number: float) -> None:
 
 
 def test_swapped_arguments_are_named() -> None:
-    made, costs, two = flush(2, 2), Profile.uniform(2), flat(2, 1.0)
+    made, costs = flush(2, 2), Profile.uniform(2)
     for take, says in (
         (lambda: simulate(costs, made), "schedule must be a Schedule, e.g.*not Profile"),  # type: ignore[arg-type]
-        (lambda: simulate(made, two), "profile must be a Profile, e.g.*not Cluster"),  # type: ignore[arg-type]
         (lambda: pk.plan(costs, "flat"), "cluster must be a Cluster, e.g.*not str"),  # type: ignore[arg-type]
         (lambda: pk.search(costs, made), "plan must be a Plan, e.g.*not Schedule"),  # type: ignore[arg-type]
     ):
