@@ -118,11 +118,8 @@ def differences(golden: pd.DataFrame, found: pd.DataFrame) -> list[str]:
         else:
             is_kept = is_kept or "undecided" in (row.outcome, row.outcome_now)
         if not is_kept or row.label != row.label_now:
-            was, now = (
-                (row.label, row.outcome, row.value),
-                (row.label_now, row.outcome_now, row.value_now),
-            )
-            told.append(f"{row.id}: {' '.join(now)}, was {' '.join(was)}")
+            now = f"{row.label_now} {row.outcome_now} {row.value_now}"
+            told.append(f"{row.id}: {now}, was {row.label} {row.outcome} {row.value}")
     return told
 
 

@@ -231,7 +231,7 @@ class Plan:
         """Return the numbers of a stage's layers, in the order in which they run."""
         return self.order[stage.first : stage.stop] or range(stage.first, stage.stop)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         separator = "; " if self.order else ", "
         stages = (
             f"{layers_text(self.layers_of(stage))} on {plural(stage.replicas, 'worker')}"
@@ -240,8 +240,8 @@ class Plan:
         lines = [f"{self.config}: " + separator.join(stages)]
         lines.append(
             f"  {self.method}; {self.predicted_s * 1e3:.4g} ms a microbatch of "
-            f"{self.microbatch_rows} rows, {self.microbatches} a batch, at most {self.in_flight} "
-            f"in flight"
+            f"{plural(self.microbatch_rows, 'row')}, {self.microbatches} a batch, at most "
+            f"{self.in_flight} in flight"
         )
         if self.memory_bytes:
             lines.append(f"  at most {bytes_text(self.memory_bytes)} on a worker")

@@ -56,7 +56,7 @@ def test_it_prints_as_pipedreams_table_1_does_and_says_more() -> None:
     )
     assert str(plan).splitlines() == [
         "7-1: layers 0-30 on 7 workers, layer 31 on 1 worker",
-        "  pipedream; 12.3 ms a microbatch of 1 rows, 1 a batch, at most 2 in flight",
+        "  pipedream; 12.3 ms a microbatch of 1 row, 1 a batch, at most 2 in flight",
         "  at most 2.147 GB on a worker",
         "  the first stage's compute",
     ]

@@ -37,11 +37,8 @@ def exercises(student: str) -> Iterator[Exercise]:
     start = f"{p} stages, {m} microbatches; a forward takes 1 slot, a backward {b}."
     whole = Trace.from_schedule(gpipe(p, m).take(1), cost)
     yield "gpipe_slots", f"{start} How many slots does one batch of GPipe take?", whole.makespan_s
-    yield (
-        "gpipe_bubble",
-        f"{start} Which share of them is the bubble, in percent?",
-        100 * whole.bubble,
-    )
+    question = f"{start} Which share of them is the bubble, in percent?"
+    yield "gpipe_bubble", question, 100 * whole.bubble
     report = check(flush(p, m).take(1))
     question = f"{start} How many microbatches has stage {s} in flight at most, in 1F1B?"
     yield "in_flight", question, report.peak_in_flight[s]

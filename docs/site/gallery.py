@@ -121,11 +121,6 @@ def explored(name: str) -> str | None:
     return next((plots.svg(plot.figure) for _, plot in figures(view)), None)
 
 
-def title(notebook: Mapping[str, Any]) -> str:
-    """Return a notebook's heading."""
-    return "".join(notebook["cells"][0]["source"]).splitlines()[0].removeprefix("# ")
-
-
 def front(source: Path, names: Iterable[str]) -> str:
     """Return the gallery's own page: by folder, a card with the figure of each notebook."""
     sections = []
@@ -133,7 +128,8 @@ def front(source: Path, names: Iterable[str]) -> str:
         cards = []
         for name in members:
             notebook = source / "gallery" / f"{name}.ipynb"
-            text = title(json.loads(notebook.read_text(encoding="utf-8")))
+            begin = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
+            text = begin.splitlines()[0].removeprefix("# ")
             is_drawn = notebook.with_suffix(".svg").exists()
             shown = f"![{text}]({name}.svg) {text}" if is_drawn else text
             cards.append(f"[{shown}]({name}.ipynb){'' if is_drawn else ' (not run here)'}")

@@ -27,6 +27,7 @@ WORK = (
     f"The same model on {costs.WORKERS} equal workers, {costs.MICROBATCHES} microbatches a batch, "
     "a forward one slot and a backward two"
 )
+_FORMS = {True: "{:z.1f}", False: "{:z.3g}"}  # of a column of shares, and of any other
 BATCHES = {"2bw": 2, "pipefisher": 2}  # that show what is new; of others one is enough
 
 
@@ -138,6 +139,6 @@ def markdown(frame: pd.DataFrame) -> str:
 
 
 def _numbers(shown: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    texts = shown.map(lambda number: f"{number:z.3g}")
+    texts = shown.apply(lambda column: column.map(_FORMS["%" in str(column.name)].format))
     texts.insert(0, "method", names)
     return texts

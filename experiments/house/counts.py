@@ -9,6 +9,7 @@ import; lines of a notebook are those of its code cells.
 
 import ast
 import json
+import re
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -20,9 +21,9 @@ import typer
 from tests.test_imports import circles, graph
 
 ROOT = Path(__file__).parents[2]
-TOOLKIT = {"attacks", "benchmarks", "bits", "gpu", "house", "explore", "your_model"}
+REPRODUCTION = re.compile(r"pipekit/ledger/|notebooks/|experiments/([^/]+/|prediction\.py)")
+TOOLKIT = re.compile(r"/(attacks|benchmarks|bits|gpu|house|explore|your_model)[/.]")
 """Of experiments/ and notebooks/, what is not the reproduction of papers."""
-OF_ONE = {"prediction"}  # topics of the reproduction that are a single file of experiments/
 FILES_IN_A_FOLDER, LINES_OF_A_FUNCTION = 16, 80
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -35,23 +36,10 @@ class Source(NamedTuple):
     text: str
 
     @property
-    def is_test(self) -> bool:
-        return self.path.parts[0] == "tests"
-
-    @property
-    def is_notebook(self) -> bool:
-        return self.path.suffix == ".ipynb"
-
-    @property
     def is_reproduction(self) -> bool:
         """Whether it belongs to the papers or the ledger, wherever they stand."""
-        if self.is_test or "ledger" in self.path.parent.parts:
-            return not self.is_test
-        top, *inner = self.path.with_suffix("").parts
-        is_topic = top == "notebooks" or (
-            top == "experiments" and (len(inner) > 1 or inner[0] in OF_ONE)
-        )
-        return is_topic and not TOOLKIT & {*inner}
+        path = self.path.as_posix()
+        return bool(REPRODUCTION.match(path)) and not TOOLKIT.search(path)
 
 
 def sources(checkout: Path) -> Iterator[Source]:
@@ -61,13 +49,10 @@ def sources(checkout: Path) -> Iterator[Source]:
     for name in filter(None, listed.split("\0")):
         if (file := checkout / name).exists():
             text = file.read_text()
-            yield Source(Path(name), cells(text) if file.suffix == ".ipynb" else text)
-
-
-def cells(notebook: str) -> str:
-    """Return a notebook's code cells, one after another."""
-    found = json.loads(notebook)["cells"]
-    return "\n".join("".join(cell["source"]) for cell in found if cell["cell_type"] == "code")
+            if file.suffix == ".ipynb":
+                cells = [c for c in json.loads(text)["cells"] if c["cell_type"] == "code"]
+                text = "\n".join("".join(cell["source"]) for cell in cells)
+            yield Source(Path(name), text)
 
 
 def code_lines(text: str) -> int:
@@ -99,42 +84,34 @@ def long_functions(files: Iterable[Source]) -> Iterator[tuple[str, int]]:
                     yield f"{file.path}: {node.name}", lines
 
 
-def classes_by_name(files: Iterable[Source]) -> dict[str, set[Path]]:
-    """Return the files in which a class of each name stands, private ones and inner ones too."""
-    found = defaultdict(set)
-    for file in files:
-        for node in ast.walk(ast.parse(file.text)):
-            if isinstance(node, ast.ClassDef):
-                found[node.name].add(file.path)
-    return found
-
-
-def lines(files: Iterable[Source]) -> int:
-    return sum(len(file.text.splitlines()) for file in files)
-
-
 def counted(checkout: Path) -> Iterator[tuple[str, int, list[str]]]:
     """Yield what is counted: its name, the number, and what there is to show."""
-    everything = list(sources(checkout))
-    tests = [file for file in everything if file.is_test]
-    notebooks = [file for file in everything if file.is_notebook]
-    product = [file for file in everything if not (file.is_test or file.is_notebook)]
-    package = [file for file in product if file.path.parts[0] == "pipekit"]
-    yield "lines outside tests, with notebooks' cells", lines([*product, *notebooks]), []
-    yield "    of Python files", lines(product), []
-    yield "    of notebooks' cells", lines(notebooks), []
-    yield "    of pipekit/", lines(package), []
-    reproduction = [file for file in [*product, *notebooks] if file.is_reproduction]
-    yield "    of papers and ledger, with their notebooks", lines(reproduction), []
-    yield "    in scripts of experiments/ and docs/", lines(product) - lines(package), []
+    by_top = defaultdict[str, list[Source]](list)
+    for file in sources(checkout):
+        by_top[file.path.parts[0]].append(file)
+    tests, notebooks, package = (by_top.pop(top, []) for top in ("tests", "notebooks", "pipekit"))
+    scripts = [file for files in by_top.values() for file in files]
+    product = package + scripts
+    papers = [file for file in product + notebooks if file.is_reproduction]
+    for name, files in {
+        "lines outside tests, with notebooks' cells": product + notebooks,
+        "    of Python files": product,
+        "    of notebooks' cells": notebooks,
+        "    of pipekit/": package,
+        "    of papers and ledger, with their notebooks": papers,
+        "    in scripts of experiments/ and docs/": scripts,
+        "lines of tests": tests,
+    }.items():
+        yield name, sum(len(file.text.splitlines()) for file in files), []
     yield "lines of code outside tests", sum(code_lines(file.text) for file in product), []
-    yield "lines of tests", lines(tests), []
-    twice = {name: files for name, files in classes_by_name(package).items() if len(files) > 1}
+    nodes = [(file.path, node) for file in package for node in ast.walk(ast.parse(file.text))]
+    classes = {(node.name, path) for path, node in nodes if isinstance(node, ast.ClassDef)}
+    twice = [name for name, n in Counter(name for name, _ in classes).items() if n > 1]
     yield "class names in two files or more", len(twice), sorted(twice)
-    folders = Counter(file.path.parent for file in [*product, *tests])
+    folders = Counter(file.path.parent for file in product + tests)
     full = [f"{each}: {n}" for each, n in folders.items() if n > FILES_IN_A_FOLDER]
     yield f"folders with more than {FILES_IN_A_FOLDER} Python files", len(full), full
-    long = [f"{name}, {length}" for name, length in long_functions([*product, *tests])]
+    long = [f"{name}, {length}" for name, length in long_functions(product + tests)]
     yield f"function bodies over {LINES_OF_A_FUNCTION} lines", len(long), long
     found = [", ".join(each) for each in circles(graph(checkout))]
     yield "circles of imports", len(found), found

@@ -54,13 +54,9 @@ def main(
 ) -> None:
     """Count the functions that the plainest training runs."""
     calls = called()
-    files = sorted({file for file, _ in calls})
-    for file in files if functions else ():
-        print(Path(file).relative_to(HOME.parent))
-        for (where, name), count in sorted(calls.items()):
-            if where == file:
-                print(f"    {name} x {count}")
-    print(f"{len(calls)} functions in {len(files)} files")
+    for (file, name), count in sorted(calls.items()) if functions else ():
+        print(f"{Path(file).relative_to(HOME.parent)}: {name} x {count}")
+    print(f"{len(calls)} functions in {len({file for file, _ in calls})} files")
 
 
 if __name__ == "__main__":

@@ -77,8 +77,9 @@ def figure1(grid: pd.DataFrame, title: str, printed: float) -> go.Figure:
     """Draw Figure 1 as the paper does: a panel a GPU, a line a model."""
     space = {"shared_yaxes": True, "horizontal_spacing": 0.04}
     drawn = make_subplots(cols=len(GPUS), subplot_titles=GPUS, **space)
-    drawn.update_layout(style.layout(300, f"{title} (simulated)"), height=460)
-    drawn.update_layout(margin={"t": 64, "b": 96}, title={"pad": {"b": 30}})
+    drawn.update_layout(style.layout(300, f"{title} (simulated)"), height=460, margin_b=96)
+    drawn.layout.margin.t += 22  # for the titles of the panels
+    drawn.layout.title.pad.b += 22
     counts: Sequence[int] = sorted(grid["workers"].unique())
     line = [counts[0], counts[-1]], [printed] * 2, f"vgg16, up to (paper): {printed:g} %"
     study.with_line(drawn, *line, "dot", row=1, col=len(GPUS))

@@ -4,6 +4,7 @@ Each command imports what it needs when it runs, so that ``--help`` does not wai
 """
 
 import inspect
+import os
 import re
 from collections.abc import Callable
 from copy import copy
@@ -36,6 +37,7 @@ class _Commands(TyperGroup):
     """Turns wrong input into one sentence and exit code 2; any other exception is a bug."""
 
     def invoke(self, ctx: Any) -> Any:
+        ctx.color = False if os.environ.get("NO_COLOR") else None
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of our output has seen enough, as head does

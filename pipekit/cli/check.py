@@ -54,7 +54,7 @@ def check(
         link: Slots that a message takes; a forward takes 1.
         repair: Write an order that is proved into this .csv (torch's).
     """
-    require_suffix(repair, (".csv",))
+    require_suffix(repair, (".csv",), "--repair")
     others = order != "torch" or communicators != "direction" or asynchronous or shapes_first
     if messages is None and (others or link or repair):
         raise ValueError(

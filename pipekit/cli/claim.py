@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,11 +49,6 @@ def claim(
     if listed == (id is not None) or (id is None and again) or (id and (paper or outcome)):
         raise ValueError("name one claim, or say --list, which --paper and --outcome shorten")
     folder = run or REFERENCE
-    if run is None and not (REFERENCE / "claims.jsonl").exists() and REFERENCE.is_dir():
-        raise ValueError(
-            "no records of a whole run are committed yet: make papers, then name its folder by "
-            "--run results/runs/NAME"
-        )
     if not folder.is_dir():
         raise ValueError(
             "our values are in the repository, and not in an installed pipekit: clone it, or name "
@@ -82,25 +77,22 @@ def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
     """Return what is to be said of a claim, a line for each question that a reviewer asks."""
     claim, record = outcome.claim, outcome.record
     printed = f"{claim.value} {claim.unit}".strip()
-    said = {"paper": f"{claim.claim} ({claim.paper}, {claim.where}; {claim.quantity}: {printed})"}
-    if claim.conditions:
-        said["when"] = claim.conditions
-    if record is None:
-        said["ours"] = "nothing was recorded"
-    else:
-        what = claim.record or f"{claim.quantity} in {claim.unit}"
-        said["ours"] = f"{outcome.ours} ({record.label}; {what})"
-        said["by"] = "; ".join(places(claim.id)) or "a notebook of your own"
-        if record.note:
-            said["note"] = record.note
-        if record.figure:
-            said["figure"] = record.figure
-    said["tolerance"] = f"{outcome.passes_if}, for: {claim.tolerance or 'the printed digits'}"
-    said["outcome"] = outcome.status.value
+    what = claim.record or f"{claim.quantity} in {claim.unit}"
     reasons = [outcome.why, outcome.label_note, outcome.cause and _cause(outcome, others)]
-    said["because"] = "; ".join(filter(None, reasons)) or "ours meets the tolerance"
-    said["from"] = str(folder) if record is None else f"{folder} ({record.provenance['utc']})"
-    return "\n".join(f"{name + ':':<11}{' '.join(text.split())}" for name, text in said.items())
+    said = {
+        "paper": f"{claim.claim} ({claim.paper}, {claim.where}; {claim.quantity}: {printed})",
+        "when": claim.conditions,
+        "ours": f"{outcome.ours} ({record.label}; {what})" if record else "nothing was recorded",
+        "by": record and ("; ".join(places(claim.id)) or "a notebook of your own"),
+        "note": record and record.note,
+        "figure": record and record.figure,
+        "tolerance": f"{outcome.passes_if}, for: {claim.tolerance or 'the printed digits'}",
+        "outcome": outcome.status.value,
+        "because": "; ".join(filter(None, reasons)) or "ours meets the tolerance",
+        "from": f"{folder} ({record.provenance['utc']})" if record else str(folder),
+    }
+    told = ((f"{name}:", " ".join(text.split())) for name, text in said.items() if text)
+    return "\n".join(f"{name:<11}{text}" for name, text in told)
 
 
 def _cause(outcome: "Outcome", others: "Iterable[Outcome]") -> str:
@@ -123,21 +115,20 @@ def places(id: str) -> list[str]:
 
     Of the statements that name it, with or without its paper, those count that spell out the most.
     """
-    notebooks = sorted((CHECKOUT / "notebooks").rglob("*.ipynb"))
-    named = [each for notebook in notebooks for each in _named(notebook, id)]
+    named = []
+    for notebook in sorted((CHECKOUT / "notebooks").rglob("*.ipynb")):
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        for number, cell in enumerate(cells, 1):
+            source = "".join(cell["source"])
+            is_named = cell["cell_type"] == "code" and _letters(source, id)
+            for statement in ast.parse(source).body if is_named else ():
+                if letters := _letters(ast.unparse(statement), id):
+                    place = f"{notebook.relative_to(CHECKOUT)}, cell {number}"
+                    if isinstance(statement, ast.FunctionDef):
+                        place += f": {statement.name}()"
+                    named.append((letters, place))
     most, _ = max(named, default=(0, ""))
     return list(dict.fromkeys(place for letters, place in named if letters == most))
-
-
-def _named(notebook: Path, id: str) -> Iterator[tuple[int, str]]:
-    """Yield for each statement that names a claim the letters of its id, and the place."""
-    for number, cell in enumerate(json.loads(notebook.read_text(encoding="utf-8"))["cells"], 1):
-        source, place = "".join(cell["source"]), f"{notebook.relative_to(CHECKOUT)}, cell {number}"
-        is_named = cell["cell_type"] == "code" and _letters(source, id)
-        for statement in ast.parse(source).body if is_named else ():
-            if letters := _letters(ast.unparse(statement), id):
-                named = isinstance(statement, ast.FunctionDef) and f": {statement.name}()"
-                yield letters, f"{place}{named or ''}"
 
 
 def _letters(code: str, id: str) -> int:
@@ -157,6 +148,7 @@ def _letters(code: str, id: str) -> int:
 
 
 def _run_again(outcome: "Outcome") -> Path:
+    import csv
     import os
     import resource
     import time
@@ -167,27 +159,17 @@ def _run_again(outcome: "Outcome") -> Path:
     id = outcome.claim.id
     is_run = not (outcome.claim.preset or outcome.claim.out_of_reach)
     found = [place.split(",")[0] for place in places(id)] if is_run else []
+    measured = csv.DictReader((REFERENCE / "notebooks.csv").read_text("utf-8").splitlines())
+    usual = {row["name"]: f"{float(row['seconds']):.0f} s on {row['cpu']}" for row in measured}
     for file in sorted((CHECKOUT / "experiments").glob("*.yaml")) if found else ():
         for job in load_all([file], "quick").jobs:
             if job.notebook == (CHECKOUT / found[0]).resolve():
-                typer.echo(f"{found[0]} takes {_usual(job.name)}", err=True)
+                takes = usual.get(job.name, "a time that nobody has noted")
+                typer.echo(f"{found[0]} takes {takes} (measured)", err=True)
                 begun = time.perf_counter()
                 made = batch.run(file, only=[job.name])
                 peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-                typer.echo(
-                    f"took {time.perf_counter() - begun:.0f} s, {peak:.1f} GiB in its largest "
-                    f"process, {os.cpu_count()} cores (measured)",
-                    err=True,
-                )
+                took = f"{time.perf_counter() - begun:.0f} s, {peak:.1f} GiB in its largest process"
+                typer.echo(f"took {took}, {os.cpu_count()} cores (measured)", err=True)
                 return made.folder
     raise ValueError(f"no notebook here finds a value of {id}: {outcome.why}")
-
-
-def _usual(notebook: str) -> str:
-    import csv
-
-    with (REFERENCE / "notebooks.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["name"] == notebook:
-                return f"{float(row['seconds']):.0f} s (measured on {row['cpu']})"
-    return "a time that nobody has noted"

@@ -38,9 +38,8 @@ def run(
     """
     from pipekit.ledger.batches import batch
 
-    names = only or None
     result = batch.run(
-        *experiments, scale=scale, only=names, jobs=jobs, resume=resume, quiet=quiet, on=on
+        *experiments, scale=scale, only=only or None, jobs=jobs, resume=resume, quiet=quiet, on=on
     )
     if quiet:
         typer.echo(result)

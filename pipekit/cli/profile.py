@@ -106,13 +106,13 @@ def _make(
 
 
 def _print(name: str, made: "pk.Profile") -> None:
-    columns = ["forward (ms)", "backward (ms)", "out (MB)", "parameters (MB)", "saved (MB)"]
+    columns = ["forward (ms)", "backward (ms)", "out (MB)", "weights (MB)", "saved (MB)"]
     print_table(
         ["layer", *columns],
         [[layer.name, *_cells(layer)] for layer in made.layers],
         [["all", *_cells(made.stage(0, len(made)))]],
         named=True,
-        title=f"{name}, {made.rows} rows, {made.provenance['dtype']}",
+        title=f"{name}, {plural(made.rows, 'row')}, {made.provenance['dtype']}",
         caption=_origin(made),
     )
     for skip in made.skips:

@@ -30,8 +30,8 @@ def search(
     """Search for the shortest schedule of a batch, and for the worker of each stage.
 
     All named methods that fit are simulated first, so that the result is never longer than the best
-    of them; more seconds never make it worse.  Without --cluster or --bandwidth, links cost
-    nothing.  With --host-bandwidth what does not fit into --memory may offload activations.
+    of them; more seconds never make it worse. Without --cluster or --bandwidth, links cost nothing.
+    With --host-bandwidth, a schedule that does not fit into --memory may offload activations.
 
     \b
     [b]Examples[/b]

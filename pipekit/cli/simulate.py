@@ -11,7 +11,7 @@ import pipekit as pk
 from pipekit.cli.common import options
 from pipekit.cli.common.options import File
 from pipekit.cli.schedule import chosen_schedule
-from pipekit.units import bytes_text
+from pipekit.units import bytes_text, plural
 
 
 def simulate(
@@ -121,7 +121,7 @@ def _print(trace: "pk.Trace", plan: "pk.Plan", costs: "pk.Profile", memory: floa
     each_ms = 1e3 * trace.makespan_s / _microbatches(trace)
     typer.echo(
         f"{printable(trace.name)}: {trace.makespan_s:.4g} s, "
-        f"{each_ms:.4g} ms a microbatch of {plan.microbatch_rows} rows, "
+        f"{each_ms:.4g} ms a microbatch of {plural(plan.microbatch_rows, 'row')}, "
         f"{pk.traces.describe_bubbles(trace.bubbles())} (simulated)"
     )
     typer.echo(pk.traces.describe_gaps(trace.gaps(), trace.makespan_s, trace.workers))
@@ -133,12 +133,12 @@ def _print(trace: "pk.Trace", plan: "pk.Plan", costs: "pk.Profile", memory: floa
         busy = float((events["end_s"] - events["start_s"]).sum())
         share = f"{busy / trace.makespan_s:.1%}" if trace.makespan_s else "-"
         bytes_ = sent.get(worker, 0), trace.memory.peak_bytes[int(str(worker))]
-        stage = str(events["stage"].iloc[0])
-        row = [str(worker), stage, share, *(f"{each / 1e6:,.1f}" for each in bytes_)]
+        stages = " ".join(map(str, sorted(events["stage"].unique())))
+        row = [str(worker), stages, share, *(f"{each / 1e6:,.1f}" for each in bytes_)]
         if rows and rows[-1][1:] == row[1:]:
             row[0] = f"{rows.pop()[0].split('-')[0]}-{worker}"
         rows.append(row)
-    options.print_table(["worker", "stage", "busy", "sends (MB)", "peak (MB)"], rows)
+    options.print_table(["worker", "stages", "busy", "sends (MB)", "peak (MB)"], rows)
     peak = max(trace.memory.peak_bytes)
     if peak > memory:
         typer.echo(

@@ -100,10 +100,8 @@ def train(
     from pipekit.engine.transports import torchrun
     from pipekit.schedules.methods import by_name
 
-    if resume and checkpoints is None:
-        raise ValueError("--resume needs the folder of the checkpoints: name it, --checkpoints")
-    if every is not None and checkpoints is None:
-        raise ValueError("--every says how often: name the folder of --checkpoints as well")
+    if checkpoints is None and (resume or every is not None):
+        raise ValueError("--resume and --every need a folder: name it, --checkpoints FOLDER")
     if text is not None and model != "gpt":
         raise ValueError("--text is for a network that learns text: name it, --model gpt")
     is_own = ":" in model

@@ -181,14 +181,9 @@ def offloads(op: Op) -> bool:
 
 def checked(schedule: Schedule) -> Schedule:
     """Return a schedule that can train; raise TypeError or ScheduleError for another."""
-    if not isinstance(schedule, Schedule):
-        raise TypeError(
-            f"schedule must be a Schedule, e.g. schedules.two_bw(4, 8), not "
-            f"{type(schedule).__name__}"
-        )
+    check(schedule)
     if not schedule.trains:
         raise ScheduleError("the schedule has no backward: it cannot train")
-    check(schedule)
     require_runnable(schedule)
     return schedule
 

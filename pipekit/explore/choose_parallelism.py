@@ -48,7 +48,7 @@ def see(
     text += f"{found.standing}\n\n{flags.FRAMEWORKS[framework](chosen.run)}"
     return View(
         text=text,
-        timelines=[Timeline(_timeline(chosen))] if chosen.layout.pp > 1 else [],
+        timelines=[_timeline(chosen)] if chosen.layout.pp > 1 else [],
         table=found.frame().head(SHOWN).drop(columns="reason"),
         caption=f"The fastest of {found.tried:,} layouts (simulated).",
     )
@@ -60,9 +60,11 @@ choose_parallelism = partial(explore, see, waits_for="trying layouts")
 _recommended = lru_cache(8)(recommend)
 
 
-def _timeline(chosen: RankedLayout) -> pk.Trace:
+def _timeline(chosen: RankedLayout) -> Timeline:
     made, layout = step(chosen.run), chosen.layout
     microbatches = min(layout.microbatches, ROUNDS * layout.pp)
     schedule = one_batch(layout.method, layout.stages, layout.pp, microbatches)
     passes = zip(made.forward_s, made.backward_s, strict=True)
-    return pk.simulate(schedule, Profile(tuple(LayerProfile("", *each) for each in passes)))
+    trace = pk.simulate(schedule, Profile(tuple(LayerProfile("", *each) for each in passes)))
+    part = f"{microbatches} of {layout.microbatches} microbatches"
+    return Timeline(trace, title=f"{trace.name}, {part}")

@@ -239,7 +239,7 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
         frame = events_of(schedule, *replays[best])
         frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
         step = Trace(frame, "simulated", name, schedule.worker_count)
-        text = f"{name} with these durations leaves workers idle for less time"
+        text = f"The method leaves workers idle longer than {name} would with these durations"
         yield Counterfactual("method", None, takes[0] - takes[best], text, step=step)
 
 

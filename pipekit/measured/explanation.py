@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipekit.choices import require_kind
 from pipekit.measured.causes import BETWEEN_STEPS, SLOW, Counterfactual, causes
 from pipekit.measured.operations import operations
 from pipekit.measured.recognition import recognise
@@ -107,7 +108,7 @@ class Explanation:
         """Return the record as JSON."""
         return json.dumps(self.record(), indent=2, allow_nan=False) + "\n"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -159,9 +160,7 @@ def explain(trace: Trace) -> Explanation:
         TypeError: it is not a trace.
         ValueError: the trace is in slots, has no passes, or one stage, or takes no time.
     """
-    if not isinstance(trace, Trace):
-        name = type(trace).__name__
-        raise TypeError(f"explain a Trace, e.g. run.trace or pk.read_trace(path), not {name}")
+    require_kind("trace", trace, Trace, "run.trace or pk.read_trace(path)")
     if trace.unit != "s":
         raise ValueError(f"{trace.name} is in {trace.unit}: give a trace in seconds")
     if trace.frame["stage"].nunique() < 2:

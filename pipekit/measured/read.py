@@ -79,8 +79,9 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
             f"pass has a time: give pipekit explain such logs alone, or record a trace with "
             f"torch.profiler (docs/why_slow.md)"
         )
-    known = "; ".join(f"{name} ({each.SIGN})" for name, each in FORMATS.items())
-    raise ValueError(f"{path} is not a trace of a known format: {known}; pipekit's own JSON")
+    known = [f"{name} ({each.SIGN})" for name, each in FORMATS.items()]
+    known.append("pipekit's own JSON (trace.perfetto.json of pipekit train --output)")
+    raise ValueError(f"{path} is not a trace of a known format: {'; '.join(known)}")
 
 
 def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:

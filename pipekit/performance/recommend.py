@@ -121,7 +121,7 @@ class Recommendation:
             f"within {math.expm1(self.half_width):.0%} of their predictions."
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         table = self.frame().drop(columns="reason").head(10).round(3).to_string(index=False)
         return f"{table}\n\nThe first: {self.candidates[0].reason} (simulated).\n{self.standing}"
 

@@ -6,7 +6,7 @@ from inspect import signature
 from numbers import Integral
 from typing import Any
 
-from pipekit.choices import require_choice
+from pipekit.choices import require_choice, require_kind
 from pipekit.clusters import Cluster
 from pipekit.planning.balance import balanced
 from pipekit.planning.interleaved import interleaved
@@ -47,7 +47,7 @@ def plan(
             two moments of 4 each.
 
     Raises:
-        TypeError: the profile is not one.
+        TypeError: the profile or the cluster is not one.
         ValueError: there is no such method or option, or no plan; the message says the least
             change that would make it possible.
     """
@@ -71,9 +71,9 @@ def plan(
             f"optimizer_states are 0 or more tensors of a parameter's size, not "
             f"{options['optimizer_states']}"
         )
-    if not isinstance(profile, (Profile, Mapping)):
-        name = type(profile).__name__
-        raise TypeError(f"plan by a Profile, e.g. pk.profile(model, microbatch), not {name}")
+    if not isinstance(profile, Mapping):
+        require_kind("profile", profile, Profile, "pk.profile(model, microbatch)")
+    require_kind("cluster", cluster, Cluster, "pk.clusters.flat(4, bandwidth=1e9)")
     if planner is not parallel_pipelines and not isinstance(profile, Profile):
         raise ValueError(f"{method} plans for one microbatch size: give one profile")
     if "progress" in known:

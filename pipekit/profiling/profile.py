@@ -20,7 +20,7 @@ from pipekit.profiling.layer_profile import (
 )
 from pipekit.reading import read_json
 from pipekit.schedules import Op
-from pipekit.units import require_amount
+from pipekit.units import plural, require_amount
 
 if TYPE_CHECKING:
     from torch import nn
@@ -194,6 +194,10 @@ class Profile:
     def as_chain(self) -> "Profile":
         """Return the same layers for planners that keep to the order in which they stand."""
         return replace(self, values=())
+
+    def __repr__(self) -> str:
+        origin = self.provenance.get("label", "of unknown origin")
+        return f"<Profile: {plural(len(self), 'layer')}, {plural(self.rows, 'row')} ({origin})>"
 
     def __len__(self) -> int:
         return len(self.layers)

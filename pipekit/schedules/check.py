@@ -8,6 +8,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from pipekit.choices import require_kind
 from pipekit.host.memory import not_collected
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
@@ -66,7 +67,9 @@ def check(schedule: Schedule, *, joint_updates: bool = False) -> Report:
 
     Raises:
         ScheduleError: naming the tasks at fault.
+        TypeError: it is not a schedule.
     """
+    require_kind("schedule", schedule, Schedule, "schedules.two_bw(4, 8)")
     prove = _proved_endless if schedule.period else _proved
     return schedule.remembered(("proof", joint_updates), lambda: prove(schedule, joint_updates))
 

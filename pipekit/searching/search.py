@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipekit.choices import require_kind
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
@@ -13,7 +14,7 @@ from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.bound import anywhere, bound
 from pipekit.searching.judge import Found, Judge, Question
 from pipekit.searching.rounds import Budget, SearchRounds
-from pipekit.units import SECONDS, written
+from pipekit.units import SECONDS, bytes_text, written
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Searched(Found):
         }
         return json.dumps(record, indent=1) + "\n"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         found = f"in step {self.step:,}, after {self.seconds:.1f} s" if self.step else "by name"
         return (
             f"{self.schedule.title}: {written(self.makespan_s, SECONDS)} (simulated), found "
@@ -88,6 +89,7 @@ def search(
         ScheduleError: nothing fits; the message says how much memory the most frugal needs.
         ValueError: the arguments do not fit together.
     """
+    require_kind("plan", plan, Plan, 'pk.plan(profile, cluster, "balance")')
     stages, m = len(plan.stages), microbatches or plan.microbatches
     workers = workers or stages
     homes = None if placement is None else tuple(placement)
@@ -127,7 +129,8 @@ def search(
             )
     if not found:
         raise ScheduleError(
-            f"no schedule was found that fits: the most frugal method needs {frugal:.4g} bytes on "
-            f"a worker; cut the model into more stages, recompute, or use smaller microbatches"
+            f"no schedule was found that fits: the most frugal method needs "
+            f"{bytes_text(frugal)} on a worker; cut the model into more stages, recompute, or use "
+            f"smaller microbatches"
         )
     return min(found, key=lambda each: each.makespan_s)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from pipekit.choices import require_choice
+from pipekit.choices import require_choice, require_kind
 from pipekit.clusters import Cluster
 from pipekit.host.memory import not_collected
 from pipekit.plans import Plan
@@ -72,8 +72,10 @@ def simulate(
 
     Raises:
         ScheduleError: the schedule cannot be executed.
+        TypeError: the schedule or the profile is not one.
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
+    require_kind("schedule", schedule, Schedule, "schedules.flush(4, 8)")
     schedule = schedule.excerpt(batches)
     require_choice("validate", validate, (None, "first", "later"))
     require_amount("optimizer_states", optimizer_states)
@@ -81,6 +83,7 @@ def simulate(
     check(schedule, joint_updates=validate is not None)
     rule = named(mitigation) if isinstance(mitigation, str) else mitigation
     given = profile if isinstance(profile, Costs) else Costs(profile)
+    require_kind("profile", given.profile, Profile, "pk.profile(model, microbatch)")
     costs = stage_costs(schedule, given.profile, plan)
     if cluster is not None:
         cluster.require_room(schedule.worker_count)

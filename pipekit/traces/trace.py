@@ -20,6 +20,7 @@ from pipekit.traces.breakdown import breakdown, bubbles
 from pipekit.traces.event_graph import EventGraph, event_graph
 from pipekit.traces.gaps import GAPS, ROWS, gaps
 from pipekit.traces.record import COLUMNS, TraceRecord, events_of, moved, tasks_of
+from pipekit.units import plural
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class Trace(TraceRecord):
         notes: what reading a file left out or estimated, in sentences.
         chunks: parts of a sequence that each microbatch consists of; ``microbatch`` counts them.
     """
+
+    def __repr__(self) -> str:
+        events = f"{plural(self.workers, 'worker')}, {plural(len(self.frame), 'event')}"
+        return f"<Trace {self.name}: {events}, {self.makespan_s:.4g} {self.unit} ({self.label})>"
 
     @classmethod
     def from_schedule(

@@ -62,7 +62,6 @@ def test_a_list_has_a_line_for_each_claim(printed: Printed, run: Path) -> None:
     [
         ("2bw-fig7-memry", "did you mean '2bw-fig7-memory'?"),
         ("--list --paper pipedraem", "not 'pipedraem'; did you mean 'pipedream'?"),
-        ("--list --outcome mist", "not 'mist'; did you mean 'miss'?"),
         ("vgg16", "pipekit claim --list names all"),
         ("", "name one claim, or say --list"),
         (f"{MISSED} --outcome miss", "name one claim, or say --list"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from pipekit.cli import app
 from pipekit.clusters.namespaces import available
@@ -35,6 +36,11 @@ def test_help_breaks_its_lines_where_the_terminal_does_and_examples_fit_80_colum
         prose, _, examples = command.help.partition("\b")
         assert prose.count("\n") == 2 * prose.count("\n\n")
         assert [line for line in examples.splitlines() if len(line) > 78] == []
+
+
+def test_no_color_is_heeded() -> None:
+    said = CliRunner().invoke(app, ["check", "?"], color=True, env={"NO_COLOR": "1"}).output
+    assert said.startswith("error: ")
 
 
 def test_version(printed: Printed) -> None:

@@ -139,30 +139,29 @@ def test_a_loss_of_ones_own_gets_the_whole_dict(model: str, printed: Printed, ne
     assert Path("out/trace.csv").exists()
 
 
-def test_a_profile_takes_dicts(printed: Printed, nets: Path) -> None:
-    printed("profile nets:named --data nets:labelled --repeats 1 --output p.json")
-    assert Profile.load("p.json").rows == 8
-    line = "profile nets:with_loss --data nets:dicts --loss nets:entry_squares"
-    printed(f"{line} --repeats 1 --output q.json")
-    assert Profile.load("q.json").rows == 8
-
-
-def test_a_model_of_ones_own_is_profiled(printed: Printed, nets: Path) -> None:
-    printed("profile nets:with_example --repeats 1 --output p.json")
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ("with_example --repeats 1", 4),
+        ("with_example --rows 6 --analytic 'V100 16GB'", 6),
+        ("alone --data nets:batches --repeats 1", 8),
+        ("named --data nets:labelled --repeats 1", 8),
+        ("with_loss --data nets:dicts --loss nets:entry_squares --repeats 1", 8),
+    ],
+)
+def test_a_model_of_ones_own_is_profiled(
+    options: str, rows: int, printed: Printed, nets: Path
+) -> None:
+    printed(f"profile nets:{options} --output p.json")
     made = Profile.load("p.json")
-    assert made.rows == 4
+    assert made.rows == rows
     assert made.parameter_bytes == 4 * (5 * 8 + 3 * 9 * 8 + 9 * 2)
-    printed("profile nets:alone --data nets:batches --repeats 1 --output q.json")
-    assert Profile.load("q.json").rows == 8
-    printed("profile nets:with_example --rows 6 --analytic 'V100 16GB' --output r.json")
-    assert Profile.load("r.json").rows == 6
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
         ("train --model nets:nothing --data nets:batches", "nets has no 'nothing', only"),
-        ("train --model missing:make", "no module is named 'missing', installed or in "),
         ("train --model nowhere.py:alone", "there is no file nowhere.py"),
         ("train --model nets:", "is not a package.module:name"),
         ("train --model nets:alone", "what does nets:alone learn? Name --data"),
@@ -193,9 +192,7 @@ class TestDefaultLoss:
         assert default_loss(logits, classes) == expected
         assert default_loss({"other": 1, "logits": logits}, classes) == expected
         assert default_loss(logits.transpose(1, 2), classes) == pytest.approx(expected.item())
-
-    def test_other_numbers(self) -> None:
-        output, target = torch.randn(3, 2), torch.randn(3, 2)
+        output, target = torch.randn(3, 2), torch.randn(3, 2)  # other numbers
         assert default_loss((output,), target) == nn.functional.mse_loss(output, target)
 
     def test_what_fits_nothing_is_refused(self) -> None:

@@ -34,7 +34,7 @@ def test_a_bar_unless_it_is_quiet(pipekit: Callable[[str], Any], option: str, sh
 
 def test_it_estimates_for_a_named_device(printed: Printed) -> None:
     text = printed("profile alexnet --rows 1 --analytic 'V100 16GB' --dtype float16")
-    assert "alexnet, 1 rows, float16" in text
+    assert "alexnet, 1 row, float16" in text
     assert "simulated for V100 16GB at 50% of its peak and 75% of its memory bandwidth" in text
     assert re.search(r"│ all +│ .* │ +122\.20 │", text)  # 2 bytes of each parameter
 

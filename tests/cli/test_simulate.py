@@ -19,6 +19,11 @@ def profile(tmp_path: Path) -> str:
     return str(path)
 
 
+def test_it_names_all_stages_of_a_worker(printed: Printed, profile: str) -> None:
+    rows = printed(f"simulate interleaved {profile} --stages 4").splitlines()[-3:-1]
+    assert [row.split("│")[2].strip() for row in rows] == ["0 2", "1 3"]
+
+
 def test_a_global_stop_before_each_update_takes_time(printed: Printed, profile: str) -> None:
     command = f"simulate zb-h2 {profile} --microbatches 8 --batches 2"
     seconds = [
@@ -31,7 +36,7 @@ def test_a_global_stop_before_each_update_takes_time(printed: Printed, profile: 
 def test_it_prints_seconds_idle_time_and_peaks(printed: Printed, profile: str) -> None:
     text = printed(f"simulate gpipe {profile} --microbatches 8 --batches 1")
     assert (
-        "GPipe: 0.33 s, 41.25 ms a microbatch of 1 rows, bubble 27.3 % of makespan, 15.8 % of spans (simulated)"
+        "GPipe: 0.33 s, 41.25 ms a microbatch of 1 row, bubble 27.3 % of makespan, 15.8 % of spans (simulated)"
         in text
     )
     assert "the costs of the 4 layers are exact" in text
@@ -125,11 +130,8 @@ def test_what_does_not_fit_is_said(printed: Printed, refused: Printed, profile: 
     assert "does not fit: it needs 19 MB, and its device has 9 MB" in printed(f"{command} 9e6")
     assert "does not fit" not in printed(f"{command} 9e9")
     assert "--memory and --shards are of links" in refused(f"simulate gpipe {profile} --memory 1")
-
-
-def test_other_files_are_refused(refused: Printed, profile: str) -> None:
-    says = "must end in .svg, .html, .perfetto.json"
-    assert says in refused(f"simulate flush {profile} --output timeline.png")
+    said = refused(f"simulate flush {profile} --output timeline.png")
+    assert "must end in .svg, .html, .perfetto.json" in said
 
 
 @pytest.mark.parametrize(

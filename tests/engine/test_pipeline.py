@@ -280,6 +280,8 @@ def test_the_trace_is_the_schedule_as_it_ran(method: str, transport: str) -> Non
             assert forward.loc[(stage, k), "start_s"] >= forward.loc[(stage - 1, k), "end_s"]
     assert run.trace.label == "measured"
     assert 0 < run.trace.makespan_s <= run.wall_s
+    with pytest.raises(ValueError, match="batches must be at least 1, not 0"):
+        run.first_batches(0)
     first = run.first_batches(1).frame
     ends = frame[frame["microbatch"].isin(run.schedule.batches[0])]["end_s"].max()
     assert first["end_s"].max() == ends

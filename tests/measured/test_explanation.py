@@ -100,5 +100,5 @@ def test_a_drawn_schedule_has_no_seconds_to_explain() -> None:
         pk.explain(replace(SLOW, frame=SLOW.frame.assign(end_s=start)))
     with pytest.raises(ValueError, match=f"of {SLOW.name} wait for one another in a circle"):
         pk.explain(replace(SLOW, frame=SLOW.frame.assign(start_s=-end, end_s=-start)))
-    with pytest.raises(TypeError, match=r"explain a Trace, e.g. .* pk.read_trace\(path\)"):
+    with pytest.raises(TypeError, match=r"trace must be a Trace, e.g. .* pk.read_trace\(path\)"):
         pk.explain("trace.json")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipekit import schedules
+from pipekit import Profile, Trace, schedules
 from pipekit.schedules import (
     Op,
     Schedule,
@@ -176,6 +176,9 @@ def test_what_both_have() -> None:
         assert schedule.stage_workers == ((0,), (1,), (0,), (1,))
         assert schedule.trains
     assert not inference(2).trains
+    trace = Trace.from_schedule(flush(2, 3).take(1))
+    assert repr(trace) == "<Trace PipeDream-Flush: 2 workers, 14 events, 12 slots (exact)>"
+    assert repr(Profile.uniform(2)) == "<Profile: 2 layers, 1 row (exact)>"
     assert repr(flush(2, 3)) == "<Schedule PipeDream-Flush: 2 workers, 2 stages, no end>"
 
 

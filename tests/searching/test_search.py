@@ -88,7 +88,7 @@ def test_what_does_not_fit_may_be_offloaded() -> None:
 
 
 def test_what_fits_nowhere_is_refused() -> None:
-    with pytest.raises(ScheduleError, match=r"the most frugal method needs .* bytes on a worker"):
+    with pytest.raises(ScheduleError, match=r"the most frugal method needs .* on a worker"):
         pk.search(unequal(2, 3), Plan.by_hand([1, 1]), None, 1.0, microbatches=2, seconds=0.1)
 
 

@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 
+import pipekit as pk
 from pipekit import bucketing
 from pipekit.clusters import flat
 from pipekit.plans import Plan
@@ -137,6 +138,17 @@ def test_numbers_that_cannot_be_are_refused(number: float) -> None:
         lambda: check_messages(with_messages(made), MessageChannel(), link=number),
     ):
         with pytest.raises(ValueError, match=r"must be .* number"):
+            take()
+
+
+def test_swapped_arguments_are_named() -> None:
+    made, costs = flush(2, 2), Profile.uniform(2)
+    for take, says in (
+        (lambda: simulate(costs, made), "schedule must be a Schedule, e.g.*not Profile"),  # type: ignore[arg-type]
+        (lambda: pk.plan(costs, "flat"), "cluster must be a Cluster, e.g.*not str"),  # type: ignore[arg-type]
+        (lambda: pk.search(costs, made), "plan must be a Plan, e.g.*not Schedule"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match=says):
             take()
 
 

@@ -128,7 +128,8 @@ def print_table(
 
     made = Table(**about)
     for number, heading in enumerate(headings):
-        made.add_column(heading, justify="right" if number or not named else "left")
+        is_name = named and not number
+        made.add_column(heading, justify="left" if is_name else "right", no_wrap=is_name)
     for section in (rows, last):
         for row in section:
             made.add_row(*(escape(printable(cell)) for cell in row))
@@ -136,10 +137,10 @@ def print_table(
     Console().print(made)
 
 
-def require_suffix(output: Path | None, suffixes: Sequence[str]) -> None:
+def require_suffix(output: Path | None, suffixes: Sequence[str], option: str = "--output") -> None:
     """Raise ValueError unless a file to write, if there is one, has one of the suffixes."""
     if output is not None and not output.name.lstrip(".").endswith(tuple(suffixes)):
-        raise ValueError(f"--output must end in {', '.join(suffixes)}, not {output.name!r}")
+        raise ValueError(f"{option} must end in {', '.join(suffixes)}, not {output.name!r}")
 
 
 def save(path: Path | None, write: Callable[[Path], object]) -> None:

@@ -91,7 +91,13 @@ class Run:
         return as_trace(self.records, self.name, self.provenance["label"])
 
     def first_batches(self, batches: int) -> Trace:
-        """Return the trace up to the last event of so many batches, to be drawn."""
+        """Return the trace up to the last event of so many batches, to be drawn.
+
+        Raises:
+            ValueError: it is of less than one batch.
+        """
+        if batches < 1:
+            raise ValueError(f"batches must be at least 1, not {batches}")
         frame, moves = self.trace.frame, self.trace.transfers
         last = self.schedule.batches[:batches][-1][-1]
         end = frame.loc[frame["microbatch"] <= last, "end_s"].max()

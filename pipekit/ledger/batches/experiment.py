@@ -105,7 +105,7 @@ def load(file: Path, scale: str = "quick") -> Experiment:
         found = parse_json(content, _File, exact=True)
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())
-        raise ValueError(f"{file} is no experiment, docs/papers.md shows one: {why}") from error
+        raise ValueError(f"{file} is not an experiment, see docs/papers.md: {why}") from error
     if not found.name.isprintable():
         raise ValueError(f"{file}: 'name' must be printable, not {found.name!r}")
     jobs: list[NotebookJob] = []

@@ -72,7 +72,7 @@ class MessageVerdict:
                 which = f"worker {events.worker_of[number]}'s {events.actions[number]}"
         return late, which
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         order = f"the order {self.program.policy!r}" if self.program.policy else "this order"
         if self.mixed_up:
             return f"{order} mixes up messages ({self.channel}): {self.mixed_up}"

@@ -1,4 +1,5 @@
 import math
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def see(stages: int = 3, method: str = "flush") -> View:
         text=f"{stages} stages",
         timelines=[Timeline(trace, memory=True), Timeline(trace, title="again")],
         plots={"held": Plot(memory(trace.memory), pd.DataFrame())},
-        table=pd.DataFrame({"stages": [stages], "ratio": [1 / 3]}),
+        table=pd.DataFrame({"stages": stages, "ratio": [1 / 3, 0.25, math.nan]}),
         caption="ratios (exact)",
     )
 
@@ -97,7 +98,9 @@ def test_without_a_front_end_figures_are_shown_and_saved(
     monkeypatch.setattr(view, "display", lambda *what, **how: shown.extend(what))
     explore(see, False, tmp_path, controls=MAKERS, stages=2)
     assert capsys.readouterr().out == "2 stages\n"
-    timelines, memory, curves, _table = shown
+    timelines, memory, curves, table = shown
+    cells = re.findall(r">([\d.]+|nan)</td>", table.to_html())
+    assert cells == ["2", "0.3333", "2", "0.2500", "2", "nan"]
     kinds = {"application/vnd.plotly.v1+json", "image/svg+xml"}
     assert {*timelines} == {*memory} == {*curves} == kinds
     stems = "held", "memory", "timelines"

@@ -135,7 +135,7 @@ def test_a_name_in_two_files_is_refused_naming_both(tmp_path: Path, notebook: No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: [", "is no experiment, docs/papers.md shows one: while parsing"),
+        ("name: [", "is not an experiment, see docs/papers.md: while parsing"),
         ("just text", "should be an object"),
         ("name: x", "notebooks: Field required"),
         ("{name: x, notebooks: [{notebook: a}], colour: red}", "colour: Extra inputs are not"),
@@ -154,7 +154,7 @@ def test_a_name_in_two_files_is_refused_naming_both(tmp_path: Path, notebook: No
             "{name: x, notebooks: [{notebook: a.ipynb}], cell_timeout_s: -1}",
             "cell_timeout_s: Input should be g",
         ),
-        ("{name: x, notebooks: !!python/name:os.system }", "is no experiment"),
+        ("{name: x, notebooks: !!python/name:os.system }", "is not an experiment"),
         ("{name: x, notebooks: [{notebook: a.ipynb, quick: {stepz: 1}}]}", "must assign 'stepz'"),
         ("{name: x, notebooks: [{notebook: a.ipynb, quick: {scale: 1}}]}", "'scale' is set by the"),
         ("{name: x, notebooks: [{notebook: a.ipynb, quick: {steps: .inf}}]}", "JSON compliant"),
