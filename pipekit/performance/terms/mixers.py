@@ -66,7 +66,7 @@ def up_projections(run: TrainingSetup, layer: LatentAttention) -> PassCosts:
     forward, backward = (each * 2 * tokens * heads * width for each in run.framework.head_bytes)
     return total(
         (
-            run.kernels.linear(tokens, layer.query_rank, heads * width),
+            run.kernels.linear(tokens, layer.query_rank or run.shape.hidden, heads * width),
             run.kernels.linear(tokens, layer.kv_rank, heads * 2 * layer.head_dim),
             run.kernels.both(forward, backward),
         )
