@@ -1,10 +1,14 @@
 """Faults of updates: multiples of the right gradients, mixtures, and what an optimizer does."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
 
+import numpy as np
 import torch
+from scipy.optimize import nnls
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -16,6 +20,7 @@ from pipekit.parity.fit import (
     Fits,
     Known,
     Named,
+    Source,
     alike,
     constant,
     fit,
@@ -24,7 +29,7 @@ from pipekit.parity.fit import (
     same,
     whole,
 )
-from pipekit.parity.observed import Observed
+from pipekit.parity.observed import Entry, Observed
 from pipekit.parity.plain_loop import Tensors, total
 from pipekit.parity.verdict import TOLERANCE, Fault
 
@@ -85,14 +90,26 @@ def _by_other_terms(e: Observed, factors: Factors) -> bool:
 
 
 def _by_another_norm(e: Observed, factors: Factors) -> bool:
-    """Return whether another norm, perhaps of the first or last parameters, becomes the same."""
-    norms = []
-    for step, factor in enumerate(factors):
-        own = [g for n, g in e.raw(step).items() if n == e.loop.uses[n][0]]
-        sizes, most = (torch.stack([g.norm(p) for g in own]) for p in (2, torch.inf))
-        ends = (each.square().cumsum(0).sqrt() for each in (sizes, sizes.flip(0)))
-        norms.append(factor * torch.stack([sizes.sum(), most.max(), *chain(*ends)]))
-    return any(constant(of_steps) and of_steps[0] for of_steps in torch.stack(norms, 1).tolist())
+    """Return whether a norm becomes the same in which some parameters count otherwise than others.
+
+    These are the first ones, or those of one kind by a part of their name.
+    """
+    names = [n for n in e.raw(0) if n == e.loop.uses[n][0]]
+    norms = [[float(g[n].norm()) for n in names] for g in map(e.raw, range(e.steps))]
+    most = [max(float(g.abs().max()) for g in e.raw(s).values()) for s in range(e.steps)]
+    for sizes in (most, [sum(of_step) for of_step in norms]):
+        if constant([factor * size for factor, size in zip(factors, sizes, strict=True)]):
+            return factors[0] > 0
+    kinds = {part for name in names for part in name.split(".")[1:]}
+    some = [[first < k for first in range(len(names))] for k in range(1, len(names) + 1)]
+    some += [[kind in name.split(".") for name in names] for kind in kinds]
+    squares, wanted = torch.tensor(norms).square(), torch.tensor(factors) ** -2
+    for chosen in map(torch.tensor, some if e.steps > 3 and min(factors) > 0 else ()):
+        sums = torch.stack([(squares * each).sum(1) for each in (chosen, ~chosen)], 1)
+        _, off = nnls((sums / wanted[:, None]).numpy(), np.ones(e.steps))
+        if off < SAME:
+            return True
+    return False
 
 
 def meanings(e: Observed, factor: float) -> list[str]:
@@ -249,30 +266,29 @@ def mixed(e: Observed) -> Iterator[Known]:
         yield from named(e, partial(basis, names), partial(mixture, names))
 
 
-def in_part(e: Observed) -> Iterator[Known]:
-    """Yield multiples of the right gradient in some numbers of a parameter, and numbers moved."""
-    wrong: dict[str, Tensor] = {}  # which numbers are
+def in_part(e: Observed, sources: Iterable[Source]) -> Iterator[Known]:
+    """Yield what explains the wrong numbers of parameters whose other numbers are right."""
+    wholes: dict[Entry, Entry] = {}
     for n in e.wrong:
         steps = range(e.steps)
-        off = [(n.values[s] - e.raw(s)[n.name]).abs() / e.ulp(s, n.name) for s in steps]
+        off = [(n.values[s] - e.right(s)[n.name]).abs() / e.ulp(s, n.name) for s in steps]
         there = (torch.stack(off) > TOLERANCE).any(0)
         if not there.all():
-            wrong[n.name] = there
+            wholes[replace(n, there=there)] = n
+    parts = copy(e)
+    parts.entries = parts.wrong = [*wholes]
+    for known in chain.from_iterable(source(parts) for source in sources if wholes):
+        covers = frozenset(wholes[part] for part in known.covers)
+        yield replace(known, said=f"{known.said}, in a part of each", covers=covers)
 
-    def parts(step: int) -> list[Tensors]:
-        own = {n: e.raw(step)[n] * there for n, there in wrong.items()}
-        return [{n: e.raw(step)[n] - g for n, g in own.items()}, own]
 
-    def name(factors: Factors) -> Named:
-        if same(factors[0], 1.0):
-            for fault in meanings(e, factors[1]):
-                yield fault, f"x {factors[1]:.4g} in a part of each"
+def moved(e: Observed) -> Iterator[Known]:
+    """Yield that the right numbers are in other places."""
 
-    def moved(step: int) -> Tensors:
+    def of_like_order(step: int) -> Tensors:
         return {n.name: _like_order(e.raw(step)[n.name], n.values[step]) for n in e.wrong}
 
-    yield from named(e, parts, name)
-    yield from multiples(e, Fault.LAYOUT, "transposed, or shards exchanged", moved)
+    yield from multiples(e, Fault.LAYOUT, "transposed, or shards exchanged", of_like_order)
 
 
 def _like_order(numbers: Tensor, like: Tensor) -> Tensor:
