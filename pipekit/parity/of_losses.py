@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from pipekit.parity.fit import LEAST, NOTHING, Factors, Known, Named, multiples, named, same, shown
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_passes import groups, of_batch, passing, several
+from pipekit.parity.of_updates import beside_right
 from pipekit.parity.plain_loop import Tensors, total
 from pipekit.parity.suite import CLASSES, IGNORED, loss, loss_of
 from pipekit.parity.verdict import TOLERANCE, Fault
@@ -79,13 +80,14 @@ def _other_losses(e: Observed) -> Iterator[Known]:
             yield Fault.OTHER_LOSS, f"with {more:.3g} of {said}"
 
     smooth = partial(loss, smoothing=1.0)  # takes as much of the loss as it adds
-    for more, *how in (
+    for more, said, takes in (
         (smooth, "labels that are smooth", 1.0),
         (_log_sum_squared, "the logits' squared log-sum (z-loss)", 0.0),
     ):
         added = partial(of_batch, e, loss=more)
-        basis = partial(lambda g, step: [e.raw(step), g(step)], added)
-        yield from named(e, basis, partial(name, *how), together=True)
+        yield from named(
+            e, partial(beside_right, e, added), partial(name, said, takes), together=True
+        )
 
     def off(logarithm: float) -> float:
         found = of_batch(e, 0, loss=partial(_divided, math.exp(logarithm)))
@@ -103,7 +105,8 @@ def _divided(temperature: float, output: Any, target: Tensor) -> Tensor:
 
 def _log_sum_squared(output: Any, target: Tensor) -> Tensor:
     logits, *_ = several(output)
-    return logits[target != IGNORED].logsumexp(-1).square().mean()
+    mean: Tensor = logits[target != IGNORED].logsumexp(-1).square().mean()
+    return mean
 
 
 def _beside_other_inputs(e: Observed) -> Iterator[Known]:

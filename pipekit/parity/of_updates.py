@@ -185,7 +185,7 @@ def of_the_update(e: Observed) -> Iterator[Known]:
         said = f"every {k} batches"
         yield from multiples(e, Fault.SEVERAL_BATCHES, said, partial(every, k))
     for other in (before, late):
-        yield from named(e, partial(_with, e, other), _sometimes, each_step=True, first=1)
+        yield from named(e, partial(beside_right, e, other), _sometimes, each_step=True, first=1)
 
 
 def added(
@@ -203,10 +203,11 @@ def added(
         if abs(own) > NOTHING and abs(factor) > NOTHING / 100:
             yield from ((fault, said) for fault in called(factor))
 
-    return named(e, partial(_with, e, more), name, first=first)
+    return named(e, partial(beside_right, e, more), name, first=first)
 
 
-def _with(e: Observed, other: Callable[[int], Tensors], step: int) -> list[Tensors]:
+def beside_right(e: Observed, other: Callable[[int], Tensors], step: int) -> list[Tensors]:
+    """Return the right gradients of a step, and others that may be added to them."""
     return [e.raw(step), other(step)]
 
 

@@ -482,7 +482,8 @@ class WithLogSumSquared(Small):
     """A penalty of the logits' size (PaLM's z-loss)."""
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
-        return super().loss(output, target) + 1e-3 * output.logsumexp(-1).square().sum() / 240
+        more: Tensor = 1e-3 * output.logsumexp(-1).square().sum() / 240
+        return super().loss(output, target) + more
 
 
 class LogitsDivided(Small):
@@ -533,6 +534,8 @@ class BiasesTwiceInTheNorm(Small):
 
 class WeightsByAnotherInput(Small):
     """A delayed weight gradient reads the input that a later microbatch has saved."""
+
+    x: Tensor
 
     def update(self) -> None:
         layer = self.model[9].linear
