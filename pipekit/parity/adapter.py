@@ -101,6 +101,7 @@ def train(adapter: str | Callable[[], Any], model: str, seed: int = SEED) -> Ran
         tell(f"step() of batch {step + 1}")
         torch.manual_seed(seed + step)
         loss = made.step(batch)
+        loss = loss.detach() if isinstance(loss, Tensor) else loss
         try:
             record.losses.append(None if loss is None else float(loss))
         except (TypeError, ValueError, RuntimeError):

@@ -86,8 +86,8 @@ def _fitted(
     """Return factors, if these steps determine them, and the entries that they fit or may fit."""
     found: dict[Entry, list[tuple[Tensor, Tensor]]] = {}
     for n in entries:
-        columns = [torch.stack([g[n.name].flatten() for g in basis(s)], 1) for s in steps]
-        found[n] = [*zip(columns, (n.values[s].flatten() for s in steps), strict=True)]
+        columns = [torch.stack([n.judged(g[n.name]) for g in basis(s)], 1) for s in steps]
+        found[n] = [*zip(columns, (n.judged(n.values[s]) for s in steps), strict=True)]
     matrix, wanted = (torch.cat(each) for each in zip(*chain(*found.values()), strict=True))
     solved = torch.linalg.lstsq(matrix, wanted[:, None], rcond=DEPENDENT, driver="gelsd")
     factors, size = solved.solution[:, 0], matrix.shape[1]

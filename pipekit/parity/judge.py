@@ -12,7 +12,7 @@ import cloudpickle
 import torch
 
 from pipekit.choices import require_choice
-from pipekit.parity import of_microbatches, of_passes, of_updates
+from pipekit.parity import of_losses, of_microbatches, of_passes, of_updates
 from pipekit.parity.adapter import SEED, STEPS, Adapter, RankRecord, train
 from pipekit.parity.fit import Source, explained
 from pipekit.parity.launch import Ranks
@@ -21,16 +21,20 @@ from pipekit.parity.plain_loop import PassResult, PlainLoop, along
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import LOSS, Fault, Finding, Ratio, Verdict
 
+IN_PART: tuple[Source, ...] = (
+    *(of_updates.scaled, of_updates.of_the_update),
+    *(of_microbatches.tied, of_microbatches.counted),
+)
 SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (of_microbatches.tied, of_updates.frozen, of_passes.left_out),
     (of_updates.scaled,),
-    (of_updates.of_the_update, of_passes.in_time, of_passes.of_the_loss),
+    (of_updates.of_the_update, of_passes.in_time, of_losses.of_the_loss),
     (of_microbatches.microbatches,),
     (of_microbatches.counted,),
-    (of_updates.in_part, of_updates.mixed),
-    (of_passes.between, of_passes.of_shards, of_passes.orders),
+    (partial(of_updates.in_part, sources=IN_PART), of_updates.moved, of_updates.mixed),
+    (of_passes.between, of_passes.residuals, of_passes.of_linears, of_passes.orders),
     (of_microbatches.rows, of_microbatches.positions),
-    (of_updates.rounded, of_updates.other_optimizers, of_passes.of_other_rows),
+    (of_updates.rounded, of_updates.other_optimizers, of_losses.of_other_rows),
 )
 
 DRAWS = 24  # of masks

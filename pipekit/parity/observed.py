@@ -26,6 +26,11 @@ class Entry:
     name: str
     values: tuple[Tensor, ...]  # given to SGD in each update, as it seems, or by gradients()
     layer: tuple[int | None, int]  # the rank, where ranks differ, and the model's layer
+    there: Tensor | None = None  # which of its numbers are judged; None: all
+
+    def judged(self, numbers: Tensor) -> Tensor:
+        """Return those of a parameter's numbers that are judged."""
+        return numbers.flatten() if self.there is None else numbers[self.there]
 
 
 class Observed:

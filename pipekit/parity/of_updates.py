@@ -1,16 +1,19 @@
 """Faults of updates: multiples of the right gradients, mixtures, and what an optimizer does."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
 
+import numpy as np
 import torch
-from torch import Tensor
+from scipy.optimize import nnls
 from torch.optim import Optimizer
 
 from pipekit.parity.factors import LEAST, NOTHING, SAME, Factors, constant, same, whole
-from pipekit.parity.fit import Basis, Fits, Known, Named, alike, fit, multiples, named
-from pipekit.parity.observed import Observed, Prediction
+from pipekit.parity.fit import Fits, Known, Named, Source, alike, fit, multiples, named
+from pipekit.parity.observed import Entry, Observed
 from pipekit.parity.plain_loop import Tensors, total
 from pipekit.parity.verdict import TOLERANCE, Fault
 
@@ -71,14 +74,26 @@ def _by_other_terms(e: Observed, factors: Factors) -> bool:
 
 
 def _by_another_norm(e: Observed, factors: Factors) -> bool:
-    """Return whether another norm, perhaps of the first or last parameters, becomes the same."""
-    norms = []
-    for step, factor in enumerate(factors):
-        own = [g for n, g in e.raw(step).items() if n == e.loop.uses[n][0]]
-        sizes, most = (torch.stack([g.norm(p) for g in own]) for p in (2, torch.inf))
-        ends = (each.square().cumsum(0).sqrt() for each in (sizes, sizes.flip(0)))
-        norms.append(factor * torch.stack([sizes.sum(), most.max(), *chain(*ends)]))
-    return any(constant(of_steps) and of_steps[0] for of_steps in torch.stack(norms, 1).tolist())
+    """Return whether a norm becomes the same in which some parameters count otherwise than others.
+
+    These are the first ones, or those of one kind by a part of their name.
+    """
+    names = [n for n in e.raw(0) if n == e.loop.uses[n][0]]
+    norms = [[float(g[n].norm()) for n in names] for g in map(e.raw, range(e.steps))]
+    most = [max(float(g.abs().max()) for g in e.raw(s).values()) for s in range(e.steps)]
+    for sizes in (most, [sum(of_step) for of_step in norms]):
+        if constant([factor * size for factor, size in zip(factors, sizes, strict=True)]):
+            return factors[0] > 0
+    kinds = {part for name in names for part in name.split(".")[1:]}
+    some = [[first < k for first in range(len(names))] for k in range(1, len(names) + 1)]
+    some += [[kind in name.split(".") for name in names] for kind in kinds]
+    squares, wanted = torch.tensor(norms).square(), torch.tensor(factors) ** -2
+    for chosen in map(torch.tensor, some if e.steps > 3 and min(factors) > 0 else ()):
+        sums = torch.stack([(squares * each).sum(1) for each in (chosen, ~chosen)], 1)
+        _, off = nnls((sums / wanted[:, None]).numpy(), np.ones(e.steps))
+        if off < SAME:
+            return True
+    return False
 
 
 def meanings(e: Observed, factor: float) -> list[str]:
@@ -144,9 +159,6 @@ def of_the_update(e: Observed) -> Iterator[Known]:
         now = float((step + 1) % k == 0)
         return total((now, e.raw(s)) for s in range(max(step - k + 1, 0), step + 1))
 
-    def beside(other: Prediction) -> Basis:
-        return lambda step: [e.raw(step), other(step)]
-
     def added(what: str, called: Callable[[float], list[str]], factors: Factors) -> Named:
         own, factor = factors
         said = f"{factor:.3g} {what} is added" + ("" if same(own, 1) else f" to x {own:.4g}")
@@ -160,15 +172,23 @@ def of_the_update(e: Observed) -> Iterator[Known]:
 
     if most:
         yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
-    yield from named(e, beside(before), partial(added, "of the update before", kept), first=1)
+    yield from named(
+        e, partial(beside_right, e, before), partial(added, "of the update before", kept), first=1
+    )
     decay = partial(added, "of the weight", lambda _: [Fault.DECAY])
-    yield from named(e, beside(e.loop.weights.__getitem__), decay)
+    weights = partial(beside_right, e, e.loop.weights.__getitem__)
+    yield from named(e, weights, decay)
     yield from multiples(e, Fault.LATE, "each update applies the gradient of the one before", late)
     for k in range(2, e.steps // 2 + 1):
         said = f"every {k} batches"
         yield from multiples(e, Fault.SEVERAL_BATCHES, said, partial(every, k))
     for other in (before, late):
-        yield from named(e, beside(other), _sometimes, each_step=True, first=1)
+        yield from named(e, partial(beside_right, e, other), _sometimes, each_step=True, first=1)
+
+
+def beside_right(e: Observed, other: Callable[[int], Tensors], step: int) -> list[Tensors]:
+    """Return the right gradients of a step, and others that may be added to them."""
+    return [e.raw(step), other(step)]
 
 
 def _sometimes(factors: Factors) -> Named:
@@ -216,26 +236,26 @@ def mixed(e: Observed) -> Iterator[Known]:
         yield from named(e, partial(basis, names), partial(mixture, names))
 
 
-def in_part(e: Observed) -> Iterator[Known]:
-    """Yield multiples of the right gradient in some numbers of a parameter, and numbers moved."""
-    wrong: dict[str, Tensor] = {}  # which numbers are
+def in_part(e: Observed, sources: Iterable[Source]) -> Iterator[Known]:
+    """Yield what explains the wrong numbers of parameters whose other numbers are right."""
+    wholes: dict[Entry, Entry] = {}
     for n in e.wrong:
         steps = range(e.steps)
-        off = [(n.values[s] - e.raw(s)[n.name]).abs() / e.ulp(s, n.name) for s in steps]
+        off = [(n.values[s] - e.right(s)[n.name]).abs() / e.ulp(s, n.name) for s in steps]
         there = (torch.stack(off) > TOLERANCE).any(0)
         if not there.all():
-            wrong[n.name] = there
+            wholes[replace(n, there=there)] = n
+    parts = copy(e)
+    parts.entries = parts.wrong = [*wholes]
+    for known in chain.from_iterable(source(parts) for source in sources if wholes):
+        covers = frozenset(wholes[part] for part in known.covers)
+        yield replace(known, said=f"{known.said}, in a part of each", covers=covers)
 
-    def parts(step: int) -> list[Tensors]:
-        own = {n: e.raw(step)[n] * there for n, there in wrong.items()}
-        return [{n: e.raw(step)[n] - g for n, g in own.items()}, own]
 
-    def name(factors: Factors) -> Named:
-        if same(factors[0], 1.0):
-            for fault in meanings(e, factors[1]):
-                yield fault, f"x {factors[1]:.4g} in a part of each"
+def moved(e: Observed) -> Iterator[Known]:
+    """Yield that the right numbers are in other places."""
 
-    def moved(step: int) -> Tensors:
+    def of_like_order(step: int) -> Tensors:
         found = {}
         for n in e.wrong:  # the largest number where the trainer's largest is, and so on
             right = e.raw(step)[n.name]
@@ -244,8 +264,7 @@ def in_part(e: Observed) -> Iterator[Known]:
             found[n.name] = numbers.view_as(right)
         return found
 
-    yield from named(e, parts, name)
-    yield from multiples(e, Fault.LAYOUT, "transposed, or shards exchanged", moved)
+    yield from multiples(e, Fault.LAYOUT, "transposed, or shards exchanged", of_like_order)
 
 
 def rounded(e: Observed) -> Iterator[Known]:

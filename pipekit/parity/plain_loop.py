@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipekit.oracle.shared_weights import with_copies
 from pipekit.parity.suite import Batch, Case, count, loss
@@ -29,9 +29,9 @@ class Pass:
     rows: Rows  # of the batch
     delays: tuple[int, ...]  # by how many updates the weights that a forward reads are older
     backward: tuple[int, ...] | None = None  # likewise a backward, by layer; None: the same
-    silent: tuple[tuple[str, slice], ...] = ()  # rows of weights through which no backward goes
     order: tuple[int, ...] | None = None  # the layers as they run; None: each once
-    input: tuple[int, Callable[[Any], Any]] | None = None  # a layer, what it gets of what was given
+    # Some layers, and what such a layer and its input give instead of its output.
+    through: tuple[tuple[int, ...], Callable[[nn.Module, Any], Any]] = ((), nn.Module.__call__)
     # From its rows' inputs and targets, and those of the batch before, to what it has of them.
     given: Callable[[Tensor, Tensor, Tensor, Tensor], Batch] | None = None
     loss: Callable[[Any, Tensor], Tensor] = loss
@@ -148,17 +148,16 @@ class PlainLoop:
         for name, buffer in self._own_buffers.items():
             buffer.copy_((buffers or self.buffers[what.step])[name])
         value = x.double() if x.is_floating_point() else x
-        at, changed = what.input or (None, None)
+        layers, through = what.through
         for layer in range(self.depth) if what.order is None else what.order:
-            value = self._layers[layer](changed(value) if changed and layer == at else value)
+            own = self._layers[layer]
+            value = through(own, value) if layer in layers else own(value)
         mean = what.loss(value, target)
         if what.backward is not None:
             self._load(what.step, what.backward)
-        for name, rows in what.silent:
-            self._parameters[name].data[rows] = 0
-        own = {n: p for n, p in self._parameters.items() if p.requires_grad}
-        found = torch.autograd.grad(mean, [*own.values()], materialize_grads=True)
-        of_use = dict(zip(own, found, strict=True))
+        trained = {n: p for n, p in self._parameters.items() if p.requires_grad}
+        found = torch.autograd.grad(mean, [*trained.values()], materialize_grads=True)
+        of_use = dict(zip(trained, found, strict=True))
         of_use |= {n: torch.zeros_like(self._parameters[n]) for n in self.frozen}
         after = {name: buffer.clone() for name, buffer in self._own_buffers.items()}
         return PassResult(mean.item(), self._over_uses(of_use), of_use, after)

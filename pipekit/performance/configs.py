@@ -42,6 +42,8 @@ _PARTS = "text_config", "attn_config", "ffn_config"  # of which some configurati
 _PLACES = "layer_types", "hybrid_override_pattern"  # where a hybrid places its Mamba layers
 _LISTS = "layer_types", "mlp_only_layers"
 _WINDOWED = "sliding_attention", "chunked_attention"
+_WHOLE_EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4}
+"""Of how many layers one has no window, by family, where its configurations may not say so."""
 _DESCRIBE = "of which there is no shape here: describe it as a pipekit.performance.shapes.Shape"
 
 
@@ -111,7 +113,7 @@ def _layers(config: Mapping[str, Any], number: Callable[..., int], gated: bool) 
         found |= dict.fromkeys(_WINDOWED, replace(attention, window=window))
     if latent := number("kv_lora_rank", 0):
         sizes = number("v_head_dim"), number("qk_rope_head_dim")
-        whole = LatentAttention(heads, number("q_lora_rank", hidden), latent, *sizes)
+        whole = LatentAttention(heads, number("q_lora_rank", 0), latent, *sizes)
     found |= dict.fromkeys(("full_attention", "attention", "*"), whole)
     if number("mamba_heads", 0):
         names = "mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state"
@@ -135,7 +137,8 @@ def _blocks(config: Mapping[str, Any], number: Callable[..., int]) -> list[tuple
         return [("attention", "-", "attention", "-", "E")] * number("num_layers")
     layers = range(number("layers"))
     windowed = config.get("sliding_window") and config.get("use_sliding_window") is not False
-    whole = number("sliding_window_pattern", len(layers) + 1) if windowed else 1
+    usual_whole = _WHOLE_EVERY.get(str(config.get("model_type")), len(layers) + 1)
+    whole = number("sliding_window_pattern", usual_whole) if windowed else 1
     usual = [_WINDOWED[0] if (layer + 1) % whole else "full_attention" for layer in layers]
     step = number("sparse_step", 1)
     sparse = {*layers[number("dense_before", step - 1) :: step]}

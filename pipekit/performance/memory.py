@@ -5,7 +5,7 @@ Models (arXiv 2205.05198, section 4), layer by layer; a product keeps its input 
 (DeepSeek-V3, arXiv 2412.19437, section 3.3.3).
 """
 
-from pipekit.performance.layout import Recompute
+from pipekit.performance.layout import ParallelLayout, Recompute
 from pipekit.performance.predict import stage_layers
 from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, Layer, Mamba
 from pipekit.performance.step import in_flight
@@ -25,8 +25,9 @@ def peak_bytes(run: TrainingSetup) -> list[float]:
     whole, kept = _mean_kept(run, "nothing"), _mean_kept(run, layout.recompute)
     # ZeRO 3 has the layer that runs whole, and the next one's weights and gradients (Zhao et al.,
     # PyTorch FSDP, arXiv 2304.11277, 3.3.2).
-    gathered = 2 * sum(weights(run, 1, 0)) * (2 + run.framework.gradients_held)
-    gathered *= layout.zero == 3
+    layer = zip(weights(run, 1, 0), _replicas(layout), strict=True)
+    spread = sum(size for size, replicas in layer if replicas > 1 and layout.zero == 3)
+    gathered = 2 * spread * (2 + run.framework.gradients_held)
     found = []
     for rank in range(layout.pp):
         layers = sum(counts[rank :: layout.pp])
@@ -48,7 +49,6 @@ def _states(run: TrainingSetup, layers: int, tables: float) -> float:
     Weights that are not trained have neither gradients nor states; their adapters are small.
     """
     layout, framework = run.layout, run.framework
-    experts, dense = weights(run, layers, tables)
     trained = framework.states_held, framework.gradients_held
     sizes = (*(trained if run.trains_weights else (0.0, 0.0)), 2.0)
     # Between the microbatches of a pipeline whole weights and gradients stay where they are.
@@ -58,9 +58,14 @@ def _states(run: TrainingSetup, layers: int, tables: float) -> float:
         shares = (
             size / (replicas if layout.zero > number else 1) for number, size in enumerate(sizes)
         )
-        return count * (sum(shares) + whole)
+        return count * (sum(shares) + whole * (replicas > 1))
 
-    return held(dense, layout.dp * layout.cp) + held(experts, layout.expert_replicas)
+    return sum(map(held, weights(run, layers, tables), _replicas(layout)))
+
+
+def _replicas(layout: ParallelLayout) -> tuple[int, int]:
+    """Return how many ranks hold the same experts, and the same of all other weights."""
+    return layout.expert_replicas, layout.dp * layout.cp
 
 
 def _mean_kept(run: TrainingSetup, rule: Recompute) -> float:

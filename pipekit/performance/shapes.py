@@ -16,13 +16,23 @@ class Attention:
     head_dim: int
     window: int | None = None
 
+    def __post_init__(self) -> None:
+        if min(self.heads, self.kv_heads, self.head_dim) < 1:
+            raise ValueError(
+                f"attention has {self.heads} heads, {self.kv_heads} of keys, of {self.head_dim} "
+                f"numbers: each must be at least 1; let the hidden size be at least the heads"
+            )
+
     def parameters(self, hidden: int) -> float:
         return hidden * self.head_dim * 2.0 * (self.heads + self.kv_heads)
 
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+    A ``query_rank`` of 0 stands for queries that are not compressed (DeepSeek-V2-Lite).
+    """
 
     heads: int
     query_rank: int
@@ -32,7 +42,7 @@ class LatentAttention:
 
     def parameters(self, hidden: int) -> float:
         down = hidden * (self.query_rank + self.kv_rank + self.rope_dim)
-        queries = self.query_rank * self.heads * (self.head_dim + self.rope_dim)
+        queries = (self.query_rank or hidden) * self.heads * (self.head_dim + self.rope_dim)
         keys_values = self.kv_rank * self.heads * 2 * self.head_dim
         return down + queries + keys_values + hidden * self.heads * float(self.head_dim)
 

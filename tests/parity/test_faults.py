@@ -296,7 +296,6 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.TiedScaledInTheMiddle, "tied", Fault.AVERAGED_TWICE),
     (unlisted.TargetsLate, "dense", Fault.TARGETS),
     (unlisted.ClippedBeforeTheSum, "dense", Fault.CLIPPED),
-    (unlisted.InEvaluationMode, "batch-norm", Fault.BATCH_NORM),
     (LastStageStale, "dense", Fault.STALE.format("1 update")),
     (unlisted.CopyOfTiedLeft, "tied", Fault.NEVER),
     (unlisted.Transposed, "dense", Fault.LAYOUT),
@@ -318,6 +317,14 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.HalfAColumnParallelLayer, "dense", Fault.CUT),
     (unlisted.RowsWeighted, "dense", Fault.OTHER_LOSS),
     (unlisted.LayersScaled, "dense", Fault.RATE),
+    (unlisted.ShardOverwritten, "dense", Fault.ONLY_LAST),
+    (unlisted.WithLogSumSquared, "dense", Fault.OTHER_LOSS),
+    (unlisted.LogitsDivided, "dense", Fault.OTHER_LOSS),
+    (unlisted.LastLabelMasked, "tokens", Fault.LOST),
+    (unlisted.ResidualCut, "dense", Fault.CUT),
+    (unlisted.StageEvaluates, "batch-norm", Fault.BATCH_NORM),
+    (unlisted.BiasesTwiceInTheNorm, "dense", Fault.CLIPPED),
+    (unlisted.WeightsByAnotherInput, "dense", Fault.HANDED),
     (unlisted.NoSuchClass, "dense", Fault.UNKNOWN),
 ]
 

@@ -318,13 +318,6 @@ class ClippedBeforeTheSum(Small):
         return loss
 
 
-class InEvaluationMode(Small):
-    """Layers stay as an evaluation left them."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model.eval(), optimizer)
-
-
 class CopyOfTiedLeft(Small):
     """The head's copy of a shared weight gives its gradient, and is never updated itself."""
 
@@ -474,6 +467,93 @@ class HalfAColumnParallelLayer(Small):
             return torch.cat([F.linear(*each) for each in given], -1)
 
         linear.forward = forward
+
+
+class ShardOverwritten(Small):
+    """Of a part of each parameter gradients are not added up over microbatches (FSDP)."""
+
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        for parameter in (p for p in self.model.parameters() if p.grad is not None):
+            parameter.grad[len(parameter) // 2 :] = 0
+        return super().microbatch(k, x, target)
+
+
+class WithLogSumSquared(Small):
+    """A penalty of the logits' size (PaLM's z-loss)."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        more: Tensor = 1e-3 * output.logsumexp(-1).square().sum() / 240
+        return super().loss(output, target) + more
+
+
+class LogitsDivided(Small):
+    """The loss has a temperature."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        return super().loss(output / 0.8, target)
+
+
+class LastLabelMasked(Small):
+    """The mask of labels is shifted by one."""
+
+    def step(self, batch: Batch) -> float | None:
+        target, lengths = batch[1].clone(), (batch[1] >= 0).sum(1)
+        target[torch.arange(len(target)), lengths - 1] = -100
+        return super().step((batch[0], target))
+
+
+class ResidualCut(Small):
+    """A stage's layers send back no gradient of what they add themselves to."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        for layer in model[8:15]:
+            layer.forward = lambda x, own=layer: (
+                x.detach() + torch.tanh(own.norm(own.linear(x))) / 2
+            )
+
+
+class StageEvaluates(Small):
+    """One stage stays as an evaluation left it."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.parts[1].eval()
+
+
+class BiasesTwiceInTheNorm(Small):
+    """What all tensor-parallel ranks hold counts once a rank in the norm of the gradients."""
+
+    def update(self) -> None:
+        own = dict(self.model.named_parameters()).items()
+        norm = sum((1 + n.endswith("bias")) * p.grad.square().sum() for n, p in own).sqrt()
+        for _, parameter in own:
+            parameter.grad *= 0.1 / norm
+        super().update()
+
+
+class WeightsByAnotherInput(Small):
+    """A delayed weight gradient reads the input that a later microbatch has saved."""
+
+    x: Tensor
+
+    def update(self) -> None:
+        layer = self.model[9].linear
+        layer.weight.grad = torch.zeros_like(layer.weight)
+        for (_, gradient), (x, _) in zip(self.saved, self.saved[1:] + self.saved[:1], strict=True):
+            layer.weight.grad += gradient.T @ x
+        self.saved.clear()
+        super().update()
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.saved: list[tuple[Tensor, Tensor]] = []
+        model[9].linear.register_full_backward_hook(
+            lambda _, __, gradients: self.saved.append((self.x, gradients[0]))
+        )
+        model[9].linear.register_forward_pre_hook(
+            lambda _, given: setattr(self, "x", given[0].detach())
+        )
 
 
 class RowsWeighted(Small):

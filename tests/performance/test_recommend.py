@@ -110,6 +110,24 @@ def made(model: Shape, layout: ParallelLayout) -> TrainingSetup:
     return training(model, layout, machine("H100"), MEGATRON_CORE, seq_tokens=4096)
 
 
+def test_what_one_rank_holds_is_not_held_twice_in_any_zero_stage() -> None:
+    """Nothing is sharded over one replica, nor experts that no other rank holds."""
+    for layout in (ParallelLayout(pp=2), ParallelLayout(dp=2, ep=2, zero=1)):
+        model = MIXTURE if layout.ep > 1 else SMALL
+        peaks = [max(peak_bytes(made(model, replace(layout, zero=z)))) for z in (1, 2, 3)]
+        assert peaks == sorted(peaks, reverse=True)
+
+
+def test_a_larger_node_does_not_slow_messages_between_experts_down() -> None:
+    nodes = (replace(machine("MI250X"), node_gpus=gpus) for gpus in (8, 4))
+    layout = ParallelLayout(ep=8, dp=8)
+    large, small = (
+        step(training(MIXTURE, layout, each, MEGATRON_CORE, seq_tokens=4096)).seconds
+        for each in nodes
+    )
+    assert large <= small
+
+
 @pytest.mark.parametrize(
     ("model", "layout", "says"),
     [

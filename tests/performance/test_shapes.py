@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipekit.performance.configs import from_config
-from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, shape
+from pipekit.performance.shapes import MLP, Attention, Experts, LatentAttention, gpt, shape
 
 GPT3 = shape("gpt3-175b")
 
@@ -86,6 +86,20 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
     assert kinds == [LatentAttention, MLP, LatentAttention, Experts]
 
 
+def test_a_head_has_at_least_a_number() -> None:
+    with pytest.raises(ValueError, match="of 0 numbers: each must be at least 1"):
+        gpt("too narrow", 3, 16, 2)
+
+
+def test_queries_of_latent_attention_need_not_be_compressed(tmp_path: Path) -> None:
+    """DeepSeek-V2-Lite's null; its weights are q_proj, kv_a, kv_b and o_proj."""
+    config = LLAMA | {"hidden_size": 2048, "num_attention_heads": 16, "q_lora_rank": None}
+    config |= {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    (attention, _), _ = from_config(written(tmp_path, config)).blocks[0]
+    counted = 2048 * 16 * 192 + 2048 * 576 + 512 * 16 * 256 + 16 * 128 * 2048
+    assert attention.parameters(2048) == counted
+
+
 def test_a_layer_of_longcat_has_two_attentions_and_mlps(tmp_path: Path) -> None:
     """560e9 parameters, about 27e9 of them active (LongCat-Flash's report, arXiv 2509.01322)."""
     config = {"model_type": "longcat_flash", "num_layers": 28, "vocab_size": 131072}
@@ -108,6 +122,8 @@ HYBRID = {"mamba_num_heads": 8, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_
     [
         (PATTERN, {"Attention 1024, MLP": 27, "Attention, MLP": 5}),
         (PATTERN | {"use_sliding_window": False}, {"Attention, MLP": 32}),
+        ({"model_type": "gemma2", "sliding_window": 4096},
+         {"Attention 4096, MLP": 16, "Attention, MLP": 16}),
         ({"layer_types": ["sliding_attention", "full_attention"] * 16} | PATTERN,
          {"Attention 1024, MLP": 16, "Attention, MLP": 16}),
         (MIXTURE | {"decoder_sparse_step": 2}, {"Attention, MLP": 16, "Attention, Experts": 16}),

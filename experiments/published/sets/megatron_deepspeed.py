@@ -158,7 +158,7 @@ class BigScienceRow(Row):
         if not layers:
             weights = self.model_billions * 1e9 - _VOCABULARY * hidden
             layers = round(weights / (12 * hidden**2) / self.pp) * self.pp
-        heads = int(self.attention_heads or hidden // _HEAD_WIDTH)
+        heads = int(self.attention_heads or max(hidden // _HEAD_WIDTH, 1))
         return gpt("BLOOM trial", hidden, heads, layers, _VOCABULARY)
 
     @property

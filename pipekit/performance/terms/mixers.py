@@ -61,7 +61,7 @@ def up_projections(run: TrainingSetup, layer: LatentAttention) -> PassCosts:
     tokens, heads, width = run.tokens, layer.heads / run.layout.tp, layer.head_dim + layer.rope_dim
     forward, backward = (each * 2 * tokens * heads * width for each in run.framework.head_bytes)
     return total(
-        run.kernels.linear(tokens, layer.query_rank, heads * width),
+        run.kernels.linear(tokens, layer.query_rank or run.shape.hidden, heads * width),
         run.kernels.linear(tokens, layer.kv_rank, heads * 2 * layer.head_dim),
         run.kernels.both(forward, backward),
     )

@@ -92,6 +92,6 @@ def _all_to_all(run: TrainingSetup, layer: Experts, tokens: float, inner: int) -
     seconds = size * met(ep) / inside
     if ep > machine.node_gpus:
         nodes = math.ceil(ep / machine.node_gpus)
-        seconds = max(size * met(nodes) / run.links.rate(ep), size * met(ep) / nodes / inside)
+        seconds = max(size * met(nodes) / run.links.rate(ep), size * met(ep) / inside)
     waited = 2 * (seconds + _LATENCY_S) * (_GRAPHED_WAIT if run.graphs else 1)
     return PassCosts(exchange_s=waited)
