@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from pipekit.trees import Tree, leaves, refill
+from pipekit.trees import Tree, leaves, refill, sequence_like
 
 _CONTAINERS = (dict, tuple, list)
 Shapes = tuple[tuple[int, ...], ...]
@@ -88,7 +88,7 @@ def copied(batch: Any) -> Any:
             fresh[name] = copied(entry)
         return fresh
     if isinstance(batch, (tuple, list)):
-        return _like(batch, [copied(entry) for entry in batch])
+        return sequence_like(type(batch), [copied(entry) for entry in batch])
     return copy.copy(batch) if _is_array(batch) else batch
 
 
@@ -110,7 +110,7 @@ def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None
     parts = [list(items) for items in zip(*each, strict=True)] if each else [[] for _ in sizes]
     if isinstance(batch, Mapping):
         return [dict(zip(names, items, strict=True)) for items in parts]
-    return [_like(batch, items) for items in parts]
+    return [sequence_like(type(batch), items) for items in parts]
 
 
 def cut_entry(entry: Any, sizes: Sequence[int]) -> list[Any]:
@@ -151,8 +151,3 @@ def _said(entry: Any, name: Any, sizes: Sequence[int], said: Mapping[Any, bool])
             f"it out of Execution(rows=...), or set it to False there"
         )
     return cut_entry(entry, sizes)
-
-
-def _like(structure: Any, items: Sequence[Any]) -> Any:
-    kind: Any = type(structure)
-    return kind(*items) if hasattr(structure, "_fields") else kind(items)

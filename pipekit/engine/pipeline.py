@@ -63,6 +63,8 @@ class Pipeline:
         ScheduleError: the schedule cannot be executed.
     """
 
+    stays_here = True  # in copies of what holds it, a trainer whose method is the loss
+
     @refusing_fields
     def __init__(
         self,
