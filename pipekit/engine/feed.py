@@ -114,6 +114,11 @@ class BatchSource:
             self.rows.append(batch.rows // batch.chunks)
             yield batch
 
+    def exhaust(self) -> None:
+        """Read on to the known end, as a plain loop does: a loader's sampler may draw there."""
+        if len(self.rows) == self.total:
+            next(self._rest, None)
+
     def _next(self, number: int, parts: int) -> Batch | None:
         if number == 0:
             return self._first

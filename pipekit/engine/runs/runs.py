@@ -71,7 +71,7 @@ class Runs:
         claimed = self._checkpoints.claimed(folder) if folder else nullcontext()
         with self._errors_explained(folder), claimed:
             if folder or self._point:
-                self._checkpoints.begin(self._point)
+                self._checkpoints.begin(self._point, batches)
             start, rest, total = self._start(batches, steps, folder)
             schedule, began = start.schedule, time.perf_counter()
             self.require_sound()
@@ -108,6 +108,8 @@ class Runs:
             for error in filter(None, errors):
                 self._parts.runner.close()
                 raise error
+            if not isinstance(batches, Iterator):  # which may have more, for the next call
+                source.exhaust()
             wall = time.perf_counter() - began
             done = partial(schedule.before, stop)
             return result_of(schedule.name, done, each_batch(), reports, wall, seed, start.losses)
@@ -231,7 +233,10 @@ class Runs:
         read = reader.read if labelled else reader.unlabelled
         try:
             source = self._source(batches, start, iter(counted), count, read)
-            return executed(self._parts, start, source, function, Watch())
+            reports = executed(self._parts, start, source, function, Watch())
+            if not isinstance(batches, Iterator):
+                source.exhaust()
+            return reports
         except Exception as error:
             if labelled or not reader.paired or isinstance(error, WorkerDied):
                 raise
