@@ -106,7 +106,15 @@ def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None
     """Cut each entry of a dict or a tuple into parts of rows; ``said`` is the user's word."""
     said = said or {}
     names = [*batch] if isinstance(batch, Mapping) else [*range(len(batch))]
-    each = [_said(batch[name], name, sizes, said) for name in names]
+    each = []
+    for name in names:
+        if said.get(name) and not has_one_a_row(batch[name], sum(sizes)):
+            raise ValueError(
+                f"the batch[{name!r}] does not have one element for each of {sum(sizes)} rows: "
+                f"leave it out of Execution(rows=...), or set it to False there"
+            )
+        whole = said.get(name) is False
+        each.append([batch[name]] * len(sizes) if whole else cut_entry(batch[name], sizes))
     parts = [list(items) for items in zip(*each, strict=True)] if each else [[] for _ in sizes]
     if isinstance(batch, Mapping):
         return [dict(zip(names, items, strict=True)) for items in parts]
@@ -140,14 +148,3 @@ def has_one_a_row(entry: Any, rows: int) -> bool:
 def _is_array(entry: Any) -> bool:
     """Return whether an entry is a tensor, an array of NumPy, a column of pandas or the like."""
     return hasattr(entry, "__array__") and hasattr(entry, "ndim")
-
-
-def _said(entry: Any, name: Any, sizes: Sequence[int], said: Mapping[Any, bool]) -> list[Any]:
-    if said.get(name) is False:
-        return [entry] * len(sizes)
-    if said.get(name) and not has_one_a_row(entry, sum(sizes)):
-        raise ValueError(
-            f"the batch[{name!r}] does not have one element for each of {sum(sizes)} rows: leave "
-            f"it out of Execution(rows=...), or set it to False there"
-        )
-    return cut_entry(entry, sizes)

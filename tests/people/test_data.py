@@ -146,6 +146,17 @@ def test_a_loader_with_a_generator_shuffles_each_epoch_as_in_the_plain_loop(wrap
         assert losses == pytest.approx(plain_loop(plain, SGD, F.cross_entropy, theirs))
 
 
+class Longer(list[Any]):
+    def __len__(self) -> int:
+        return 1
+
+
+def test_batches_that_go_on_after_their_length_are_told_of() -> None:
+    batches = Longer([(X, Y)] * 2)
+    assert warned(lambda: pipeline(network()).train(batches), "go on after 1", "iter(batches)")
+    assert len(pipeline(network()).train(iter(batches)).losses) == 2
+
+
 # --- seeds ---------------------------------------------------------------------------------------
 
 

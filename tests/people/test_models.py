@@ -266,7 +266,7 @@ class Scales(nn.Linear):
 
 class Opens(nn.Module):
     def forward(self, scaled: Any) -> Tensor:
-        return scaled.x
+        return scaled.x  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("transport", ["threads", "distributed"])

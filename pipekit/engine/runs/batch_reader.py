@@ -203,22 +203,21 @@ def _require_rows(rows: int, parts: int, number: int) -> None:
 
 
 def _require_stacked(taken: Tree, others: Iterable[Any], rows: int, number: int) -> None:
-    """Raise ValueError for a list of rows in place of a tensor of them, images for a detector say.
+    """Raise ValueError for a list of rows, as of images, if no other entry has its tensors' rows.
 
-    One of the ``others`` has as many elements as it, and none has the rows of its tensors.
+    Some other entry has as many elements as the list.
     """
     held = [*taken.values()] if isinstance(taken, dict) else [taken]
     several = [e for e in others if e is not taken and not any(e is each for each in held)]
-    lengths = {len(e) for e in several if getattr(e, "ndim", isinstance(e, Sized))}
     if any({*map(len, filter(Tensor.dim, tensors_in(e)))} == {rows} for e in several):
         return
-    for each in held:
-        if isinstance(each, list) and len(each) in lengths - {rows}:
-            raise ValueError(
-                f"batch {number}: the model gets a list of {len(each)} tensors, one a row, and "
-                f"microbatches are cut from tensors [rows, ...]: stack them, padded if their sizes "
-                f"differ, in the loader, or by Execution(inputs=lambda batch: torch.stack(...))"
-            )
+    lengths = {len(e) for e in several if getattr(e, "ndim", isinstance(e, Sized))} - {rows}
+    if found := [len(each) for each in held if isinstance(each, list) and len(each) in lengths]:
+        raise ValueError(
+            f"batch {number}: the model gets a list of {found[0]} tensors, one a row, and "
+            f"microbatches are cut from tensors [rows, ...]: stack them, padded if their sizes "
+            f"differ, in the loader, or by Execution(inputs=lambda batch: torch.stack(...))"
+        )
 
 
 def _batch(

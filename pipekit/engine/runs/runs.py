@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -32,7 +33,6 @@ from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
-from pipekit.partition.probe import warn_of_edited_batch
 from pipekit.schedules import Schedule, inference
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
@@ -187,7 +187,12 @@ class Runs:
                 stops = replace(stops, begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
-            warn_of_edited_batch()
+            warnings.warn(
+                "the model edits its input in place, here a copy of the batch, which stays as it "
+                "is: a plain loop would find the edited one in its next epoch. Let the forward "
+                "begin with x = x.clone(), or edit the data before training",
+                stacklevel=2,
+            )
         return BatchSource(first, rest, schedule.each_batch, total, stops, read)
 
     def _train(
