@@ -19,10 +19,14 @@ def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     if isinstance(tree, dict):
         return {k: v if v is None else tree_map(function, v) for k, v in tree.items()}
     if isinstance(tree, (tuple, list)):
-        kind: Any = type(tree)
         items = (item if item is None else tree_map(function, item) for item in tree)
-        return kind(*items) if hasattr(tree, "_fields") else kind(items)
+        return sequence_like(type(tree), items)
     raise _refused(tree)
+
+
+def sequence_like(kind: Any, items: Iterable[Any]) -> Any:
+    """Return a list or tuple of a kind; what a named tuple's own ``__new__`` does has been done."""
+    return kind._make(items) if hasattr(kind, "_fields") else kind(items)
 
 
 def _refused(tree: Tree) -> TypeError:

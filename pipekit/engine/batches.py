@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from pipekit.trees import Tree, leaves, refill
+from pipekit.trees import Tree, leaves, refill, sequence_like
 
 _CONTAINERS = (dict, tuple, list)
 Shapes = tuple[tuple[int, ...], ...]
@@ -88,7 +88,7 @@ def copied(batch: Any) -> Any:
             fresh[name] = copied(entry)
         return fresh
     if isinstance(batch, (tuple, list)):
-        return _like(batch, [copied(entry) for entry in batch])
+        return sequence_like(type(batch), [copied(entry) for entry in batch])
     return copy.copy(batch) if _is_array(batch) else batch
 
 
@@ -106,11 +106,19 @@ def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None
     """Cut each entry of a dict or a tuple into parts of rows; ``said`` is the user's word."""
     said = said or {}
     names = [*batch] if isinstance(batch, Mapping) else [*range(len(batch))]
-    each = [_said(batch[name], name, sizes, said) for name in names]
+    each = []
+    for name in names:
+        if said.get(name) and not has_one_a_row(batch[name], sum(sizes)):
+            raise ValueError(
+                f"the batch[{name!r}] does not have one element for each of {sum(sizes)} rows: "
+                f"leave it out of Execution(rows=...), or set it to False there"
+            )
+        whole = said.get(name) is False
+        each.append([batch[name]] * len(sizes) if whole else cut_entry(batch[name], sizes))
     parts = [list(items) for items in zip(*each, strict=True)] if each else [[] for _ in sizes]
     if isinstance(batch, Mapping):
         return [dict(zip(names, items, strict=True)) for items in parts]
-    return [_like(batch, items) for items in parts]
+    return [sequence_like(type(batch), items) for items in parts]
 
 
 def cut_entry(entry: Any, sizes: Sequence[int]) -> list[Any]:
@@ -140,19 +148,3 @@ def has_one_a_row(entry: Any, rows: int) -> bool:
 def _is_array(entry: Any) -> bool:
     """Return whether an entry is a tensor, an array of NumPy, a column of pandas or the like."""
     return hasattr(entry, "__array__") and hasattr(entry, "ndim")
-
-
-def _said(entry: Any, name: Any, sizes: Sequence[int], said: Mapping[Any, bool]) -> list[Any]:
-    if said.get(name) is False:
-        return [entry] * len(sizes)
-    if said.get(name) and not has_one_a_row(entry, sum(sizes)):
-        raise ValueError(
-            f"the batch[{name!r}] does not have one element for each of {sum(sizes)} rows: leave "
-            f"it out of Execution(rows=...), or set it to False there"
-        )
-    return cut_entry(entry, sizes)
-
-
-def _like(structure: Any, items: Sequence[Any]) -> Any:
-    kind: Any = type(structure)
-    return kind(*items) if hasattr(structure, "_fields") else kind(items)

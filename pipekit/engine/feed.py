@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import warnings
 from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -113,6 +114,15 @@ class BatchSource:
                 return
             self.rows.append(batch.rows // batch.chunks)
             yield batch
+
+    def exhaust(self) -> None:
+        """Read on to the known end, as a plain loop does: a loader's sampler may draw there."""
+        if len(self.rows) == self.total and next(self._rest, None) is not None:
+            warnings.warn(
+                f"the batches go on after {self.total}, where their len() has ended the run: pass "
+                f"iter(batches) to train on all",
+                stacklevel=2,
+            )
 
     def _next(self, number: int, parts: int) -> Batch | None:
         if number == 0:

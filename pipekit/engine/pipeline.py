@@ -15,7 +15,7 @@ from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import OnBatch
 from pipekit.engine.options import Checkpoints, Execution, Updates, Watch, require_loss
 from pipekit.engine.runs.assembly import Parts
-from pipekit.engine.runs.run import Metric, Metrics, Run, output_alone, results
+from pipekit.engine.runs.run import Metric, Metrics, Run, results
 from pipekit.engine.runs.runs import Runs
 from pipekit.engine.updates.optimizer_state import NamedState
 from pipekit.engine.updates.weight_versions import OptimizerFactory
@@ -62,6 +62,8 @@ class Pipeline:
         ValueError: an argument does not fit the others; the message says what to change.
         ScheduleError: the schedule cannot be executed.
     """
+
+    stays_here = True  # in copies of what holds it, a trainer whose method is the loss
 
     @refusing_fields
     def __init__(
@@ -205,7 +207,7 @@ class Pipeline:
         Raises:
             ValueError: there are no inputs, or one cannot be read.
         """
-        return results(self._runs.infer(inputs, output_alone, labelled=False))
+        return results(self._runs.infer(inputs, lambda output, _: output, labelled=False))
 
     @one_at_a_time
     def state_dict(self) -> "OrderedDict[str, Tensor]":

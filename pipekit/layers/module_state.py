@@ -115,11 +115,12 @@ def set_mode(model: nn.Module, training: bool, kept: Collection[nn.Module]) -> N
 def as_trained(model: Module) -> Module:
     """Put a model into the mode in which it is trained, for now and for :func:`to_training`."""
     kept = in_evaluation(model)
-    if kept:
-        kinds = ", ".join(dict.fromkeys(type(module).__name__ for module in kept))
+    model.train()
+    if others := [module for module in kept if module.training]:  # than its own train() leaves
+        kinds = ", ".join(dict.fromkeys(type(module).__name__ for module in others))
         warnings.warn(
-            f"{len(kept)} of the model's modules are in evaluation mode ({kinds}), and stay in it "
-            f"in training: call .train() of the model before if they should not",
+            f"{len(others)} of the model's modules are in evaluation mode ({kinds}), and stay in "
+            f"it in training: call .train() of the model before if they should not",
             stacklevel=3,
         )
     for module in kept:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 import cloudpickle
@@ -48,7 +48,9 @@ def functions_of(function: Any) -> Iterator[FunctionType]:
         yield inspect.unwrap(function)
     elif not isinstance(function, type) and callable(function):
         name = "forward" if isinstance(function, nn.Module) else "__call__"
-        yield from functions_of(inspect.getattr_static(type(function), name, None))
+        method = inspect.getattr_static(type(function), name, None)
+        if not isinstance(method, WrapperDescriptorType):  # of what is written in C
+            yield from functions_of(method)
         for part in getattr(function, "__dict__", {}).values():
             if isinstance(part, (FunctionType, MethodType)):
                 yield from functions_of(part)
@@ -183,7 +185,7 @@ class _FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no 
 
     def persistent_id(self, value: Any) -> tuple[int, bool] | None:
         """Return the place of what is not pickled, and whether it is copied."""
-        if isinstance(value, (type, ModuleType)):
+        if isinstance(value, (type, ModuleType)) or hasattr(type(value), "stays_here"):
             is_copied = False
         elif isinstance(value, Tensor):
             is_copied = memory_of(value) not in self._memory

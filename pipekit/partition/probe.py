@@ -306,16 +306,6 @@ def _warn_of_edits(names: Sequence[str]) -> None:
         )
 
 
-def warn_of_edited_batch() -> None:
-    """Say that the user's batch stays as it is, though a forward edits what it is given."""
-    warnings.warn(
-        "the model edits its input in place, here a copy of the batch, which stays as it is: a "
-        "plain loop would find the edited one in its next epoch. Let the forward begin with "
-        "x = x.clone(), or edit the data before training",
-        stacklevel=2,
-    )
-
-
 def _require_in_place(number: int, layer: nn.Module, rebound: Sequence[str]) -> None:
     for name in rebound:
         if layer.get_parameter(name).requires_grad:

@@ -1,6 +1,7 @@
 """Modules that the plain loop trains in evaluation mode stay in it, say frozen batch norms."""
 
 import copy
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from typing import Self
@@ -104,6 +105,8 @@ def test_copies_of_weights_and_other_processes_know_of_it() -> None:
 def test_what_somebody_has_put_into_evaluation_mode_is_told_of() -> None:
     with pytest.warns(UserWarning, match=r"3 of the model's modules .*BatchNorm1d.*\.train\(\)"):
         pipeline(layers_of(frozen(), "layers"), schedules.flush(2, 1))
+    with warnings.catch_warnings(action="error"):  # the model's own train() does it
+        pipeline(nn.Sequential(Freezing().train(), nn.Identity()), schedules.flush(2, 1))
 
 
 def test_modes_are_left_as_they_were() -> None:

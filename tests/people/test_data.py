@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
 
 from pipekit import Execution, Pipeline, schedules
 from tests.people.plain import plain_loop
@@ -130,6 +131,32 @@ def test_a_loader_that_stacks_new_tensors_has_nothing_to_be_edited() -> None:
     assert not warned(lambda: [made.train(loader) for _ in range(2)], "edits")
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_loader_with_a_generator_shuffles_each_epoch_as_in_the_plain_loop(wrapped: bool) -> None:
+    def epochs() -> Any:
+        generator = torch.Generator().manual_seed(0)
+        loader = DataLoader(TensorDataset(X, Y), batch_size=2, shuffle=True, generator=generator)
+        return tqdm(loader, disable=True) if wrapped else loader
+
+    plain, made, mine, theirs = network(), pipeline(network(), 1), epochs(), epochs()
+    for _ in range(3):
+        made.evaluate(mine)
+        losses = made.train(mine).losses
+        list(theirs)
+        assert losses == pytest.approx(plain_loop(plain, SGD, F.cross_entropy, theirs))
+
+
+class Longer(list[Any]):
+    def __len__(self) -> int:
+        return 1
+
+
+def test_batches_that_go_on_after_their_length_are_told_of() -> None:
+    batches = Longer([(X, Y)] * 2)
+    assert warned(lambda: pipeline(network()).train(batches), "go on after 1", "iter(batches)")
+    assert len(pipeline(network()).train(iter(batches)).losses) == 2
+
+
 # --- seeds ---------------------------------------------------------------------------------------
 
 
@@ -240,6 +267,24 @@ def test_the_error_of_a_batch_of_another_form_says_so(
         pipeline(network()).train(kind([(X, Y), other, (X, Y)]))
     note = caught.value.__notes__[-1]
     assert re.match(rf"\(batch 1 has another form than batch 0: {said}", note)
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_a_list_of_rows_is_refused_as_detectors_take_it(is_pair: bool) -> None:
+    images, boxes = [*torch.randn(4, 1, 8)], [{"boxes": X[:n]} for n in range(4)]
+    batch = (images, boxes) if is_pair else {"images": images, "boxes": boxes}
+    how = Execution(inputs="images")
+    with pytest.raises(ValueError, match=r"a list of 4 tensors, one a row.*: stack them"):
+        pipeline(network(), execution=how).train([batch])
+    views = {"images": [X, X], "y": Y, "names": ["left", "right"]}
+    made = pipeline(network(Joins()), loss=lambda o, b: F.cross_entropy(o, b["y"]), execution=how)
+    want = plain_loop(network(), SGD, F.cross_entropy, [(X + X, Y)], 2)
+    assert made.train([views]).losses == pytest.approx(want)
+
+
+class Joins(nn.Module):
+    def forward(self, several: list[Tensor]) -> Tensor:
+        return sum(several[1:], several[0])
 
 
 def test_other_errors_say_nothing_of_forms() -> None:

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import pytest
 import torch
@@ -35,9 +35,9 @@ def loss(output: Any, target: Tensor) -> Tensor:
     return F.cross_entropy(output, target)
 
 
-def require_as_plain(model: nn.Module, layers: Any, batches: Any, m: int = 2) -> None:
+def require_as_plain(model: nn.Module, layers: Any, batches: Any, m: int = 2, **how: Any) -> None:
     """Train the layers in two stages: losses and weights are those of the plain loop."""
-    pipeline = pk.Pipeline(layers, schedules.flush(2, m), optimizer=SGD, loss=loss)
+    pipeline = pk.Pipeline(layers, schedules.flush(2, m), optimizer=SGD, loss=loss, **how)
     judge = copy.deepcopy(model)
     assert pipeline.train(batches).losses == plain_loop(judge, SGD, loss, batches, m)
     trained = pipeline.state_dict()
@@ -250,6 +250,32 @@ def test_a_module_that_stages_share_stays_in_evaluation_until_all_have_ended() -
     pipeline.load_into(model).eval()
     batches = [(X, Y)] * 20
     assert pipeline.evaluate(batches) == pytest.approx(loss(model(X), Y).item(), rel=1e-6)
+
+
+class Scaled(NamedTuple("Scaled", [("x", Tensor)])):
+    __slots__ = ()
+
+    def __new__(cls, x: Tensor, by: float = 0.5) -> Self:
+        return super().__new__(cls, x * by)
+
+
+class Scales(nn.Linear):
+    def forward(self, x: Any) -> Any:
+        return Scaled(super().forward(getattr(x, "x", x)))
+
+
+class Opens(nn.Module):
+    def forward(self, scaled: Any) -> Tensor:
+        return scaled.x  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_named_tuple_is_made_once(recorded: bool, transport: str) -> None:
+    blocks = Scales(4, 4), Scales(4, 4), Opens()
+    model = Net(in_turn, blocks) if recorded else nn.Sequential(*blocks)
+    layers: Any = pk.stages(model, X) if recorded else model
+    require_as_plain(model, layers, [(X, Y)] * 2, transport=transport)
 
 
 def test_a_cache_that_train_fills_or_drops_is_left() -> None:

@@ -40,14 +40,20 @@ class CheckpointFolder:
         self._training = point.about["training"]
         return point
 
-    def begin(self, point: ResumePoint | None) -> None:
+    def begin(self, point: ResumePoint | None, batches: object) -> None:
         """Let a run begin: to be called before its data draw any random number.
 
-        A loader may shuffle by torch's default generator; its state is that of the run's beginning.
+        A loader may shuffle by torch's default generator or by one of its own; their states are
+        those of the run's beginning.
         """
+        holders = batches, getattr(batches, "sampler", None)
+        found = (getattr(each, "generator", None) for each in holders)
+        drawn = dict.fromkeys([torch.default_generator, *filter(None, found)])
         if point:
-            torch.set_rng_state(point.about["rng"])
-        self._rng = torch.get_rng_state()
+            states = point.about["rng"].split(len(torch.get_rng_state()))
+            for each, state in zip(drawn, states, strict=False):
+                each.set_state(state.clone())  # it reads from the beginning of memory
+        self._rng = torch.cat([each.get_state() for each in drawn])
 
     @contextmanager
     def claimed(self, path: Path) -> Iterator[None]:

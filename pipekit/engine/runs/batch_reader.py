@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +18,7 @@ from pipekit.engine.config import Start
 from pipekit.engine.options import Inputs
 from pipekit.layers.python_state import PLAIN
 from pipekit.partition.recording.stage import RecordedStage
-from pipekit.trees import Tree, leaves
+from pipekit.trees import Tree, leaves, tensors_in
 from pipekit.units import plural
 
 _LOOKED_AT = 100
@@ -97,6 +97,8 @@ class BatchReader:
         cut = [entry for name, entry in named.items() if self._said.get(name, True)]
         rows = _rows(taken, cut, number)
         target = batch[1] if is_pair else batch
+        if is_pair or parts > 1:
+            _require_stacked(taken, [target] if is_pair else named.values(), rows, number)
         if is_pair:
             is_list = isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
             tensors = [*leaves(taken), *([] if target is None or is_list else _with_rows(target))]
@@ -197,6 +199,24 @@ def _require_rows(rows: int, parts: int, number: int) -> None:
             f"batch {number} has {plural(rows, 'row')} for {parts} microbatches: use larger "
             f"batches, fewer microbatches, drop the last batch (drop_last=True), or train on it in "
             f"fewer, by pk.Execution(short_batches='fewer')"
+        )
+
+
+def _require_stacked(taken: Tree, others: Iterable[Any], rows: int, number: int) -> None:
+    """Raise ValueError for a list of rows, as of images, if no other entry has its tensors' rows.
+
+    Some other entry has as many elements as the list.
+    """
+    held = [*taken.values()] if isinstance(taken, dict) else [taken]
+    several = [e for e in others if e is not taken and not any(e is each for each in held)]
+    if any({*map(len, filter(Tensor.dim, tensors_in(e)))} == {rows} for e in several):
+        return
+    lengths = {len(e) for e in several if getattr(e, "ndim", isinstance(e, Sized))} - {rows}
+    if found := [len(each) for each in held if isinstance(each, list) and len(each) in lengths]:
+        raise ValueError(
+            f"batch {number}: the model gets a list of {found[0]} tensors, one a row, and "
+            f"microbatches are cut from tensors [rows, ...]: stack them, padded if their sizes "
+            f"differ, in the loader, or by Execution(inputs=lambda batch: torch.stack(...))"
         )
 
 

@@ -23,7 +23,6 @@ from pipekit.losses.losses import MeanOver
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 from pipekit.traces.memory import Memory
-from pipekit.trees import Tree
 
 T = TypeVar("T")
 
@@ -244,11 +243,6 @@ class Metrics:
             weights = rows if is_mean(metric) else [1] * len(rows)
             means[name] = sum(map(mul, numbers, weights)) / sum(rows)
         return means
-
-
-def output_alone(output: Tree, target: Tree) -> Tree:
-    """Return the output, for predictions without a target."""
-    return output
 
 
 def results(reports: Sequence[WorkerReport]) -> list[Any]:

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -32,7 +33,6 @@ from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
-from pipekit.partition.probe import warn_of_edited_batch
 from pipekit.schedules import Schedule, inference
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
@@ -71,7 +71,7 @@ class Runs:
         claimed = self._checkpoints.claimed(folder) if folder else nullcontext()
         with self._errors_explained(folder), claimed:
             if folder or self._point:
-                self._checkpoints.begin(self._point)
+                self._checkpoints.begin(self._point, batches)
             start, rest, total = self._start(batches, steps, folder)
             schedule, began = start.schedule, time.perf_counter()
             self.require_sound()
@@ -108,6 +108,8 @@ class Runs:
             for error in filter(None, errors):
                 self._parts.runner.close()
                 raise error
+            if not isinstance(batches, Iterator):  # which may have more, for the next call
+                source.exhaust()
             wall = time.perf_counter() - began
             done = partial(schedule.before, stop)
             return result_of(schedule.name, done, each_batch(), reports, wall, seed, start.losses)
@@ -185,7 +187,12 @@ class Runs:
                 stops = replace(stops, begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
-            warn_of_edited_batch()
+            warnings.warn(
+                "the model edits its input in place, here a copy of the batch, which stays as it "
+                "is: a plain loop would find the edited one in its next epoch. Let the forward "
+                "begin with x = x.clone(), or edit the data before training",
+                stacklevel=2,
+            )
         return BatchSource(first, rest, schedule.each_batch, total, stops, read)
 
     def _train(
@@ -231,7 +238,10 @@ class Runs:
         read = reader.read if labelled else reader.unlabelled
         try:
             source = self._source(batches, start, iter(counted), count, read)
-            return executed(self._parts, start, source, function, Watch())
+            reports = executed(self._parts, start, source, function, Watch())
+            if not isinstance(batches, Iterator):
+                source.exhaust()
+            return reports
         except Exception as error:
             if labelled or not reader.paired or isinstance(error, WorkerDied):
                 raise

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import is_accelerator
-from pipekit.trees import Tree
+from pipekit.trees import Tree, sequence_like
 
 Form = Any
 """None, a Layout, (type, forms), or (dict, pairs of a key and a form)."""
@@ -61,8 +61,7 @@ def assemble(form: Form, tensors: Iterator[Tensor]) -> Tree:
     kind, items = form
     if kind is dict:
         return {key: assemble(item, tensors) for key, item in items}
-    built = [assemble(item, tensors) for item in items]
-    return kind(*built) if hasattr(kind, "_fields") else kind(built)
+    return sequence_like(kind, [assemble(item, tensors) for item in items])
 
 
 def with_strides(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:

@@ -211,6 +211,14 @@ class WeightVersions:
             if "empty parameter list" in str(error):
                 return None
             raise
+        except AttributeError as error:
+            if "'list' object" not in str(error):
+                raise
+            raise TypeError(
+                "the optimizer's function gets a list of parameters, not the model: lambda "
+                "parameters: torch.optim.SGD(parameters, lr=0.1), and Updates(groups=...) for "
+                "options by a parameter's name"
+            ) from error
         require_usable(made)
         if any(id(p) not in given for group in made.param_groups for p in group["params"]):
             raise ValueError(
@@ -260,7 +268,8 @@ class NeedsClosure(ValueError):
     def of(cls, optimizer: Optimizer) -> Self:
         return cls(
             f"{type(optimizer).__name__}'s step needs a closure, which evaluates the model again "
-            f"in the middle of an update, and no pipeline can: use another optimizer"
+            f"in the middle of an update, and no Pipeline can: use another optimizer, or a "
+            f"PipelinedModule in a loop of your own"
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from pipekit.partition.recording.program import Made
@@ -31,6 +32,11 @@ class KnownTensors:
 
         A weight that an operation returns keeps its name, unless it is ``read`` as a value.
         """
+        if tensor.layout is not torch.strided:
+            raise NotRecordable(
+                f"a tensor of {tensor.layout} ({source}) cannot be followed from operation to "
+                f"operation: use x.to_dense(), or put this part into a block by blocks=[...]"
+            )
         value = Value(len(self._values))
         self._values.append(tensor)
         address = tensor.untyped_storage()._cdata

@@ -111,7 +111,10 @@ def _entries(template: Any, tree: Any, where: str) -> list[tuple[Any, Any, Templ
     for entries in (every, tensors):
         if isinstance(tree, (tuple, list)) and len(tree) == len(entries):
             return [(key, x, child) for (key, child), x in zip(entries, tree, strict=True)]
-    raise ValueError(f"{where} must have {len(every)} entries, as the example has")
+    raise ValueError(
+        f"{where} must have {len(every)} entries, as the example has (a pair is input and target: "
+        f"inputs without a target are (inputs, None))"
+    )
 
 
 def holds_value(template: Template) -> bool:

@@ -208,23 +208,24 @@ def test_a_stages_statistics_wait_for_its_own_forwards(tmp_path: Path) -> None:
 # --- Data, and several runs ----------------------------------------------------------------------
 
 
-def shuffled() -> DataLoader[Any]:
+def shuffled(**how: Any) -> DataLoader[Any]:
     generator = torch.Generator().manual_seed(7)
     inputs, targets = (torch.randn(40, n, generator=generator) for n in (6, 3))
-    return DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True)
+    return DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True, **how)
 
 
 @pytest.mark.parametrize("at", [3, 5, 7, 14])
-@pytest.mark.parametrize("reads", ["a loader", "a generator"])
+@pytest.mark.parametrize("reads", ["a loader", "a generator", "a loader with its own"])
 def test_the_order_of_the_data_is_the_same(at: int, reads: str, tmp_path: Path) -> None:
-    """Over three epochs whose order torch's default generator draws, with a test after each."""
+    """Over three epochs whose order a generator draws, with a test after each."""
 
     def epochs(folder: Path, loss: Any = MSE) -> list[float]:
         pipe = pipeline(mixed(), "pipedream", [3, 5], loss=loss)
         torch.manual_seed(3 if not folder.exists() else 4)
-        values = []
+        values, own = [], shuffled(generator=torch.Generator().manual_seed(5))
         for _ in range(pipe.resume(folder), 3):
-            batches: Any = shuffled() if reads == "a loader" else (b for b in shuffled())
+            kinds: dict[str, Any] = {"a loader": shuffled(), "a generator": (b for b in shuffled())}
+            batches = kinds.get(reads, own)
             values += pipe.train(batches, checkpoints=pk.Checkpoints(folder, every=2)).losses
             values.append(pipe.evaluate(shuffled()))
         return [*values, torch.rand(()).item()]

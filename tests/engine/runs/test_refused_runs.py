@@ -39,6 +39,10 @@ class Sharp(torch.optim.SGD):  # says that it needs a closure only when it steps
         return super().step(closure) if closure() else None
 
 
+def of_a_model(model: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 def cannot_travel(parameters: Any) -> torch.optim.Optimizer:
     raise NeedsTwoArguments("this", "that")
 
@@ -48,6 +52,7 @@ def cannot_travel(parameters: Any) -> torch.optim.Optimizer:
     [
         (negative_rate, "Invalid learning rate: -1.0", "threads"),
         (quasi_newton, "LBFGS's step needs a closure.*use another optimizer", "threads"),
+        (of_a_model, "gets a list of parameters, not the model", "threads"),
         (AsksAgain, "AsksAgain's step needs a closure", "threads"),
         (Sharp, "Sharp's step needs a closure", "threads"),
         (cannot_travel, "this and that", "distributed"),

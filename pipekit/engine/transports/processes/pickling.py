@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import cloudpickle
 import torch
@@ -22,7 +22,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from pipekit.engine.assignment import NotBuilt
 from pipekit.engine.transports.processes.shared_mailbox import SharedBuffer
-from pipekit.trees import is_plain
+from pipekit.trees import is_plain, sequence_like
 
 # A process that multiprocessing has started has its script under this name, and workers have not.
 cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
@@ -96,9 +96,23 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if type(obj) is Tensor and _is_plain(obj):
             numbers: Any = obj.reshape(-1).view(torch.uint8).numpy()
             return _read, (pickle.PickleBuffer(numbers), obj.dtype, obj.shape)
+        if hasattr(type(obj), "stays_here"):
+            return NoPipeline, ()
+        if isinstance(obj, tuple) and hasattr(obj, "_fields"):
+            return sequence_like, (type(obj), tuple(obj)), getattr(obj, "__dict__", None) or None
         if isinstance(obj, nn.Module) and is_parametrized(obj):  # which torch refuses to pickle
             return object.__new__, (type(obj),), vars(obj)
         return super().reducer_override(obj)
+
+
+class NoPipeline:
+    """Stands for a pipeline in a worker's copy of what holds it."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"a worker process has no pipeline, of which it is asked {name!r}: use it in on_batch, "
+            f"or between calls of train()"
+        )
 
 
 def _is_plain(tensor: Tensor) -> bool:
