@@ -8,7 +8,7 @@ import pytest
 import pipekit as pk
 from experiments.pipedream.table1 import plans
 from experiments.pipedream.table1.plans import FOUR, Sent, Setting, best_cut
-from experiments.pipedream.table1.row import BSP, SYSTEMS, Ran, Row, run
+from experiments.pipedream.table1.rows import BSP, SYSTEMS, Ran, Row, run
 from experiments.study.claims import Emulated
 from pipekit import Plan, Profile
 from pipekit.clusters import flat
