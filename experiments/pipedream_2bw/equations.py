@@ -15,7 +15,7 @@ from experiments.study.training import relative_difference
 from pipekit import oracle
 from pipekit.clusters import V100
 from pipekit.datasets import Batch
-from pipekit.engine import Execution, OptimizerFactory, Pipeline, Run, Watch, measure_memory
+from pipekit.engine import OptimizerFactory, Pipeline, Run
 from pipekit.host.provenance import available_cores
 from pipekit.models.transformer import Block
 from pipekit.plans import Plan, Recompute
@@ -163,18 +163,17 @@ class EqualStages:
 
     def trained(self) -> Memory:
         """Return what they hold in a real training (measured)."""
-        pipeline = Pipeline(
-            _model(self.blocks, self.hidden),
-            self.schedule,
-            balance=self.plan,
-            optimizer=partial(torch.optim.SGD, lr=0.01),
-            loss=lambda output, _: output.square().mean(),
-            execution=Execution(devices=["cpu"] * self.depth),
-        )
         # No targets, which would be counted too.
         rows = self.microbatches * self.rows
         batch = torch.rand(rows, self.sequence, self.hidden), torch.empty(rows, 0)
-        return measure_memory(pipeline.train([batch] * BATCHES, watch=Watch(memory=True)))
+        return study.trained_memory(
+            _model(self.blocks, self.hidden),
+            self.schedule,
+            [batch] * BATCHES,
+            balance=self.plan,
+            optimizer=partial(torch.optim.SGD, lr=0.01),
+            loss=lambda output, _: output.square().mean(),
+        )
 
 
 def counted(memory: Memory) -> float:

@@ -35,6 +35,7 @@ from experiments.study.traces import messages as messages
 from experiments.study.traces import own_activities as own_activities
 from experiments.study.traces import own_seconds as own_seconds
 from experiments.study.traces import run_three_ways as run_three_ways
+from experiments.study.traces import trained_memory as trained_memory
 from experiments.study.training import Recipe as Recipe
 from experiments.study.training import TakeGradient as TakeGradient
 from experiments.study.training import bit_equal as bit_equal

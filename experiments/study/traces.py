@@ -4,15 +4,17 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from torch import nn
 
 from pipekit.datasets import Batch
 from pipekit.emulation import emulate
-from pipekit.engine import Observer, Pipeline, Watch
+from pipekit.engine import Execution, Observer, Pipeline, Watch
+from pipekit.plans import Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, Step
 from pipekit.schedules.clock import PAPER_SLOTS
@@ -53,6 +55,19 @@ def memory_of(trace: Trace) -> Memory:
     if trace.memory is None:
         raise ValueError(f"the memory of {trace.name} was not followed: train with memory=True")
     return trace.memory
+
+
+def trained_memory(
+    model: nn.Sequential,
+    schedule: Schedule,
+    batches: Sequence[Batch],
+    recompute: Recompute | None = None,
+    **how: Any,
+) -> Memory:
+    """Return what lay in CPU workers' memory in a training (measured); ``how`` as of a Pipeline."""
+    execution = Execution(devices=["cpu"] * schedule.stages, recompute=recompute)
+    pipeline = Pipeline(model, schedule, execution=execution, **how)
+    return memory_of(pipeline.train(batches, watch=Watch(memory=True)).trace)
 
 
 def busy_s(events: pd.DataFrame, start: float = -math.inf, end: float = math.inf) -> float:
