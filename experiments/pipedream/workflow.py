@@ -10,13 +10,14 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import combinations, cycle, pairwise, product
+from itertools import accumulate, combinations, cycle, product
 from typing import NamedTuple
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from experiments.study.tables import splits
 from pipekit.clusters import Level, flat
 from pipekit.host.memory import keep_freed_memory
 from pipekit.planning import pipedream
@@ -158,11 +159,9 @@ def random_problem(generator: random.Random, layers: int = 8, machines: int = 6)
 def every_plan(layers: int, machines: int) -> Iterator[Stages]:
     """Yield every way to cut so many layers into stages that use exactly so many machines."""
     for count in range(1, min(layers, machines) + 1):
-        for stops, shares in product(
-            combinations(range(1, layers), count - 1), combinations(range(1, machines), count - 1)
-        ):
-            cuts, given = pairwise([0, *stops, layers]), pairwise([0, *shares, machines])
-            yield [(a, b, d - c) for (a, b), (c, d) in zip(cuts, given, strict=True)]
+        for sizes, shares in product(splits(layers, count), splits(machines, count)):
+            stops = accumulate(sizes)
+            yield [(b - n, b, m) for n, b, m in zip(sizes, stops, shares, strict=True)]
 
 
 def candidates(layers: int, widths: Sequence[int]) -> int:

@@ -23,6 +23,7 @@ from experiments.study.tables import named_rows as named_rows
 from experiments.study.tables import printed as printed
 from experiments.study.tables import printed_number as printed_number
 from experiments.study.tables import rows_figure as rows_figure
+from experiments.study.tables import splits as splits
 from experiments.study.tables import table as table
 from experiments.study.tables import with_line as with_line
 from experiments.study.traces import EQUAL_SLOTS as EQUAL_SLOTS
@@ -36,6 +37,7 @@ from experiments.study.traces import own_activities as own_activities
 from experiments.study.traces import own_seconds as own_seconds
 from experiments.study.traces import run_three_ways as run_three_ways
 from experiments.study.traces import trained_memory as trained_memory
+from experiments.study.traces import with_links as with_links
 from experiments.study.training import Recipe as Recipe
 from experiments.study.training import TakeGradient as TakeGradient
 from experiments.study.training import bit_equal as bit_equal

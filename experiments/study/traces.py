@@ -4,6 +4,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -83,6 +84,20 @@ def hidden_share(events: pd.DataFrame, transfers: pd.DataFrame) -> float:
         for worker, *span in transfers[[side, "start_s", "end_s"]].itertuples(index=False):
             hidden += busy_s(own[worker], *span)
     return hidden / (2 * busy_s(transfers))
+
+
+LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD"}  # of messages: the colour of their maker
+
+
+def with_links(trace: Trace, transfers: pd.DataFrame, sent: int, received: int) -> Trace:
+    """Return a trace with messages in rows behind each worker's own, the first of them 1."""
+    each = 1 + max(sent, received)
+    rows = [trace.frame.assign(worker=each * trace.frame["worker"])]
+    for side, row in (("source", sent), ("destination", received)):
+        drawn = {"op": transfers["purpose"].map(LOOKS), "version": 0}
+        rows.append(transfers.assign(worker=each * transfers[side] + row, **drawn))
+    frame = pd.concat(rows)[trace.frame.columns].sort_values(["worker", "start_s"])
+    return replace(trace, frame=frame, workers=each * trace.workers, transfers=None, memory=None)
 
 
 def mean_interval(ends: Sequence[float], first: int, last: int) -> float:

@@ -180,16 +180,3 @@ def copies_of(trace: Trace) -> pd.DataFrame:
 def overlap(trace: Trace) -> float:
     """Return the share of the copies' time in which a device at their ends computes."""
     return study.hidden_share(trace.frame, copies_of(trace))
-
-
-def with_copies(trace: Trace) -> Trace:
-    """Return a trace with two rows a device, as in Figure 7: what it computes, and its copies."""
-    copies = copies_of(trace)
-    ops = copies["purpose"].map({"activation": FORWARD, "gradient": BACKWARD})
-    both = [
-        copies.assign(op=ops, version=0, worker=2 * copies[end] + 1)
-        for end in ("source", "destination")
-    ]
-    rows = [trace.frame.assign(worker=2 * trace.frame["worker"]), *both]
-    frame = pd.concat(rows)[trace.frame.columns].sort_values(["worker", "start_s"])
-    return replace(trace, frame=frame, workers=2 * trace.workers, transfers=None, memory=None)
