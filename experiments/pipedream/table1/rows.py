@@ -38,30 +38,6 @@ class Ran(NamedTuple):
     sent: Sent
 
 
-def run(
-    profile: Profile,
-    plan: Plan,
-    cluster: Cluster,
-    minibatches: int,
-    faster: float,
-    repeats: int = 1,
-    method: Method = plans.pipelined,
-) -> Ran:
-    count = run_length(plan.replicas, minibatches)
-    table, runs = method(plan).take(count), list[Run]()
-
-    def emulate(pace: float) -> float:
-        runs.append(study.emulate_at_pace(table, profile, plan, cluster, faster * pace))
-        return seconds_a_minibatch(runs[-1].trace, plan.replicas)
-
-    expected = seconds_a_minibatch(simulate(table, profile, plan, cluster), plan.replicas)
-    timed = study.emulated(emulate, expected, repeats)
-    traffic = runs[0].traffic.assign(bytes=runs[0].traffic["bytes"] / count)
-    sums = traffic["purpose"] == "weights"
-    counted = (float(traffic.loc[kind, "bytes"].sum()) for kind in (sums, ~sums))
-    return Ran(timed, Sent(*counted))
-
-
 @dataclass(frozen=True)
 class Row:
     """A network on a cluster of effective bandwidth, and how fast each system trains it.
@@ -126,6 +102,23 @@ class Row:
         if system == MODEL_PARALLEL:  # section 5.3
             return lambda plan: model_parallel(len(plan.stages))
         return plans.pipelined if system == BSP else self.method
+
+    def ran(self, system: str, minibatches: int, faster: float, repeats: int = 1) -> Ran:
+        """Emulate a system in time that runs ``faster``, beside its own simulation."""
+        plan, links = self.plan_of(system), self.cluster
+        count = run_length(plan.replicas, minibatches)
+        table, runs = self.method_of(system)(plan).take(count), list[Run]()
+
+        def emulate(pace: float) -> float:
+            runs.append(study.emulate_at_pace(table, self.profile, plan, links, faster * pace))
+            return seconds_a_minibatch(runs[-1].trace, plan.replicas)
+
+        expected = seconds_a_minibatch(simulate(table, self.profile, plan, links), plan.replicas)
+        timed = study.emulated(emulate, expected, repeats)
+        traffic = runs[0].traffic.assign(bytes=runs[0].traffic["bytes"] / count)
+        sums = traffic["purpose"] == "weights"
+        counted = (float(traffic.loc[kind, "bytes"].sum()) for kind in (sums, ~sums))
+        return Ran(timed, Sent(*counted))
 
     def seconds(self, system: str) -> float:
         """Return a system's seconds a minibatch, emulated if it was, else simulated."""
@@ -256,8 +249,7 @@ def emulated(
             key = row.setting.model, row.setting.cluster, plan.config, (*plan.balance,), alone
             if key not in known:
                 count = minibatches // 2 if alone or system == BSP else minibatches
-                how = count, faster, repeats, row.method_of(system)
-                known[key] = run(row.profile, plan, row.cluster, *how)
+                known[key] = row.ran(system, count, faster, repeats)
             runs[system] = known[key]
         found[name] = replace(row, given=row.plan, runs=runs)
     return found
