@@ -56,32 +56,24 @@ def compared(
     batches: Sequence[Batch],
     schedule: Schedule,
     equation: str,
-    balance: Sequence[int],
-    microbatches: int,
     optimizer: OptimizerFactory,
-    *,
     width: int = 1,
     transport: str = "threads",
 ) -> Compared:
-    """Train by a schedule of one pipeline and by an equation of :mod:`pipekit.oracle`."""
+    """Train equal stages by a schedule of one pipeline, and by an equation of the oracle."""
     made: list[Optimizer] = []
 
     def watched(parameters: list[nn.Parameter]) -> Optimizer:
         made.append(optimizer(parameters))
         return made[-1]
 
-    how: dict[str, Any] = {"balance": balance, "loss": nn.MSELoss()}
-    pipeline = Pipeline(
-        model,
-        replicate(schedule, width),
-        optimizer=watched if transport == "threads" else optimizer,
-        transport=transport,
-        **how,
-    )
+    stages, make = schedule.stages, watched if transport == "threads" else optimizer
+    how: dict[str, Any] = {"balance": [len(model) // stages] * stages, "loss": nn.MSELoss()}
+    table = replicate(schedule, width)
+    pipeline = Pipeline(model, table, optimizer=make, transport=transport, **how)
     run = pipeline.train(batches)
-    workers = width * len(balance)
-    how |= {"replicas": [width] * len(balance), "microbatches": width * microbatches}
-    how |= {"optimizer": optimizer, "threads": max(1, available_cores() // workers)}
+    how |= {"replicas": [width] * stages, "microbatches": len(run.schedule.batches[0])}
+    how |= {"optimizer": optimizer, "threads": max(1, available_cores() // (width * stages))}
     truth = oracle.train(model, batches, method=equation, **how)
     apart = relative_difference(dict(pipeline.state_dict()), truth.weights[-1])
     states = max((_states(each) for each in made), default=0.0)
