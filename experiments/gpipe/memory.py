@@ -20,7 +20,7 @@ from torch.optim import Optimizer, RMSprop
 from experiments.gpipe.speed import MICROBATCHES, MINIBATCH, PIXELS, Scenario, least_variance, named
 from experiments.study.costs import estimated, images
 from experiments.study.tables import printed, printed_number
-from experiments.study.traces import memory_of, trained_memory
+from experiments.study.traces import memory_of, on_cpus, trained_memory
 from experiments.study.training import noted
 from pipekit.clusters import V100
 from pipekit.models import amoebanet_d, resnet101
@@ -175,7 +175,8 @@ def trained(scenario: Scenario, size: Size) -> Memory:
     batch = torch.rand(rows, 3, pixels, pixels), torch.randint(CLASSES, (rows,))
     how = {"optimizer": rmsprop, "loss": nn.CrossEntropyLoss()}
     plan = plan_of(profiled(scenario, size), scenario)
-    return trained_memory(model, scenario.schedule, [batch] * BATCHES, balance=plan, **how)
+    pipeline = on_cpus(model, scenario.schedule, balance=plan, **how)
+    return trained_memory(pipeline, [batch] * BATCHES)
 
 
 def kept_by_equal_layers(
@@ -186,15 +187,16 @@ def kept_by_equal_layers(
     def layer() -> nn.Sequential:
         return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
-    frame = trained_memory(
+    pipeline = on_cpus(
         nn.Sequential(*(layer() for _ in range(layers))),
         gpipe(stages, microbatches),
-        [(torch.rand(rows, WIDTH), torch.empty(rows, 0))],  # no labels, which would be counted too
         recompute,
         balance=[layers // stages] * stages,
         optimizer=partial(torch.optim.SGD, lr=0.01),
         loss=lambda output, _: output.square().mean(),
-    ).frame
+    )
+    batch = torch.rand(rows, WIDTH), torch.empty(rows, 0)  # no labels, which would be counted too
+    frame = trained_memory(pipeline, [batch]).frame
     frame = frame.assign(total=frame["activations"] + frame["recompute"])
     return frame.groupby("worker")[["activations", "total"]].max()
 

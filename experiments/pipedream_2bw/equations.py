@@ -155,17 +155,17 @@ class EqualStages:
 
     def trained(self) -> Memory:
         """Return what they hold in a real training (measured)."""
-        # No targets, which would be counted too.
-        rows = self.microbatches * self.rows
-        batch = torch.rand(rows, self.sequence, self.hidden), torch.empty(rows, 0)
-        return study.trained_memory(
+        pipeline = study.on_cpus(
             _model(self.blocks, self.hidden),
             self.schedule,
-            [batch] * BATCHES,
             balance=self.plan,
             optimizer=partial(torch.optim.SGD, lr=0.01),
             loss=lambda output, _: output.square().mean(),
         )
+        # No targets, which would be counted too.
+        rows = self.microbatches * self.rows
+        batch = torch.rand(rows, self.sequence, self.hidden), torch.empty(rows, 0)
+        return study.trained_memory(pipeline, [batch] * BATCHES)
 
 
 def counted(memory: Memory) -> float:

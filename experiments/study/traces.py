@@ -58,16 +58,16 @@ def memory_of(trace: Trace) -> Memory:
     return trace.memory
 
 
-def trained_memory(
-    model: nn.Sequential,
-    schedule: Schedule,
-    batches: Sequence[Batch],
-    recompute: Recompute | None = None,
-    **how: Any,
-) -> Memory:
-    """Return what lay in CPU workers' memory in a training (measured); ``how`` as of a Pipeline."""
+def on_cpus(
+    model: nn.Sequential, schedule: Schedule, recompute: Recompute | None = None, **how: Any
+) -> Pipeline:
+    """Return a pipeline whose workers are on CPUs; ``how`` are its further arguments."""
     execution = Execution(devices=["cpu"] * schedule.stages, recompute=recompute)
-    pipeline = Pipeline(model, schedule, execution=execution, **how)
+    return Pipeline(model, schedule, execution=execution, **how)
+
+
+def trained_memory(pipeline: Pipeline, batches: Sequence[Batch]) -> Memory:
+    """Return what lay in the workers' memory in a training (measured)."""
     return memory_of(pipeline.train(batches, watch=Watch(memory=True)).trace)
 
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from experiments.study.costs import estimated, images
 from experiments.study.tables import largest_that_fits
-from experiments.study.traces import memory_of
-from experiments.torchgpipe.cells import Benchmark, as_drawn, pipeline, plain_sgd
+from experiments.study.traces import memory_of, on_cpus, trained_memory
+from experiments.torchgpipe.cells import Benchmark, as_drawn, plain_sgd
 from pipekit.clusters import P40
 from pipekit.datasets import Batch
-from pipekit.engine import Pipeline, Watch, measure_memory
+from pipekit.engine import Pipeline
 from pipekit.models import unet
 from pipekit.planning import balance
 from pipekit.plans import Plan, Recompute
@@ -34,8 +34,8 @@ def each_mode(
     **how: Any,
 ) -> dict[Recompute, tuple[Pipeline, Batch]]:
     """Return a pipeline on one device for each mode, with its batch; ``how``: loss, optimizer."""
-    how |= {"balance": [len(model)]}
-    return {mode: (pipeline(model, 1, microbatches, mode, **how), batch) for mode in modes}
+    schedule, how = as_drawn(1, microbatches).repeat(), how | {"balance": [len(model)]}
+    return {mode: (on_cpus(model, schedule, mode, **how), batch) for mode in modes}
 
 
 class Kept(NamedTuple):
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
 
 
 def kept(pipeline: Pipeline, batch: tuple[Tensor, Tensor]) -> Kept:
-    memory = measure_memory(pipeline.train([batch], watch=Watch(memory=True)))
+    memory = trained_memory(pipeline, [batch])
     most = memory.frame.max()
     activations = (memory.frame["activations"] + memory.frame["recompute"]).max()
     given = sum(tensor.nbytes for tensor in batch)
@@ -126,8 +126,9 @@ def beside_simulated(size: Sequence[int], rows: int, pixels: int) -> pd.DataFram
     for stages, m, recompute in TRIED:
         profile = Profile.analytic(network, batch[0][: rows // m], P40)
         plan = Plan.by_hand(by_size(profile, stages), rows=rows // m, recompute=recompute)
-        trained = pipeline(network, stages, m, balance=plan, optimizer=plain_sgd, loss=LOSS)
-        measured = measure_memory(trained.train([batch], watch=Watch(memory=True))).peak_bytes
+        how = {"balance": plan, "optimizer": plain_sgd, "loss": LOSS}
+        pipeline = on_cpus(network, as_drawn(stages, m).repeat(), **how)
+        measured = trained_memory(pipeline, [batch]).peak_bytes
         simulated = peak_bytes(profile, plan, m)
         found += [(f"n = {stages}", *peaks) for peaks in zip(measured, simulated, strict=True)]
     return pd.DataFrame(found, columns=["what", "measured", "simulated"])

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from experiments.study.traces import on_cpus
 from experiments.torchgpipe.graph import KINDS
-from pipekit.engine import Execution, Observer, Pipeline, PipelinedModule, Watch
+from pipekit.engine import Observer, PipelinedModule, Watch
 from pipekit.layers import skips
 from pipekit.schedules import Message, Step, gpipe
 from pipekit.trees import Tree
@@ -87,13 +88,12 @@ def recomputes_before_the_gradient(journal: Sequence[str]) -> list[bool]:
 
 def counted(model: nn.Sequential, x: Tensor, balance: Sequence[int], chunks: int) -> Counter[Link]:
     """Train on a minibatch and return the bytes over each link; backward links go down."""
-    pipeline = Pipeline(
+    pipeline = on_cpus(
         model,
         gpipe(len(balance), chunks),
         balance=list(balance),
         optimizer=partial(torch.optim.SGD, lr=0.0),
         loss=lambda output, target: output.square().mean(),
-        execution=Execution(devices=["cpu"] * len(balance)),
     )
     traffic = pipeline.train([(x, torch.zeros(len(x)))], watch=Watch(trace=False)).traffic
     return Counter(traffic.groupby(["source", "destination"])["bytes"].sum().to_dict())
