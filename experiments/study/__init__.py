@@ -51,6 +51,7 @@ from experiments.study.training import relative_difference as relative_differenc
 from experiments.study.training import take as take
 from experiments.study.training import train_pipeline as train_pipeline
 from experiments.study.training import train_plain as train_plain
+from experiments.study.training import trained_weights as trained_weights
 from experiments.study.trainings import Course as Course
 from experiments.study.trainings import Trainings as Trainings
 from experiments.study.trainings import each_seed as each_seed
