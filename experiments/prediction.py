@@ -70,7 +70,8 @@ class TrainedModel:
         # As workers' own processes do: else the first batch of each run would pay for what the
         # loops and profiles before it gave back.
         keep_freed_memory()
-        how = {"optimizer": self.optimizer, "loss": self.loss, "transport": transport}
+        how: dict[str, Any] = {"optimizer": self.optimizer, "loss": self.loss}
+        how["transport"] = transport
         return on_cpus(self.module, case.schedule, balance=split, **how)
 
     def plain_loop_s(self, case: "MethodCase") -> float:

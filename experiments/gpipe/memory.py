@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -173,7 +173,7 @@ def trained(scenario: Scenario, size: Size) -> Memory:
     torch.manual_seed(0)
     model, rows = amoebanet_d(3 * layers, filters, CLASSES), scenario.minibatch
     batch = torch.rand(rows, 3, pixels, pixels), torch.randint(CLASSES, (rows,))
-    how = {"optimizer": rmsprop, "loss": nn.CrossEntropyLoss()}
+    how: dict[str, Any] = {"optimizer": rmsprop, "loss": nn.CrossEntropyLoss()}
     plan = plan_of(profiled(scenario, size), scenario)
     pipeline = on_cpus(model, scenario.schedule, balance=plan, **how)
     return trained_memory(pipeline, [batch] * BATCHES)

@@ -126,7 +126,7 @@ def beside_simulated(size: Sequence[int], rows: int, pixels: int) -> pd.DataFram
     for stages, m, recompute in TRIED:
         profile = Profile.analytic(network, batch[0][: rows // m], P40)
         plan = Plan.by_hand(by_size(profile, stages), rows=rows // m, recompute=recompute)
-        how = {"balance": plan, "optimizer": plain_sgd, "loss": LOSS}
+        how: dict[str, Any] = {"balance": plan, "optimizer": plain_sgd, "loss": LOSS}
         pipeline = on_cpus(network, as_drawn(stages, m).repeat(), **how)
         measured = trained_memory(pipeline, [batch]).peak_bytes
         simulated = peak_bytes(profile, plan, m)

@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from pipekit.profiling import Profile
 
 def test_bytes_fall_by_the_number_of_microbatches() -> None:
     model = nn.Sequential(*[nn.Linear(16, 16), nn.Tanh()] * 3)
-    how = {"loss": nn.MSELoss(), "optimizer": partial(torch.optim.SGD, lr=0.1)}
+    how: dict[str, Any] = {"loss": nn.MSELoss(), "optimizer": partial(torch.optim.SGD, lr=0.1)}
     modes = memory.each_mode(model, (torch.rand(32, 16), torch.rand(32, 16)), 4, **how)
     held = {mode: memory.kept(*each) for mode, each in modes.items()}
     kept = {mode: each.intermediate_bytes for mode, each in held.items()}
