@@ -74,6 +74,7 @@ GB = 1e9  # bytes: only so are 12 for each of 319.0M parameters Table 1's "3.8GB
 BUDGET = 8.0  # GB of an accelerator (section 4)
 STEP = 16  # F of Table 1 are all multiples of it
 STATES = 2  # of the optimizer: moving average and momentum, each as large as the parameter
+BATCHES = 2  # the optimizer's state is there from the first update on, so that the second peaks
 
 Cut = Literal["computation", "memory"]
 """Where the network is cut: by GPipe's own partitioner (section 3.2), or so that the fullest
@@ -151,7 +152,6 @@ def rmsprop(parameters: list[nn.Parameter]) -> Optimizer:
 
 
 CLASSES = 10
-BATCHES = 2  # the optimizer's state is there from the first update on, so that the second peaks
 WIDTH = 8  # numbers that one of the equal layers takes and gives, for each row
 Size = tuple[int, int, int]  # L, F and the pixels of an image's side
 
