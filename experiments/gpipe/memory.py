@@ -20,7 +20,7 @@ from torch.optim import Optimizer, RMSprop
 from experiments.gpipe.speed import MICROBATCHES, MINIBATCH, PIXELS, Scenario, least_variance, named
 from experiments.study.costs import estimated, images
 from experiments.study.tables import printed, printed_number
-from experiments.study.traces import memory_of, on_cpus, trained_memory
+from experiments.study.traces import ONLY_BYTES, memory_of, on_cpus, trained_memory
 from experiments.study.training import noted
 from pipekit.clusters import V100
 from pipekit.models import amoebanet_d, resnet101
@@ -192,8 +192,7 @@ def kept_by_equal_layers(
         gpipe(stages, microbatches),
         recompute,
         balance=[layers // stages] * stages,
-        optimizer=partial(torch.optim.SGD, lr=0.01),
-        loss=lambda output, _: output.square().mean(),
+        **ONLY_BYTES,
     )
     batch = torch.rand(rows, WIDTH), torch.empty(rows, 0)  # no labels, which would be counted too
     frame = trained_memory(pipeline, [batch]).frame

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from experiments import study
 from experiments.pipedream_2bw.systems import BATCHES, TABLES, TWO_BW
+from experiments.study.traces import ONLY_BYTES
 from experiments.study.training import relative_difference
 from pipekit import oracle
 from pipekit.clusters import V100
@@ -155,13 +156,8 @@ class EqualStages:
 
     def trained(self) -> Memory:
         """Return what they hold in a real training (measured)."""
-        pipeline = study.on_cpus(
-            _model(self.blocks, self.hidden),
-            self.schedule,
-            balance=self.plan,
-            optimizer=partial(torch.optim.SGD, lr=0.01),
-            loss=lambda output, _: output.square().mean(),
-        )
+        model = _model(self.blocks, self.hidden)
+        pipeline = study.on_cpus(model, self.schedule, balance=self.plan, **ONLY_BYTES)
         # No targets, which would be counted too.
         rows = self.microbatches * self.rows
         batch = torch.rand(rows, self.sequence, self.hidden), torch.empty(rows, 0)

@@ -5,12 +5,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from torch import nn
+from torch.optim import SGD
 
 from pipekit.datasets import Batch
 from pipekit.emulation import emulate
@@ -56,6 +58,13 @@ def memory_of(trace: Trace) -> Memory:
     if trace.memory is None:
         raise ValueError(f"the memory of {trace.name} was not followed: train with memory=True")
     return trace.memory
+
+
+ONLY_BYTES: Mapping[str, Any] = {
+    "optimizer": partial(SGD, lr=0.01),
+    "loss": lambda output, _: output.square().mean(),
+}
+"""Arguments of a pipeline of which only bytes are looked at; targets are not read."""
 
 
 def on_cpus(
