@@ -105,7 +105,8 @@ def with_links(trace: Trace, transfers: pd.DataFrame, sent: int, received: int) 
     for side, row in (("source", sent), ("destination", received)):
         drawn = {"op": transfers["purpose"].map(LOOKS), "version": 0}
         rows.append(transfers.assign(worker=each * transfers[side] + row, **drawn))
-    frame = pd.concat(rows)[trace.frame.columns].sort_values(["worker", "start_s"])
+    frame = pd.concat(rows, ignore_index=True)[trace.frame.columns]
+    frame = frame.sort_values(["worker", "start_s"])
     return replace(trace, frame=frame, workers=each * trace.workers, transfers=None, memory=None)
 
 
