@@ -6,14 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.study.traces import (
-    EQUAL_SLOTS,
-    busy_s,
-    memory_of,
-    own_activities,
-    own_seconds,
-    with_links,
-)
+from experiments.study import with_links
+from experiments.study.traces import EQUAL_SLOTS, busy_s, memory_of, own_activities, own_seconds
 from experiments.study.training import (
     Recipe,
     bit_equal,
