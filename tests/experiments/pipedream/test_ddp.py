@@ -33,9 +33,8 @@ def test_a_step_trains() -> None:
 def test_two_workers_over_a_slow_link() -> None:
     found = overhead.measure("1gbit", rows=4, steps=2, repeats=1)
     counts = found.groupby("way")["seconds"].count()
-    assert counts.to_dict() == dict.fromkeys([COMPUTE, WAIT_FREE, ENGINE], 2) | {
-        TRANSFER: overhead.TRANSFERS
-    }
+    expected = dict.fromkeys([COMPUTE, WAIT_FREE, ENGINE], 2) | {TRANSFER: overhead.TRANSFERS}
+    assert counts.to_dict() == expected
     middle = found.groupby("way")["seconds"].median()
     physics = 0.7 * sum(p.nbytes for p in overhead.network().parameters()) / 125e6
     assert middle[[WAIT_FREE, ENGINE]].min() > physics  # an idle link lets a burst through

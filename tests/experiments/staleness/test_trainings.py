@@ -27,10 +27,8 @@ def case(method: str, optimizer: str = "adamw") -> StaleTraining:
 def test_an_update_of_data_parallelism_has_a_minibatch_of_each_worker() -> None:
     course = train(case(BSP, "sgd"))
     assert course.points["updates"][-1] == TINY.updates // DEEP
-    assert (
-        course.points["validation"]
-        == train(replace(case("flush", "sgd"), proxy=WIDE)).points["validation"]
-    )
+    wide = train(replace(case("flush", "sgd"), proxy=WIDE))
+    assert course.points["validation"] == wide.points["validation"]
 
 
 def test_a_course_has_the_mean_loss_of_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:

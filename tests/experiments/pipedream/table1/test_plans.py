@@ -117,8 +117,7 @@ def test_what_is_not_emulated_is_simulated() -> None:
 def test_an_emulation_takes_what_the_profile_says() -> None:
     plan = Plan.by_hand([2, 2])
     with own_time():
-        row = Row(FOUR, EQUAL, flat(2, 1e9), given=plan)
-        timed = row.ran(PIPEDREAM, minibatches=12, faster=12, repeats=3).timed
+        timed = Row(FOUR, EQUAL, flat(2, 1e9), given=plan).ran(PIPEDREAM, 12, 12, repeats=3).timed
     assert timed.label == "emulated"
     assert timed.seconds == pytest.approx(timed.simulated_s)
 
@@ -127,6 +126,5 @@ def test_an_emulation_takes_what_the_profile_says() -> None:
 def test_the_engines_counters_equal_the_closed_form(balance: list[int]) -> None:
     replicas = {1: [4], 2: [2, 1], 3: [1, 1, 1]}[len(balance)]
     plan = Plan.by_hand(balance, replicas=replicas)
-    row = Row(FOUR, EQUAL, flat(sum(replicas), 1e9), given=plan)
-    found = row.ran(PIPEDREAM, minibatches=4, faster=100)
+    found = Row(FOUR, EQUAL, flat(sum(replicas), 1e9), given=plan).ran(PIPEDREAM, 4, faster=100)
     assert found.sent == pytest.approx(plans.sent(EQUAL, plan))
