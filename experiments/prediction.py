@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
 from experiments.benchmarks.harness import plain_step
+from experiments.study.traces import on_cpus
 from pipekit.choices import require_choice
 from pipekit.clusters import flat
 from pipekit.datasets import Batch, mnist
-from pipekit.engine import Execution, Loss, OptimizerFactory, Pipeline, Run, Watch
+from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run, Watch
 from pipekit.host.memory import keep_freed_memory
 from pipekit.models import convnet, gpt, token_loss
 from pipekit.planning import plan
@@ -69,15 +70,9 @@ class TrainedModel:
         # As workers' own processes do: else the first batch of each run would pay for what the
         # loops and profiles before it gave back.
         keep_freed_memory()
-        return Pipeline(
-            self.module,
-            case.schedule,
-            balance=split,
-            optimizer=self.optimizer,
-            loss=self.loss,
-            execution=Execution(devices=["cpu"] * case.stages),
-            transport=transport,
-        )
+        how: dict[str, Any] = {"optimizer": self.optimizer, "loss": self.loss}
+        how["transport"] = transport
+        return on_cpus(self.module, case.schedule, balance=split, **how)
 
     def plain_loop_s(self, case: "MethodCase") -> float:
         """Return the seconds of the same training in a plain loop, beside as many as in a run."""

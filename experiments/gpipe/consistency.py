@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from experiments.study.tables import farthest
-from experiments.study.training import Recipe, noted, relative_difference
-from pipekit import Execution, Watch, is_checkpointing, is_recomputing
+from experiments.study.training import Recipe, noted, relative_difference, trained_weights
+from pipekit import Execution, is_checkpointing, is_recomputing
 from pipekit.datasets import Batch, digits
-from pipekit.engine import Pipeline
 from pipekit.layers.batch_norm import DeferredBatchNorm
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe
@@ -106,15 +105,9 @@ def moving_averages(
     """
     watched = with_batch_norm()
     inputs = [noted([watched[number]], _first_input) for number in NORMS]
-    pipeline = Pipeline(
-        watched,
-        gpipe(stages, microbatches),
-        optimizer=partial(SGD, lr=0.0),
-        loss=nn.CrossEntropyLoss(),
-        execution=Execution(recompute=recompute),
-    )
-    pipeline.train(batches, watch=Watch(trace=False))
-    state = pipeline.state_dict()
+    how = {"optimizer": partial(SGD, lr=0.0), "loss": nn.CrossEntropyLoss()}
+    how |= {"execution": Execution(recompute=recompute)}
+    state = trained_weights(watched, gpipe(stages, microbatches), batches, **how)
 
     unsplit = with_batch_norm(nn.BatchNorm2d)
     by_layer = copy.deepcopy(unsplit)

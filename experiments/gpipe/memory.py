@@ -1,34 +1,80 @@
-"""What accelerators hold, by the memory model (GPipe, section 4.1) and in real trainings."""
+"""AmoebaNets of any size (L, F), and what accelerators hold of them (GPipe, sections 3.3, 4 and 5).
+
+A search looks at hundreds of networks, whose profiles take seconds each.  But every number of bytes
+in AmoebaNet-D is a polynomial of F of degree 2 at most, as a weight has F^2 numbers, F or none; and
+from the third on, a group's normal cells are equal.
+"""
 
 import re
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer, RMSprop
 
-from experiments.gpipe import amoebanet
 from experiments.gpipe.speed import MICROBATCHES, MINIBATCH, PIXELS, Scenario, least_variance, named
+from experiments.study.costs import estimated, images
 from experiments.study.tables import printed, printed_number
-from experiments.study.traces import memory_of
-from pipekit import Execution, Watch, models
-from pipekit.engine import Pipeline, measure_memory
+from experiments.study.traces import ONLY_BYTES, memory_of, on_cpus, trained_memory
+from experiments.study.training import noted
+from pipekit.clusters import V100
+from pipekit.models import amoebanet_d, resnet101
 from pipekit.partition.balance import best_split
 from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.plans import Plan, Recompute
-from pipekit.profiling import Profile
+from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import gpipe
 from pipekit.simulation import simulate
 from pipekit.traces import Memory
+
+DISTINCT = 3  # normal cells of a group that may differ from those before them
+
+NUMBERS = ("output_bytes", "parameter_bytes", "saved_bytes", "buffer_bytes", "flops")
+
+STEM = 3  # layers before the first normal cell: a convolution and two reduction cells
+
+
+def amoebanet(layers: int, filters: int, rows: int, pixels: int, classes: int = 1000) -> Profile:
+    """Return the bytes of AmoebaNet-D (L, F) in float32; a forward takes 1 s, a backward 2 s."""
+    distinct = min(layers, DISTINCT)
+    known = [_estimated(distinct, f, rows, pixels, classes) for f in (8, 16, 24)]
+    mixed = [_at(filters, same) for same in zip(*(one.layers for one in known), strict=True)]
+    period = distinct + 1  # a group, and the reduction cell or classifier behind it
+    chain = mixed[:STEM]
+    for first in range(STEM, len(mixed), period):
+        *cells, behind = mixed[first : first + period]
+        chain += [*cells, *[cells[-1]] * (layers - len(cells)), behind]
+    return replace(known[0], layers=tuple(chain))
+
+
+@cache
+def _estimated(layers: int, filters: int, rows: int, pixels: int, classes: int) -> Profile:
+    build = partial(amoebanet_d, 3 * layers, filters, classes)
+    return estimated(build, images(rows, pixels), V100)
+
+
+def _at(filters: int, same: tuple[LayerProfile, ...]) -> LayerProfile:
+    """Return a layer with F filters, from the same layer with 8, 16 and 24."""
+    f = filters / 8
+    lagrange = (f - 2) * (f - 3) / 2, (f - 1) * (3 - f), (f - 1) * (f - 2) / 2
+    sums = {
+        name: float(round(sum(w * getattr(x, name) for w, x in zip(lagrange, same, strict=True))))
+        for name in NUMBERS
+    }
+    name, saves = same[0].name, same[0].saves_output
+    return LayerProfile(name, forward_s=1, backward_s=2, saves_output=saves, **sums)
+
 
 GB = 1e9  # bytes: only so are 12 for each of 319.0M parameters Table 1's "3.8GB"
 BUDGET = 8.0  # GB of an accelerator (section 4)
 STEP = 16  # F of Table 1 are all multiples of it
 STATES = 2  # of the optimizer: moving average and momentum, each as large as the parameter
+BATCHES = 2  # the optimizer's state is there from the first update on, so that the second peaks
 
 Cut = Literal["computation", "memory"]
 """Where the network is cut: by GPipe's own partitioner (section 3.2), or so that the fullest
@@ -56,7 +102,7 @@ class Column:
 
     @property
     def network(self) -> Profile:
-        return amoebanet.profile(self.layers, self.filters, MINIBATCH // MICROBATCHES, PIXELS)
+        return amoebanet(self.layers, self.filters, MINIBATCH // MICROBATCHES, PIXELS)
 
     @property
     def counted(self) -> int:
@@ -75,27 +121,29 @@ def plan_of(profile: Profile, scenario: Scenario, cut: Cut = "computation") -> P
     return Plan.by_hand(layers, rows=scenario.rows, recompute=scenario.recompute)
 
 
-def held(profile: Profile, scenario: Scenario, cut: Cut = "computation") -> pd.DataFrame:
-    """Return what every accelerator holds at most, simulated, in GB; no gradients of parameters."""
-    plan = plan_of(profile, scenario, cut)
-    trace = simulate(scenario.schedule.take(2), profile, plan, optimizer_states=STATES)
-    frame = memory_of(trace).frame
+def simulated(profile: Profile, scenario: Scenario, cut: Cut = "computation") -> Memory:
+    """Return what accelerators hold of a network, profiled for any rows."""
+    schedule, plan = scenario.schedule.take(BATCHES), plan_of(profile, scenario, cut)
+    return memory_of(simulate(schedule, profile, plan, optimizer_states=STATES))
+
+
+def peaks(memory: Memory) -> pd.DataFrame:
+    """Return what every accelerator holds at most, in GB, without gradients of parameters."""
+    frame = memory.frame
     parts = pd.DataFrame(
         {
             "parameters": frame["weights"] + frame["optimizer"],
             "activations": frame["activations"] + frame["recompute"],
         }
     )
-    peaks = parts.assign(total=parts.sum(axis=1)).groupby(frame["worker"]).max() / GB
-    peaks.insert(0, "layers", plan.balance)
-    return peaks
+    return parts.assign(total=parts.sum(axis=1)).groupby(frame["worker"]).max() / GB
 
 
 @cache
 def fullest_gb(column: Column, more_filters: int = 0, cut: Cut = "computation") -> float:
     """Return the GB of the accelerator that holds most of a column's network, or a wider one."""
     wider = replace(column, filters=column.filters + more_filters)
-    return float(held(wider.network, column.scenario, cut)["total"].max())
+    return float(peaks(simulated(wider.network, column.scenario, cut))["total"].max())
 
 
 def rmsprop(parameters: list[nn.Parameter]) -> Optimizer:
@@ -104,21 +152,18 @@ def rmsprop(parameters: list[nn.Parameter]) -> Optimizer:
 
 
 CLASSES = 10
-BATCHES = 2  # the optimizer's state is there from the first update on, so that the second peaks
 WIDTH = 8  # numbers that one of the equal layers takes and gives, for each row
 Size = tuple[int, int, int]  # L, F and the pixels of an image's side
 
 
 def profiled(scenario: Scenario, size: Size) -> Profile:
     layers, filters, pixels = size
-    return amoebanet.profile(layers, filters, scenario.rows, pixels, CLASSES)
+    return amoebanet(layers, filters, scenario.rows, pixels, CLASSES)
 
 
 def predicted(scenario: Scenario, size: Size) -> Memory:
     """Return what :func:`trained` should hold (simulated)."""
-    profile, schedule = profiled(scenario, size), scenario.schedule.take(BATCHES)
-    plan = plan_of(profile, scenario)
-    return memory_of(simulate(schedule, profile, plan, optimizer_states=STATES))
+    return simulated(profiled(scenario, size), scenario)
 
 
 @cache
@@ -126,23 +171,12 @@ def trained(scenario: Scenario, size: Size) -> Memory:
     """Return what the workers held while the network was trained on random images (measured)."""
     layers, filters, pixels = size
     torch.manual_seed(0)
-    pipeline = Pipeline(
-        models.amoebanet_d(3 * layers, filters, CLASSES),
-        scenario.schedule,
-        balance=plan_of(profiled(scenario, size), scenario),
-        optimizer=rmsprop,
-        loss=nn.CrossEntropyLoss(),
-        execution=Execution(devices=["cpu"] * scenario.stages),
-    )
-    rows = scenario.minibatch
+    model, rows = amoebanet_d(3 * layers, filters, CLASSES), scenario.minibatch
     batch = torch.rand(rows, 3, pixels, pixels), torch.randint(CLASSES, (rows,))
-    return memory_of(pipeline.train([batch] * BATCHES, watch=Watch(memory=True)).trace)
-
-
-def activation_bytes(memory: Memory) -> float:
-    """Return the sum over workers of the most that activations and recomputation held at once."""
-    kept = memory.frame["activations"] + memory.frame["recompute"]
-    return float(kept.groupby(memory.frame["worker"]).max().sum())
+    how: dict[str, Any] = {"optimizer": rmsprop, "loss": nn.CrossEntropyLoss()}
+    plan = plan_of(profiled(scenario, size), scenario)
+    pipeline = on_cpus(model, scenario.schedule, balance=plan, **how)
+    return trained_memory(pipeline, [batch] * BATCHES)
 
 
 def kept_by_equal_layers(
@@ -153,15 +187,96 @@ def kept_by_equal_layers(
     def layer() -> nn.Sequential:
         return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
-    pipeline = Pipeline(
+    pipeline = on_cpus(
         nn.Sequential(*(layer() for _ in range(layers))),
         gpipe(stages, microbatches),
+        recompute,
         balance=[layers // stages] * stages,
-        optimizer=partial(torch.optim.SGD, lr=0.01),
-        loss=lambda output, _: output.square().mean(),
-        execution=Execution(recompute=recompute, devices=["cpu"] * stages),
+        **ONLY_BYTES,
     )
     batch = torch.rand(rows, WIDTH), torch.empty(rows, 0)  # no labels, which would be counted too
-    frame = measure_memory(pipeline.train([batch], watch=Watch(memory=True))).frame
+    frame = trained_memory(pipeline, [batch]).frame
     frame = frame.assign(total=frame["activations"] + frame["recompute"])
     return frame.groupby("worker")[["activations", "total"]].max()
+
+
+NORMAL = "1x1", "separable 3x3", "1x1", "separable 3x3", "1x1", "1x1"
+REDUCTION = "3x3", "separable 5x5", "separable 3x3", "1x1"
+"""AmoebaNet-B's operations with parameters; a normal cell gives 4 states, a reduction cell 2."""
+
+
+def parameters_b(layers: int, filters: int) -> int:
+    """Return the number of trained parameters of AmoebaNet-B (L, F) (section 4.3.2).
+
+    By its cells as Real et al.'s TensorFlow program has them (github.com/tensorflow/tpu,
+    models/official/amoeba_net, "amoeba_net_b"), without an auxiliary head.
+    """
+    channels = last = before = filters // 4
+    total = _convolution(3, channels, 9)
+    halved, groups = False, [False, False, *[*[True] * layers, False] * 3]
+    for normal in groups[:-1]:
+        channels *= 1 if normal else 2
+        total += _convolution(last, channels)
+        if halved or before != channels:
+            total += _convolution(before, channels)
+        total += sum(_operation(name, channels) for name in (NORMAL if normal else REDUCTION))
+        last, before = (4 if normal else 2) * channels, last
+        halved = not normal
+    return total + 1000 * last + 1000  # of classes
+
+
+def _operation(name: str, channels: int) -> int:
+    if name == "1x1":
+        return _convolution(channels, channels)
+    if name.startswith("separable"):  # twice: every channel by itself, then all together
+        return 2 * (channels * int(name[-1]) ** 2 + _convolution(channels, channels))
+    inner = channels // 4  # a bottleneck
+    ends = _convolution(channels, inner) + _convolution(inner, channels)
+    return ends + _convolution(inner, inner, 9)
+
+
+def _convolution(before: int, after: int, kernel: int = 1) -> int:
+    """Return a convolution's weights, and scale and shift of the batch norm behind it."""
+    return kernel * before * after + 2 * after
+
+
+def reductions() -> pd.DataFrame:
+    """Return how convolutions' outputs and weights change with a reduction (section 3.3).
+
+    Of the last blocks of ResNet-101's stages and the last normal cells of AmoebaNet-D's groups.
+    """
+
+    def sizes(layer: nn.Module, _: Tensor, output: Tensor) -> tuple[int, int]:
+        return output.numel(), sum(p.numel() for p in layer.parameters())
+
+    networks = {
+        "ResNet-101": (resnet101(device="meta"), (6, 10, 33, 36)),
+        "AmoebaNet-D (3, 64)": (amoebanet_d(9, 64, device="meta"), (5, 9, 13)),
+    }
+    rows = []
+    for name, (model, layers) in networks.items():
+        blocks = [
+            noted((each for each in model[layer].modules() if isinstance(each, nn.Conv2d)), sizes)
+            for layer in layers
+        ]
+        with torch.device("meta"):
+            model(images(1, 224)())
+        for before, after in pairwise(blocks):
+            for (y, w), (y_after, w_after) in zip(before, after, strict=True):
+                rows.append((name, y_after / y, w_after / w))
+    return pd.DataFrame(rows, columns=["network", "activations", "parameters"])
+
+
+def stem_to_last_cell(*, delayed: bool) -> tuple[float, int]:
+    """Return the bytes that AmoebaNet-D (2, 256) puts out before its last cell; its parameters."""
+    model = amoebanet_d(3 * 2, 256, device="meta")
+    last = len(model) - 2
+    if delayed:
+        model.get_submodule("0.0").stride = (1, 1)  # type: ignore[assignment]
+        for entrance in ("enter_last", "enter_before"):
+            model.get_submodule(f"{last}.{entrance}.1").stride = (2, 2)  # type: ignore[assignment]
+    with torch.device("meta"):
+        x = images(1, 224)()
+    between = Profile.analytic(model, x, V100).layers[:last]
+    parameters = sum(p.numel() for p in model.parameters())
+    return sum(layer.output_bytes for layer in between), parameters

@@ -16,9 +16,8 @@ from torch import nn
 
 from experiments.pipedream import IMAGES, LR, ROWS, VGG16_SGD, Change
 from experiments.pipedream.table1.plans import Setting, data_parallel
-from experiments.pipedream.table1.row import BSP as ONE_STAGE
-from experiments.pipedream.table1.row import PIPEDREAM, Row
-from experiments.pipedream.table1.table import UNCHANGED, otherwise
+from experiments.pipedream.table1.rows import BSP as ONE_STAGE
+from experiments.pipedream.table1.rows import PIPEDREAM, UNCHANGED, Row, otherwise
 from experiments.study.costs import faster_links
 from experiments.study.traces import mean_interval
 from experiments.study.training import Recipe, Training, he_initialised, train_pipeline

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from experiments import study
 from experiments.pipedream.timelines import MessageCounter
 from experiments.study.training import Tensors, plain_gradients, relative_difference
 from pipekit.clusters import Cluster
@@ -73,9 +74,8 @@ class SmallTraining:
         """Return the engine's W(0), W(1), ... (section 3.4), each the last of a run of its own."""
         history: list[Tensors] = [self.model.state_dict()]
         for count in range(1, len(self.batches) + 1):
-            pipeline = Pipeline(self.model, schedule, **self.how)
-            pipeline.train(self.batches[:count], watch=Watch(trace=False))
-            history.append(dict(pipeline.state_dict()))
+            first = self.batches[:count]
+            history.append(study.trained_weights(self.model, schedule, first, **self.how))
         return history
 
     def replayed(self, delays: Sequence[int]) -> list[Tensors]:

@@ -2,9 +2,7 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import combinations, pairwise
+from collections.abc import Sequence
 
 import pandas as pd
 from torch import Tensor
@@ -54,12 +52,6 @@ def utilisation(trace: Trace, replicas: Sequence[int], margin: int = 1) -> float
     """Return the share of all workers' time by the clock in which they compute in steady state."""
     start, end, _ = steady(trace, replicas, margin)
     return busy_s(trace.passes, start, end) / (trace.workers * (end - start))
-
-
-def replica_vectors(machines: int, stages: int) -> Iterator[list[int]]:
-    """Yield every way to share so many machines among so many stages, at least one each."""
-    for ends in combinations(range(1, machines), stages - 1):
-        yield [b - a for a, b in pairwise([0, *ends, machines])]
 
 
 def with_links_as_stages(replicas: Sequence[int]) -> list[int]:
@@ -132,9 +124,6 @@ def _updated(order: Sequence[Pass]) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-LINK_LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD"}  # by the colour of what makes it
-
-
 class MessageCounter(Observer):
     """Counts everything that workers send one another, in ``seen``, by its purpose."""
 
@@ -176,16 +165,3 @@ def hidden_fraction(
     start, end, _ = steady(trace, replicas, margin)
     within = transfers[(transfers["start_s"] >= start) & (transfers["end_s"] <= end)]
     return hidden_share(trace.passes, within)
-
-
-def machine_and_links(
-    trace: Trace, transfers: pd.DataFrame, machine: int, window: tuple[float, float]
-) -> Trace:
-    """Return what a machine computes (row 0), sends (1) and receives (2), begun in a window."""
-    rows = [trace.frame[trace.frame["worker"] == machine].assign(worker=0)]
-    for row, side in enumerate(("source", "destination"), start=1):
-        there = transfers[transfers[side] == machine]
-        rows.append(there.assign(worker=row, op=there["purpose"].map(LINK_LOOKS), version=0))
-    frame = pd.concat(rows)[trace.frame.columns]
-    frame = frame[frame["start_s"].between(*window)]
-    return replace(trace, frame=frame, workers=len(rows), transfers=None, memory=None)

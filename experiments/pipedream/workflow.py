@@ -10,29 +10,25 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
-from itertools import combinations, cycle, pairwise, product
+from itertools import accumulate, combinations, cycle, product
 from typing import NamedTuple
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from experiments.study.tables import splits
 from pipekit.clusters import Level, flat
+from pipekit.host.memory import keep_freed_memory
 from pipekit.planning import pipedream
 from pipekit.planning.bottleneck import BottleneckProgram
 from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import Bytes, Seconds
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
-from pipekit.trees import Tree, differentiable
+from pipekit.profiling.layer_passes import layer_name
 
 WARM_UP = 5  # minibatches of a profile run that do not count
-
-KEEP_MEMORY = {f"MALLOC_{name}_THRESHOLD_": str(2**30) for name in ("MMAP", "TRIM")}
-"""Environment in which glibc reuses memory, as PipeDream does (section 3.5); else one process may
-ask the kernel for every larger output anew, and the other not."""
 
 SAME = "the same product"  # a column of profile runs: what it varies by is the host's
 SAME_SIZE = 256  # rows and columns of that product, which takes as long as a layer
@@ -48,20 +44,20 @@ def minibatch(model: nn.Sequential, sample: Tensor) -> dict[str, float]:
     torch.mm(always, always)
     same = time.process_time() - start
     names = [layer_name(layer, number) for number, layer in enumerate(model)]
-    x: Tree = sample
-    seconds, pending = {}, []
+    x, seconds, passed = sample, {}, []
     for name, layer in zip(names, model, strict=True):
-        entered = Input(x, editable=False)
+        entered = x.detach().requires_grad_(x.requires_grad)
         start = time.process_time()
-        x = run_forward(layer, name, entered.tree)
+        x = layer(entered)
         seconds[name] = time.process_time() - start
-        pending.append((name, entered, x))
-    gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(x)]
-    for name, entered, y in reversed(pending):
+        passed.append((name, entered, x))
+    gradient: Tensor | None = torch.ones_like(x)
+    for name, entered, y in reversed(passed):
         start = time.process_time()
-        run_backward(name, y, gradients)
+        if y.requires_grad:
+            y.backward(gradient)
         seconds[name] += time.process_time() - start
-        gradients = entered.gradients
+        gradient = entered.grad
     return seconds | {SAME: same}
 
 
@@ -69,25 +65,20 @@ def pair_of_runs(
     build: Build, sample: Tensor, minibatches: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the profile runs, a row a minibatch, of two processes that take turns on each core."""
-    before, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
-    os.environ.update(KEEP_MEMORY)
-    try:
-        with ExitStack() as stack:
-            how = multiprocessing.get_context("spawn"), _start_worker, (build, sample)
-            pools = (ProcessPoolExecutor(1, *how) for _ in range(2))
-            workers = [stack.enter_context(pool) for pool in pools]
-            turns = [
-                [worker.submit(_own_minibatch, core).result() for worker in workers]
-                for _, core in zip(range(WARM_UP + minibatches), cycle(cores), strict=False)
-            ]
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    cores, processes = sorted(os.sched_getaffinity(0)), multiprocessing.get_context("spawn")
+    how = 1, processes, _start_worker, (build, sample)
+    with ProcessPoolExecutor(*how) as first, ProcessPoolExecutor(*how) as second:
+        turns = [
+            [worker.submit(_own_minibatch, core).result() for worker in (first, second)]
+            for _, core in zip(range(WARM_UP + minibatches), cycle(cores), strict=False)
+        ]
     one, other = (pd.DataFrame(rows[WARM_UP:]) for rows in zip(*turns, strict=True))
     return one, other
 
 
 def _start_worker(build: Build, sample: Tensor) -> None:
+    # As in PipeDream (3.5): else one process may ask the kernel for every larger output anew.
+    keep_freed_memory()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     global _profiled
@@ -168,11 +159,9 @@ def random_problem(generator: random.Random, layers: int = 8, machines: int = 6)
 def every_plan(layers: int, machines: int) -> Iterator[Stages]:
     """Yield every way to cut so many layers into stages that use exactly so many machines."""
     for count in range(1, min(layers, machines) + 1):
-        for stops, shares in product(
-            combinations(range(1, layers), count - 1), combinations(range(1, machines), count - 1)
-        ):
-            cuts, given = pairwise([0, *stops, layers]), pairwise([0, *shares, machines])
-            yield [(a, b, d - c) for (a, b), (c, d) in zip(cuts, given, strict=True)]
+        for sizes, shares in product(splits(layers, count), splits(machines, count)):
+            stops = accumulate(sizes)
+            yield [(b - n, b, m) for n, b, m in zip(sizes, stops, shares, strict=True)]
 
 
 def candidates(layers: int, widths: Sequence[int]) -> int:

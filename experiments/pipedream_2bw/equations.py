@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -11,11 +11,12 @@ from torch.optim import Optimizer
 
 from experiments import study
 from experiments.pipedream_2bw.systems import BATCHES, TABLES, TWO_BW
+from experiments.study.traces import ONLY_BYTES
 from experiments.study.training import relative_difference
 from pipekit import oracle
 from pipekit.clusters import V100
 from pipekit.datasets import Batch
-from pipekit.engine import Execution, OptimizerFactory, Pipeline, Run, Watch, measure_memory
+from pipekit.engine import OptimizerFactory, Pipeline, Run
 from pipekit.host.provenance import available_cores
 from pipekit.models.transformer import Block
 from pipekit.plans import Plan, Recompute
@@ -56,32 +57,24 @@ def compared(
     batches: Sequence[Batch],
     schedule: Schedule,
     equation: str,
-    balance: Sequence[int],
-    microbatches: int,
     optimizer: OptimizerFactory,
-    *,
     width: int = 1,
     transport: str = "threads",
 ) -> Compared:
-    """Train by a schedule of one pipeline and by an equation of :mod:`pipekit.oracle`."""
+    """Train equal stages by a schedule of one pipeline, and by an equation of the oracle."""
     made: list[Optimizer] = []
 
     def watched(parameters: list[nn.Parameter]) -> Optimizer:
         made.append(optimizer(parameters))
         return made[-1]
 
-    how: dict[str, Any] = {"balance": balance, "loss": nn.MSELoss()}
-    pipeline = Pipeline(
-        model,
-        replicate(schedule, width),
-        optimizer=watched if transport == "threads" else optimizer,
-        transport=transport,
-        **how,
-    )
+    stages, make = schedule.stages, watched if transport == "threads" else optimizer
+    how: dict[str, Any] = {"balance": [len(model) // stages] * stages, "loss": nn.MSELoss()}
+    table = replicate(schedule, width)
+    pipeline = Pipeline(model, table, optimizer=make, transport=transport, **how)
     run = pipeline.train(batches)
-    workers = width * len(balance)
-    how |= {"replicas": [width] * len(balance), "microbatches": width * microbatches}
-    how |= {"optimizer": optimizer, "threads": max(1, available_cores() // workers)}
+    how |= {"replicas": [width] * stages, "microbatches": len(run.schedule.batches[0])}
+    how |= {"optimizer": optimizer, "threads": max(1, available_cores() // (width * stages))}
     truth = oracle.train(model, batches, method=equation, **how)
     apart = relative_difference(dict(pipeline.state_dict()), truth.weights[-1])
     states = max((_states(each) for each in made), default=0.0)
@@ -163,18 +156,12 @@ class EqualStages:
 
     def trained(self) -> Memory:
         """Return what they hold in a real training (measured)."""
-        pipeline = Pipeline(
-            _model(self.blocks, self.hidden),
-            self.schedule,
-            balance=self.plan,
-            optimizer=partial(torch.optim.SGD, lr=0.01),
-            loss=lambda output, _: output.square().mean(),
-            execution=Execution(devices=["cpu"] * self.depth),
-        )
+        model = _model(self.blocks, self.hidden)
+        pipeline = study.on_cpus(model, self.schedule, balance=self.plan, **ONLY_BYTES)
         # No targets, which would be counted too.
         rows = self.microbatches * self.rows
         batch = torch.rand(rows, self.sequence, self.hidden), torch.empty(rows, 0)
-        return measure_memory(pipeline.train([batch] * BATCHES, watch=Watch(memory=True)))
+        return study.trained_memory(pipeline, [batch] * BATCHES)
 
 
 def counted(memory: Memory) -> float:

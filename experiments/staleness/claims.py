@@ -116,18 +116,16 @@ def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
     """
     costs = comparison.summary(trainings)
     costs = costs[costs["at"] == OWN].set_index([*comparison.SETTING, "method", "stages"])["cost"]
-    every = comparisons(comparison.judged(trainings))
-    added = (every["method"] != every["other"]) & (every["method"].map(plain) == every["other"])
-    table = every[added].rename(columns={"other": "of"}).reset_index(drop=True)
-    of = [METHODS[name].depth(n) for name, n in zip(table["of"], table["stages"], strict=True)]
-    keys = zip(table["proxy"], table["optimizer"], table["of"], of, strict=True)
-    cost = pd.Series([costs.get(key) for key in keys], dtype=float)
-    told, better = table["p_holm"] < LEVEL, table["excess"] < 0
-    verdict = pd.Series(UNDECIDED, index=table.index)
-    verdict = verdict.mask(told & better, HELPS).mask(told & ~better, HARMS)
-    table = table.assign(verdict=verdict, saved=-table["excess"] / cost.where(cost > 0))
+    every, rows = comparisons(comparison.judged(trainings)).query("method != other"), []
+    for row in every[every["method"].map(plain) == every["other"]].to_dict("records"):
+        of, excess, verdict = row["other"], row["excess"], UNDECIDED
+        if row["p_holm"] < LEVEL:
+            verdict = HELPS if excess < 0 else HARMS
+        cost = costs.get((row["proxy"], row["optimizer"], of, METHODS[of].depth(row["stages"])), 0)
+        saved = -excess / cost if cost > 0 else None
+        rows.append(row | {"verdict": verdict, "of": of, "saved": saved})
     names = ["verdict", "proxy", "optimizer", "method", "of", "stages", "seeds", "excess"]
-    return table[[*names, "low", "high", "saved", "p", "p_holm"]]
+    return pd.DataFrame(rows, columns=[*names, "low", "high", "saved", "p", "p_holm"])
 
 
 def findings(table: pd.DataFrame) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from experiments.study.tables import named_rows as named_rows
 from experiments.study.tables import printed as printed
 from experiments.study.tables import printed_number as printed_number
 from experiments.study.tables import rows_figure as rows_figure
+from experiments.study.tables import splits as splits
 from experiments.study.tables import table as table
 from experiments.study.tables import with_line as with_line
 from experiments.study.traces import EQUAL_SLOTS as EQUAL_SLOTS
@@ -32,9 +33,12 @@ from experiments.study.traces import in_turns as in_turns
 from experiments.study.traces import mean_interval as mean_interval
 from experiments.study.traces import memory_of as memory_of
 from experiments.study.traces import messages as messages
+from experiments.study.traces import on_cpus as on_cpus
 from experiments.study.traces import own_activities as own_activities
 from experiments.study.traces import own_seconds as own_seconds
 from experiments.study.traces import run_three_ways as run_three_ways
+from experiments.study.traces import trained_memory as trained_memory
+from experiments.study.traces import with_links as with_links
 from experiments.study.training import Recipe as Recipe
 from experiments.study.training import TakeGradient as TakeGradient
 from experiments.study.training import bit_equal as bit_equal
@@ -47,6 +51,7 @@ from experiments.study.training import relative_difference as relative_differenc
 from experiments.study.training import take as take
 from experiments.study.training import train_pipeline as train_pipeline
 from experiments.study.training import train_plain as train_plain
+from experiments.study.training import trained_weights as trained_weights
 from experiments.study.trainings import Course as Course
 from experiments.study.trainings import Trainings as Trainings
 from experiments.study.trainings import each_seed as each_seed

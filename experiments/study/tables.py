@@ -1,7 +1,8 @@
 """Tables of a study and their figures: a function over a grid, ours beside the printed."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
 from typing import Any
 
 import pandas as pd
@@ -58,6 +59,12 @@ def largest_that_fits(fits: Callable[[int], bool], most: int | None = None) -> i
         while fits(most):
             most *= 2
     return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
+
+
+def splits(whole: int, parts: int) -> Iterator[list[int]]:
+    """Yield every way to cut so many, say layers or machines, into parts of one or more."""
+    for cuts in combinations(range(1, whole), parts - 1):
+        yield [b - a for a, b in pairwise([0, *cuts, whole])]
 
 
 def named_rows(

@@ -4,15 +4,20 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from torch import nn
+from torch.optim import SGD
 
 from pipekit.datasets import Batch
 from pipekit.emulation import emulate
-from pipekit.engine import Observer, Pipeline, Watch
+from pipekit.engine import Execution, Observer, Pipeline, Watch
+from pipekit.plans import Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, Step
 from pipekit.schedules.clock import PAPER_SLOTS
@@ -55,6 +60,26 @@ def memory_of(trace: Trace) -> Memory:
     return trace.memory
 
 
+ONLY_BYTES: Mapping[str, Any] = {
+    "optimizer": partial(SGD, lr=0.01),
+    "loss": lambda output, _: output.square().mean(),
+}
+"""Arguments of a pipeline of which only bytes are looked at; targets are not read."""
+
+
+def on_cpus(
+    model: nn.Sequential, schedule: Schedule, recompute: Recompute | None = None, **how: Any
+) -> Pipeline:
+    """Return a pipeline whose workers are on CPUs; ``how`` are its further arguments."""
+    execution = Execution(devices=["cpu"] * schedule.stages, recompute=recompute)
+    return Pipeline(model, schedule, execution=execution, **how)
+
+
+def trained_memory(pipeline: Pipeline, batches: Sequence[Batch]) -> Memory:
+    """Return what lay in the workers' memory in a training (measured)."""
+    return memory_of(pipeline.train(batches, watch=Watch(memory=True)).trace)
+
+
 def busy_s(events: pd.DataFrame, start: float = -math.inf, end: float = math.inf) -> float:
     """Return how much of some events' time lies between two times, in the trace's unit."""
     clipped = events["end_s"].clip(start, end) - events["start_s"].clip(start, end)
@@ -68,6 +93,21 @@ def hidden_share(events: pd.DataFrame, transfers: pd.DataFrame) -> float:
         for worker, *span in transfers[[side, "start_s", "end_s"]].itertuples(index=False):
             hidden += busy_s(own[worker], *span)
     return hidden / (2 * busy_s(transfers))
+
+
+LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD"}  # of messages: the colour of their maker
+
+
+def with_links(trace: Trace, transfers: pd.DataFrame, sent: int, received: int) -> Trace:
+    """Return a trace with messages in rows behind each worker's own, the first of them 1."""
+    each = 1 + max(sent, received)
+    rows = [trace.frame.assign(worker=each * trace.frame["worker"])]
+    for side, row in (("source", sent), ("destination", received)):
+        drawn = {"op": transfers["purpose"].map(LOOKS), "version": 0}
+        rows.append(transfers.assign(worker=each * transfers[side] + row, **drawn))
+    frame = pd.concat(rows, ignore_index=True)[trace.frame.columns]
+    frame = frame.sort_values(["worker", "start_s"])
+    return replace(trace, frame=frame, workers=each * trace.workers, transfers=None, memory=None)
 
 
 def mean_interval(ends: Sequence[float], first: int, last: int) -> float:

@@ -64,6 +64,15 @@ class TakeGradient(Optimizer):
                     parameter.copy_(parameter.grad)
 
 
+def trained_weights(
+    model: nn.Sequential, schedule: Schedule, batches: Sequence[Batch], **how: Any
+) -> dict[str, Tensor]:
+    """Return a pipeline's weights after a training; ``how`` are its further arguments."""
+    pipeline = Pipeline(model, schedule, **how)
+    pipeline.train(batches, watch=Watch(trace=False))
+    return dict(pipeline.state_dict())
+
+
 def pipeline_gradients(
     model: nn.Sequential,
     batches: Sequence[Batch],
@@ -71,9 +80,7 @@ def pipeline_gradients(
     loss: Callable[[Any, Any], Tensor],
 ) -> dict[str, Tensor]:
     """Return the gradient that the one update of a schedule gets, by the parameters' names."""
-    pipeline = Pipeline(model, schedule, optimizer=TakeGradient, loss=loss, seed=0)
-    pipeline.train(batches, watch=Watch(trace=False))
-    return dict(pipeline.state_dict())
+    return trained_weights(model, schedule, batches, optimizer=TakeGradient, loss=loss, seed=0)
 
 
 def plain_gradients(

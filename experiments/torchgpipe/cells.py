@@ -8,16 +8,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
 
-from torch import nn
 from torch.nn import Parameter
 from torch.optim import SGD
 
 from experiments import study
 from experiments.study.claims import Emulated
 from pipekit.clusters import P40, Cluster, Device, Level, torchgpipe_p40
-from pipekit.engine import Execution, Pipeline
 from pipekit.ledger import claims
 from pipekit.models.unet import DEPTH
 from pipekit.planning import balance
@@ -158,19 +155,6 @@ def as_drawn(stages: int, microbatches: int) -> Schedule:
     order = [(Op.FORWARD, k) for k in batch] + [(Op.BACKWARD, k) for k in reversed(batch)]
     workers = ([(op, stage, k) for op, k in order] for stage in range(stages))
     return Schedule.one_batch("GPipe as drawn", workers)
-
-
-def pipeline(
-    model: nn.Sequential,
-    stages: int,
-    microbatches: int,
-    recompute: Recompute | None = None,
-    **how: Any,
-) -> Pipeline:
-    """Return a pipeline of m microbatches on n CPU workers; ``how`` are its further arguments."""
-    schedule = as_drawn(stages, microbatches).repeat()
-    execution = Execution(devices=["cpu"] * stages, recompute=recompute)
-    return Pipeline(model, schedule, execution=execution, **how)
 
 
 def profiles_of(cells: Sequence[Benchmark]) -> dict[str, Profile]:

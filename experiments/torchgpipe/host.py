@@ -17,7 +17,7 @@ from experiments import study
 from experiments.torchgpipe.cells import Benchmark, as_drawn
 from pipekit.clusters import Cluster
 from pipekit.profiling import Profile
-from pipekit.simulation.costs import StageCosts, skips_of, stage_costs
+from pipekit.simulation.costs import skips_of, stage_costs
 from pipekit.traces import COLUMNS, RECOMPUTE, TRANSFERS, Trace
 
 FORWARD, BACKWARD = "FORWARD", "BACKWARD"
@@ -70,57 +70,6 @@ def issued(stages: int, last: int, in_order: bool) -> Iterator[tuple[str, int, i
             yield RECOMPUTE, stage - 1, k
 
 
-class Host:
-    """Issues kernels, and is never late: notes when :attr:`passes` and :attr:`copies` run."""
-
-    def __init__(self, costs: Sequence[StageCosts], links: Cluster, has_streams: bool) -> None:
-        self.costs, self.links, self.has_streams = costs, links, has_streams
-        self.passes, self.copies = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
-        self._free: dict[tuple[str, int], float] = defaultdict(float)  # by stream: for what, whose
-        self._ends: dict[Kernel, float] = {}
-        # From which stage to which go how many bytes a microbatch; gradients go back.
-        self._bytes: dict[tuple[int, int], float] = defaultdict(float)
-        for stage, cost in enumerate(costs[:-1]):
-            self._bytes[stage, stage + 1] += cost.whole.output_bytes
-        for skip in skips_of(costs):
-            self._bytes[skip.source, skip.destination] += skip.bytes
-
-    def compute(self, op: str, stage: int, k: int) -> None:
-        whole, purpose = self.costs[stage].whole, "activation"
-        senders = [source for source, end in self._bytes if end == stage]
-        seconds = whole.forward_s
-        if op == BACKWARD:
-            seconds, purpose = whole.backward_s, "gradient"
-            senders = [end for source, end in self._bytes if source == stage]
-        needs = [(purpose, sender, stage, k) for sender in senders]
-        span = self._run((op, stage, k), seconds, [("compute", stage)], needs)
-        self.passes.append((stage, stage, op, k, 0, *span, 0))
-
-    def copy(self, purpose: str, stage: int, k: int) -> None:
-        """Copy into a stage before its forward, or back from it after its backward."""
-        for (source, end), size in self._bytes.items():
-            if end == stage:
-                made = FORWARD, source, k
-                if purpose == "gradient":
-                    source, end, made = end, source, (BACKWARD, stage, k)
-                seconds = size / self.links.bandwidth(source, end)
-                streams = [("out", source), ("in", end)]
-                if not self.has_streams:  # both devices wait (section 3.1: two-way synchronization)
-                    streams = [("compute", source), ("compute", end)]
-                span = self._run((purpose, source, end, k), seconds, streams, [made])
-                self.copies.append((source, end, purpose, source, k, *span, size))
-
-    def _run(
-        self, kernel: Kernel, seconds: float, streams: list[tuple[str, int]], needs: list[Any]
-    ) -> tuple[float, float]:
-        """Return when a kernel begins, as the first in its streams, and when it is over."""
-        before = [self._ends[need] for need in needs if need in self._ends]
-        start = max([self._free[stream] for stream in streams] + before)
-        end = self._ends[kernel] = start + seconds
-        self._free.update(dict.fromkeys(streams, end))
-        return start, end
-
-
 def simulated(
     cell: Benchmark,
     profile: Profile,
@@ -128,20 +77,54 @@ def simulated(
     has: Components,
     balance: Sequence[int] | None = None,
 ) -> Trace:
+    """Return when a batch's passes and copies run, as a host issues them that is never late."""
     table = as_drawn(cell.stages, cell.microbatches)
     costs = stage_costs(table, carried(profile, has), cell.plan(balance))
+    sizes: dict[tuple[int, int], float] = defaultdict(float)  # a microbatch's, by stages
+    for stage, cost in enumerate(costs[:-1]):
+        sizes[stage, stage + 1] += cost.whole.output_bytes
+    for skip in skips_of(costs):
+        sizes[skip.source, skip.destination] += skip.bytes
+    passes, copies = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+    free: dict[tuple[str, int], float] = defaultdict(float)  # by stream: for what, whose
+    ends: dict[Kernel, float] = {}
+
+    def run(kernel: Kernel, seconds: float, streams: list[Any], needs: list[Any]) -> Any:
+        """Return when a kernel begins, as the first in its streams, and when it is over."""
+        before = [ends[need] for need in needs if need in ends]
+        start = max([free[stream] for stream in streams] + before)
+        end = ends[kernel] = start + seconds
+        free.update(dict.fromkeys(streams, end))
+        return start, end
+
+    def copy(purpose: str, source: int, to: int, k: int, size: float, made: Kernel) -> None:
+        streams = [("out", source), ("in", to)]
+        if not has.streams:  # both devices wait (section 3.1: two-way synchronization)
+            streams = [("compute", source), ("compute", to)]
+        seconds = size / links.bandwidth(source, to)
+        span = run((purpose, source, to, k), seconds, streams, [made])
+        copies.append((source, to, purpose, source, k, *span, size))
+
+    for what, stage, k in issued(cell.stages, cell.microbatches - 1, has.order):
+        before = {source: size for (source, to), size in sizes.items() if to == stage}
+        if what == "activation":
+            for source, size in before.items():
+                copy(what, source, stage, k, size, (FORWARD, source, k))
+            continue
+        seconds = costs[stage].whole.forward_s
+        needs = [("activation", source, stage, k) for source in before]
+        if what == BACKWARD:
+            seconds = costs[stage].whole.backward_s
+            needs = [("gradient", to, stage, k) for source, to in sizes if source == stage]
+        span = run((what, stage, k), seconds, [("compute", stage)], needs)
+        passes.append((stage, stage, what, k, 0, *span, 0))
+        if what == BACKWARD:
+            for source, size in before.items():
+                copy("gradient", stage, source, k, size, (what, stage, k))
     missing = [name for name, there in has._asdict().items() if not there]
     name = "without " + " and ".join(missing or ["nothing"])
-    host = Host(costs, links, has.streams)
-    for what, stage, k in issued(cell.stages, cell.microbatches - 1, has.order):
-        if what == "activation":
-            host.copy(what, stage, k)
-        else:
-            host.compute(what, stage, k)
-        if what == BACKWARD:
-            host.copy("gradient", stage, k)
-    frame = pd.DataFrame(host.passes, columns=COLUMNS).sort_values(["worker", "start_s"])
-    transfers = pd.DataFrame(host.copies, columns=TRANSFERS)
+    frame = pd.DataFrame(passes, columns=COLUMNS).sort_values(["worker", "start_s"])
+    transfers = pd.DataFrame(copies, columns=TRANSFERS)
     return Trace(frame, "simulated", name, cell.stages, transfers=transfers)
 
 
@@ -180,16 +163,3 @@ def copies_of(trace: Trace) -> pd.DataFrame:
 def overlap(trace: Trace) -> float:
     """Return the share of the copies' time in which a device at their ends computes."""
     return study.hidden_share(trace.frame, copies_of(trace))
-
-
-def with_copies(trace: Trace) -> Trace:
-    """Return a trace with two rows a device, as in Figure 7: what it computes, and its copies."""
-    copies = copies_of(trace)
-    ops = copies["purpose"].map({"activation": FORWARD, "gradient": BACKWARD})
-    both = [
-        copies.assign(op=ops, version=0, worker=2 * copies[end] + 1)
-        for end in ("source", "destination")
-    ]
-    rows = [trace.frame.assign(worker=2 * trace.frame["worker"]), *both]
-    frame = pd.concat(rows)[trace.frame.columns].sort_values(["worker", "start_s"])
-    return replace(trace, frame=frame, workers=2 * trace.workers, transfers=None, memory=None)

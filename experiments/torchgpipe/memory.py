@@ -1,10 +1,10 @@
 """What recomputation saves and costs on one device (2.1); U-Nets in the memory model (4.2.2)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import replace
+from functools import cache, partial
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from experiments.study.costs import estimated, images
 from experiments.study.tables import largest_that_fits
-from experiments.study.traces import memory_of
-from experiments.torchgpipe.cells import Benchmark, as_drawn, pipeline, plain_sgd
+from experiments.study.traces import memory_of, on_cpus, trained_memory
+from experiments.torchgpipe.cells import Benchmark, as_drawn, plain_sgd
 from pipekit.clusters import P40
 from pipekit.datasets import Batch
-from pipekit.engine import Loss, OptimizerFactory, Pipeline, Watch, measure_memory
+from pipekit.engine import Pipeline
 from pipekit.models import unet
 from pipekit.planning import balance
 from pipekit.plans import Plan, Recompute
@@ -26,48 +26,32 @@ from pipekit.simulation import simulate
 MODES: tuple[Recompute, ...] = "never", "except_last", "always"
 
 
+def each_mode(
+    model: nn.Sequential,
+    batch: Batch,
+    microbatches: int,
+    modes: Sequence[Recompute] = MODES,
+    **how: Any,
+) -> dict[Recompute, tuple[Pipeline, Batch]]:
+    """Return a pipeline on one device for each mode, with its batch; ``how``: loss, optimizer."""
+    schedule, how = as_drawn(1, microbatches).repeat(), how | {"balance": [len(model)]}
+    return {mode: (on_cpus(model, schedule, mode, **how), batch) for mode in modes}
+
+
 class Kept(NamedTuple):
     """What a batch holds, really trained on one stage."""
 
     peak_bytes: int  # the most at once
     intermediate_bytes: float  # the most activations at once, without the batch itself
-    bytes_per_parameter: float  # of weights and gradients together
+    parameter_bytes: float  # of weights and gradients together
 
 
-@dataclass(frozen=True)
-class OneStage:
-    """A batch on one device, to be trained in each mode of recomputation."""
-
-    model: nn.Sequential
-    inputs: Tensor  # [rows, ...]
-    targets: Tensor
-    microbatches: int  # m
-    loss: Loss
-    optimizer: OptimizerFactory
-    modes: tuple[Recompute, ...] = MODES
-
-    @cached_property
-    def pairs(self) -> dict[Recompute, tuple[Pipeline, Batch]]:
-        how = {"balance": [len(self.model)], "optimizer": self.optimizer, "loss": self.loss}
-        made = {
-            m: pipeline(self.model, 1, self.microbatches, recompute=m, **how) for m in self.modes
-        }
-        return {mode: (each, (self.inputs, self.targets)) for mode, each in made.items()}
-
-    def held(self) -> dict[Recompute, Kept]:
-        return {mode: self._held(each) for mode, (each, _) in self.pairs.items()}
-
-    def _held(self, pipeline: Pipeline) -> Kept:
-        batch = self.inputs, self.targets
-        memory = measure_memory(pipeline.train([batch], watch=Watch(memory=True)))
-        frame = memory.frame
-        kept = float((frame["activations"] + frame["recompute"]).max())
-        parameters = sum(p.numel() for p in self.model.parameters())
-        return Kept(
-            memory.peak_bytes[0],
-            kept - self.inputs.nbytes - self.targets.nbytes,
-            float(frame["weights"].max() + frame["gradients"].max()) / parameters,
-        )
+def kept(pipeline: Pipeline, batch: tuple[Tensor, Tensor]) -> Kept:
+    memory = trained_memory(pipeline, [batch])
+    most = memory.frame.max()
+    activations = (memory.frame["activations"] + memory.frame["recompute"]).max()
+    given = sum(tensor.nbytes for tensor in batch)
+    return Kept(memory.peak_bytes[0], activations - given, most["weights"] + most["gradients"])
 
 
 PIXELS = 192
@@ -142,8 +126,9 @@ def beside_simulated(size: Sequence[int], rows: int, pixels: int) -> pd.DataFram
     for stages, m, recompute in TRIED:
         profile = Profile.analytic(network, batch[0][: rows // m], P40)
         plan = Plan.by_hand(by_size(profile, stages), rows=rows // m, recompute=recompute)
-        trained = pipeline(network, stages, m, balance=plan, optimizer=plain_sgd, loss=LOSS)
-        measured = measure_memory(trained.train([batch], watch=Watch(memory=True))).peak_bytes
+        how: dict[str, Any] = {"balance": plan, "optimizer": plain_sgd, "loss": LOSS}
+        pipeline = on_cpus(network, as_drawn(stages, m).repeat(), **how)
+        measured = trained_memory(pipeline, [batch]).peak_bytes
         simulated = peak_bytes(profile, plan, m)
         found += [(f"n = {stages}", *peaks) for peaks in zip(measured, simulated, strict=True)]
     return pd.DataFrame(found, columns=["what", "measured", "simulated"])

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -12,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from experiments.study.traces import ONLY_BYTES, on_cpus
 from experiments.torchgpipe.graph import KINDS
-from pipekit.engine import Execution, Observer, Pipeline, PipelinedModule, Watch
+from pipekit.engine import Observer, PipelinedModule, Watch
 from pipekit.layers import skips
 from pipekit.schedules import Message, Step, gpipe
 from pipekit.trees import Tree
@@ -87,14 +87,8 @@ def recomputes_before_the_gradient(journal: Sequence[str]) -> list[bool]:
 
 def counted(model: nn.Sequential, x: Tensor, balance: Sequence[int], chunks: int) -> Counter[Link]:
     """Train on a minibatch and return the bytes over each link; backward links go down."""
-    pipeline = Pipeline(
-        model,
-        gpipe(len(balance), chunks),
-        balance=list(balance),
-        optimizer=partial(torch.optim.SGD, lr=0.0),
-        loss=lambda output, target: output.square().mean(),
-        execution=Execution(devices=["cpu"] * len(balance)),
-    )
+    schedule = gpipe(len(balance), chunks)
+    pipeline = on_cpus(model, schedule, balance=list(balance), **ONLY_BYTES)
     traffic = pipeline.train([(x, torch.zeros(len(x)))], watch=Watch(trace=False)).traffic
     return Counter(traffic.groupby(["source", "destination"])["bytes"].sum().to_dict())
 

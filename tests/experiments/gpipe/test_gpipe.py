@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.gpipe import amoebanet, consistency, memory, speed
-from experiments.gpipe.memory import GB, held, plan_of
+from experiments.gpipe import consistency, memory, speed
+from experiments.gpipe.memory import GB, peaks, plan_of
 from experiments.gpipe.speed import Panel, fitting, least_variance, named
 from experiments.study.costs import estimated, images
 from pipekit.clusters import V100
@@ -33,8 +33,8 @@ CHAIN = Profile(
 def test_a_network_is_held_as_the_formula_says() -> None:
     """By hand: 12 bytes for 4 of a parameter; N + L/K N/T: two inputs, and one microbatch's rest."""
     scenario = named("pipeline-2", minibatch=2, microbatches=2)
-    found = held(CHAIN, scenario, "memory")
-    assert found["layers"].tolist() == [3, 1]
+    assert plan_of(CHAIN, scenario, "memory").balance == [3, 1]
+    found = peaks(memory.simulated(CHAIN, scenario, "memory"))
     assert found["parameters"].tolist() == [3, 9]
     assert found["activations"].tolist() == [2 + 8 + 1, 2 + 2 + 1]
     assert found["total"].tolist() == [14, 14]
@@ -54,7 +54,7 @@ def test_activation_bytes_are_summed_over_workers_at_their_peaks() -> None:
         [(0, 0, 5, 0), (0, 1, 5, 3), (0, 2, 9, 0), (1, 0, 1, 1)],
         columns=["worker", "time_s", "activations", "recompute"],
     ).assign(weights=7, gradients=7, optimizer=7)
-    assert memory.activation_bytes(Memory(frame, "measured")) == 9 + 2
+    assert peaks(Memory(frame, "measured"))["activations"].sum() * GB == pytest.approx(9 + 2)
 
 
 @pytest.mark.long
@@ -71,9 +71,9 @@ def test_bytes_are_those_of_the_network_profiled_by_itself(layers: int, filters:
         return amoebanet_d(3 * layers, filters, 10, device=device)
 
     whole = estimated(build, images(2, 32), V100)  # type: ignore[arg-type]
-    ours = amoebanet.profile(layers, filters, rows=2, pixels=32, classes=10)
+    ours = memory.amoebanet(layers, filters, rows=2, pixels=32, classes=10)
     for expected, found in zip(whole.layers, ours.layers, strict=True):
-        for name in amoebanet.NUMBERS:
+        for name in memory.NUMBERS:
             assert getattr(found, name) == getattr(expected, name), (expected.name, name)
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from experiments.benchmarks.harness import plain_step
-from experiments.pipedream import ddp, overhead
-from experiments.pipedream.ddp import COMPUTE, ENGINE, TRANSFER, WAIT_FREE
+from experiments.pipedream import overhead
+from experiments.pipedream.overhead import COMPUTE, ENGINE, TRANSFER, WAIT_FREE
 from pipekit import bucketing
 from pipekit.clusters import flat
 from pipekit.clusters.namespaces import available
@@ -24,22 +24,21 @@ def test_a_step_trains() -> None:
     before = weight.detach().clone()
     batch = torch.rand(3, 2, 2), torch.tensor([0, 1, 1])
     step = plain_step(model, batch, nn.CrossEntropyLoss(), 1, partial(torch.optim.SGD, lr=0.01))
-    assert len(ddp.timed(step, 2)) == 2
+    assert len(overhead.timed(step, 2)) == 2
     assert not torch.equal(before, weight)
 
 
 @pytest.mark.long
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
 def test_two_workers_over_a_slow_link() -> None:
-    found = ddp.measure("1gbit", rows=4, steps=2, repeats=1)
+    found = overhead.measure("1gbit", rows=4, steps=2, repeats=1)
     counts = found.groupby("way")["seconds"].count()
-    assert counts.to_dict() == dict.fromkeys([COMPUTE, WAIT_FREE, ENGINE], 2) | {
-        TRANSFER: ddp.TRANSFERS
-    }
+    expected = dict.fromkeys([COMPUTE, WAIT_FREE, ENGINE], 2) | {TRANSFER: overhead.TRANSFERS}
+    assert counts.to_dict() == expected
     middle = found.groupby("way")["seconds"].median()
-    physics = 0.7 * sum(p.nbytes for p in ddp.network().parameters()) / 125e6
+    physics = 0.7 * sum(p.nbytes for p in overhead.network().parameters()) / 125e6
     assert middle[[WAIT_FREE, ENGINE]].min() > physics  # an idle link lets a burst through
-    assert middle[TRANSFER] > 0.9 * ddp.TRANSFERRED_BYTES / 125e6
+    assert middle[TRANSFER] > 0.9 * overhead.TRANSFERRED_BYTES / 125e6
 
 
 UNEVEN = Profile(

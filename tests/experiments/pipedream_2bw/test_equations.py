@@ -25,8 +25,7 @@ MOMENTUM = partial(equations.Momentum, lr=0.1, beta=0.9)
 
 
 def against(equation: str, optimizer: OptimizerFactory, width: int) -> equations.Compared:
-    table = schedules.two_bw(2, 2)
-    return equations.compared(MODEL, DATA, table, equation, [2, 2], 2, optimizer, width=width)
+    return equations.compared(MODEL, DATA, schedules.two_bw(2, 2), equation, optimizer, width)
 
 
 @pytest.mark.parametrize("width", [1, 2])

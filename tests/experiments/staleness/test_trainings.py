@@ -10,11 +10,10 @@ import torch
 from PIL import Image
 
 from experiments import study
-from experiments.staleness import sweep, trainings
+from experiments.staleness import sweep
 from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, MuonAndAdamW
 from experiments.staleness.proxies import PARTS, PROXIES, Proxy, of_setting
-from experiments.staleness.sweep import Sweep, parse_arms
-from experiments.staleness.trainings import StaleTraining, train
+from experiments.staleness.sweep import StaleTraining, Sweep, parse_arms, train
 
 TINY = replace(PROXIES["images-small"], width=2, length=8, updates=12)
 DEEP = 4
@@ -28,17 +27,15 @@ def case(method: str, optimizer: str = "adamw") -> StaleTraining:
 def test_an_update_of_data_parallelism_has_a_minibatch_of_each_worker() -> None:
     course = train(case(BSP, "sgd"))
     assert course.points["updates"][-1] == TINY.updates // DEEP
-    assert (
-        course.points["validation"]
-        == train(replace(case("flush", "sgd"), proxy=WIDE)).points["validation"]
-    )
+    wide = train(replace(case("flush", "sgd"), proxy=WIDE))
+    assert course.points["validation"] == wide.points["validation"]
 
 
 def test_a_course_has_the_mean_loss_of_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     def twelve(case: StaleTraining, model: torch.nn.Module, _: object) -> object:
         return [*range(12)], dict.fromkeys(range(13), model.state_dict())
 
-    monkeypatch.setattr(trainings, "_trained", twelve)
+    monkeypatch.setattr(sweep, "_trained", twelve)
     course = train(case("2bw"))
     assert course.points["updates"] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 12]
     assert course.points["training"] == [None, 0, 1, 2, 3, 4.5, 6, 7, 8, 9, 10.5]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.study import with_links
 from experiments.study.traces import EQUAL_SLOTS, busy_s, memory_of, own_activities, own_seconds
 from experiments.study.training import (
     Recipe,
@@ -19,6 +20,7 @@ from experiments.study.training import (
 )
 from experiments.torchgpipe.cells import as_drawn
 from pipekit import models, schedules, simulate
+from pipekit.clusters import flat
 from pipekit.datasets import digits
 from pipekit.engine import Execution, Pipeline
 from pipekit.plans import Recompute
@@ -150,3 +152,12 @@ def test_every_pass_and_the_update_count_and_nothing_else(monkeypatch: pytest.Mo
     (by_activity,) = own_activities(pairs, rounds=1)
     each = {"FORWARD": 4, "BACKWARD": 4, "UPDATE": 1}
     assert by_activity == {"never": each, "always": each | {"RECOMPUTE": 4}}
+
+
+def test_messages_have_rows_behind_each_workers_own() -> None:
+    costs = Profile.uniform(2, 1, 2, output_bytes=1)
+    trace = simulate(gpipe(2, 2).take(1), costs, cluster=flat(2, 1))
+    assert trace.transfers is not None
+    drawn = with_links(trace, trace.transfers, 1, 2)
+    assert drawn.frame.groupby("worker").size().tolist() == [5, 2, 2, 5, 2, 2]
+    assert drawn.frame.index.is_unique

@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -9,29 +10,22 @@ from torch import nn
 
 from experiments.torchgpipe import memory
 from experiments.torchgpipe.autograd_nodes import one_device
-from experiments.torchgpipe.memory import OneStage
 from pipekit.clusters.papers import P40
 from pipekit.models import unet
 from pipekit.profiling import Profile
 
 
 def test_bytes_fall_by_the_number_of_microbatches() -> None:
-    layers = [nn.Linear(16, 16), nn.Tanh()] * 3
-    stage = OneStage(
-        nn.Sequential(*layers),
-        torch.rand(32, 16),
-        torch.rand(32, 16),
-        4,
-        loss=nn.MSELoss(),
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-    )
-    held = stage.held()
+    model = nn.Sequential(*[nn.Linear(16, 16), nn.Tanh()] * 3)
+    how: dict[str, Any] = {"loss": nn.MSELoss(), "optimizer": partial(torch.optim.SGD, lr=0.1)}
+    modes = memory.each_mode(model, (torch.rand(32, 16), torch.rand(32, 16)), 4, **how)
+    held = {mode: memory.kept(*each) for mode, each in modes.items()}
     kept = {mode: each.intermediate_bytes for mode, each in held.items()}
     # Three outputs of a tanh, [32, 16] floats each, and the loss of each microbatch.
     assert kept["never"] == 3 * 32 * 16 * 4 + 4 * 4
     assert kept["never"] == 4 * kept["except_last"] == 4 * kept["always"]
     assert held["always"].peak_bytes == held["except_last"].peak_bytes
-    assert {each.bytes_per_parameter for each in held.values()} == {8}
+    assert {each.parameter_bytes for each in held.values()} == {8 * (16 * 16 + 16)}
 
 
 def test_a_deep_profile_is_that_of_the_deep_network() -> None:

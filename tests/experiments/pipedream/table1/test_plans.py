@@ -8,7 +8,7 @@ import pytest
 import pipekit as pk
 from experiments.pipedream.table1 import plans
 from experiments.pipedream.table1.plans import FOUR, Sent, Setting, best_cut
-from experiments.pipedream.table1.row import BSP, SYSTEMS, Ran, Row, run
+from experiments.pipedream.table1.rows import BSP, PIPEDREAM, SYSTEMS, Ran, Row
 from experiments.study.claims import Emulated
 from pipekit import Plan, Profile
 from pipekit.clusters import flat
@@ -117,7 +117,7 @@ def test_what_is_not_emulated_is_simulated() -> None:
 def test_an_emulation_takes_what_the_profile_says() -> None:
     plan = Plan.by_hand([2, 2])
     with own_time():
-        timed = run(EQUAL, plan, flat(2, 1e9), minibatches=12, faster=12, repeats=3).timed
+        timed = Row(FOUR, EQUAL, flat(2, 1e9), given=plan).ran(PIPEDREAM, 12, 12, repeats=3).timed
     assert timed.label == "emulated"
     assert timed.seconds == pytest.approx(timed.simulated_s)
 
@@ -126,5 +126,5 @@ def test_an_emulation_takes_what_the_profile_says() -> None:
 def test_the_engines_counters_equal_the_closed_form(balance: list[int]) -> None:
     replicas = {1: [4], 2: [2, 1], 3: [1, 1, 1]}[len(balance)]
     plan = Plan.by_hand(balance, replicas=replicas)
-    found = run(EQUAL, plan, flat(sum(replicas), 1e9), minibatches=4, faster=100)
+    found = Row(FOUR, EQUAL, flat(sum(replicas), 1e9), given=plan).ran(PIPEDREAM, 4, faster=100)
     assert found.sent == pytest.approx(plans.sent(EQUAL, plan))
