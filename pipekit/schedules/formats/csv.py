@@ -68,10 +68,10 @@ def read(text: str) -> Table:
             stage, microbatch, version = map(int, rest)
             task, w = Task(Op.named(op), stage, microbatch, version), each.index(int(worker))
             is_first = bool(int(overlaps))
-        except (KeyError, ValueError):
+        except (KeyError, ValueError) as error:
+            hint = "; import an op of your own first" if isinstance(error, KeyError) else ""
             raise ScheduleError(
-                f"row {number} of the CSV is not a task of worker 0 to {len(each) - 1}: {row}; "
-                f"import an op of your own first"
+                f"row {number} of the CSV is not a task of worker 0 to {len(each) - 1}: {row}{hint}"
             ) from None
         if is_first:
             firsts.append((w, len(lists[w])))
