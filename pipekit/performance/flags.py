@@ -13,6 +13,7 @@ def megatron(run: TrainingSetup) -> str:
     """Return the flags of Megatron-LM's ``pretrain_gpt.py`` (megatron/training/arguments.py)."""
     layout, predictors, balance = run.layout, run.shape.predictors, stage_layers(run)
     mixture, is_float16 = run.shape.kind == "experts", run.dtype == "float16"
+    shards_all = layout.zero == 3
     latent = any(isinstance(layer, LatentAttention) for layer, _ in run.shape.each_layer())
     is_even, pieces = len({*balance}) == 1 and not predictors, ""
     if layout.pp > 1 and not is_even:
@@ -37,11 +38,10 @@ def megatron(run: TrainingSetup) -> str:
         "--overlap-moe-expert-parallel-comm": mixture and layout.overlaps_experts,
         "--cuda-graph-impl local": run.graphs,
         "--grad-reduce-in-bf16": run.framework.gradients_held == 2 and not is_float16,
-        "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params": layout.zero
-        == 3,
+        "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params": shards_all,
         "--use-distributed-optimizer": layout.zero > 0,
         "--overlap-grad-reduce --overlap-param-gather": layout.zero in (1, 2),
-        "--ckpt-format fsdp_dtensor": layout.zero == 3,
+        "--ckpt-format fsdp_dtensor": shards_all,
         f"--num-virtual-stages-per-pipeline-rank {layout.chunks}": is_even and layout.chunks > 1,
         f"--mtp-num-layers {predictors}": predictors,
         f'--pipeline-model-parallel-layout "{pieces}"': pieces,
