@@ -115,8 +115,10 @@ class BatchSource:
             self.rows.append(batch.rows // batch.chunks)
             yield batch
 
-    def exhaust(self) -> None:
+    def exhaust(self, batches: Iterable[Any]) -> None:
         """Read on to the known end, as a plain loop does: a loader's sampler may draw there."""
+        if isinstance(batches, Iterator):  # it may have more, for the next call
+            return
         if len(self.rows) == self.total and next(self._rest, None) is not None:
             warnings.warn(
                 f"the batches go on after {self.total}, where their len() has ended the run: pass "

@@ -108,8 +108,7 @@ class Runs:
             for error in filter(None, errors):
                 self._parts.runner.close()
                 raise error
-            if not isinstance(batches, Iterator):  # which may have more, for the next call
-                source.exhaust()
+            source.exhaust(batches)
             wall = time.perf_counter() - began
             done = partial(schedule.before, stop)
             return result_of(schedule.name, done, each_batch(), reports, wall, seed, start.losses)
@@ -239,8 +238,7 @@ class Runs:
         try:
             source = self._source(batches, start, iter(counted), count, read)
             reports = executed(self._parts, start, source, function, Watch())
-            if not isinstance(batches, Iterator):
-                source.exhaust()
+            source.exhaust(batches)
             return reports
         except Exception as error:
             if labelled or not reader.paired or isinstance(error, WorkerDied):
