@@ -74,7 +74,7 @@ def styled(view: View) -> Any:
 
 def _decimals(column: "pd.Series[float]") -> int:
     """Return how many show four digits of the largest number, or fewer if these show as much."""
-    largest = column.abs().max()
+    largest = column[column.abs() < math.inf].abs().max()
     most = 3 - min(3, math.floor(math.log10(largest))) if largest > 0 else 0
     return next(each for each in range(most + 1) if column.round(most).equals(column.round(each)))
 
