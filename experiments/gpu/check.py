@@ -111,7 +111,7 @@ def trainer(
 def tests() -> bool:
     """Run the tests on the GPUs, then some under the sanitizer; return whether all passed."""
     others = "tests/profiling/test_measured.py", "tests/clusters/test_cluster.py"  # of GPUs, too
-    command = [sys.executable, "-m", "pytest", "-q", "tests/device", *others]
+    command = [sys.executable, "-m", "pytest", "-q", "tests/device"]
     environment = os.environ | {
         "PIPEKIT_DEVICE": "cuda",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # else products on several streams are no two alike
@@ -119,7 +119,10 @@ def tests() -> bool:
     sanitized = environment | {"TORCH_CUDA_SANITIZER": "1"}
     runs = [
         subprocess.run([*command, *options], cwd=ROOT, env=settings, check=False).returncode
-        for settings, options in ((environment, ["-m", "devices or not devices"]), (sanitized, []))
+        for settings, options in (
+            (environment, [*others, "-m", "devices or not devices"]),
+            (sanitized, ()),
+        )
     ]
     return not any(runs)
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.device import sanitizer
 from tests.device.simulated import device_module, host_order
 
 LONGEST_S = 100
@@ -75,6 +76,8 @@ def _begin(library: Path | None) -> None:
     torch.set_num_threads(1)
     if library is None:
         torch.use_deterministic_algorithms(True)
+        if sanitizer.ON:
+            sanitizer.watch_threads()
         return
     _sim = device_module.load(library)
     host_order.install(simulated())
