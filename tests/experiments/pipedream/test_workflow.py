@@ -34,6 +34,10 @@ def planned_s(problem: Problem, layers: int, machines: int) -> float:
     return problem._replace(profile=profile, machines=machines).plan().predicted_s
 
 
+def test_pythons_loops_take_longer_for_more_layers_and_workers() -> None:
+    assert 0 < workflow.one_by_one_s(8, 4) < workflow.one_by_one_s(32, 16) / 10
+
+
 def test_the_equations_by_hand() -> None:
     # 3 s with few weights, 1 s with many; 1 byte between them
     layers = (
