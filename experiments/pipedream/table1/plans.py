@@ -250,7 +250,8 @@ class _WordsLookedUp(nn.Module):
     def forward(self, inputs: tuple[Tensor, Tensor]) -> Tensor:
         video, words = inputs  # [B, F + W, hidden], [B, W]
         steps: Tensor = self.lstm(video)[0][:, -words.shape[1] :]  # [B, W, hidden]
-        return steps + self.columns(words).unflatten(2, (4, -1)).sum(2)
+        gates: Tensor = self.columns(words).unflatten(2, (4, -1))  # [B, W, 4, hidden]
+        return steps + gates.sum(2)
 
 
 def without_embeddings(device: Device = None) -> nn.Sequential:
