@@ -8,22 +8,20 @@ from the third on, a group's normal cells are equal.
 import re
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer, RMSprop
 
 from experiments.gpipe.speed import MICROBATCHES, MINIBATCH, PIXELS, Scenario, least_variance, named
 from experiments.study.costs import estimated, images
 from experiments.study.tables import printed, printed_number
 from experiments.study.traces import ONLY_BYTES, memory_of, on_cpus, trained_memory
-from experiments.study.training import noted
 from pipekit.clusters import V100
-from pipekit.models import amoebanet_d, resnet101
+from pipekit.models import amoebanet_d
 from pipekit.partition.balance import best_split
 from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.plans import Plan, Recompute
@@ -238,33 +236,6 @@ def _operation(name: str, channels: int) -> int:
 def _convolution(before: int, after: int, kernel: int = 1) -> int:
     """Return a convolution's weights, and scale and shift of the batch norm behind it."""
     return kernel * before * after + 2 * after
-
-
-def reductions() -> pd.DataFrame:
-    """Return how convolutions' outputs and weights change with a reduction (section 3.3).
-
-    Of the last blocks of ResNet-101's stages and the last normal cells of AmoebaNet-D's groups.
-    """
-
-    def sizes(layer: nn.Module, _: Tensor, output: Tensor) -> tuple[int, int]:
-        return output.numel(), sum(p.numel() for p in layer.parameters())
-
-    networks = {
-        "ResNet-101": (resnet101(device="meta"), (6, 10, 33, 36)),
-        "AmoebaNet-D (3, 64)": (amoebanet_d(9, 64, device="meta"), (5, 9, 13)),
-    }
-    rows = []
-    for name, (model, layers) in networks.items():
-        blocks = [
-            noted((each for each in model[layer].modules() if isinstance(each, nn.Conv2d)), sizes)
-            for layer in layers
-        ]
-        with torch.device("meta"):
-            model(images(1, 224)())
-        for before, after in pairwise(blocks):
-            for (y, w), (y_after, w_after) in zip(before, after, strict=True):
-                rows.append((name, y_after / y, w_after / w))
-    return pd.DataFrame(rows, columns=["network", "activations", "parameters"])
 
 
 def stem_to_last_cell(*, delayed: bool) -> tuple[float, int]:

@@ -27,11 +27,16 @@ STRAIGHT = [1, 1, 1, 1]
 TOO_FEW_IN_FLIGHT = "NOAM leaves no minibatch for the links", "twice as many minibatches in flight"
 LINK_TIME = "time on links", "links that take no time"
 OVERLAP = "gradients leave during the backward", "they leave after it"
+LATE_SUMS = (
+    "replicas wait for their round's sum",
+    "they read the newest weights that have arrived (section 4), a round late",
+)
 DUPLEX = "links of full duplex", "both directions share a link (section 3.2)"
 SHARDS = "sums in equal shards, whose bytes saturate", "at one server, fitted so"
 NOMINAL = "the fitted bandwidth", "the printed bandwidth"
 KNOWN_LAYERS = "a fit without S2VT, whose layers are ours", "fitted on S2VT's BSP speedup, too"
 OWN_BANDWIDTH = "one bandwidth for all networks of a cluster", "fitted on the row's own BSP speedup"
+EMBEDDINGS = "S2VT's embeddings", "frames and words enter the LSTMs as they are"
 ACTIVATIONS = (
     "the activations of S2VT's layers, which are ours",
     "no larger than Table 1's 95 % leaves room for",

@@ -13,11 +13,13 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import accumulate, combinations, cycle, product
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from experiments.study.tables import splits
+from experiments.study.traces import in_turns
 from pipekit.clusters import Level, flat
 from pipekit.host.memory import keep_freed_memory
 from pipekit.planning import pipedream
@@ -173,3 +175,26 @@ def candidates(layers: int, widths: Sequence[int]) -> int:
     program = BottleneckProgram(seconds, layers, widths)
     program.plan()
     return program.candidates
+
+
+def one_by_one_s(layers: int, workers: int) -> float:
+    """Return the CPU seconds of a planner that tries one candidate after another in Python's loops.
+
+    It looks for the best plan of every run of so many layers on every number of workers: O(n^3 m^2)
+    candidates (PipeDream-2BW, section 6), each a first stage and its replicas.  Those of the run of
+    all layers on all workers are timed, and the rest takes as long each.
+    """
+    compute, weights, behind = ([float(cut) for cut in range(layers + 1)] for _ in range(3))
+
+    def best_of_all_layers() -> float:
+        least = math.inf
+        for cut in range(1, layers):
+            stage_s, size = compute[layers] - compute[cut], weights[layers] - weights[cut]
+            for replicas in range(1, workers):
+                sync_s = 4 * (replicas - 1) * size / replicas
+                least = min(least, max(behind[cut], max(stage_s, sync_s) / replicas))
+        return least
+
+    took = np.median(in_turns([best_of_all_layers], 20))
+    candidates = math.comb(layers + 1, 3) * math.comb(workers, 2)
+    return float(took) / ((layers - 1) * (workers - 1)) * candidates

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments import study
 from experiments.torchgpipe.cells import Benchmark, as_drawn
 from pipekit.clusters import Cluster
 from pipekit.profiling import Profile
@@ -143,23 +142,6 @@ def carried(profile: Profile, has: Components) -> Profile:
     return replace(profile, layers=layers, skips=())
 
 
-def in_order(trace: Trace, microbatches: int) -> bool:
-    """Return whether each device goes backward from the last microbatch, recomputing it before."""
-    last = microbatches - 1
-    pairs = [[(RECOMPUTE, k), (BACKWARD, k)] for k in reversed(range(last))]
-    expected = [(BACKWARD, last), *(each for pair in pairs for each in pair)]
-    behind = trace.frame[trace.frame["op"] != FORWARD].sort_values("start_s")
-    return all(
-        list(zip(own["op"], own["microbatch"], strict=True)) == expected
-        for _, own in behind.groupby("worker")
-    )
-
-
 def copies_of(trace: Trace) -> pd.DataFrame:
     assert trace.transfers is not None
     return trace.transfers
-
-
-def overlap(trace: Trace) -> float:
-    """Return the share of the copies' time in which a device at their ends computes."""
-    return study.hidden_share(trace.frame, copies_of(trace))

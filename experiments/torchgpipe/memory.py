@@ -43,7 +43,7 @@ class Kept(NamedTuple):
 
     peak_bytes: int  # the most at once
     intermediate_bytes: float  # the most activations at once, without the batch itself
-    parameter_bytes: float  # of weights and gradients together
+    parameter_bytes: float  # of weights, gradients and the optimizer's state together
 
 
 def kept(pipeline: Pipeline, batch: tuple[Tensor, Tensor]) -> Kept:
@@ -51,7 +51,8 @@ def kept(pipeline: Pipeline, batch: tuple[Tensor, Tensor]) -> Kept:
     most = memory.frame.max()
     activations = (memory.frame["activations"] + memory.frame["recompute"]).max()
     given = sum(tensor.nbytes for tensor in batch)
-    return Kept(memory.peak_bytes[0], activations - given, most["weights"] + most["gradients"])
+    parameters = most[["weights", "gradients", "optimizer"]].sum()
+    return Kept(memory.peak_bytes[0], activations - given, float(parameters))
 
 
 PIXELS = 192

@@ -5,7 +5,7 @@ simulated data parallelism as fast as the cells that it is fitted on, in the geo
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -13,19 +13,24 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
+from torch import Tensor, nn
+from torch.types import Device
 
 from experiments import study
-from experiments.pipedream import ROWS
+from experiments.pipedream import ROWS, WORDS
 from experiments.pipedream.timelines import run_length, seconds_a_minibatch
 from experiments.study.costs import as_published
 from pipekit.clusters import Cluster, pipedream_a, pipedream_b
 from pipekit.clusters.cluster import AllReduce
 from pipekit.clusters.traffic import all_reduce_bytes
+from pipekit.models import s2vt
+from pipekit.models.devices import on
 from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import Bytes, Cost, Seconds
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Schedule, optimal_in_flight, pipedream
+from pipekit.schedules import Op, Schedule, Task, optimal_in_flight, pipedream
+from pipekit.schedules.methods.one_f_one_b import without_end
 from pipekit.simulation import simulate
 
 Method = Callable[[Plan], Schedule]  # a plan to its schedule, without end
@@ -45,6 +50,32 @@ def twice_in_flight(plan: Plan) -> Schedule:
         counts.append(int(min(2 * count, admitted // width)))
         admitted = min(admitted, counts[-1] * width)
     return pipedream(plan.replicas, in_flight=counts)
+
+
+def sums_a_round_late(plan: Plan) -> Schedule:
+    """Return PipeDream's schedule in which a replica does not wait for its round's sum.
+
+    It goes on with the newest weights that have arrived (section 4), those of the round before.
+    """
+    in_flight, every = optimal_in_flight(plan.replicas), math.lcm(*plan.replicas)
+
+    def worker(stage: int, replica: int) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+        width = plan.replicas[stage]
+        late = width > 1
+
+        def tasks(op: Op, place: int) -> Iterator[Task]:
+            reads = max(0, place + 1 - in_flight[stage] - late)
+            yield Task(op, stage, replica + place * width, reads)
+            if op is Op.BACKWARD and place >= late:
+                made = place + 1 - late
+                yield Task(Op.UPDATE, stage, made * width - 1, made)
+
+        settled = in_flight[stage] - 1 + late
+        return without_end(tasks, in_flight[stage], settled, every // width)
+
+    workers = [worker(stage, j) for stage, width in enumerate(plan.replicas) for j in range(width)]
+    head, period = zip(*workers, strict=True)
+    return Schedule(head, "PipeDream, sums a round late", batch_size=1, period=period)
 
 
 def compute_seconds(profile: Profile) -> float:
@@ -206,6 +237,28 @@ def effective(cells: Sequence[tuple[Profile, Cluster, float]]) -> float:
         return total
 
     return math.exp(brentq(miss, math.log(1e6), math.log(1e12), rtol=1e-9))
+
+
+class _WordsLookedUp(nn.Module):
+    """S2VT's second LSTM if words enter it as they are; only what it costs is right."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(hidden, hidden, batch_first=True)
+        self.columns = nn.Embedding(WORDS, 4 * hidden)  # of its matrix: a word's goes to each gate
+
+    def forward(self, inputs: tuple[Tensor, Tensor]) -> Tensor:
+        video, words = inputs  # [B, F + W, hidden], [B, W]
+        steps: Tensor = self.lstm(video)[0][:, -words.shape[1] :]  # [B, W, hidden]
+        gates: Tensor = self.columns(words).unflatten(2, (4, -1))  # [B, W, 4, hidden]
+        return steps + gates.sum(2)
+
+
+def without_embeddings(device: Device = None) -> nn.Sequential:
+    """Return S2VT with its authors' 1,000 units if frames and words enter as they are: 366 MB."""
+    _, first, _, last = s2vt(embedding=4096, hidden=1000, device=device)
+    with on(device):
+        return nn.Sequential(first, _WordsLookedUp(1000), last)
 
 
 @cache

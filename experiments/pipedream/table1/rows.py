@@ -14,6 +14,7 @@ from experiments.study.claims import Emulated
 from experiments.study.costs import faster_links
 from pipekit.clusters import Cluster
 from pipekit.engine import Run
+from pipekit.models import PUBLISHED
 from pipekit.planning import plan
 from pipekit.planning.objectives import Cost
 from pipekit.plans import Plan
@@ -199,6 +200,7 @@ def changes(row: Row) -> Iterator[tuple[names.Change, Row]]:
     yield names.OVERLAP, replace(kept, late=True)
     yield names.SHARDS, replace(kept, cluster=calibrated(setting, sums="parameter server"))
     yield names.TOO_FEW_IN_FLIGHT, replace(kept, method=plans.twice_in_flight)
+    yield names.LATE_SUMS, replace(kept, method=plans.sums_a_round_late)
     yield names.PLANNED_FOR, replace(planned, planned_for=None)
     yield names.COST, replace(planned, cost="released")
     if setting.cluster == S2VT.cluster:
@@ -208,6 +210,9 @@ def changes(row: Row) -> Iterator[tuple[names.Change, Row]]:
         yield names.PLAN, replace(kept, given=row.chosen)
         yield names.OWN_BANDWIDTH, replace(kept, cluster=calibrated(setting, (setting,)))
     if setting == S2VT:
+        rows, sample = names.ROWS["s2vt"], PUBLISHED["s2vt"].sample
+        other = study.estimated(plans.without_embeddings, lambda: sample(rows), machines.device)
+        yield names.EMBEDDINGS, replace(planned, profile=other)
         # 5 % of what data parallelism sends is all that the printed 95 % leaves.
         part = 0.05 * kept.sent(BSP).total / kept.sent(PIPEDREAM).activations
         fewer = study.with_costs(row.profile, output_bytes=lambda layer: layer.output_bytes * part)

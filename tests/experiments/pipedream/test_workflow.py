@@ -13,6 +13,7 @@ from torch import nn
 
 from experiments.pipedream import workflow
 from experiments.pipedream.workflow import SAME, Problem, candidates, random_problem
+from experiments.study.costs import with_costs
 from pipekit.models import image_mlp
 from pipekit.profiling import LayerProfile, Profile
 from tests.profiling.test_measured import CLOCK, Sleeper, taking
@@ -32,6 +33,10 @@ def recurrence(problem: Problem) -> dict[tuple[int, int], float]:
 def planned_s(problem: Problem, layers: int, machines: int) -> float:
     profile = Profile(problem.profile.layers[:layers])
     return problem._replace(profile=profile, machines=machines).plan().predicted_s
+
+
+def test_pythons_loops_take_longer_for_more_layers_and_workers() -> None:
+    assert 0 < workflow.one_by_one_s(8, 4) < workflow.one_by_one_s(32, 16) / 10
 
 
 def test_the_equations_by_hand() -> None:
@@ -63,11 +68,15 @@ def test_the_planner_is_the_papers_equations() -> None:
 
     One layer may leave machines idle, so that A(1, m) is compared with the best of m' <= m.
     """
-    draw = random.Random(3)
+    draw, decided_by_transfers = random.Random(3), 0
     close = partial(pytest.approx, rel=1e-12)
     for problem in (random_problem(draw, 6, 5) for _ in range(40)):
+        larger = with_costs(problem.profile, output_bytes=lambda layer: 4 * layer.output_bytes)
+        problem = problem._replace(profile=larger)
         plan, best, layers = problem.plan(), recurrence(problem), len(problem.profile)
         each = range(1, problem.machines + 1)
+        free = recurrence(problem._replace(profile=with_costs(larger, output_bytes=lambda _: 0)))
+        decided_by_transfers += min(free[layers, m] for m in each) < plan.predicted_s / 1.001
         assert plan.predicted_s == close(problem.brute_force())
         assert plan.predicted_s == close(min(best[layers, m] for m in each))
         for s in plan.stages:
@@ -79,6 +88,7 @@ def test_the_planner_is_the_papers_equations() -> None:
             assert planned_s(problem, 1, m) == close(
                 min(problem.stage_s(0, 1, n) for n in each[:m])
             )
+    assert decided_by_transfers >= 5
 
 
 def test_random_problems_are_within_their_limits() -> None:

@@ -26,6 +26,10 @@ def test_bytes_fall_by_the_number_of_microbatches() -> None:
     assert kept["never"] == 4 * kept["except_last"] == 4 * kept["always"]
     assert held["always"].peak_bytes == held["except_last"].peak_bytes
     assert {each.parameter_bytes for each in held.values()} == {8 * (16 * 16 + 16)}
+    how["optimizer"] = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    batch = torch.rand(32, 16), torch.rand(32, 16)
+    ((pipeline, _),) = memory.each_mode(model, batch, 4, ["never"], **how).values()
+    assert memory.kept(pipeline, batch).parameter_bytes == 12 * (16 * 16 + 16)
 
 
 def test_a_deep_profile_is_that_of_the_deep_network() -> None:

@@ -30,6 +30,16 @@ def test_twice_as_many_minibatches_can_be_in_flight(replicas: list[int]) -> None
         assert len(before) == len(after)
 
 
+def test_a_replica_may_go_on_before_its_rounds_sum_is_there() -> None:
+    plan = Plan.by_hand([1, 1], replicas=[3, 1])
+    usual, late = plans.pipelined(plan).take(24), plans.sums_a_round_late(plan).take(24)
+    check(late)
+    reads = [{t[:3]: t.version for t in each.workers[0] if t.op.is_pass} for each in (usual, late)]
+    assert reads[0].keys() == reads[1].keys()
+    assert all(reads[1][each] == max(0, version - 1) for each, version in reads[0].items())
+    assert late.workers[3] == usual.workers[3]
+
+
 def test_the_closed_form_counts_rounds_and_cuts() -> None:
     assert plans.sent(LAYERS, plans.data_parallel(LAYERS, 4)) == Sent(2 * 3 / 4 * 32e5, 0)
     straight = plans.sent(LAYERS, Plan.by_hand([1, 1, 2]))
