@@ -2,15 +2,13 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
-from torch.utils.module_tracker import ModuleTracker
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipekit.devices import as_current, moved
@@ -26,6 +24,7 @@ from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import Change, is_pure, module_names
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
+from pipekit.partition.flops import FlopCounter
 from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
 
@@ -83,7 +82,7 @@ def _run_pure(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) ->
         ):
             x = layer(moved(x, device))
         _require_tensors(number, layer, x)
-        flops.append(counter.get_total_flops())
+        flops.append(counter.flops)
         drew |= drawing.drew
     return Probe(flops=tuple(flops), output=x, drew=drew)
 
@@ -119,7 +118,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             with Seeded(0, device):
                 needed += edits if edits and _needs_edited(layer, *taken) else []
             edited += edits
-            flops.append(counter.get_total_flops())
+            flops.append(counter.flops)
         if late := [n for n, each in model.named_parameters() if each not in parameters]:
             raise ValueError(
                 f"the first forward makes the parameter {late[0]!r}, which no optimizer would "
@@ -161,37 +160,6 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
         edits_batch=edits_batch,
         set_attributes=set_attributes,
     )
-
-
-class FlopCounter(FlopCounterMode):
-    """Counts operations without torch's tracker of modules, whose hooks break ``autograd.grad``."""
-
-    def __init__(self, custom_mapping: dict[Any, Any] | None = None) -> None:
-        super().__init__(display=False, custom_mapping=custom_mapping)
-        self.mod_tracker = cast(ModuleTracker, _NoModules())
-
-    def __enter__(self) -> Self:
-        self.flop_counts.clear()
-        self.mode = _Counting(self)
-        self.mode.__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-
-class _NoModules(nullcontext[None]):
-    parents = frozenset({"Global"})
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-class _Counting(_FlopCounterMode):
-    """Leaves out what nested tensors do, which torch's own counter breaks."""
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if types and any(tensor.is_nested for tensor in tensors_in((args, kwargs))):
-            return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
 
 class HandedOn(OperatorMode):

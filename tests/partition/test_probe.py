@@ -23,6 +23,8 @@ from tests.engine.examples import by_equations, data, different, mixed, pipeline
 def test_operations() -> None:
     """2 a multiplication and addition: 4 rows, 6 x 8 weights, and so on."""
     assert probe(mixed(), torch.ones(4, 6)).flops == (384, 0, 0, 0, 512, 0, 0, 192)
+    # 12 rows of 3 steps, by the matrices of four gates: 6 x 5 weights and 5 x 5.
+    assert probe(nn.Sequential(nn.LSTM(6, 5)), torch.ones(3, 4, 6)).flops == (2 * 12 * 4 * 55,)
 
 
 PURE = (
