@@ -258,6 +258,12 @@ def _explained(number: int, layer: nn.Module) -> Iterator[None]:
                 f"{name} has a batch norm, and of a microbatch of one row there is no variance: "
                 f"use fewer microbatches, or larger batches"
             ) from error
+        if "HigherOrderOperator" in str(error):
+            raise ValueError(
+                f"{name} calls an operator of torch's that is given functions, as torch.cond and "
+                f"flex_attention are, in which random numbers cannot be told apart: use "
+                f"torch.where, or scaled_dot_product_attention"
+            ) from error
         error.add_note(f"(raised in {name}, tried on the first microbatch before training)")
         raise
 

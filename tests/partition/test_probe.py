@@ -103,6 +103,12 @@ def test_an_error_names_the_layer_and_restores_the_model() -> None:
     assert not any(module.training for module in model.modules())
 
 
+def test_an_operator_that_is_given_functions() -> None:
+    model = Called(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
+    with pytest.raises(ValueError, match=r"layer \d \(.*torch.cond and flex_attention.*torch.where"):
+        probe(nn.Sequential(model), X)
+
+
 def test_costs_are_operations_of_both_passes_and_of_adding_gradients() -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 6, bias=False))
     assert layer_costs(model, [30, 10, 0]) == [3 * 30 + 4, 3 * 10, 12]
