@@ -25,6 +25,7 @@ from pipekit.layers.python_state import Change, is_pure, module_names
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
 from pipekit.partition.flops import FlopCounter
+from pipekit.partition.recording.refusal import require_plain_operators
 from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
 
@@ -258,12 +259,7 @@ def _explained(number: int, layer: nn.Module) -> Iterator[None]:
                 f"{name} has a batch norm, and of a microbatch of one row there is no variance: "
                 f"use fewer microbatches, or larger batches"
             ) from error
-        if "HigherOrderOperator" in str(error):
-            raise ValueError(
-                f"{name} calls an operator of torch's that is given functions, as torch.cond and "
-                f"flex_attention are, in which random numbers cannot be told apart: use "
-                f"torch.where, or scaled_dot_product_attention"
-            ) from error
+        require_plain_operators(error, name)
         error.add_note(f"(raised in {name}, tried on the first microbatch before training)")
         raise
 
