@@ -4,11 +4,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, shape_wrapper
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipekit.devices import as_current, moved
@@ -24,7 +27,6 @@ from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import Change, is_pure, module_names
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
-from pipekit.partition.flops import FlopCounter
 from pipekit.partition.recording.refusal import require_plain_operators
 from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
@@ -161,6 +163,55 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
         edits_batch=edits_batch,
         set_attributes=set_attributes,
     )
+
+
+class FlopCounter(TorchDispatchMode):
+    """Adds up in ``flops`` what operators compute, by torch's formulas.
+
+    What nested tensors do, of which these know no shape, is left out.  The compiler, which compiled
+    layers call, passes over such a mode, and would trace an OperatorMode.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        formula = _FORMULAS.get(func.overloadpacket)  # type: ignore[attr-defined]
+        is_nested = types and any(each.is_nested for each in tensors_in((args, kwargs)))
+        if formula and not is_nested:
+            self.flops += formula(*args, **kwargs, out_val=result)
+        return result
+
+
+def _recurrent(times: int, x: Sequence[int], *rest: Any, **_: Any) -> int:
+    """Return the operations of a recurrent layer: each step multiplies a row with every matrix.
+
+    Its weights come next to x: oneDNN's two of them, cuDNN's in a list with the biases.
+    """
+    weights = rest[0] if isinstance(rest[0][0], Sequence) else rest[:2]
+    matrices = [shape for shape in weights if len(shape) == 2]
+    products = sum(int(shape[0]) * int(shape[1]) for shape in matrices)
+    return times * 2 * x[0] * x[1] * products
+
+
+_RECURRENT: dict[Any, int] = {
+    torch.ops.aten.mkldnn_rnn_layer: 1,
+    torch.ops.aten.mkldnn_rnn_layer_backward: 2,
+    torch.ops.aten._cudnn_rnn: 1,
+    torch.ops.aten._cudnn_rnn_backward: 2,
+}
+"""Fused recurrent layers, which torch's formulas leave out; x is [T, B, features] or [B, T,
+features].  A backward has two products for each of the forward's: one for what came in and one for
+the weight."""
+
+_FORMULAS: dict[Any, Callable[..., int]] = flop_registry | {
+    operator: shape_wrapper(partial(_recurrent, times)) for operator, times in _RECURRENT.items()
+}
 
 
 class HandedOn(OperatorMode):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pipekit.partition.flops import FlopCounter
+from pipekit.partition.probe import FlopCounter
 from pipekit.trees import tensors_in
 
 WINOGRAD_SAVES = 2.25
