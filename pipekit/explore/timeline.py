@@ -130,11 +130,7 @@ def estimated(model: str, device: Device) -> pk.Profile:
     return pk.Profile.analytic(published.build(device="meta"), row, device)
 
 
-@lru_cache(REMEMBERED)
-def _made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int) -> pk.Schedule:
-    schedule = batches_of(name, replicas, microbatches, batches)
-    # What repeats is written out: it is gone through a dozen times while a slider moves.
-    return replace(schedule, head=tuple(map(tuple, schedule.workers)))
+_made = lru_cache(REMEMBERED)(batches_of)
 
 
 @lru_cache(REMEMBERED)

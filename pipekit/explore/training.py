@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import pipekit as pk
-from pipekit.datasets import Batch, digits
+from pipekit.datasets import digits
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.models import mlp
 
@@ -56,20 +56,14 @@ def _train(schedule: pk.Schedule) -> tuple[pk.Run, list[float]]:
         optimizer=OPTIMIZER,
         loss=torch.nn.CrossEntropyLoss(),
     )
+    rows, data = [ROWS * len(batch) for batch in schedule.batches], _data()
     losses: list[float] = []
     while len(losses) < LEAST_BATCHES:
-        run = pipeline.train(_batches(schedule, len(losses)))
+        chance = torch.Generator().manual_seed(len(losses))
+        chosen = torch.randint(len(data.train_inputs), (sum(rows),), generator=chance).split(rows)
+        run = pipeline.train([(data.train_inputs[n], data.train_targets[n]) for n in chosen])
         losses += run.losses
     return run, losses
-
-
-def _batches(schedule: pk.Schedule, seed: int) -> list[Batch]:
-    rows = [ROWS * len(batch) for batch in schedule.batches]
-    data = _data()
-    chosen = torch.randint(
-        len(data.train_inputs), (sum(rows),), generator=torch.Generator().manual_seed(seed)
-    ).split(rows)
-    return [(data.train_inputs[each], data.train_targets[each]) for each in chosen]
 
 
 @cache

@@ -182,11 +182,8 @@ def is_number(value: Any) -> bool:
 
 def _same(value: Any, target: Any) -> bool:
     if isinstance(target, list):
-        return (
-            isinstance(value, list)
-            and len(value) == len(target)
-            and all(_same(v, t) for v, t in zip(value, target, strict=True))
-        )
+        alike = isinstance(value, list) and len(value) == len(target)
+        return alike and all(map(_same, value, target))
     if is_number(target):
         return is_number(value) and math.isclose(value, target, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
     return type(value) is type(target) and bool(value == target)

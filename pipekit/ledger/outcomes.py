@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from pipekit.ledger.criteria import evaluate, is_number, parse
 from pipekit.ledger.ledger import REFUTATION, Claim
-from pipekit.ledger.spread import Error, decided, same_shape, spread
+from pipekit.ledger.spread import Error, decided, shape, spread
 from pipekit.units import plural
 
 OURS = ("measured", "emulated", "simulated", "exact")  # the labels that a value of ours may have
@@ -97,7 +97,7 @@ class Record(BaseModel, frozen=True):
         values = (self.value, *self.repeats, *(cause.value for cause in self.causes))
         if not all(map(_is_plain, values)):
             raise ValueError("a value is not a finite number, a truth value, a text or a list")
-        if not all(same_shape(self.value, repeat) for repeat in self.repeats):
+        if any(shape(repeat) != shape(self.value) for repeat in self.repeats):
             raise ValueError(
                 f"the repeats of {self.id} must be of the same shape as its value, {self.value}"
             )

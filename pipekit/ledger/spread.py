@@ -55,17 +55,11 @@ def decided(
     return all(evaluate(check, other, target).passed == verdict for other in others)
 
 
-def same_shape(a: Any, b: Any) -> bool:
-    """Return whether two values are of one kind, and lists equally long."""
-    if isinstance(a, list):
-        return (
-            isinstance(b, list)
-            and len(a) == len(b)
-            and all(same_shape(x, y) for x, y in zip(a, b, strict=True))
-        )
-    if isinstance(a, bool | str):
-        return type(a) is type(b)
-    return is_number(b)
+def shape(value: Any) -> Any:
+    """Return a value with its kind in the place of each truth value, text and number."""
+    if isinstance(value, list):
+        return [*map(shape, value)]
+    return float if is_number(value) else type(value)
 
 
 def _within(

@@ -2,15 +2,16 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
-from torch.utils.module_tracker import ModuleTracker
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, shape_wrapper
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipekit.devices import as_current, moved
@@ -26,6 +27,7 @@ from pipekit.layers.pass_state import autocast
 from pipekit.layers.python_state import Change, is_pure, module_names
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
+from pipekit.partition.recording.refusal import require_plain_operators
 from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
 
@@ -83,7 +85,7 @@ def _run_pure(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) ->
         ):
             x = layer(moved(x, device))
         _require_tensors(number, layer, x)
-        flops.append(counter.get_total_flops())
+        flops.append(counter.flops)
         drew |= drawing.drew
     return Probe(flops=tuple(flops), output=x, drew=drew)
 
@@ -119,7 +121,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             with Seeded(0, device):
                 needed += edits if edits and _needs_edited(layer, *taken) else []
             edited += edits
-            flops.append(counter.get_total_flops())
+            flops.append(counter.flops)
         if late := [n for n, each in model.named_parameters() if each not in parameters]:
             raise ValueError(
                 f"the first forward makes the parameter {late[0]!r}, which no optimizer would "
@@ -163,35 +165,53 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
     )
 
 
-class FlopCounter(FlopCounterMode):
-    """Counts operations without torch's tracker of modules, whose hooks break ``autograd.grad``."""
+class FlopCounter(TorchDispatchMode):
+    """Adds up in ``flops`` what operators compute, by torch's formulas.
 
-    def __init__(self, custom_mapping: dict[Any, Any] | None = None) -> None:
-        super().__init__(display=False, custom_mapping=custom_mapping)
-        self.mod_tracker = cast(ModuleTracker, _NoModules())
+    What nested tensors do, of which these know no shape, is left out.  The compiler, which compiled
+    layers call, passes over such a mode, and would trace an OperatorMode.
+    """
 
-    def __enter__(self) -> Self:
-        self.flop_counts.clear()
-        self.mode = _Counting(self)
-        self.mode.__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-
-class _NoModules(nullcontext[None]):
-    parents = frozenset({"Global"})
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-class _Counting(_FlopCounterMode):
-    """Leaves out what nested tensors do, which torch's own counter breaks."""
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if types and any(tensor.is_nested for tensor in tensors_in((args, kwargs))):
-            return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        formula = _FORMULAS.get(func.overloadpacket)  # type: ignore[attr-defined]
+        is_nested = types and any(each.is_nested for each in tensors_in((args, kwargs)))
+        if formula and not is_nested:
+            self.flops += formula(*args, **kwargs, out_val=result)
+        return result
+
+
+def _recurrent(times: int, x: Sequence[int], *rest: Any, **_: Any) -> int:
+    """Return the operations of a recurrent layer: each step multiplies a row with every matrix.
+
+    Its weights come next to x: oneDNN's two of them, cuDNN's in a list with the biases.
+    """
+    weights = rest[0] if isinstance(rest[0][0], Sequence) else rest[:2]
+    matrices = [shape for shape in weights if len(shape) == 2]
+    products = sum(int(shape[0]) * int(shape[1]) for shape in matrices)
+    return times * 2 * x[0] * x[1] * products
+
+
+_RECURRENT: dict[Any, int] = {
+    torch.ops.aten.mkldnn_rnn_layer: 1,
+    torch.ops.aten.mkldnn_rnn_layer_backward: 2,
+    torch.ops.aten._cudnn_rnn: 1,
+    torch.ops.aten._cudnn_rnn_backward: 2,
+}
+"""Fused recurrent layers, which torch's formulas leave out; x is [T, B, features] or [B, T,
+features].  A backward has two products for each of the forward's: one for what came in and one for
+the weight."""
+
+_FORMULAS: dict[Any, Callable[..., int]] = flop_registry | {
+    operator: shape_wrapper(partial(_recurrent, times)) for operator, times in _RECURRENT.items()
+}
 
 
 class HandedOn(OperatorMode):
@@ -290,6 +310,7 @@ def _explained(number: int, layer: nn.Module) -> Iterator[None]:
                 f"{name} has a batch norm, and of a microbatch of one row there is no variance: "
                 f"use fewer microbatches, or larger batches"
             ) from error
+        require_plain_operators(error, name)
         error.add_note(f"(raised in {name}, tried on the first microbatch before training)")
         raise
 

@@ -42,7 +42,7 @@ def layers_to_recompute(
             f"schedule for {len(plan.stages)} stages"
         )
     profile = profile.scaled(plan.microbatch_rows, schedule.chunks)
-    some = beginning(schedule, 3) if schedule.is_endless else schedule
+    some = beginning(schedule, 3)
     ranges, versions = LayerRanges(profile), check(schedule).peak_versions
     chosen: list[int] = []
     for worker, tasks in enumerate(some.workers):

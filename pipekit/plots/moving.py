@@ -1,6 +1,6 @@
 """Timelines that play: an SVG in which passes grow as time goes on, for pages without scripts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 
 from pipekit.plots import style
@@ -20,15 +20,14 @@ INK = (
 """The text's colours, since no grey is read on light and on dark pages alike."""
 
 
-def moving(*sources: Schedule | Trace, titles: Sequence[str] | None = None) -> str:
+def moving(*sources: Schedule | Trace) -> str:
     """Return an SVG in which each event grows as it runs, over and over.
 
     All sources share one clock, so that they must be in one unit.  What cannot play an animation
     shows the whole, as :func:`pipekit.plots.compare` does.
 
     Args:
-        sources: at least one schedule or trace.
-        titles: one a source, in place of the sources' names.
+        sources: at least one schedule or trace; their names are the titles.
 
     Raises:
         ValueError: there is no source, or they are in different units.
@@ -36,11 +35,10 @@ def moving(*sources: Schedule | Trace, titles: Sequence[str] | None = None) -> s
     traces = [*map(as_trace, sources)]
     if len({trace.unit for trace in traces}) != 1:
         raise ValueError("moving() needs at least one source, and all of them in one unit of time")
-    names = titles or [trace.name for trace in traces]
     longest = max(trace.makespan_s for trace in traces)
     top, parts = 0, []
-    for trace, name in zip(traces, names, strict=True):
-        title = f"{name}: bubble {trace.bubble:.1%} of makespan ({trace.label})"
+    for trace in traces:
+        title = f"{trace.name}: bubble {trace.bubble:.1%} of makespan ({trace.label})"
         parts += [_text(0, top + 16, title, 13)]
         parts += _rows(trace, longest, top + TITLE_PX)
         top += TITLE_PX + trace.workers * ROW_PX + GAP_PX

@@ -1,18 +1,14 @@
 """Operations and bytes moved by whatever runs under a counter."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pipekit.layers.edited_tensors import OperatorMode
 from pipekit.partition.probe import FlopCounter
 from pipekit.trees import tensors_in
-
-_Shape = Sequence[int]
 
 WINOGRAD_SAVES = 2.25
 """How many times fewer multiplications F(2x2, 3x3) has (Lavin and Gray, "Fast Algorithms for
@@ -52,30 +48,26 @@ class Work(list[Operator]):
 @contextmanager
 def counted_work() -> Iterator[Work]:
     """Give what the ``with`` block does, which grows meanwhile."""
-    flops = FlopCounter(_RECURRENT)
-    operators = _Operators(flops.get_total_flops)
-    with flops, operators:
+    with _Operators() as operators:
         yield operators.done
 
 
-class _Operators(OperatorMode):
-    def __init__(self, flops: Callable[[], int]) -> None:
+class _Operators(FlopCounter):
+    def __init__(self) -> None:
         super().__init__()
-        self._flops = flops  # counted so far, by the mode that sees an operator after this one
         self.done = Work()
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        before = self._flops()
-        result = func(*args, **(kwargs or {}))
+        before = self.flops
+        result = super().__torch_dispatch__(func, types, args, kwargs)
         given, made = tensors_in((args, kwargs)), tensors_in(result)
         memory = {t.untyped_storage()._cdata for t in given}
         is_new = [t.untyped_storage()._cdata not in memory for t in made]
         if made and (func._schema.is_mutable or all(is_new)):  # type: ignore[attr-defined]
             moved = sum(map(_bytes, given)) + sum(map(_bytes, made))
-            winograd = _winograd_can(func, args)
-            self.done.append(Operator(self._flops() - before, moved, winograd))
+            self.done.append(Operator(self.flops - before, moved, _winograd_can(func, args)))
         return result
 
 
@@ -94,25 +86,3 @@ def _winograd_can(func: Any, args: tuple[Any, ...]) -> bool:
 def _bytes(tensor: Tensor) -> int:
     """Return a tensor's bytes; those of one that was expanded lie in memory once."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
-
-
-def _recurrent(times: int, x: _Shape, *rest: Any, **_: Any) -> int:
-    """Return the operations of a recurrent layer: each step multiplies a row with every matrix.
-
-    Its weights come next to x: oneDNN's two of them, cuDNN's in a list with the biases.
-    """
-    weights = rest[0] if isinstance(rest[0][0], Sequence) else rest[:2]
-    matrices = [shape for shape in weights if len(shape) == 2]
-    products = sum(int(shape[0]) * int(shape[1]) for shape in matrices)
-    return times * 2 * x[0] * x[1] * products
-
-
-_RECURRENT: dict[Any, Callable[..., int]] = {
-    torch.ops.aten.mkldnn_rnn_layer: partial(_recurrent, 1),
-    torch.ops.aten.mkldnn_rnn_layer_backward: partial(_recurrent, 2),
-    torch.ops.aten._cudnn_rnn: partial(_recurrent, 1),
-    torch.ops.aten._cudnn_rnn_backward: partial(_recurrent, 2),
-}
-"""Fused recurrent layers, which PyTorch's counter does not know; x is [T, B, features] or [B, T,
-features].  A backward has two products for each of the forward's: one for what came in and one for
-the weight."""

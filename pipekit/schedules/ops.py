@@ -7,7 +7,7 @@ Constructing an :class:`Op` adds a row of your own.
 """
 
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
@@ -196,10 +196,6 @@ class Op:
         wanted = [item for item in (*self.takes, *self.needs) if item.each == "microbatch"]
         givers = (op for op in OPS if wanted and wanted[0] in op.gives)
         return next(givers, None)
-
-    def slots_in(self, durations: Mapping["Op", float]) -> float:
-        """Return how long it takes: what ``durations`` say, or its own slots."""
-        return durations.get(self, self.slots)
 
     @property
     def leaves(self) -> bool:

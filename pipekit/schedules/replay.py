@@ -172,7 +172,7 @@ def slots(
         require_amount(f"durations[{op.name}]", each)
     require_amount("overlap", overlap or 0)
     graph = schedule.dependencies
-    seconds = [op.slots_in(durations) for op, *_ in graph.tasks]
+    seconds = [durations.get(op, op.slots) for op, *_ in graph.tasks]
     needs = graph_needs(graph)
     if overlap is not None:
         together(graph, seconds, needs, overlap)

@@ -224,8 +224,18 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
     profile = profile.in_order(plan.order)
     if (plan.microbatch_rows, schedule.chunks) != (profile.rows, 1):
         profile = profile.scaled(plan.microbatch_rows, schedule.chunks)
-    costs, skips = [], _between(profile, plan.balance)
-    ties = _ties_between(profile, plan.balance)
+    stage_of = [stage for stage, layers in enumerate(plan.balance) for _ in range(layers)]
+    ends = ((stage_of[skip.source], stage_of[skip.destination]) for skip in profile.skips)
+    skips = [
+        replace(skip, source=source, destination=destination)
+        for skip, (source, destination) in zip(profile.skips, ends, strict=True)
+        if source != destination
+    ]
+    shared: dict[tuple[int, ...], float] = {}  # bytes of the weights that the same stages share
+    for tie in renumbered(profile.ties, stage_of):
+        shared[tie.layers] = shared.get(tie.layers, 0.0) + tie.bytes
+    ties = [TieProfile(*each) for each in shared.items()]
+    costs = []
     for index, (stage, workers) in enumerate(zip(plan.stages, schedule.stage_workers, strict=True)):
         if stage.replicas != len(workers):
             raise ValueError(
@@ -264,26 +274,3 @@ def ties_of(costs: Sequence[StageCosts]) -> list[TieProfile]:
     """Return the weights that stages share, each at its number."""
     numbered = {number: tie for cost in costs for number, tie in cost.ties.items()}
     return [numbered[number] for number in range(len(numbered))]
-
-
-def _ties_between(profile: Profile, balance: Sequence[int]) -> list[TieProfile]:
-    """Return the weights that stages share, with stages for layers; those of the same as one."""
-    stage_of = [stage for stage, layers in enumerate(balance) for _ in range(layers)]
-    shared: dict[tuple[int, ...], float] = {}
-    for tie in renumbered(profile.ties, stage_of):
-        shared[tie.layers] = shared.get(tie.layers, 0.0) + tie.bytes
-    return [TieProfile(stages, size) for stages, size in shared.items()]
-
-
-def _between(profile: Profile, balance: Sequence[int]) -> list[SkipProfile]:
-    """Return the skips from one stage to another, with stages for ends."""
-    if not profile.skips:
-        return []
-    from pipekit.layers.skips import Skip, between  # here, since torch takes seconds
-
-    costs = {skip.name: skip for skip in profile.skips}
-    ends = [Skip(skip.name, skip.source, skip.destination) for skip in profile.skips]
-    return [
-        replace(costs[name], source=source, destination=destination)
-        for name, source, destination in between(ends, balance)
-    ]

@@ -29,7 +29,7 @@ SMALL = {"stage_counts": "2", "microbatches": 2, "batch_rows": 20, "epochs": 1}
 """The quickstart's parameters here; with them go fewer images."""
 IMAGES = "mnist(rows=5000, test_rows=1000)", "mnist(rows=600, test_rows=100)"
 MANY = """
-from pipekit.explore import TimelineCanvas
+from pipekit.explore.browser.widgets import TimelineCanvas
 from pipekit.schedules import pipedream
 from pipekit.traces import Trace
 

@@ -23,6 +23,8 @@ from tests.engine.examples import by_equations, data, different, mixed, pipeline
 def test_operations() -> None:
     """2 a multiplication and addition: 4 rows, 6 x 8 weights, and so on."""
     assert probe(mixed(), torch.ones(4, 6)).flops == (384, 0, 0, 0, 512, 0, 0, 192)
+    # 12 rows of 3 steps, by the matrices of four gates: 6 x 5 weights and 5 x 5.
+    assert probe(nn.Sequential(nn.LSTM(6, 5)), torch.ones(3, 4, 6)).flops == (2 * 12 * 4 * 55,)
 
 
 PURE = (
@@ -99,6 +101,12 @@ def test_an_error_names_the_layer_and_restores_the_model() -> None:
         probe(model, torch.ones(4, 6))
     assert "layer 1 (Linear)" in caught.value.__notes__[0]
     assert not any(module.training for module in model.modules())
+
+
+def test_an_operator_that_is_given_functions() -> None:
+    model = Called(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
+    with pytest.raises(ValueError, match=r"layer 0 \(Called\) calls .*torch.cond.*torch.where"):
+        probe(nn.Sequential(model), X)
 
 
 def test_costs_are_operations_of_both_passes_and_of_adding_gradients() -> None:

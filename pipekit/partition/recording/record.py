@@ -18,7 +18,7 @@ from pipekit.partition.recording.modules import Blocks, Wish
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording.recorder import PLAIN, Recorder, Way
-from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.refusal import NotRecordable, require_plain_operators
 from pipekit.partition.recording.templates import tensors
 from pipekit.partition.recording.unify import ROWS, Sizes, Unifier, sizes_text
 
@@ -97,6 +97,7 @@ class _Forwards:
             try:
                 return recorder.run(partial(batches.call, model), sample)
             except Exception as error:
+                require_plain_operators(error, type(model).__name__)
                 mode = "training" if training else "evaluation"
                 rows = batches.rows_of(batch)
                 error.add_note(f"(raised in recording, in {mode} mode, on {rows} rows)")

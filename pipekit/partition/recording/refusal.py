@@ -18,6 +18,16 @@ class ReadsNumbers(NotRecordable):
     """A forward that reads numbers of a tensor into Python between the blocks."""
 
 
+def require_plain_operators(error: Exception, what: str) -> None:
+    """Refuse what an operator that is given functions makes fail: modes have no rule for it."""
+    if "HigherOrderOperator" in str(error):
+        raise NotRecordable(
+            f"{what} calls an operator of torch's that is given functions, as torch.cond and "
+            f"flex_attention are, in which random numbers cannot be told apart: use torch.where, "
+            f"or scaled_dot_product_attention"
+        ) from error
+
+
 def caller() -> str:
     """Return ``file:line`` of the model's own code that is running, neither torch's nor ours."""
     frame = sys._getframe(1)

@@ -9,8 +9,10 @@ import math
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from pipekit.choices import require_choice
@@ -153,24 +155,22 @@ class Events:
 
     def _join(self, channel: MessageChannel, link: float) -> None:
         """Let tasks wait for messages, receives for sends, and sends for room and for data."""
-        tasks, transfers = list[tuple[int, int, Task]](), list[tuple[int, int, Transfer]]()
-        for number, (worker, action) in enumerate(zip(self.worker_of, self.actions, strict=True)):
-            if isinstance(action, Task):
-                tasks.append((number, worker, action))
-            else:
-                transfers.append((number, worker, action))
+        each = [*zip(range(len(self.actions)), self.worker_of, self.actions, strict=True)]
+        tasks = [(number, worker, one) for number, worker, one in each if isinstance(one, Task)]
         outputs = {message_out_of(task): 2 * number + 1 for number, _, task in tasks}
         arrivals: dict[tuple[int, Message | None], int] = {}
         sent, received = (defaultdict[tuple[int, int], list[int]](list) for _ in range(2))
-        for number, worker, each in transfers:
-            if each.way is TransferKind.SEND:
-                sent[worker, each.peer].append(number)
-                self.outputs[number] = outputs[each.message]
-                self.needs[2 * number][outputs[each.message]] = 0.0
+        for number, worker, action in each:
+            if isinstance(action, Task):
+                continue
+            if action.way is TransferKind.SEND:
+                sent[worker, action.peer].append(number)
+                self.outputs[number] = outputs[action.message]
+                self.needs[2 * number][outputs[action.message]] = 0.0
             else:
-                received[each.peer, worker].append(number)
-                if not each.is_shape:
-                    arrivals[worker, each.message] = 2 * number + 1
+                received[action.peer, worker].append(number)
+                if not action.is_shape:
+                    arrivals[worker, action.message] = 2 * number + 1
         for number, worker, task in tasks:
             arrival = arrivals.get((worker, message_into(task)))
             if arrival is not None:
@@ -197,20 +197,15 @@ class Events:
                     self.needs[2 * send + 1][2 * room + 1] = 0.0
 
     def _run(self) -> None:
-        waiting = [*map(len, self.needs)]
-        followers: list[list[int]] = [[] for _ in self.needs]
-        for event, needs in enumerate(self.needs):
-            for need in needs:
-                followers[need].append(event)
+        order = TopologicalSorter(dict(enumerate(self.needs)))
+        with suppress(CycleError):  # what waits for no circle can go on
+            order.prepare()
         times = [0.0] * len(self.needs)
-        ready = [event for event, count in enumerate(waiting) if not count]
-        for event in ready:  # grows as it goes
-            self.over[event] = times[event]
-            for follower in followers[event]:
-                times[follower] = max(times[follower], times[event] + self.needs[follower][event])
-                waiting[follower] -= 1
-                if not waiting[follower]:
-                    ready.append(follower)
+        while ready := order.get_ready():
+            for event in ready:
+                each = (times[need] + takes for need, takes in self.needs[event].items())
+                self.over[event] = times[event] = max(each, default=0.0)
+            order.done(*ready)
 
     def _way_back(self, event: int, among: set[int], shorter_than: int) -> list[int]:
         """Return the shortest way from an event over what it waits for to itself, if short."""

@@ -1,10 +1,9 @@
 """Work put where a worker would wait, into a table that some method has made; PipeFisher's."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
-from pipekit.schedules.clock import PAPER_SLOTS
 from pipekit.schedules.methods.flushed import inserted, require_positive
 from pipekit.schedules.methods.one_f_one_b import flush
 from pipekit.schedules.ops import ACTIVATIONS, Item, Op
@@ -24,11 +23,7 @@ INVERSION = Op("V", "INVERSION", needs=(FACTORS,), gives=(INVERSES,), slots=2)
 """Inverts them, once all microbatches of a batch are in them."""
 
 
-def filled(
-    schedule: Schedule,
-    behind: Callable[[Task], Iterable[Task]],
-    durations: Mapping[Op, float] = PAPER_SLOTS,
-) -> Schedule:
+def filled(schedule: Schedule, behind: Callable[[Task], Iterable[Task]]) -> Schedule:
     """Return a schedule with further work in its workers' idle time, where it holds nothing up.
 
     A worker takes such work in the order in which it may begin, each task in the first idle time
@@ -39,20 +34,19 @@ def filled(
             more idle time for the same work.
         behind: returns the work that may begin on the same worker when a task is over, of the
             schedule or of the work itself.
-        durations: slots of each op, as in :func:`.slots`, by which idle time is found.
 
     Raises:
         ScheduleError: there is not enough idle time; or the batches do not end with a flush.
     """
-    idle = iter(_idle(schedule, durations))
+    idle = iter(_idle(schedule))
 
     def more(tasks: Tasks, _: Collection[Task]) -> Iterator[tuple[int, Task]]:
         waiting: deque[Task] = deque()
         newest = dict.fromkeys((task.stage for task in tasks), 0)
         for place, (task, left) in enumerate(zip((*tasks, None), next(idle), strict=True)):
-            while waiting and (length := waiting[0].op.slots_in(durations)) * _SHORTER <= left:
-                left -= length
+            while waiting and waiting[0].op.slots * _SHORTER <= left:
                 work = waiting.popleft()
+                left -= work.op.slots
                 waiting.extend(behind(work))
                 yield place, work._replace(version=newest[work.stage])
             if task:
@@ -67,21 +61,18 @@ def filled(
     return inserted(schedule, more, schedule.name)
 
 
-def recomputed(
-    schedule: Schedule, stages: Collection[int], durations: Mapping[Op, float] = PAPER_SLOTS
-) -> Schedule:
+def recomputed(schedule: Schedule, stages: Collection[int]) -> Schedule:
     """Return a schedule in which some ``stages``' forwards run again where workers would wait.
 
     A recomputation stands in the last idle time before its backward that is long enough, or right
     before the backward if there is none (Lynx, Chen et al., arXiv 2406.08756; which stages
     recompute, AdaPipe decides, Sun et al., ASPLOS 2024).  From it on the microbatch's activations
-    are there in full.  The ``schedule`` flushes; idle time is found by ``durations``, as in
-    :func:`filled`.
+    are there in full.  The ``schedule`` flushes; idle time is counted in slots of the ops.
 
     Raises:
         ScheduleError: the batches do not end with a flush, or there is no such stage.
     """
-    idle = iter(_idle(schedule, durations))
+    idle = iter(_idle(schedule))
 
     def more(tasks: Tasks, second: Collection[Task]) -> Iterator[tuple[int, Task]]:
         left, given = next(idle), {}
@@ -90,11 +81,10 @@ def recomputed(
                 given[task[1:3]] = n
             elif task.op in (Op.BACKWARD, Op.BACKWARD_INPUT) and task.stage in stages:
                 work = task._replace(op=Op.RECOMPUTE)
-                length = work.op.slots_in(durations)
                 places = range(n, given[task[1:3]], -1)
-                fits = (place for place in places if left[place] >= length * _SHORTER)
+                fits = (place for place in places if left[place] >= work.op.slots * _SHORTER)
                 place = next(fits, n - (task in second))
-                left[place] -= length
+                left[place] -= work.op.slots
                 yield place, work
 
     return inserted(schedule, more, f"{schedule.name}, recomputing early", stages)
@@ -133,7 +123,7 @@ def pipefisher(stages: int, microbatches: int) -> Schedule:
             return replace(found, name="PipeFisher")
 
 
-def _idle(schedule: Schedule, durations: Mapping[Op, float]) -> list[list[float]]:
+def _idle(schedule: Schedule) -> list[list[float]]:
     """Return how long each worker waits before each task of its list, and behind the last one.
 
     Nothing comes before what runs on another stream, or together with the task before it.  A period
@@ -141,7 +131,7 @@ def _idle(schedule: Schedule, durations: Mapping[Op, float]) -> list[list[float]
     """
     endless = schedule.is_endless
     some = schedule.take(3 * len(schedule.batch_stops)) if endless else schedule
-    times = slots(some, durations)
+    times = slots(some)
     end = max(float(each[:, 1].max(initial=0)) for each in times)
     second, found = {other for _, other in some.overlaps}, []
     for tasks, each in zip(some.workers, times, strict=True):

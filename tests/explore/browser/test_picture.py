@@ -8,8 +8,8 @@ import pytest
 
 from pipekit import Profile, Trace, plots, schedules, simulate
 from pipekit.clusters import flat
-from pipekit.explore import TimelineCanvas
 from pipekit.explore.browser.picture import LEFT_PX, explained, picture
+from pipekit.explore.browser.widgets import TimelineCanvas
 from pipekit.plots import style
 
 
