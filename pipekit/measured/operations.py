@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from pipekit.measured import messages
 from pipekit.measured.messages import RULES, Mask, Numbers, Places, among, packed, small
+from pipekit.measured.waits import with_messages
 from pipekit.schedules import Op, Payload
 from pipekit.traces import RECOMPUTE, Trace
 
 Times = NDArray[np.float64]
 
-_PASSES = [RECOMPUTE, *(op for op, rule in RULES.items() if rule.is_pass)]
+_PASSES = [RECOMPUTE, *messages.PASSES]
 _ADDING = [name for name, rule in RULES.items() if rule.adds_gradient]
 _SENT = {p: [p.value, f"send {p.value}"] for p in Payload}
 _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
@@ -125,7 +126,7 @@ def operations(trace: Trace) -> Operations:
     """
     table = _table(trace)
     if not among(table["kind"], MESSAGES).any():
-        table = messages.with_messages(table)
+        table = with_messages(table)
     kind, kinds = pd.factorize(table["kind"])
     table["kind"] = pd.Categorical.from_codes(kind, list(kinds))
     place, moves = Places(table), table["moves"].to_numpy(bool)

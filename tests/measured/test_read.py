@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +118,6 @@ def _begun_within_a_step(events: list[dict[str, Any]]) -> list[Any]:
     return events[begin:] + [e | {"ts": e["ts"] + 1e6 * RUN.makespan_s} for e in events]
 
 
-def _with_waits(events: list[dict[str, Any]]) -> list[Any]:
-    """Begin each span where the one before it ends, as torch's own labels do."""
-    ends = [0.0, *(event["ts"] + event["dur"] for event in events)]
-    spans = zip(events, pairwise(ends), strict=True)
-    return [event | {"ts": begin, "dur": end - begin} for event, (begin, end) in spans]
-
-
 def _on_gpus(events: list[dict[str, Any]]) -> list[Any]:
     """Launch all of a pass at once, long before it runs; backwards from another thread.
 
@@ -159,9 +151,10 @@ def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
 
 
 OTHERWISE = [
-    *(partial(_rewritten, change=c) for c in (_begun_within_a_step, _with_waits, _on_gpus)),
+    *(partial(_rewritten, change=c) for c in (_begun_within_a_step, _on_gpus)),
     *(_replicas_on_clocks_apart, partial(_replicas_on_clocks_apart, rank_us=5e4, replica_us=1e5)),
-    *(lambda folder: recordings.kineto(RUN, folder, off_s=3600.0), _compressed_in_folders),
+    *(partial(recordings.kineto, RUN, **how) for how in ({"off_s": 3600.0}, {"waits": True})),
+    _compressed_in_folders,
     *(_named_by_the_handler, _folders_with_other_files),
     _since_1970,
     partial(_app, change=lambda events: [e | {"ts": e["ts"] + 3e4 * e["pid"]} for e in events]),
