@@ -88,12 +88,13 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         return
     last = int(by_stage.index.max())
     others = by_stage.drop(last) if by_stage[last] > 1 else by_stage
+    or_worker = " or its worker" if one_each and not operations.among(*OPTIMIZER).any() else ""
     for kind, slow, text in (
-        ("unequal stages", others, f"Stage {others.idxmax()} takes"),
-        ("slow last stage", by_stage[[last]], "The last stage takes"),
+        ("unequal stages", others, f"Stage {others.idxmax()}"),
+        ("slow last stage", by_stage[[last]], "The last stage"),
     ):
         stage, times = int(slow.idxmax()), slow.max()
-        text += f" {times - 1:.0%} longer than the median stage"
+        text += f"{or_worker} takes {times - 1:.0%} longer than the median stage"
         if times > 1:
             usual = np.ones(what_if.operations.stage.max() + 1)
             usual[slow.index] = slow.where(slow > 0, 1.0)

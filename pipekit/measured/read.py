@@ -1,6 +1,7 @@
 """Traces that somebody else recorded, read into the one :class:`pipekit.Trace`, on one clock."""
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,8 +56,10 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
         if len(inside) > 1:
             break
         (path,) = inside
-    for file in path.rglob("*.json") if path.is_dir() else [path]:
-        if file.stat().st_size == 0:
+    files = [*path.rglob("*.json")] if path.is_dir() else [path]
+    recorded = {_without_numbers(file) for file in files if file.stat().st_size}
+    for file in files:  # an empty one may be another tool's
+        if not file.stat().st_size and (_without_numbers(file) in recorded or not recorded):
             raise ValueError(f"{file} is empty: nothing was recorded")
     about = head(path).get("otherData") if is_json(path) else None
     if isinstance(about, dict) and str(about.get("format", "")).startswith("pipekit trace"):
@@ -82,6 +85,10 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
     known = [f"{name} ({each.SIGN})" for name, each in FORMATS.items()]
     known.append("pipekit's own JSON (trace.perfetto.json of pipekit train --output)")
     raise ValueError(f"{path} is not a trace of a known format: {'; '.join(known)}")
+
+
+def _without_numbers(file: Path) -> str:
+    return re.sub(r"\d+", "", file.name)
 
 
 def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:

@@ -62,6 +62,7 @@ def _folders_with_other_files(folder: Path) -> Path:
         (folder / "ranks" / file.stem).mkdir()
         file.rename(folder / "ranks" / file.stem / "trace.json")
         (folder / "ranks" / file.stem / "arguments.json").write_text('{"lr": 0.1}')
+        (folder / "ranks" / file.stem / "metrics.json").touch()
     return folder / "ranks"
 
 
@@ -232,6 +233,10 @@ def _without_rank_1(folder: Path) -> None:
     next(folder.glob("*1.json")).unlink()
 
 
+def _with_rank_3(folder: Path) -> None:
+    (folder / "pp_rank_3.json").write_text("{}")
+
+
 def _twice(folder: Path) -> None:
     (folder / "copy.json").write_text((folder / "rank0.json").read_text())
 
@@ -254,6 +259,7 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
         ("megatron-app", _cut, "events.json cannot be read as JSON.*cut off"),
         ("bytedance", _cut, "trace.parquet cannot be read as Parquet"),
         ("primus", _without_rank_1, "has no pp_rank_1.json: its config.json has 3 ranks"),
+        ("primus", _with_rank_3, "has a pp_rank_3.json: its config.json has 3 ranks"),
         ("kineto", _without_rank_1, "has 2 of 3 ranks: add the files of the others"),
         ("kineto", _twice, "are both of rank 0"),
         ("kineto", _written('F0"', f'F{10**20}"'), "microbatches that are not whole numbers"),

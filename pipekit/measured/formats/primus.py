@@ -51,12 +51,17 @@ def read(path: Path) -> Recording:
         raise ValueError(f"{folder} has no config.json: copy it from where the dumps were made")
     config = read_json(folder / "config.json", _Config, "Primus's config.json")
     chunks, size = config.vp_size or config.vpp_size or 1, config.pp_size
+    ranks = {int(name[1]) for file in folder.iterdir() if (name := _FILE.fullmatch(file.name))}
+    for rank in sorted(ranks ^ set(range(size))):
+        lacks = "has a" if rank in ranks else "has no"
+        raise ValueError(
+            f"{folder} {lacks} pp_rank_{rank}.json: its config.json has {size} ranks, so that it "
+            f"is of another run, or files are missing"
+        )
     rows: list[dict[str, Any]] = []
     totals: dict[int, dict[int, float]] = {}
     for rank in range(size):
         file = folder / f"pp_rank_{rank}.json"
-        if not file.exists():
-            raise ValueError(f"{folder} has no {file.name}: its config.json has {size} ranks")
         for step, iteration in read_json(file, dict[int, _Iteration], "a rank's dump").items():
             totals.setdefault(step, {})[rank] = iteration.total / 1e3
             rows += _rows(file, rank, step, iteration, size, chunks)
