@@ -340,6 +340,17 @@ def test_a_step_that_lacks_passes_is_left_out(tmp_path: Path) -> None:
     assert "steps 1 lack passes: left out" in read.notes
 
 
+def test_a_last_step_that_is_cut_off_does_not_shift_the_others(tmp_path: Path) -> None:
+    """The second of two pipelines that meet has later microbatches, with which a step may begin."""
+    run = recordings.simulated(schedules.dualpipe(2, 8).take(1))
+    for path in recordings.kineto(run, tmp_path / "ranks").iterdir():
+        written = json.loads(path.read_text())
+        events = [event for event in written["traceEvents"] if event["name"].startswith("PP:")]
+        later = [event | {"ts": event["ts"] + 2e6} for event in events]
+        path.write_text(json.dumps(written | {"traceEvents": events + later[: len(later) // 2]}))
+    assert pk.explain(pk.read_trace(tmp_path / "ranks")).recognition.method == "dualpipe"
+
+
 def test_chunks_within_a_stage_and_a_folder_of_one_job_are_enough(tmp_path: Path) -> None:
     looped = recordings.simulated(schedules.interleaved(6, 6, workers=3).take(1))
     whole = recordings.bytedance([looped, looped], tmp_path / "job.parquet")
