@@ -112,7 +112,11 @@ def _taken_off(table: pd.DataFrame, sent: pd.DataFrame) -> tuple[Times, Times]:
     begins, length, seconds = start.copy(), np.ones(len(table)), np.zeros(len(sent))
 
     def begin_s(here: pd.DataFrame, tried: Times) -> Times:
-        return np.asarray(np.maximum(_came(here, tried), start[here["used"], None]))
+        """When the worker is free and the message there, which follows those in front of it."""
+        number = here["number"].to_numpy()[:, None]
+        leaves = pd.DataFrame(here["sent_s"].to_numpy()[:, None] - number * tried)
+        comes = leaves.groupby(here["lane"].to_numpy()).cummax() + (number + 1) * tried
+        return np.maximum(comes.to_numpy(), start[here["used"], None])
 
     def spread(here: pd.DataFrame, tried: Times) -> Times:
         used = here["used"].to_numpy()
@@ -135,14 +139,6 @@ def _taken_off(table: pd.DataFrame, sent: pd.DataFrame) -> tuple[Times, Times]:
         relative = (took / took.groupby(own[passes]).transform("mean")).fillna(1.0)
         length[passes] = lengths(relative, microbatch).clip(lower=0.01)
     return begins, seconds
-
-
-def _came(sent: pd.DataFrame, seconds: Times) -> Times:
-    """Return [messages, cases], when each has come: after those in front of it on its way."""
-    number = sent["number"].to_numpy()[:, None]
-    free = pd.DataFrame(sent["sent_s"].to_numpy()[:, None] - number * seconds)
-    free = free.groupby(sent["lane"].to_numpy()).cummax()
-    return np.asarray(free + (number + 1) * seconds)
 
 
 def _least(cost: Callable[[Times], Times], most: float) -> float:
