@@ -26,6 +26,8 @@ def read(path: Path) -> Recording:
     """Read all ranks of a file, or of a folder."""
     found = [event for file in files(path) for event in events(file)]
     found = [event for event in found if event.get("name") in (*_OPS, *_MARKS)]
+    if not found:
+        return Recording(pd.DataFrame(), path.stem, 0)
     table = pd.json_normalize(found).sort_values("ts", kind="stable")
     table.columns = table.columns.str.removeprefix("args.")
     table = table.assign(at_s=table["ts"] / 1e6)
