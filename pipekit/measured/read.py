@@ -180,14 +180,16 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
     parts = pd.Series(1 + among(passes["kind"], messages.WHOLE_BACKWARDS), passes.index)
     most = parts.groupby(packed(whose, passes["stage"])).sum().max()
     lacks = parts.groupby(whose).transform("sum") < most * passes["stage"].nunique()
-    cut = sorted(set(passes["step"][lacks].tolist()))
+    cut = set(passes["step"][lacks])
+    if recording.steps is not None:  # those that were recorded to their end
+        cut |= set(rows["step"]) - set(recording.steps["step"])
     if not cut:
         return recording
     if len(cut) == rows["step"].nunique():
         raise ValueError(f"{path} lacks passes in each step: it is cut off, or ranks are missing")
-    named = ", ".join(map(str, cut[:5])) + (", ..." if len(cut) > 5 else "")
+    named = ", ".join(map(str, sorted(cut)[:5])) + (", ..." if len(cut) > 5 else "")
     notes.append(f"steps {named} lack passes: left out")
-    return _only(recording, sorted(set(rows["step"]) - set(cut)))
+    return _only(recording, sorted(set(rows["step"]) - cut))
 
 
 def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[str]) -> Recording:

@@ -28,9 +28,10 @@ def read(path: Path) -> Recording:
     found = [event for event in found if event.get("name") in (*_OPS, *_MARKS)]
     if not found:
         return Recording(pd.DataFrame(), path.stem, 0)
-    table = pd.json_normalize(found).sort_values("ts", kind="stable")
+    table = pd.json_normalize(found)
     table.columns = table.columns.str.removeprefix("args.")
-    table = table.assign(at_s=table["ts"] / 1e6)
+    table["at_s"] = pd.to_numeric(table["ts"], errors="coerce") / 1e6
+    table = table.sort_values("at_s", kind="stable")
     is_pass = table["name"].isin(_OPS)
     pids = sorted(set(table.loc[is_pass, "pid"]))
     began = table.groupby(["name", "pid"])[["ph", "at_s"]].shift()
@@ -54,12 +55,5 @@ def read(path: Path) -> Recording:
     steps = marks.pivot_table("at_s", ["iteration", "worker"], "name", "first")
     steps = steps.reindex(columns=[*_MARKS.values()]).dropna().reset_index()
     steps = steps.rename(columns={"iteration": "step"})
-    steps = steps[steps.groupby("step")["step"].transform("size") == len(pids)]
-    cut = sorted(set(rows["step"]) - set(steps["step"]))
-    return Recording(
-        rows[rows["step"].isin(steps["step"])],
-        path.stem,
-        len(pids),
-        steps,
-        notes=tuple(f"iteration {step} is cut off and left out" for step in cut),
-    )
+    whole = steps.groupby("step")["step"].transform("size") == len(pids)
+    return Recording(rows, path.stem, len(pids), steps[whole])
