@@ -104,9 +104,11 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     took = (steps["end_s"] - steps["start_s"]).to_numpy()
     if not (took > 0).all():
         raise ValueError(f"{path} has a step of {took.min():g} s: the file is damaged")
-    if recording.own_clocks:  # each step begins at 0: put one behind the other
+    if recording.steps is not None and "worker" not in recording.steps:
         begins = np.cumsum(took) - took
-        shifts = begins[np.searchsorted(steps["step"], rows["step"])]
+        shifts = (begins - steps["start_s"].to_numpy())[
+            np.searchsorted(steps["step"], rows["step"])
+        ]
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)
