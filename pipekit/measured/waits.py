@@ -116,7 +116,7 @@ def _taken_off(table: pd.DataFrame, sent: pd.DataFrame) -> tuple[Times, Times]:
         number = here["number"].to_numpy()[:, None]
         leaves = pd.DataFrame(here["sent_s"].to_numpy()[:, None] - number * tried)
         comes = leaves.groupby(here["lane"].to_numpy()).cummax() + (number + 1) * tried
-        return np.maximum(comes.to_numpy(), start[here["used"], None])
+        return np.asarray(np.maximum(comes.to_numpy(), start[here["used"], None]))
 
     def spread(here: pd.DataFrame, tried: Times) -> Times:
         used = here["used"].to_numpy()
