@@ -121,13 +121,13 @@ def _taken_off(table: pd.DataFrame, sent: pd.DataFrame) -> tuple[Times, Times]:
     def spread(here: pd.DataFrame, tried: Times) -> Times:
         used = here["used"].to_numpy()
         took = pd.DataFrame((end[used, None] - begin_s(here, tried)) / length[used, None])
-        off = (took - took.groupby(own[used]).transform("median")).abs()
+        off = (took - took.groupby(own[used]).transform("median")).abs() - took.clip(upper=0.0)
         return np.asarray(off.div(usual[used], axis=0).sum())
 
+    most = 1.5 * float(np.median(end[sent["used"]] - begin_s(sent, np.zeros(1))[:, 0]))
     for _ in range(_ROUNDS):
         took = pd.Series(end - begins)
         usual = took.groupby(own).transform("median").clip(lower=1e-9).to_numpy()
-        most = 2 * float(np.median(took[sent["used"]]))
         common = _least(partial(spread, sent), most)
         for _, here in sent.groupby("link"):
             alone = _least(partial(spread, here), most)
