@@ -11,12 +11,14 @@ import pandas as pd
 from pipekit.measured.messages import Numbers, packed, small
 from pipekit.measured.operations import MESSAGES, Operations, Times
 from pipekit.measured.recognition import Recognition, named
+from pipekit.measured.waits import lengths
 from pipekit.measured.what_if import OPTIMIZER, WhatIf
 from pipekit.names import METHODS
 from pipekit.schedules import Op, Payload, Schedule
 from pipekit.schedules.clock import Walk, graph_needs
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.traces.record import events_of
+from pipekit.units import SECONDS, written
 
 _SLOW_LINK = 1.5  # a link is slow if its messages take over so many times the median link's
 
@@ -86,12 +88,13 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         return
     last = int(by_stage.index.max())
     others = by_stage.drop(last) if by_stage[last] > 1 else by_stage
+    or_worker = " or its worker" if one_each and not operations.among(*OPTIMIZER).any() else ""
     for kind, slow, text in (
-        ("unequal stages", others, f"Stage {others.idxmax()} takes"),
-        ("slow last stage", by_stage[[last]], "The last stage takes"),
+        ("unequal stages", others, f"Stage {others.idxmax()}"),
+        ("slow last stage", by_stage[[last]], "The last stage"),
     ):
         stage, times = int(slow.idxmax()), slow.max()
-        text += f" {times - 1:.0%} longer than the median stage"
+        text += f"{or_worker} takes {times - 1:.0%} longer than the median stage"
         if times > 1:
             usual = np.ones(what_if.operations.stage.max() + 1)
             usual[slow.index] = slow.where(slow > 0, 1.0)
@@ -144,20 +147,12 @@ def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
 
 
 def _microbatches(what_if: WhatIf) -> Iterator[Case]:
-    """Passes of one microbatch vary alike if it is longer, and each by itself if it is noise.
-
-    The share of the variance between microbatches says how much of a microbatch's mean to believe.
-    """
+    """Passes of one microbatch vary alike if it is longer, and each by itself if it is noise."""
     operations, passes = what_if.operations, what_if.operations.passes
     rows = operations.pass_rows
     own = packed(rows["kind"], rows["stage"], rows["worker"])
     relative = _relative(rows, own)
-    groups = relative.groupby(packed(rows["step"], rows["replica"], rows["microbatch"]))
-    mean, count = groups.transform("mean"), groups.transform("size")
-    within = float(((relative - mean) ** 2).sum() / max(1, len(rows) - groups.ngroups))
-    between = float((mean - 1).pow(2).mean())
-    believed = np.clip(1 - within / count / max(between, 1e-300), 0, 1)
-    length = 1 + (mean - 1) * believed
+    length = lengths(relative, packed(rows["step"], rows["replica"], rows["microbatch"]))
     usual = (relative / length).groupby(own).transform("median")
 
     def taking(times: pd.Series) -> Times:
@@ -209,9 +204,9 @@ def _links(what_if: WhatIf) -> Iterator[Case]:
     seconds = everything.copy()
     seconds[sent] *= pd.Series(link).map(typical / slow).fillna(1.0)
     low, high = divmod(int(slow.idxmax()), workers)
-    times = slow.max() / max(typical, 1e-12)
     more = f" (slow links: {len(slow)})" if len(slow) > 1 else ""
-    text = f"Messages between workers {low} and {high} take {times:.3g} times as long as others"
+    took, usual = (written(seconds, SECONDS) for seconds in (float(slow.max()), typical))
+    text = f"Messages between workers {low} and {high} take {took}, on the median link {usual}"
     yield "links", {"link": (low, high)}, text + more, seconds
 
 

@@ -1,4 +1,4 @@
-"""Which pass sends to which, and the messages between them where they were not recorded."""
+"""Which pass sends to which."""
 
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -13,15 +13,12 @@ Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 RULES = {op.name: op for op in OPS}
+PASSES = [name for name, rule in RULES.items() if rule.is_pass]
 SENDING = {p: [name for name, rule in RULES.items() if rule.sends is p] for p in Payload}
 RECEIVING = {p: [name for name, rule in RULES.items() if rule.receives is p] for p in Payload}
 WHOLE_BACKWARDS = [
     name for name, rule in RULES.items() if rule.sends is Payload.GRADIENT and rule.adds_gradient
 ]
-# If more than this share of passes begin clearly before their input is sent, spans contain waits.
-_WITH_WAITS, _CLEARLY = 0.05, 0.1  # of passes, and of the pass
-# A pass waited for its message if its worker idled for over this share of the message's time.
-_WAITED = 0.5
 
 
 def packed(*columns: ArrayLike) -> Numbers:
@@ -88,36 +85,3 @@ def before_in_stream(table: pd.DataFrame) -> Numbers:
     """Return of each operation the one before it in its stream."""
     begins = np.diff(table["lane"].to_numpy(), prepend=-1) != 0
     return np.where(begins, len(table), np.arange(len(table)) - 1)
-
-
-def with_messages(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with a row for each message between two workers, in the order of its link.
-
-    None is under way before its pass has ended, nor before the one in front of it was used at the
-    latest.  Where spans contain the waits for messages, these take no time of their own.
-    """
-    worker, lanes = table["worker"].to_numpy(), int(table["lane"].max()) + 1
-    start, end = table["start_s"].to_numpy(), np.append(table["end_s"].to_numpy(), 0.0)
-    idle_from = end[before_in_stream(table)]
-    added = [table]
-    for payload, made, used in between_workers(table):
-        link = packed(worker[made], worker[used])
-        lane = packed(table["step"].to_numpy()[made], link)
-        order = np.lexsort((end[made], lane))
-        made, used, link, lane = made[order], used[order], link[order], lane[order]
-        message = table.take(made).assign(kind=payload.value, moves=True, lane=lanes + lane)
-        lanes += int(lane.max(initial=-1)) + 1
-        in_front = pd.Series(start[used]).groupby(lane).shift()
-        since = np.maximum(start[used] - np.fmax(end[made], in_front.to_numpy()), 0.0)
-        early = end[made] - start[used] > _CLEARLY * (end[used] - start[used])
-        if early.sum() > _WITH_WAITS * len(early):
-            since[:] = 0.0
-        waited = np.minimum(start[used] - idle_from[used], since) > _WAITED * since
-        taken = pd.Series(np.where(waited, since, np.nan))
-        at_place = packed(link, *(message[name] for name in ("replica", "stage", "microbatch")))
-        usual, of_link = (taken.groupby(each).transform("median") for each in (at_place, link))
-        seconds = np.fmin(usual, of_link).fillna(taken.median()).fillna(0.0)
-        message["start_s"] = end[made]
-        message["end_s"] = end[made] + seconds.to_numpy()
-        added.append(message)
-    return pd.concat(added, ignore_index=True)

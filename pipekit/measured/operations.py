@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from pipekit.measured import messages
 from pipekit.measured.messages import RULES, Mask, Numbers, Places, among, packed, small
+from pipekit.measured.waits import with_messages
 from pipekit.schedules import Op, Payload
 from pipekit.traces import RECOMPUTE, Trace
 
 Times = NDArray[np.float64]
 
-_PASSES = [RECOMPUTE, *(op for op, rule in RULES.items() if rule.is_pass)]
+_PASSES = [RECOMPUTE, *messages.PASSES]
 _ADDING = [name for name, rule in RULES.items() if rule.adds_gradient]
 _SENT = {p: [p.value, f"send {p.value}"] for p in Payload}
 _RECEIVED = {p: [p.value, f"recv {p.value}"] for p in Payload}
@@ -125,7 +126,7 @@ def operations(trace: Trace) -> Operations:
     """
     table = _table(trace)
     if not among(table["kind"], MESSAGES).any():
-        table = messages.with_messages(table)
+        table = with_messages(table)
     kind, kinds = pd.factorize(table["kind"])
     table["kind"] = pd.Categorical.from_codes(kind, list(kinds))
     place, moves = Places(table), table["moves"].to_numpy(bool)
@@ -190,28 +191,22 @@ def _data(place: Places, none: int) -> Numbers:
 
 def _sums(table: pd.DataFrame) -> list[Numbers]:
     """Return, a column a worker, the last backward that an update sums on other workers."""
-    updates = table[table["kind"] == Op.UPDATE.name]
+    places = ["worker", "stage", "microbatch"]
+    updates = table.loc[table["kind"] == Op.UPDATE.name, places].sort_values("microbatch")
     if updates.empty:
         return []
-    adders = table[table["kind"].isin(_ADDING)].sort_values("microbatch")
-    homes = updates["stage"].map(adders.groupby("stage")["worker"].nunique())
-    updates = updates[homes > 1]
-    if updates.empty:
-        return []
-    each = updates[["stage", "microbatch"]].sort_values("microbatch")  # the last that it sums
-    summed = pd.merge_asof(
-        adders.assign(row=adders.index),
-        each.assign(last=each["microbatch"]),
-        on="microbatch",
-        by="stage",
-        direction="forward",
-    )
-    rows = summed.groupby(["stage", "last", "worker"])["row"].max().unstack()
-    needed = rows.reindex(pd.MultiIndex.from_frame(updates[["stage", "microbatch"]])).to_numpy()
-    own = updates["worker"].to_numpy()[:, None] == rows.columns.to_numpy()
-    found = np.full((len(rows.columns), len(table)), len(table))
-    found[:, updates.index] = np.nan_to_num(np.where(own, np.nan, needed), nan=len(table)).T
-    return list(found)
+    adders = table.loc[table["kind"].isin(_ADDING), places].sort_values("microbatch")
+    adders["last"] = adders.index
+    adders["last"] = adders.groupby(["worker", "stage"])["last"].cummax()
+    found = []
+    for worker, own in adders.groupby("worker"):
+        others = updates[updates["worker"] != worker].reset_index(names="update")
+        summed = pd.merge_asof(others, own, on="microbatch", by="stage").dropna()
+        if len(summed):
+            column = np.full(len(table), len(table))
+            column[summed["update"]] = summed["last"]
+            found.append(column)
+    return found
 
 
 def _blocks(name: str, before: Numbers, group: Numbers) -> tuple[Numbers, Blocks]:

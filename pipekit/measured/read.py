@@ -1,6 +1,7 @@
 """Traces that somebody else recorded, read into the one :class:`pipekit.Trace`, on one clock."""
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,8 +56,10 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
         if len(inside) > 1:
             break
         (path,) = inside
-    for file in path.rglob("*.json") if path.is_dir() else [path]:
-        if file.stat().st_size == 0:
+    files = [*path.rglob("*.json")] if path.is_dir() else [path]
+    recorded = {_without_numbers(file) for file in files if file.stat().st_size}
+    for file in files:  # an empty one may be another tool's
+        if not file.stat().st_size and (_without_numbers(file) in recorded or not recorded):
             raise ValueError(f"{file} is empty: nothing was recorded")
     about = head(path).get("otherData") if is_json(path) else None
     if isinstance(about, dict) and str(about.get("format", "")).startswith("pipekit trace"):
@@ -84,6 +87,10 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
     raise ValueError(f"{path} is not a trace of a known format: {'; '.join(known)}")
 
 
+def _without_numbers(file: Path) -> str:
+    return re.sub(r"\d+", "", file.name)
+
+
 def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     notes = list(recording.notes)
     recording = replace(recording, rows=_sound(path, recording.rows))
@@ -97,9 +104,11 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     took = (steps["end_s"] - steps["start_s"]).to_numpy()
     if not (took > 0).all():
         raise ValueError(f"{path} has a step of {took.min():g} s: the file is damaged")
-    if recording.own_clocks:  # each step begins at 0: put one behind the other
+    if recording.steps is not None and "worker" not in recording.steps:
         begins = np.cumsum(took) - took
-        shifts = begins[np.searchsorted(steps["step"], rows["step"])]
+        shifts = (begins - steps["start_s"].to_numpy())[
+            np.searchsorted(steps["step"], rows["step"])
+        ]
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)
@@ -173,14 +182,16 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
     parts = pd.Series(1 + among(passes["kind"], messages.WHOLE_BACKWARDS), passes.index)
     most = parts.groupby(packed(whose, passes["stage"])).sum().max()
     lacks = parts.groupby(whose).transform("sum") < most * passes["stage"].nunique()
-    cut = sorted(set(passes["step"][lacks].tolist()))
+    cut = set(passes["step"][lacks])
+    if recording.steps is not None:  # those that were recorded to their end
+        cut |= set(rows["step"]) - set(recording.steps["step"])
     if not cut:
         return recording
     if len(cut) == rows["step"].nunique():
         raise ValueError(f"{path} lacks passes in each step: it is cut off, or ranks are missing")
-    named = ", ".join(map(str, cut[:5])) + (", ..." if len(cut) > 5 else "")
+    named = ", ".join(map(str, sorted(cut)[:5])) + (", ..." if len(cut) > 5 else "")
     notes.append(f"steps {named} lack passes: left out")
-    return _only(recording, sorted(set(rows["step"]) - set(cut)))
+    return _only(recording, sorted(set(rows["step"]) - cut))
 
 
 def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[str]) -> Recording:

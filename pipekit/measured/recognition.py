@@ -141,7 +141,7 @@ def _candidates(
     for name, entry in TABLES.items():
         if batch == 1 if entry.microbatches else batch > replicas[0]:
             continue
-        if not ops.issuperset(entry.ops):
+        if entry.ops and ops.isdisjoint(entry.ops):  # a short trace need not have all of them
             continue
         if "chunks" in entry.options:
             parts = range(2, 1 + MOST_CHUNKS) if trace.chunks == 1 else [trace.chunks]

@@ -102,11 +102,16 @@ def megatron_app(trace: pk.Trace, path: Path) -> Path:
     return path
 
 
-def kineto(trace: pk.Trace, folder: Path, off_s: float = 0.0) -> Path:
-    """Write a run as torch.profiler does: a file a rank, the clock of rank 1 off by some time."""
+def kineto(trace: pk.Trace, folder: Path, off_s: float = 0.0, *, waits: bool = False) -> Path:
+    """Write a run as torch.profiler does: a file a rank, the clock of rank 1 off by some time.
+
+    With waits each span begins where the one before it ends, as torch's own labels do.
+    """
     letters = {op.name: op.letter for op in OPS}
     folder.mkdir(parents=True, exist_ok=True)
     for rank, rows in trace.frame.groupby("worker"):
+        if waits:
+            rows = rows.assign(start_s=rows["end_s"].shift(fill_value=0.0))
         events = [
             {
                 "ph": "X",

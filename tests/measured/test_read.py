@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +62,7 @@ def _folders_with_other_files(folder: Path) -> Path:
         (folder / "ranks" / file.stem).mkdir()
         file.rename(folder / "ranks" / file.stem / "trace.json")
         (folder / "ranks" / file.stem / "arguments.json").write_text('{"lr": 0.1}')
+        (folder / "ranks" / file.stem / "metrics.json").touch()
     return folder / "ranks"
 
 
@@ -119,13 +119,6 @@ def _begun_within_a_step(events: list[dict[str, Any]]) -> list[Any]:
     return events[begin:] + [e | {"ts": e["ts"] + 1e6 * RUN.makespan_s} for e in events]
 
 
-def _with_waits(events: list[dict[str, Any]]) -> list[Any]:
-    """Begin each span where the one before it ends, as torch's own labels do."""
-    ends = [0.0, *(event["ts"] + event["dur"] for event in events)]
-    spans = zip(events, pairwise(ends), strict=True)
-    return [event | {"ts": begin, "dur": end - begin} for event, (begin, end) in spans]
-
-
 def _on_gpus(events: list[dict[str, Any]]) -> list[Any]:
     """Launch all of a pass at once, long before it runs; backwards from another thread.
 
@@ -159,9 +152,10 @@ def _in_parts(events: list[dict[str, Any]]) -> list[Any]:
 
 
 OTHERWISE = [
-    *(partial(_rewritten, change=c) for c in (_begun_within_a_step, _with_waits, _on_gpus)),
+    *(partial(_rewritten, change=c) for c in (_begun_within_a_step, _on_gpus)),
     *(_replicas_on_clocks_apart, partial(_replicas_on_clocks_apart, rank_us=5e4, replica_us=1e5)),
-    *(lambda folder: recordings.kineto(RUN, folder, off_s=3600.0), _compressed_in_folders),
+    *(partial(recordings.kineto, RUN, **how) for how in ({"off_s": 3600.0}, {"waits": True})),
+    _compressed_in_folders,
     *(_named_by_the_handler, _folders_with_other_files),
     _since_1970,
     partial(_app, change=lambda events: [e | {"ts": e["ts"] + 3e4 * e["pid"]} for e in events]),
@@ -239,6 +233,10 @@ def _without_rank_1(folder: Path) -> None:
     next(folder.glob("*1.json")).unlink()
 
 
+def _with_rank_3(folder: Path) -> None:
+    (folder / "pp_rank_3.json").write_text("{}")
+
+
 def _twice(folder: Path) -> None:
     (folder / "copy.json").write_text((folder / "rank0.json").read_text())
 
@@ -261,6 +259,7 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
         ("megatron-app", _cut, "events.json cannot be read as JSON.*cut off"),
         ("bytedance", _cut, "trace.parquet cannot be read as Parquet"),
         ("primus", _without_rank_1, "has no pp_rank_1.json: its config.json has 3 ranks"),
+        ("primus", _with_rank_3, "has a pp_rank_3.json: its config.json has 3 ranks"),
         ("kineto", _without_rank_1, "has 2 of 3 ranks: add the files of the others"),
         ("kineto", _twice, "are both of rank 0"),
         ("kineto", _written('F0"', f'F{10**20}"'), "microbatches that are not whole numbers"),
@@ -339,6 +338,17 @@ def test_a_step_that_lacks_passes_is_left_out(tmp_path: Path) -> None:
     read = pk.read_trace(_rewritten(tmp_path, twice))
     assert sorted(set(read.frame["step"])) == [0]
     assert "steps 1 lack passes: left out" in read.notes
+
+
+def test_a_last_step_that_is_cut_off_does_not_shift_the_others(tmp_path: Path) -> None:
+    """The second of two pipelines that meet has later microbatches, with which a step may begin."""
+    run = recordings.simulated(schedules.dualpipe(2, 8).take(1))
+    for path in recordings.kineto(run, tmp_path / "ranks").iterdir():
+        written = json.loads(path.read_text())
+        events = [event for event in written["traceEvents"] if event["name"].startswith("PP:")]
+        later = [event | {"ts": event["ts"] + 2e6} for event in events]
+        path.write_text(json.dumps(written | {"traceEvents": events + later[: len(later) // 2]}))
+    assert pk.explain(pk.read_trace(tmp_path / "ranks")).recognition.method == "dualpipe"
 
 
 def test_chunks_within_a_stage_and_a_folder_of_one_job_are_enough(tmp_path: Path) -> None:

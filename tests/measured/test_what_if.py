@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,6 +106,21 @@ def test_clocks_of_unequal_microbatches_are_aligned_without_an_invented_wait(
     trace = simulated(schedule, costs, slow_runs.LINKS)
     read = pk.explain(pk.read_trace(recordings.primus(trace, tmp_path / "pp4")))
     assert read.causes[0].saves_s == pytest.approx(pk.explain(trace).causes[0].saves_s, rel=0.01)
+
+
+@pytest.mark.parametrize("make", [slow_runs.slow_link, slow_runs.heavy_stage])
+def test_waits_within_spans_hide_neither_links_nor_stages(make: Any, tmp_path: Path) -> None:
+    schedule = schedules.flush(4, 12).take(1)
+    fault = make(np.random.default_rng(1), schedule)
+    jitter = np.random.default_rng(2).uniform(0.95, 1.05, len(schedule.dependencies.tasks))
+    runs = [
+        simulated(schedule, slow_runs._costs(schedule, jitter, times), links)
+        for times, links in ((fault.times, fault.links), (slow_runs.alike, slow_runs.LINKS))
+    ]
+    path = recordings.kineto(runs[0], tmp_path / "ranks", waits=True)
+    first = pk.explain(pk.read_trace(path)).causes[0]
+    assert (first.kind, first.where in fault.where) == (fault.kind, True)
+    assert first.saves_s == pytest.approx(runs[0].makespan_s - runs[1].makespan_s, rel=0.05)
 
 
 def test_messages_of_several_chunks_a_worker_find_their_passes(tmp_path: Path) -> None:

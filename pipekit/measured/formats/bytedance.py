@@ -52,7 +52,7 @@ def _file(path: Path) -> Path:
 
 
 def read(path: Path) -> Recording:
-    """Read a trace; steps are put one behind the other, since they were sampled."""
+    """Read a trace, of which steps were sampled."""
     path = _file(path)
     try:
         found = pd.read_parquet(path)
@@ -84,22 +84,12 @@ def read(path: Path) -> Recording:
     }
     order = np.argsort(start, kind="stable")
     rows = pd.DataFrame({name: values[order] for name, values in columns.items()}, copy=False)
-    steps = _one_behind_the_other(rows)
+    by_step = rows.groupby("step")
+    steps = pd.DataFrame({"start_s": by_step["start_s"].min(), "end_s": by_step["end_s"].max()})
+    # They count the published seconds; on a clock that began long before, those from their first.
+    counts = steps["start_s"] <= steps["end_s"] - steps["start_s"]
+    steps = steps.assign(start_s=steps["start_s"].mask(counts, 0.0)).reset_index()
     return Recording(_joined(rows), path.stem, int(rows["worker"].max()) + 1, steps)
-
-
-def _one_behind_the_other(rows: pd.DataFrame) -> pd.DataFrame:
-    """Each step counts the published seconds; on a clock that began long before, from its first."""
-    place, steps = pd.factorize(rows["step"], sort=True)
-    by_step = rows.groupby(place)
-    first, last = (by_step[name].agg(end) for name, end in (("start_s", "min"), ("end_s", "max")))
-    since = first.where(first > last - first, 0.0)
-    end = (last - since).cumsum()
-    begin = end - (last - since)
-    shift = (begin - since).to_numpy()[place]
-    rows["start_s"] += shift
-    rows["end_s"] += shift
-    return pd.DataFrame({"step": steps, "start_s": begin, "end_s": end})
 
 
 def _joined(rows: pd.DataFrame) -> pd.DataFrame:

@@ -196,11 +196,23 @@ def _steps(passes: Sequence[Pass]) -> Sequence[int]:
     """Return the step of each pass: one ends before a pass comes again.
 
     The first or the last may be cut off.  The others are whole if counted from the beginning or
-    from the end: from where they begin with an earlier microbatch.
+    from the end: where fewer backwards are in another step than their forward, and then from where
+    they begin with an earlier microbatch.
     """
+    if not passes:
+        return ()
     ahead, behind = _repeats(passes), _repeats(passes[::-1])[::-1]
     behind = [behind[0] - number for number in behind]
-    return min((ahead, behind), key=lambda each: passes[each.index(each[-1])][2]) if passes else ()
+
+    def torn(steps: Sequence[int]) -> tuple[int, int]:
+        begun, lost = set[tuple[int, int, int]](), 0
+        for step, (stage, op, microbatch) in zip(steps, passes, strict=True):
+            if op == Op.FORWARD.name:
+                begun.add((step, stage, microbatch))
+            lost += (step, stage, microbatch) not in begun
+        return lost, passes[steps.index(steps[-1])][2]
+
+    return min(ahead, behind, key=torn)
 
 
 def _repeats(passes: Sequence[Pass]) -> list[int]:

@@ -5,7 +5,6 @@ of events B and E; the E names microbatch and chunk.
 """
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -25,43 +24,36 @@ def is_it(path: Path) -> bool:
 
 def read(path: Path) -> Recording:
     """Read all ranks of a file, or of a folder."""
-    rows, marks, began = [], [], dict[tuple[Any, Any], float]()
     found = [event for file in files(path) for event in events(file)]
     found = [event for event in found if event.get("name") in (*_OPS, *_MARKS)]
-    pids = sorted({event["pid"] for event in found if event["name"] in _OPS})
-    worker = {pid: number for number, pid in enumerate(pids)}
-    ends = (event for event in found if event["ph"] == "E")
-    ranks = {event["pid"]: event["args"].get("pp_rank", event["pid"]) for event in ends}
-    stages_a_chunk = 1 + max(ranks.values(), default=0)
-    for event in sorted(found, key=lambda event: event["ts"]):
-        name, pid, at_s, args = event["name"], event["pid"], event["ts"] / 1e6, event["args"]
-        if name in _MARKS and pid in worker:
-            marks.append({"step": args["iteration"], "worker": worker[pid], _MARKS[name]: at_s})
-        elif event["ph"] == "E" and (name, pid) in began:
-            rows.append(
-                {
-                    "worker": worker[pid],
-                    "stage": args["model_chunk"] * stages_a_chunk + ranks[pid],
-                    "kind": _OPS[name],
-                    "microbatch": args["microbatch"],
-                    "step": args["iteration"],
-                    "start_s": began.pop((name, pid)),
-                    "end_s": at_s,
-                }
-            )
-        elif event["ph"] == "B":
-            began[name, pid] = at_s
-    if not marks:
-        return Recording(pd.DataFrame(rows), path.stem, len(worker))
-    steps = pd.DataFrame(marks, columns=["step", "worker", *_MARKS.values()])
-    steps = steps.groupby(["step", "worker"], as_index=False).first().dropna()
-    steps = steps[steps.groupby("step")["step"].transform("size") == len(worker)]
-    frame = pd.DataFrame(rows)
-    cut = sorted(set(frame["step"]) - set(steps["step"]))
-    return Recording(
-        frame[frame["step"].isin(steps["step"])],
-        path.stem,
-        len(worker),
-        steps,
-        notes=tuple(f"iteration {step} is cut off and left out" for step in cut),
+    if not found:
+        return Recording(pd.DataFrame(), path.stem, 0)
+    table = pd.json_normalize(found)
+    table.columns = table.columns.str.removeprefix("args.")
+    table["at_s"] = pd.to_numeric(table["ts"], errors="coerce") / 1e6
+    table = table.sort_values("at_s", kind="stable")
+    is_pass = table["name"].isin(_OPS)
+    pids = sorted(set(table.loc[is_pass, "pid"]))
+    began = table.groupby(["name", "pid"])[["ph", "at_s"]].shift()
+    spans = table[is_pass & (table["ph"] == "E") & (began["ph"] == "B")]
+    rank = spans.get("pp_rank", spans["pid"]).fillna(spans["pid"])
+    rows = pd.DataFrame(
+        {
+            "worker": spans["pid"].map(pids.index),
+            "stage": spans["model_chunk"] * (1 + rank.max()) + rank,
+            "kind": spans["name"].map(_OPS),
+            "microbatch": spans["microbatch"],
+            "step": spans["iteration"],
+            "start_s": began["at_s"][spans.index],
+            "end_s": spans["at_s"],
+        }
     )
+    marks = table[~is_pass & table["pid"].isin(pids)]
+    if marks.empty:
+        return Recording(rows, path.stem, len(pids))
+    marks = marks.assign(worker=marks["pid"].map(pids.index), name=marks["name"].map(_MARKS))
+    steps = marks.pivot_table("at_s", ["iteration", "worker"], "name", "first")
+    steps = steps.reindex(columns=[*_MARKS.values()]).dropna().reset_index()
+    steps = steps.rename(columns={"iteration": "step"})
+    whole = steps.groupby("step")["step"].transform("size") == len(pids)
+    return Recording(rows, path.stem, len(pids), steps[whole])

@@ -51,28 +51,24 @@ def read(path: Path) -> Recording:
         raise ValueError(f"{folder} has no config.json: copy it from where the dumps were made")
     config = read_json(folder / "config.json", _Config, "Primus's config.json")
     chunks, size = config.vp_size or config.vpp_size or 1, config.pp_size
+    ranks = {int(name[1]) for file in folder.iterdir() if (name := _FILE.fullmatch(file.name))}
+    for rank in sorted(ranks ^ set(range(size))):
+        lacks = "has a" if rank in ranks else "has no"
+        raise ValueError(
+            f"{folder} {lacks} pp_rank_{rank}.json: its config.json has {size} ranks, so that it "
+            f"is of another run, or files are missing"
+        )
     rows: list[dict[str, Any]] = []
-    totals: dict[int, dict[int, float]] = {}
+    totals: dict[int, float] = {}
     for rank in range(size):
         file = folder / f"pp_rank_{rank}.json"
-        if not file.exists():
-            raise ValueError(f"{folder} has no {file.name}: its config.json has {size} ranks")
         for step, iteration in read_json(file, dict[int, _Iteration], "a rank's dump").items():
-            totals.setdefault(step, {})[rank] = iteration.total / 1e3
+            totals[step] = max(iteration.total / 1e3, totals.get(step, 0.0))
             rows += _rows(file, rank, step, iteration, size, chunks)
-    partial = [step for step, ranks in totals.items() if len(ranks) < size]
-    frame = pd.DataFrame(rows)
-    if frame.empty:
+    if not rows:
         raise ValueError(f"{folder} has no passes: nothing was recorded")
-    last = pd.Series({step: max(ranks.values()) for step, ranks in totals.items()})
-    return Recording(
-        frame[~frame["step"].isin(partial)],
-        folder.name,
-        size,
-        pd.DataFrame({"step": last.index, "start_s": 0.0, "end_s": last.to_numpy()}),
-        own_clocks=True,
-        notes=tuple(f"iteration {step} has not all ranks and is left out" for step in partial),
-    )
+    steps = pd.DataFrame({"step": [*totals], "start_s": 0.0, "end_s": [*totals.values()]})
+    return Recording(pd.DataFrame(rows), folder.name, size, steps, own_clocks=True)
 
 
 def _rows(

@@ -25,8 +25,8 @@ class Recording:
     rows: pd.DataFrame
     name: str  # of the file, for titles
     workers: int  # all that were recorded
-    # step, start_s, end_s on the clock of ``rows``, perhaps a row for each worker; None: from first
-    # operation to last
+    # step, start_s, end_s on the clock of ``rows``; with a row for each worker, or else they are
+    # put one behind the other.  None: from first operation to last
     steps: pd.DataFrame | None = None
     own_clocks: bool = False  # whether each worker counts from its own start of each step
     notes: tuple[str, ...] = ()  # what reading left out
