@@ -23,7 +23,7 @@ from pipekit.devices import streams as devices_clock
 from pipekit.emulation import stage
 from pipekit.engine.transports import threads
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox
-from pipekit.engine.updates.reducer import CommThread
+from pipekit.engine.transports.worker_threads import CommThread
 from pipekit.schedules import Message
 
 
