@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing.connection import wait
 from multiprocessing.forkserver import MAXFDS_TO_SEND
 from pathlib import Path
@@ -21,7 +21,6 @@ from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.feed import End, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted
-from pipekit.engine.transports.mailbox import end_key
 from pipekit.engine.transports.processes.feeder import send_batches
 from pipekit.engine.transports.processes.forkserver import WorkerDied, WorkerHandle
 from pipekit.engine.transports.processes.pickling import unpacked
@@ -103,11 +102,7 @@ class WorkerPool:
         self.ready = False
         self._runs += 1
 
-        def end(microbatch: int) -> None:
-            """Let all workers know that the run ends before a microbatch."""
-            for place in range(len(self._endpoints)):
-                if place != self._workers:
-                    self._mailboxes.put(place, end_key(microbatch, self._runs), ())
+        end = partial(self._mailboxes.tell_end, self._runs)
 
         def send() -> None:
             for handle, task in zip(self._handles, tasks, strict=True):
