@@ -181,8 +181,9 @@ class Minibatch:
         with self._caller.entered():
             gradients = self._gradients_of_inputs()
             for stage in self._stages:
-                found = [alias.grad for alias in stage.aliases.values()]
-                gradients += [None if g is None else keep_for_current_stream(g) for g in found]
+                for alias in stage.aliases.values():
+                    found, alias.grad = alias.grad, None  # held once, it is the parameter's own
+                    gradients.append(None if found is None else keep_for_current_stream(found))
                 stage.aliases.clear()
         self._rows, self._output_gradients = [], ()
         return gradients
