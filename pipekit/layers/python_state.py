@@ -5,6 +5,7 @@ import dis
 import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import filterfalse
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, Self
 
@@ -99,7 +100,7 @@ class Variables(NamedTuple):
     def names(self) -> Sequence[str]:
         if self.named is not None:
             return self.named
-        return [name for name in self.held if name not in self.skipped]
+        return [*filterfalse(self.skipped.__contains__, self.held)]
 
 
 class PythonState:
@@ -181,7 +182,7 @@ class Kept:
 
     def differs_from(self, now: Any) -> bool:
         """Return whether it is another value now, or has other contents."""
-        if not _same(self._value, now):
+        if now is not self._value and not _same(self._value, now):
             return True
         if self._copy is None:
             return False
@@ -254,7 +255,7 @@ def set_attributes(model: nn.Module, changes: Iterable[Change]) -> None:
     modules = dict(model.named_modules(remove_duplicate=False))
     for each in changes:
         if each.owner in modules:
-            vars(modules[each.owner])[each.key] = each.value
+            modules[each.owner].__dict__[each.key] = each.value
 
 
 def _of_all(methods: Iterable[FunctionType], find: Callable[[FunctionType], set[str]]) -> set[str]:

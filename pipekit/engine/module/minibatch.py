@@ -17,7 +17,7 @@ from pipekit.devices import (
 )
 from pipekit.engine.execution.passes import InferencePasses, PassConfig, Passes
 from pipekit.engine.execution.pipeline_io import StageGradients
-from pipekit.engine.execution.worker import Executor, Worker
+from pipekit.engine.execution.worker import Executor, work_through
 from pipekit.engine.module.backward_order import Gradients, Place
 from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observers, WorkerView, observers_of
@@ -248,8 +248,8 @@ class Minibatch:
                         observer,
                         gradients=self,
                     )
-                    worker = Worker(stage.view, executor.execute, transport, observer)
-                    stage.with_aliases(partial(worker.execute, steps[number]))
+                    given = steps[number], number, executor.execute, transport, observer
+                    stage.with_aliases(partial(work_through, *given))
                     states.end(number)
             finally:
                 runtime.at_work.discard(number)

@@ -144,11 +144,9 @@ class ModelStages:
         self.balance = balance
         skips = between(self._links, balance) if self._links else ()
         self.partition = partition(self._model, balance, tried, skips).separated()
-        pairs = zip(self.partition.stages, self._configs, strict=True)
-        self._have_here(
-            replace(config, passes=replace(config.passes, part=part, seed=self._seed))
-            for part, config in pairs
-        )
+        for part, config in zip(self.partition.stages, self._configs, strict=True):
+            passes = replace(config.passes, part=part, seed=self._seed)
+            self._stages[part.index] = {_HERE: replace(config, passes=passes)}
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
             self._have_here(replace(each, state=point.state_for(each)) for each in self.configs)

@@ -70,10 +70,10 @@ class Runs:
         arguments.require_batches(batches, steps)
         if on_batch is not None:
             require_callable(on_batch=on_batch)
-        asked = {combinations.OUTPUTS: watch.outputs, combinations.CHECKPOINTS: written}
-        used = self._parts.used | {feature for feature, given in asked.items() if given}
-        combinations.require_compatible(used)
+        if watch.outputs:
+            combinations.require_compatible({*self._parts.used, combinations.OUTPUTS})
         if written:
+            combinations.require_compatible({*self._parts.used, combinations.CHECKPOINTS})
             require_plain(self._model.known_extra_states())
         folder = Path(written.folder).absolute() if written else None
         claimed = self._checkpoints.claimed(folder) if folder else nullcontext()
