@@ -135,9 +135,11 @@ class Execution:
             )
         require_choice("short_batches", self.short_batches, ("refuse", "fewer"))
         require_choice("autocast", self.autocast, DTYPES)
-        recompute = [] if self.recompute is None else self.recompute
-        for mode in [recompute] if isinstance(recompute, str) else recompute:
-            require_choice("recompute", mode, get_args(Recompute))
+        if (recompute := self.recompute) is not None:
+            for mode in recompute if isinstance(recompute, (list, tuple)) else [recompute]:
+                require_choice("recompute", mode, get_args(Recompute))
+        if not isinstance(self.cluster, Cluster | None):
+            raise ValueError(f"cluster must be a pipekit.Cluster, or None, not {self.cluster!r}")
         require_timeout(self.timeout)
 
 

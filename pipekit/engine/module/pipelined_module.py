@@ -103,6 +103,8 @@ class PipelinedModule(nn.Module):
         sequential = sequence_of(sequential)
         require_data(sequential)
         skips.require_matched(list(sequential))
+        if isinstance(balance, str) or not hasattr(balance, "__len__"):
+            raise ValueError(f"balance must be a list, as [2, 3], not {balance!r}")
         require_balance(list(balance), sequential, len(balance))
         require_choice("checkpoint", checkpoint, get_args(Recompute))
         if not isinstance(chunks, int) or chunks < 1:

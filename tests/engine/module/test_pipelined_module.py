@@ -359,6 +359,7 @@ def test_a_number_is_no_output() -> None:
     ("arguments", "message"),
     [
         ({"balance": [5, 1]}, "sums to 6 layers and the model has 5"),
+        ({"balance": "auto"}, "balance must be a list"),
         ({"chunks": 0}, "chunks must be a whole number from 1"),
         ({"chunks": 42.0}, "chunks must be a whole number from 1"),
         ({"checkpoint": "sometimes"}, "checkpoint must be one of"),
