@@ -1,4 +1,4 @@
-"""Threads of workers, that end together and stay for the next call, and one beside a worker.
+"""Threads that end together, and stay for the next call unless one has failed.
 
 A new thread has none of the memory in which the last one has computed: where each call started its
 own, one with a batch took 2,500 page faults and a third more processor time.
@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
@@ -18,15 +17,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from pipekit.devices import new_stream, on_stream
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.watchdog import LOOK_S
-from pipekit.host.operator_threads import (
-    SWITCH_INTERVAL_S,
-    release_threads,
-    share_cores,
-    share_of_cores,
-)
+from pipekit.host.operator_threads import SWITCH_INTERVAL_S, release_threads, share_of_cores
 
 Event = Any
 Notify = Callable[[Event], None]
@@ -162,35 +155,6 @@ class _Thread(threading.Thread):
             self.name = IDLE
             del function  # between two, nothing of a run is kept alive
             self.over.put(None)
-
-
-class CommThread:
-    """Runs functions in turn, in a thread for which no program waits: its peer may be gone."""
-
-    def __init__(self, name: str, device: torch.device, workers: int) -> None:
-        self._device, self._workers = device, workers
-        self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
-    def submit(self, function: Callable[[], T]) -> "Future[T]":
-        """Do this after all that was submitted before."""
-        future: Future[T] = Future()
-        self._work.put((function, future))
-        return future
-
-    def close(self) -> None:
-        self._work.put(None)
-
-    def _run(self) -> None:
-        share_cores(self._workers)
-        with on_stream(new_stream(self._device)):
-            while (work := self._work.get()) is not None:
-                function, future = work
-                try:
-                    future.set_result(function())
-                except BaseException as error:
-                    future.set_exception(error)
-                del work, function, future  # nobody needs their gradients till the next one comes
 
 
 def _dismiss(threads: Sequence[_Thread]) -> None:

@@ -19,8 +19,8 @@ from pipekit.devices import (
     synchronize,
     wait_event,
 )
+from pipekit.engine.comm_thread import CommThread
 from pipekit.engine.transport import FlatBucket
-from pipekit.engine.transports.worker_threads import CommThread
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients, require_dense

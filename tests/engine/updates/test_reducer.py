@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import bucketing
+from pipekit.engine.comm_thread import CommThread
 from pipekit.engine.transport import FlatBucket
-from pipekit.engine.transports.worker_threads import CommThread
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.reducer import Reducer, SharedStage
 from pipekit.engine.updates.weight_versions import WeightVersions

@@ -18,6 +18,7 @@ from pipekit.devices import CPU
 from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.calls import deferred_interrupts
+from pipekit.engine.comm_thread import CommThread
 from pipekit.engine.feed import End, Needs
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted
@@ -33,7 +34,6 @@ from pipekit.engine.transports.processes.shared_mailbox import (
 )
 from pipekit.engine.transports.processes.worker_process import READ_STAGES, Content
 from pipekit.engine.transports.watchdog import BYTES, LOOK_S, NOTICE_S, Watchdog, WorkerStates
-from pipekit.engine.transports.worker_threads import CommThread
 
 OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
 GRACE_S = 3.0  # for the first failure to arrive after its consequences, and for a thread to end
