@@ -108,6 +108,7 @@ def test_the_answer_names_the_value_and_its_place() -> None:
         (Updates, "lr_step", "epoch", "lr_step must be one of update, call"),
         (Updates, "loss_scale", "static", "a number, 'dynamic', a pipekit.LossScale or None"),
         (Updates, "mitigation", "hope", "mitigation must be one of"),
+        (Execution, "inputs", [0, 1], r"not \[0, 1\]: inputs=lambda batch: \(batch\[0\]"),
         (Execution, "rows", ["labels"], r"as {'labels': True}, not \['labels'\]"),
         (Execution, "autocast", torch.int8, "not torch.int8"),
         (Execution, "recompute", "sometimes", "never, except_last, always"),
