@@ -135,7 +135,8 @@ class Execution:
                 f"inputs must be names of a dict's entries, or a function, not {self.inputs!r}: "
                 f"inputs=lambda batch: (batch[0], batch[1]) takes entries of a tuple"
             )
-        if not isinstance(self.rows, Mapping | None):
+        rows = {} if self.rows is None else self.rows
+        if not isinstance(rows, Mapping) or {*map(type, rows.values())} - {bool}:
             raise ValueError(
                 f"rows must say of each entry whether it is cut, as {{'labels': True}}, not "
                 f"{self.rows!r}"

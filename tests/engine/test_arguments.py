@@ -109,6 +109,7 @@ def test_the_answer_names_the_value_and_its_place() -> None:
         (Updates, "loss_scale", "static", "a number, 'dynamic', a pipekit.LossScale or None"),
         (Updates, "mitigation", "hope", "mitigation must be one of"),
         (Execution, "inputs", [0, 1], r"not \[0, 1\]: inputs=lambda batch: \(batch\[0\]"),
+        (Execution, "rows", {"labels": 0}, r"as {'labels': True}, not {'labels': 0}"),
         (Execution, "rows", ["labels"], r"as {'labels': True}, not \['labels'\]"),
         (Execution, "autocast", torch.int8, "not torch.int8"),
         (Execution, "recompute", "sometimes", "never, except_last, always"),
