@@ -37,6 +37,10 @@ def resolve_for_workers(
     """Return a device for each worker."""
     if devices is None:
         return list(islice(cycle(accelerators() or [CPU]), workers))
+    if isinstance(devices, (str, torch.device)):
+        raise ValueError(
+            f"devices must be a list with one for each worker: [{str(devices)!r}] * {workers}"
+        )
     if len(devices) != workers:
         raise ValueError(
             f"devices names {len(devices)} devices for {workers} workers: name one for each (the "

@@ -159,6 +159,8 @@ def require_batches(batches: object, steps: int | None = None) -> None:
 
 def require_watchers(observers: Watchers, transport: str) -> None:
     """Raise TypeError unless each observer can watch the workers of a transport."""
+    if isinstance(observers, Observer) or callable(observers):
+        raise TypeError("observers must be a list, also of one: pass Watch(observers=[...])")
     for each in observers:
         if isinstance(each, Observer):
             if not TRANSPORTS[transport].in_process:

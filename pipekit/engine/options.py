@@ -1,7 +1,7 @@
 """Options of a training beside its model and schedule: four values, passed on whole."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
@@ -96,8 +96,8 @@ class Execution:
 
     Attributes:
         inputs: the entries that the model takes of batches that are dicts or longer tuples (see
-            :meth:`pipekit.Pipeline.train`): a name or several, or a function from a batch to the
-            model's input.  A model from :func:`pipekit.stages` takes the entries of its example.
+            :meth:`pipekit.Pipeline.train`): of a dict a name or several, or a function from a batch
+            to the model's input.  A model from :func:`pipekit.stages` takes those of its example.
         rows: whether entries of such batches are cut with the rows, by name or place:
             ``{"class_weights": False}``; by default, if they have as many elements.
         short_batches: "refuse" batches with fewer rows than microbatches, as the last one of an
@@ -128,16 +128,26 @@ class Execution:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rows, Mapping | None):
+        names = self.inputs if isinstance(self.inputs, Collection) else [self.inputs]
+        is_named = self.inputs is None or all(isinstance(name, str) for name in names)
+        if not (is_named or callable(self.inputs)):
+            raise ValueError(
+                f"inputs must be names of a dict's entries, or a function, not {self.inputs!r}: "
+                f"inputs=lambda batch: (batch[0], batch[1]) takes entries of a tuple"
+            )
+        rows = {} if self.rows is None else self.rows
+        if not isinstance(rows, Mapping) or {*map(type, rows.values())} - {bool}:
             raise ValueError(
                 f"rows must say of each entry whether it is cut, as {{'labels': True}}, not "
                 f"{self.rows!r}"
             )
         require_choice("short_batches", self.short_batches, ("refuse", "fewer"))
         require_choice("autocast", self.autocast, DTYPES)
-        recompute = [] if self.recompute is None else self.recompute
-        for mode in [recompute] if isinstance(recompute, str) else recompute:
-            require_choice("recompute", mode, get_args(Recompute))
+        if (recompute := self.recompute) is not None:
+            for mode in recompute if isinstance(recompute, (list, tuple)) else [recompute]:
+                require_choice("recompute", mode, get_args(Recompute))
+        if not isinstance(self.cluster, Cluster | None):
+            raise ValueError(f"cluster must be a pipekit.Cluster, or None, not {self.cluster!r}")
         require_timeout(self.timeout)
 
 

@@ -1,6 +1,6 @@
 """How a worker reaches the others, and hears of the end of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -34,16 +34,11 @@ class PartKey(NamedTuple):
     number: int  # of the bucket, counted over all updates
 
 
-class SumPart(NamedTuple):
-    """A part of a sum on its way to or from a worker: its content, or room for it."""
+Parts = Mapping[int, FlatBucket]
+"""Parts of a sum by the worker to whom they go or from whom they come: contents, or room."""
 
-    worker: int
-    key: PartKey
-    content: FlatBucket
-
-
-Exchange = Callable[[Sequence[SumPart], Sequence[SumPart], int], list[FlatBucket]]
-"""Sends parts to other workers, and returns those that are received, maybe in their room.
+Exchange = Callable[[PartKey, Parts, Parts, int], list[FlatBucket]]
+"""Sends parts, of this worker's key, and returns those that are received, maybe in their room.
 
 All of them are on their way at once, so that no worker waits for a part before it sends its own.
 The last argument is the last microbatch whose gradients are summed; BeyondStop is raised if the run

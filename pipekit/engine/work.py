@@ -1,7 +1,7 @@
 """The work of one worker in a run: it trains or evaluates its stages, and reports."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -17,7 +17,7 @@ from pipekit.engine.execution.pipeline_io import EvaluationIO, StageRuntime, Tra
 from pipekit.engine.execution.special_microbatches import PassingEmpty, in_chunks
 from pipekit.engine.execution.stage import Stage, StageSource
 from pipekit.engine.execution.update_synchronizer import UpdateSynchronizer
-from pipekit.engine.execution.worker import Executor, Worker
+from pipekit.engine.execution.worker import Executor, observed, work_through
 from pipekit.engine.feed import Feed
 from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, Observers, WorkerView, observers_of
@@ -64,7 +64,7 @@ def run(
     memory = MemoryTracker(recompute) if config.watch.memory else None
     observers = [*watchers, *filter(None, (trace, memory))]
     if on_news and len(config.table.stage_workers) - 1 in stages:
-        observers.append(Reporter(on_news, config, memory.held_bytes if memory else lambda: None))
+        observers.append(Reporter(on_news, config))
     if config.watch.observers:
         observers += observers_of(config.watch.observers, index)
     if config.checkpoints:
@@ -93,14 +93,13 @@ def run(
         execute = restoring(execute, config, index, stages, io.losses)
     view = WorkerView(index, device, clock, weights, updates.waiting_bytes)
     survives = partial(_survives, config, transport, errors)
-    conclude = updates.average_statistics if updates.comm_thread else None
-    worker = Worker(view, execute, transport, observer, conclude, survives)
     transport.stop_point.at(config.end)
-    try:
-        worker.run(steps.until(transport.stop_point))
-    finally:
+    at_end = closing(updates) if updates.comm_thread else nullcontext()
+    with at_end, observed(observer, view):
+        until = steps.until(transport.stop_point)
+        work_through(until, index, execute, transport, observer, survives)
         if updates.comm_thread:
-            updates.close()
+            updates.average_statistics()
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
     io.losses.wait()
@@ -155,7 +154,8 @@ def _evaluate(
         observer = Observers(watchers)
         executor = Executor(index, stages, transport, ends, device, observer)
         steps = assignment.steps.until(transport.stop_point)
-        Worker(view, executor.execute, transport, observer).run(steps)
+        with observed(observer, view):
+            work_through(steps, index, executor.execute, transport, observer)
         transport.finish()
         synchronize(device)
         return WorkerReport(

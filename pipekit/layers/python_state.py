@@ -5,6 +5,7 @@ import dis
 import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import filterfalse
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, Self
 
@@ -51,25 +52,55 @@ def is_pure(model: nn.Module) -> bool:
 
 
 class Change(NamedTuple):
-    """What a forward has left in Python."""
+    """A variable that has another value than before.
 
-    module: str  # its name in the model
-    key: str  # of its attribute, or of a global variable that its forward names
+    The key of what an object in an attribute holds is a path, ``config.scale`` say.
+    """
+
+    owner: str  # the name of the module that has it, or whose forward names it in its file
+    key: str
     is_new: bool  # whether there was none before
+    value: Any
+    module: nn.Module | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.owner}.{self.key}".lstrip(".")
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the forward, or a method of the module that it names, only reads it."""
+        methods = methods_named(self.module, ["forward"])
+        return {*self.key.split(".")} <= _of_all(methods, names_in) - _of_all(methods, _set_in)
+
+    @property
+    def is_mode(self) -> bool:
+        """Whether the module's own ``train()`` may set it."""
+        return self.key in _of_all(methods_named(self.module, ["train"]), names_in)
+
+    @property
+    def can_be_taken(self) -> bool:
+        """Whether a copy of the module can have it: flags may say what was done to weights."""
+        return isinstance(self.value, float) and "." not in self.key
 
 
 class Variables(NamedTuple):
-    """The attributes of a module, without those skipped; or those named of a file's variables."""
+    """Those of a module, of an object that it has in an attribute, or of the file of its forward.
+
+    They are all but those ``skipped``, or those that are ``named``.
+    """
 
     owner: str  # the module's name
+    module: nn.Module | None
     held: dict[str, Any]
     named: Sequence[str] | None = None
     skipped: Collection[str] = TORCHS
+    within: str = ""  # what comes before their names
 
     def names(self) -> Sequence[str]:
         if self.named is not None:
             return self.named
-        return [name for name in self.held if name not in self.skipped]
+        return [*filterfalse(self.skipped.__contains__, self.held)]
 
 
 class PythonState:
@@ -95,18 +126,34 @@ class PythonState:
         for module in names if modules is None else modules:
             # Looked up without asking the class: a compiled script's answers by raising.
             forward = inspect.getattr_static(type(module), "forward")
-            found.append(Variables(names[module], vars(module), skipped=skipped))
-            found.append(Variables(names[module], *global_state(forward)))
+            found.append(Variables(names[module], module, vars(module), skipped=skipped))
+            found.append(Variables(names[module], module, *global_state(forward)))
         return cls(found)
 
-    def changes(self) -> list[Change]:
-        """Return what is not as it was."""
-        return [
-            Change(each.owner, name, name not in before)
-            for each, before in self._before
-            for name in each.names()
-            if name not in before or before[name].differs_from(each.held[name])
-        ]
+    @classmethod
+    def of_attributes(cls, named: Iterable[tuple[str, nn.Module]]) -> Self:
+        """Return the attributes of modules, and those of objects in them."""
+        found = []
+        for name, module in named:
+            found.append(Variables(name, module, vars(module)))
+            for key, value in vars(module).items():
+                held = getattr(value, "__dict__", None)
+                if key not in TORCHS and type(held) is dict and not isinstance(value, _SHARED):
+                    found.append(Variables(name, module, held, within=f"{key}."))
+        return cls(found)
+
+    def changes(self, known: bool = False) -> list[Change]:
+        """Return what is not as it was; with ``known`` it counts as it is from then on."""
+        found = []
+        for each, before in self._before:
+            for name in each.names():
+                now, is_new = each.held[name], name not in before
+                if is_new or before[name].differs_from(now):
+                    key = each.within + name
+                    found.append(Change(each.owner, key, is_new, now, each.module))
+                    if known:
+                        before[name] = Kept(now)
+        return found
 
     def put_back(self) -> None:
         for each, before in self._before:
@@ -135,7 +182,7 @@ class Kept:
 
     def differs_from(self, now: Any) -> bool:
         """Return whether it is another value now, or has other contents."""
-        if not _same(self._value, now):
+        if now is not self._value and not _same(self._value, now):
             return True
         if self._copy is None:
             return False
@@ -203,72 +250,12 @@ def names_in(function: FunctionType) -> set[str]:
     return found
 
 
-class Attribute(NamedTuple):
-    """An attribute of a module: the module's name, the module, its key, and its value.
-
-    The key of what an object in an attribute holds is a path, ``config.scale`` say.
-    """
-
-    owner: str
-    module: nn.Module
-    key: str
-    value: Any
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the forward, or a method of the module that it names, only reads it."""
-        methods = methods_named(self.module, ["forward"])
-        return {*self.key.split(".")} <= _of_all(methods, names_in) - _of_all(methods, _set_in)
-
-    @property
-    def is_mode(self) -> bool:
-        """Whether the module's own ``train()`` may set it."""
-        return self.key in _of_all(methods_named(self.module, ["train"]), names_in)
-
-    @property
-    def can_be_taken(self) -> bool:
-        """Whether a copy of the module can have it: flags may say what was done to weights."""
-        return isinstance(self.value, float) and "." not in self.key
-
-
-class Attributes:
-    """The attributes of modules, and of objects in them, as they were last looked at."""
-
-    def __init__(self, named: Iterable[tuple[str, nn.Module]]) -> None:
-        self._known: dict[tuple[str, str], Any] = {}  # plain values as they are
-        self._holders: list[tuple[str, nn.Module, str, dict[str, Any]]] = []
-        for name, module in named:
-            self._holders.append((name, module, "", vars(module)))
-            for key, value in vars(module).items():
-                held = getattr(value, "__dict__", None)
-                if key not in TORCHS and type(held) is dict and not isinstance(value, _SHARED):
-                    self._holders.append((name, module, f"{key}.", held))
-        self.changed()
-
-    def changed(self, known: bool = True) -> list[Attribute]:
-        """Return those that are new or have other values now, which are then the known ones."""
-        found = []
-        for owner, module, prefix, held in self._holders:
-            for key, value in held.items():
-                place = owner, prefix + key
-                before = self._known.get(place, self)
-                is_same = isinstance(before, PLAIN) and isinstance(value, PLAIN) and before == value
-                if isinstance(before, Kept):
-                    is_same = not before.differs_from(value)
-                if is_same or before is value or key in TORCHS:
-                    continue
-                found.append(Attribute(owner, module, prefix + key, value))
-                if known:
-                    self._known[place] = value if isinstance(value, PLAIN) else Kept(value)
-        return found
-
-
-def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:
+def set_attributes(model: nn.Module, changes: Iterable[Change]) -> None:
     """Set attributes of the modules with the owners' names, where a model has such."""
     modules = dict(model.named_modules(remove_duplicate=False))
-    for owner, _, key, value in attributes:
-        if owner in modules:
-            modules[owner].__dict__[key] = value
+    for each in changes:
+        if each.owner in modules:
+            modules[each.owner].__dict__[each.key] = each.value
 
 
 def _of_all(methods: Iterable[FunctionType], find: Callable[[FunctionType], set[str]]) -> set[str]:

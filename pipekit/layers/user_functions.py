@@ -163,7 +163,7 @@ class FunctionCopies:
 @contextmanager
 def _undisturbed(function: Any, device: torch.device) -> Iterator[Seeded]:
     """Put back random states and global variables; what is warned of, the real call will say."""
-    variables = PythonState(Variables("", *global_state(f)) for f in functions_of(function))
+    variables = PythonState(Variables("", None, *global_state(f)) for f in functions_of(function))
     numbers, arrays = random.getstate(), np.random.get_state()
     try:
         with warnings.catch_warnings(), random_states_put_back(device), Seeded(0, device) as seeded:

@@ -30,6 +30,11 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
     if isinstance(balance, str):
         require_choice("balance", balance, ["auto"])
         return
+    if not hasattr(balance, "__len__"):
+        raise ValueError(
+            f"balance must be 'auto', a Plan, or how many layers each stage has, as [2, 3], not "
+            f"{balance!r}"
+        )
     if len(balance) != stages:
         raise ValueError(
             f"balance {list(balance)} is for {len(balance)} stages and the schedule has {stages}"

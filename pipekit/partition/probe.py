@@ -134,7 +134,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             for name in {**copies, **now}
             if now.get(name) is not copies.get(name) or now[name]._version
         }
-        kept = [f"{each.module}.{each.key}" for each in changes if not each.is_new]
+        kept = [each.name for each in changes if not each.is_new]
         _warn_of_edits([*(f"{number}.{name}" for number, name in edited), *kept])
         edited_inputs = {
             number
@@ -283,7 +283,7 @@ def _needs_edited(layer: nn.Module, x: Tree, incoming: dict[str, Tensor]) -> boo
 def _set_attributes(model: nn.Module, changes: Sequence[Change]) -> Iterator[tuple[int, str, Any]]:
     modules = {name: (n, each) for n, (each, name) in enumerate(module_names(model).items())}
     for change in changes:
-        number, module = modules[change.module]
+        number, module = modules[change.owner]
         if change.key in vars(module):  # and not a global variable
             value = vars(module)[change.key]
             # Tensors and containers that no later forward changes.

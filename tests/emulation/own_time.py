@@ -21,9 +21,9 @@ from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.devices import streams as devices_clock
 from pipekit.emulation import stage
+from pipekit.engine.comm_thread import CommThread
 from pipekit.engine.transports import threads
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox
-from pipekit.engine.updates.reducer import CommThread
 from pipekit.schedules import Message
 
 

@@ -20,7 +20,7 @@ from pipekit import (
     Watch,
     schedules,
 )
-from pipekit.engine import arguments
+from pipekit.engine import Observer, arguments
 from pipekit.engine.calls import MOVED
 from pipekit.schedules import DISCARD, GATHER, Op, Schedule, check
 from pipekit.schedules.ops import ACTIVATIONS
@@ -108,10 +108,14 @@ def test_the_answer_names_the_value_and_its_place() -> None:
         (Updates, "lr_step", "epoch", "lr_step must be one of update, call"),
         (Updates, "loss_scale", "static", "a number, 'dynamic', a pipekit.LossScale or None"),
         (Updates, "mitigation", "hope", "mitigation must be one of"),
+        (Execution, "inputs", [0, 1], r"not \[0, 1\]: inputs=lambda batch: \(batch\[0\]"),
+        (Execution, "rows", {"labels": 0}, r"as {'labels': True}, not {'labels': 0}"),
         (Execution, "rows", ["labels"], r"as {'labels': True}, not \['labels'\]"),
         (Execution, "autocast", torch.int8, "not torch.int8"),
         (Execution, "recompute", "sometimes", "never, except_last, always"),
         (Execution, "recompute", ["never", "now"], "not 'now'"),
+        (Execution, "recompute", True, "never, except_last, always, not True"),
+        (Execution, "cluster", "v100", "a pipekit.Cluster, or None, not 'v100'"),
         (Execution, "short_batches", "skip", "refuse, fewer"),
         (Execution, "timeout", 0, "more than 0 s, or None for never, not 0"),
         (Execution, "timeout", "1", "more than 0 s, or None for never, not '1'"),
@@ -120,6 +124,8 @@ def test_the_answer_names_the_value_and_its_place() -> None:
         (partial(Checkpoints, "folder"), "every", 0, "every must be at least 1 batch, not 0"),
         (partial(Checkpoints, "folder"), "keep", 1.5, "at least 1 checkpoint, not 1.5"),
         (build, "seed", 1.5, "seed must be a whole number, 'torch' or None, not 1.5"),
+        (build, "balance", 2, "how many layers each stage has"),
+        (build, "execution", Execution(devices="cpu"), r"for each worker: \['cpu'\] \* 1"),
     ],
 )
 def test_a_value_checks_its_fields(value: Any, field: str, given: object, message: str) -> None:
@@ -133,6 +139,11 @@ def test_a_function_must_be_one(field: str, given: Any) -> None:
         Updates(**{field: given})
     with pytest.raises(TypeError, match=r"a pipekit.staleness.Mitigation or the name of one"):
         Updates(mitigation=given if callable(given) else 3)  # type: ignore[arg-type]
+
+
+def test_one_observer_stands_in_a_list() -> None:
+    with pytest.raises(TypeError, match=r"pass Watch\(observers=\[...\]\)"):
+        build().train(data(1), watch=Watch(observers=Observer()))  # type: ignore[arg-type]
 
 
 def test_a_module_shows_no_bar() -> None:

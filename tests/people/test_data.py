@@ -394,6 +394,12 @@ def test_an_entry_of_the_model_stays_whole_where_the_user_says_so() -> None:
     assert made.train([batch] * 2).losses == pytest.approx(want, rel=1e-6)
 
 
+def test_names_of_entries_are_not_ignored_for_tuples() -> None:
+    made = pipeline(network(), loss=lambda o, batch: o.mean(), execution=Execution(inputs="x"))
+    with pytest.raises(ValueError, match="those of a tuple have no names"):
+        made.train([(X, X, Y)])
+
+
 class Scaled:
     def __init__(self, draw: Callable[[], float]) -> None:
         self.draw = draw

@@ -150,19 +150,15 @@ class ResumePoint:
 
     def load_into(self, modules: Sequence[nn.Module]) -> None:
         """Give modules' layers what was saved, once; ValueError: they are of another model."""
-        saved = {
-            name: tensor
-            for stage in self.stages
-            for name, tensor in (stage["parameters"] | stage["buffers"]).items()
-        }
-        parameters = dict(
-            pair for module in modules for pair in module.named_parameters(remove_duplicate=False)
-        )
-        buffers = {name for module in modules for name in named_buffers(module)}
-        extra = {
-            name: state for stage in self.stages for name, state in stage["extra_states"].items()
-        }
-        unknown = extra.keys() - {name for module in modules for name in extra_states(module)}
+        saved, extra = Tensors(), dict[str, Any]()
+        for stage in self.stages:
+            saved |= stage["parameters"] | stage["buffers"]
+            extra |= stage["extra_states"]
+        parameters, buffers, unknown = Tensors(), set[str](), {*extra}
+        for module in modules:
+            parameters |= module.named_parameters(remove_duplicate=False)
+            buffers |= named_buffers(module).keys()
+            unknown -= extra_states(module).keys()
         for name in sorted({*saved, *parameters, *buffers, *unknown}):
             # A layer may replace a buffer by one of another shape.
             here = saved.get(name) if name in buffers else parameters.get(name)

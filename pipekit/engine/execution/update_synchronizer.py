@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import CPU, synchronize
+from pipekit.engine.comm_thread import CommThread
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.all_reduce import AllReduce, TiedGradients, average
 from pipekit.engine.updates.loss_scaler import LossScaler
-from pipekit.engine.updates.reducer import CommThread, Reducer, SharedStage
+from pipekit.engine.updates.reducer import Reducer, SharedStage
 from pipekit.engine.updates.weights import Gradients
 from pipekit.losses.checks import is_mean
 

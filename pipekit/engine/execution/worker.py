@@ -4,7 +4,8 @@ A step waits for its messages, computes, and sends its own.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -29,55 +30,46 @@ from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, tree_bytes
 
 
-class Worker:
-    """Goes through a list of steps, with observers around each; it knows no methods and no ops."""
+@contextmanager
+def observed(observer: Observer, view: WorkerView) -> Iterator[None]:
+    """Have a worker watched from the observers' ``begin`` to their ``end``."""
+    try:
+        observer.begin(view)
+        yield
+        observer.end(view.number)
+    finally:
+        observer.close(view.number)
 
-    def __init__(
-        self,
-        view: WorkerView,
-        execute: Callable[[Step], None],
-        transport: Transport,
-        observer: Observer,
-        conclude: Callable[[], None] | None = None,  # called before observers hear of the end
-        # Whether the other steps can go on after a step's error.
-        survives: Callable[[Step, Exception], bool] = lambda step, error: False,
-    ) -> None:
-        self._view, self._execute, self._transport = view, execute, transport
-        self._observer, self._survives, self._conclude = observer, survives, conclude
 
-    def run(self, steps: Iterable[Step]) -> None:
-        """Execute every step between the observers' ``begin`` and ``end``.
+def work_through(
+    steps: Iterable[Step],
+    worker: int,
+    execute: Callable[[Step], None],
+    transport: Transport,
+    observer: Observer,
+    # Whether the other steps can go on after a step's error.
+    survives: Callable[[Step, Exception], bool] = lambda step, error: False,
+) -> None:
+    """Execute a worker's steps, with observers around each: here nothing knows methods or ops.
 
-        An error gets a note that names the task; Aborted is raised if another worker failed.
-        """
-        try:
-            self._observer.begin(self._view)
-            self.execute(steps)
-            if self._conclude:
-                self._conclude()
-            self._observer.end(self._view.number)
-        finally:
-            self._observer.close(self._view.number)
-
-    def execute(self, steps: Iterable[Step]) -> None:
-        """Execute every step; raises as :meth:`run`."""
-        number, observer = self._view.number, self._observer
-        with during():
-            for step in steps:
-                try:
-                    self._transport.require_peers()
-                    set_ends_batch(step.ends_batch)
-                    observer.before_step(number, step)
-                    self._execute(step)
-                    observer.after_step(number, step)
-                except Aborted:
+    An error gets a note that names the task; Aborted is raised if another worker failed.
+    """
+    with during():
+        for step in steps:
+            try:
+                transport.require_peers()
+                set_ends_batch(step.ends_batch)
+                observer.before_step(worker, step)
+                execute(step)
+                observer.after_step(worker, step)
+            except Aborted:
+                raise
+            except BeyondStop:  # before this step
+                continue
+            except Exception as error:
+                error.add_note(f"(raised in {step.task})")
+                if not survives(step, error):
                     raise
-                except BeyondStop:  # before this step
-                    continue
-                except Exception as error:
-                    error.add_note(f"(raised in {step.task})")
-                    if not self._survives(step, error):
-                        raise
 
 
 class Executor:
@@ -103,7 +95,7 @@ class Executor:
         self.sent_bytes: Counter[tuple[int, str]] = Counter()  # by receiver and purpose
 
     def execute(self, step: Step) -> None:
-        """Execute one step; raises as :meth:`Worker.run`."""
+        """Execute one step; raises as :func:`work_through`."""
         self._METHODS[step.task.op](self, step)
 
     def _run_again(self, step: Step) -> None:

@@ -17,7 +17,7 @@ from pipekit.devices import (
 )
 from pipekit.engine.execution.passes import InferencePasses, PassConfig, Passes
 from pipekit.engine.execution.pipeline_io import StageGradients
-from pipekit.engine.execution.worker import Executor, Worker
+from pipekit.engine.execution.worker import Executor, work_through
 from pipekit.engine.module.backward_order import Gradients, Place
 from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observers, WorkerView, observers_of
@@ -181,8 +181,9 @@ class Minibatch:
         with self._caller.entered():
             gradients = self._gradients_of_inputs()
             for stage in self._stages:
-                found = [alias.grad for alias in stage.aliases.values()]
-                gradients += [None if g is None else keep_for_current_stream(g) for g in found]
+                for alias in stage.aliases.values():
+                    found, alias.grad = alias.grad, None  # held once, it is the parameter's own
+                    gradients.append(None if found is None else keep_for_current_stream(found))
                 stage.aliases.clear()
         self._rows, self._output_gradients = [], ()
         return gradients
@@ -247,8 +248,8 @@ class Minibatch:
                         observer,
                         gradients=self,
                     )
-                    worker = Worker(stage.view, executor.execute, transport, observer)
-                    stage.with_aliases(partial(worker.execute, steps[number]))
+                    given = steps[number], number, executor.execute, transport, observer
+                    stage.with_aliases(partial(work_through, *given))
                     states.end(number)
             finally:
                 runtime.at_work.discard(number)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from itertools import chain, product
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +103,8 @@ class PipelinedModule(nn.Module):
         sequential = sequence_of(sequential)
         require_data(sequential)
         skips.require_matched(list(sequential))
+        if isinstance(balance, str) or not hasattr(balance, "__len__"):
+            raise ValueError(f"balance must be a list, as [2, 3], not {balance!r}")
         require_balance(list(balance), sequential, len(balance))
         require_choice("checkpoint", checkpoint, get_args(Recompute))
         if not isinstance(chunks, int) or chunks < 1:
@@ -239,35 +241,13 @@ class PipelinedModule(nn.Module):
     def __iter__(self) -> Iterator[nn.Module]:
         return (layer for layer in self._modules.values() if layer is not None)
 
-    def cuda(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to move the layers.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError("the stages are on devices of their own: pass devices=[...] instead")
-
-    cpu = cuda
-
-    def to(self, *args: Any, **kwargs: Any) -> "PipelinedModule":
-        """Convert the layers to another dtype.
-
-        Args:
-            args, kwargs: those of :meth:`torch.nn.Module.to`.
-
-        Raises:
-            TypeError: a device is given.
-        """
-        device, *_ = torch._C._nn._parse_to(*args, **kwargs)
-        if device is not None:
-            self.cuda()
-        return super().to(*args, **kwargs)
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PipelinedModule":
         """Convert all tensors, as each method and a parent's does; TypeError for another device."""
         for device in self.devices:
             if fn(torch.empty(0, device=device)).device != device:
-                self.cuda()
+                raise TypeError(
+                    "the stages are on devices of their own: pass devices=[...] instead"
+                )
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 

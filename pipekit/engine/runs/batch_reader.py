@@ -153,6 +153,11 @@ class BatchReader:
         if self._model_input and (self._names is None or not isinstance(batch, Mapping)):
             return self._tensors_of(self._model_input.select(batch))
         if not isinstance(batch, Mapping):
+            if self._names is not None:
+                raise ValueError(
+                    f"inputs={self._names!r} names entries, and those of a tuple have no names: "
+                    f"give batches that are dicts, or inputs=lambda batch: batch[0]"
+                )
             return batch[0]
         one = self._names if isinstance(self._names, str) else None
         names = [one] if one else batch if self._names is None else self._names

@@ -103,10 +103,15 @@ class ModelStages:
         if self.partition is None:
             with self._original_unused():
                 tried = probe(self._model, sample, autocast, training=training)
-            self.edits_batch = tried.edits_batch
             self._cut(tried, point)
-        elif training and not self.tried_in_training:
-            tried = self._try_in_training(sample, autocast)
+        elif training and not self.tried_in_training:  # it was cut for an evaluation
+            tried = found = self.probe(sample, autocast, training=True)
+            assert self.balance is not None
+            require_handed_on_within(self.balance, tried.handed_on)
+            require_unshared(self.original, self.balance, tried.edited_weights)
+            self._replace(lambda config: config.with_part(config.passes.part.with_edits(found)))
+        if tried:
+            self.edits_batch = tried.edits_batch
         self.users.warn(tried, lambda: self.modules)
         return tried
 
@@ -144,7 +149,7 @@ class ModelStages:
             self._stages[part.index] = {_HERE: replace(config, passes=passes)}
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
-            self._take_state(point)
+            self._have_here(replace(each, state=point.state_for(each)) for each in self.configs)
         for edit in self._edits:
             self.edit(edit)
 
@@ -162,16 +167,6 @@ class ModelStages:
         """Refuse forwards that lead back to the user's own modules, as functions of theirs may."""
         return nullcontext() if is_pure(self.original) else original_unused(self.original)
 
-    def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> Probe:
-        """Find edits of inputs in training, after a cut for evaluation."""
-        tried = self.probe(sample, autocast, training=True)
-        assert self.balance is not None
-        require_handed_on_within(self.balance, tried.handed_on)
-        require_unshared(self.original, self.balance, tried.edited_weights)
-        self.edits_batch = tried.edits_batch
-        self._replace(lambda config: config.with_part(config.passes.part.with_edits(tried)))
-        return tried
-
     def reseed(self, given: int | str | None) -> int | None:
         """Let layers draw from this seed from now on, a word meaning torch's own, and return it."""
         seed = torch_seed() if isinstance(given, str) else given
@@ -184,7 +179,7 @@ class ModelStages:
     def resume(self, point: ResumePoint) -> None:
         """Go back to a checkpoint; ValueError says that it is of another model or optimizer."""
         point.load_into(self.modules)
-        self._take_state(point)
+        self._have_here(replace(each, state=point.state_for(each)) for each in self.configs)
         if self.balance is None and len(point.stages) == len(self._configs):
             self.balance = point.about["balance"]
 
@@ -256,8 +251,7 @@ class ModelStages:
 
     def forget(self) -> None:
         """Drop the state of a failed run before other weights come; optimizers begin anew."""
-        known = zip(self._stages, self._first(), strict=True)
-        self._stages = {index: {_HERE: replace(each.known, state=None)} for index, each in known}
+        self._have_here(replace(each.known, state=None) for each in self._first())
 
     def edit(self, function: Edit) -> None:
         """Let a function change every stage's optimizer, now or once it exists."""
@@ -275,6 +269,10 @@ class ModelStages:
             for name, entry in ((config.state or {}).get("optimizer") or {}).items():
                 found[names[own[name]]] = entry
         return copy.deepcopy(found)
+
+    def _have_here(self, configs: Iterable[StageConfig]) -> None:
+        """Have these stages, which no worker has trained since."""
+        self._stages = {each.passes.part.index: {_HERE: each} for each in configs}
 
     def _replace(self, change: Callable[[StageConfig], StageConfig]) -> None:
         """Change the config of each stage on each of its workers, whose own counts no more."""
@@ -301,9 +299,3 @@ class ModelStages:
     def modules(self) -> list[nn.Sequential]:
         """The layers that are here, under their names in the unsplit model."""
         return [config.module for config in self.configs] or [self._model]
-
-    def _take_state(self, point: ResumePoint) -> None:
-        configs = zip(self._stages, self.configs, strict=True)
-        self._stages = {
-            n: {_HERE: replace(each, state=point.state_for(each))} for n, each in configs
-        }

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from pipekit.devices import to_device
 from pipekit.engine.arguments import require_weights_as_read
@@ -27,7 +26,7 @@ from pipekit.losses.checks import refusal_of_reading, warn_of_another_whole
 from pipekit.partition.checks import OriginalUnread, warn_of_mixed_rows
 from pipekit.partition.probe import Probe
 from pipekit.schedules import Schedule
-from pipekit.trees import Tree, differentiable, leaves, tree_bytes, tree_map
+from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_bytes, tree_map
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class FirstBatch:
 def ask(first: FirstBatch, schedule: Schedule) -> None:
     """Ask before a model's first training by a schedule; ValueError refuses what it finds."""
     model, optimizer, batch = first.parts.model, first.parts.optimizer, first.batch
-    if any(isinstance(t, Tensor) and t.grad_fn for t in pytree.tree_leaves(batch[:2])):
+    if any(tensor.grad_fn for tensor in tensors_in(batch[:2])):
         raise ValueError(
             "a batch was computed from weights that require gradients, which no pipeline gives "
             "them: make what computes it the first layer of the model, or detach the batch, "

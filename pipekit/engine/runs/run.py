@@ -238,6 +238,11 @@ class Metrics:
             numbers = [value[place][0].item() for value in values]
             counts = [value[place][1].item() for value in values]
             if isinstance(metric, MeanOver):
+                if not sum(counts):
+                    raise ValueError(
+                        "the batches have nothing that a metric counts, and its mean is undefined: "
+                        "evaluate on batches with targets that count"
+                    )
                 means[name] = sum(numbers) / sum(counts)
                 continue
             weights = rows if is_mean(metric) else [1] * len(rows)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import BatchDone, OnBatch
 from pipekit.layers.module_state import named_buffers
-from pipekit.layers.python_state import Attribute, Attributes
+from pipekit.layers.python_state import Change, PythonState
 from pipekit.layers.user_functions import FunctionState
 from pipekit.partition.probe import Probe
 from pipekit.partition.recording.recorded_model import RecordedModel
@@ -33,9 +33,9 @@ class UsersModel:
         self._own = dict(layers.named_parameters(remove_duplicate=False))
         # The parameters of which the pipeline trains copies.
         self.trained = {weight for weight in layers.parameters() if weight.requires_grad}
-        self._attributes = Attributes(layers.named_modules(remove_duplicate=False))
-        self._set: set[tuple[nn.Module, str]] = set()  # by forwards
-        self._left: list[Attribute] = []
+        self._attributes = PythonState.of_attributes(layers.named_modules(remove_duplicate=False))
+        self._set: set[tuple[nn.Module | None, str]] = set()  # by forwards
+        self._left: list[Change] = []
 
     def choose(self, names: Iterable[str], trained: bool) -> None:
         """Let the pipeline train, or not, what has these names, or is in modules with them."""
@@ -57,9 +57,9 @@ class UsersModel:
         for name, weight in copy.named_parameters(remove_duplicate=False):
             weight.requires_grad_(self._own[name] in self.trained)
 
-    def taken(self) -> list[Attribute]:
+    def taken(self) -> list[Change]:
         """Return changed numbers with a fraction, which stages can take over."""
-        if not (changed := self._attributes.changed()):
+        if not (changed := self._attributes.changes(known=True)):
             return []
         changed = self._unset(changed)
         self._left += [each for each in changed if not each.can_be_taken]
@@ -72,7 +72,7 @@ class UsersModel:
         told = list[str]()
         if left := self._left:
             left, self._left = self._unset(left), []
-            told += [f"{e.owner}.{e.key}" for e in left if e.is_read and not e.is_mode]
+            told += [e.name for e in left if e.is_read and not e.is_mode]
         if (now := _looks(self._layers, self._whole, self._before)) != self._before:
             told += self._unlike(now, copies)
         if told:
@@ -83,7 +83,7 @@ class UsersModel:
                 f"only numbers with a fraction are taken over",
                 stacklevel=6,
             )
-        if self._recorded and (frozen := self._recorded.attributes.changed()):
+        if self._recorded and (frozen := self._recorded.attributes.changes(known=True)):
             _warn(
                 (each for each in frozen if each.is_read and each.module not in {*self._modules}),
                 "of the model changed since pipekit.stages recorded it, and the layers go on with "
@@ -93,16 +93,16 @@ class UsersModel:
 
     def warn_within(self) -> None:
         """Warn of changes within a call, which stages take over at the next one."""
-        changed = self._unset(self._attributes.changed(known=False))
+        changed = self._unset(self._attributes.changes())
         _warn(
             (each for each in changed if each.can_be_taken),
             f"of the model changed within a call of train(), and stages take it over at the next "
             f"call: {_BETWEEN}",
         )
 
-    def _unset(self, attributes: Iterable[Attribute]) -> list[Attribute]:
-        """Return those that no forward sets."""
-        return [each for each in attributes if (each.module, each.key) not in self._set]
+    def _unset(self, changes: Iterable[Change]) -> list[Change]:
+        """Return those that no forward makes."""
+        return [each for each in changes if (each.module, each.key) not in self._set]
 
     def _unlike(
         self, now: dict[str, Any], copies: Callable[[], Iterable[nn.Module]]
@@ -181,8 +181,8 @@ def _numbers(tensor: Tensor) -> Any:
     return *known, zlib.crc32(some.numpy(force=True).tobytes())
 
 
-def _warn(attributes: Iterable[Attribute], of_them: str) -> None:
-    names = dict.fromkeys(f"{each.owner}.{each.key}".lstrip(".") for each in attributes)
+def _warn(changes: Iterable[Change], of_them: str) -> None:
+    names = dict.fromkeys(each.name for each in changes)
     if names:
         warnings.warn(f"{', '.join(names)} {of_them}", stacklevel=3)
 

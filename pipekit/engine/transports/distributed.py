@@ -23,7 +23,7 @@ from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.assignment import WorkerAssignment
 from pipekit.engine.config import RunConfig
 from pipekit.engine.feed import BeyondStop, Feed, StopPoint
-from pipekit.engine.transport import Aborted, Exchange, FlatBucket, SumPart
+from pipekit.engine.transport import Aborted, Exchange, FlatBucket, PartKey, Parts
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.schedules import Message, Payload, Steps
 from pipekit.trees import Tree, leaves
@@ -188,26 +188,24 @@ class DistributedTransport:
 
 
 def _exchange(
-    group: Any, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int
+    group: Any, key: PartKey, sends: Parts, receives: Parts, microbatch: int
 ) -> list[FlatBucket]:
     """Exchange parts within a process group: two workers send and receive in one order, unnamed."""
     # Receives come first: on the host, a link that waits for them is busy in one direction
     # only.  What lies on an accelerator goes as one: whatever shares a communicator of NCCL's
     # runs in order, so that these receives would hold up the sends that others wait for.
-    calls: list[tuple[Any, SumPart]] = [(dist.irecv, part) for part in receives]
-    calls += [(dist.isend, part) for part in sends]
     works, together = [], []
     with abort_if_broken():
-        for call, part in calls:
-            for tensor in part.content:
+        for call, parts in (dist.irecv, receives), (dist.isend, sends):
+            for worker, tensor in ((w, t) for w, part in parts.items() for t in part):
                 if is_accelerator(tensor.device):
-                    together.append(dist.P2POp(call, tensor, part.worker, group))
+                    together.append(dist.P2POp(call, tensor, worker, group))
                 else:
-                    works.append(call(tensor, part.worker, group=group))
+                    works.append(call(tensor, worker, group=group))
         if together:
             works += dist.batch_isend_irecv(together)
     wait_for(works)
-    return [part.content for part in receives]
+    return [*receives.values()]
 
 
 def incoming(steps: Sequence[Steps]) -> list[Mapping[int, Sequence[Message]]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.feed import BeyondStop, StopPoint
-from pipekit.engine.transport import Exchange, FlatBucket, SumPart
+from pipekit.engine.transport import Exchange, FlatBucket, PartKey, Parts
 from pipekit.schedules import Message, Payload
 from pipekit.trees import Tree
 
@@ -32,11 +32,6 @@ def message_key(message: Message) -> Key:
 def end_key(microbatch: int, run: int = 0) -> Key:
     """Return the name of the note that a run, if there are several, ends before a microbatch."""
     return END, 0, run, microbatch
-
-
-def _part_key(part: SumPart) -> Key:
-    phase, stage, sender, number = part.key
-    return PART + phase, stage, sender, number
 
 
 class KeyedMailbox:
@@ -74,11 +69,13 @@ class KeyedMailbox:
         return arrived.pop(key)
 
     def exchange(
-        self, sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int
+        self, key: PartKey, sends: Parts, receives: Parts, microbatch: int
     ) -> list[FlatBucket]:
-        for part in sends:
-            self.put(part.worker, _part_key(part), part.content)
-        return [FlatBucket(*self.wait(_part_key(part), microbatch)) for part in receives]
+        phase, stage, own, number = key
+        for worker, content in sends.items():
+            self.put(worker, (PART + phase, stage, own, number), content)
+        keys = [(PART + phase, stage, sender, number) for sender in receives]
+        return [FlatBucket(*self.wait(each, microbatch)) for each in keys]
 
 
 class MailboxTransport:

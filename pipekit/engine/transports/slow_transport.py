@@ -7,7 +7,7 @@ from functools import partial
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Flow, Traffic
-from pipekit.engine.transport import GATHER, Exchange, FlatBucket, SumPart, Transport
+from pipekit.engine.transport import GATHER, Exchange, FlatBucket, PartKey, Parts, Transport
 from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_bytes
 
@@ -86,14 +86,12 @@ class SlowTransport:
     def exchange_among(self, members: Sequence[int], tied: bool = False) -> Exchange:
         exchange = self._transport.exchange_among(members, tied)
 
-        def slow(
-            sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int
-        ) -> list[FlatBucket]:
-            found = exchange(sends, receives, microbatch)
-            if sends and sends[0].key.phase == GATHER:  # a whole sum takes its time, at its end
-                key, size = sends[0].key, sum(part.numbers.nbytes for part in found)
-                number = tied, key.stage, key.number
-                self._calendar.wait_for_sum(members, number, size + sends[0].content.numbers.nbytes)
+        def slow(key: PartKey, sends: Parts, receives: Parts, microbatch: int) -> list[FlatBucket]:
+            found = exchange(key, sends, receives, microbatch)
+            if sends and key.phase == GATHER:  # a whole sum takes its time, at its end
+                own, *_ = sends.values()
+                size = sum(part.numbers.nbytes for part in (*found, own))
+                self._calendar.wait_for_sum(members, (tied, key.stage, key.number), size)
             return found
 
         return slow

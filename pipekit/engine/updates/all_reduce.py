@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from pipekit.devices import CPU, synchronize
 from pipekit.engine.observers.observer import Observer
-from pipekit.engine.transport import GATHER, SCATTER, Exchange, FlatBucket, PartKey, SumPart
+from pipekit.engine.transport import GATHER, SCATTER, Exchange, FlatBucket, PartKey, Parts
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients, parameter_buckets
 from pipekit.partition.partition import Tie
@@ -71,23 +71,13 @@ class AllReduce:
         return FlatBucket(content.numbers, total.present)
 
     def _exchanged(
-        self,
-        phase: int,
-        key: ReduceKey,
-        sends: Mapping[int, FlatBucket],
-        receives: Mapping[int, FlatBucket],
+        self, phase: int, key: ReduceKey, sends: Parts, receives: Parts
     ) -> list[FlatBucket]:
-        def part(sender: int) -> PartKey:
-            return PartKey(phase, key.stage, sender, key.number)
-
+        part = PartKey(phase, key.stage, self._worker, key.number)
         for worker, content in sends.items():
-            self._observer.part_sent(self._worker, worker, part(self._worker), content)
+            self._observer.part_sent(self._worker, worker, part, content)
             self.sent_bytes[worker] += content.numbers.nbytes
-        return self._exchange(
-            [SumPart(worker, part(self._worker), content) for worker, content in sends.items()],
-            [SumPart(worker, part(worker), room) for worker, room in receives.items()],
-            key.microbatch,
-        )
+        return self._exchange(part, sends, receives, key.microbatch)
 
     def _room(self, worker: int, like: FlatBucket) -> FlatBucket:
         """Return where to receive a part; of one sum after another, it may be the same place."""

@@ -4,65 +4,29 @@ A bucket's sum starts as soon as the last backward of an update has computed its
 thread beside the worker, while the backward goes on.
 """
 
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from queue import SimpleQueue
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 
 from pipekit.devices import (
     keep_for_current_stream,
-    new_stream,
-    on_stream,
     record_event,
     synchronize,
     wait_event,
 )
+from pipekit.engine.comm_thread import CommThread
 from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients, require_dense
-from pipekit.host.operator_threads import share_cores
 from pipekit.schedules import Step
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum, Turn
-
-Result = TypeVar("Result")
-_Work = tuple[Callable[[], object], "Future[object]"]
-
-
-class CommThread:
-    """Runs functions in turn, in a thread for which no program waits: its peer may be gone."""
-
-    def __init__(self, name: str, device: torch.device, workers: int) -> None:
-        self._device, self._workers = device, workers
-        self._work: SimpleQueue[_Work | None] = SimpleQueue()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
-    def submit(self, function: Callable[[], Result]) -> "Future[Result]":
-        """Do this after all that was submitted before."""
-        future: Future[Result] = Future()
-        self._work.put((function, future))  # type: ignore[arg-type]  # a future is invariant
-        return future
-
-    def close(self) -> None:
-        self._work.put(None)
-
-    def _run(self) -> None:
-        share_cores(self._workers)
-        with on_stream(new_stream(self._device)):
-            while (work := self._work.get()) is not None:
-                function, future = work
-                try:
-                    future.set_result(function())
-                except BaseException as error:
-                    future.set_exception(error)
-                del work, function, future  # nobody needs their gradients till the next one comes
 
 
 class SharedStage(NamedTuple):

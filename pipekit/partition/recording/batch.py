@@ -179,7 +179,7 @@ def stateless(outer: Iterable[nn.Module], model: nn.Module) -> Iterator[None]:
 
     state, before = PythonState.of(model, recorded), tensors_now()
     yield
-    changed = [(change.module, change.key) for change in state.changes()]
+    changed = [(change.owner, change.key) for change in state.changes()]
     changed += [place for place, each in tensors_now().items() if before.get(place) is not each]
     for name, key in changed:
         raise NotRecordable(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from torch import nn
 
 from pipekit.layers.module_state import exceptions, in_evaluation
-from pipekit.layers.python_state import Attributes
+from pipekit.layers.python_state import PythonState
 from pipekit.partition.recording.model_input import ModelInput
 from pipekit.partition.recording.modules import ModelNames, named_tensors
 from pipekit.partition.recording.program import Made, Program, RecordedStep
@@ -53,7 +53,7 @@ class RecordedModel:
         self.model, self.programs, self.trial = model, programs, trial
         self.traced, self.edited = traced, edited
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
-        self.attributes = Attributes(model.named_modules())
+        self.attributes = PythonState.of_attributes(model.named_modules())
         self.names = ModelNames(model)
         cuts = _boundaries(*programs, *_tensors(model))
         behind = tuple(len(program.steps) for program in programs)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pipekit import PipelinedModule, Watch, is_checkpointing, is_recomputing
 from pipekit.engine.module.backward_order import link
+from pipekit.engine.module.minibatch import Minibatch
 from pipekit.models import unet
 from tests.engine.examples import SlowBackward
 from tests.engine.gloo import over_gloo
@@ -96,6 +97,20 @@ def test_gradients_add_up_over_backwards_and_forwards_may_overlap() -> None:
         (second * 2).sum().backward()
         found.append([p.grad for p in model.parameters()])
     torch.testing.assert_close(*found)
+
+
+def test_gradients_are_the_parameters_own_and_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, differentiate = list[int](), Minibatch.differentiate
+
+    def noted(minibatch: Minibatch) -> Any:
+        gradients = differentiate(minibatch)
+        given.extend(each.data_ptr() for each in gradients if each is not None)
+        return gradients
+
+    monkeypatch.setattr(Minibatch, "differentiate", noted)
+    model = PipelinedModule(mlp(), [2, 3], chunks=2)
+    model(torch.randn(4, 6)).sum().backward()
+    assert [p.grad.data_ptr() for p in model.parameters() if p.grad is not None] == given
 
 
 def test_autograd_sees_one_operation() -> None:
@@ -344,6 +359,7 @@ def test_a_number_is_no_output() -> None:
     ("arguments", "message"),
     [
         ({"balance": [5, 1]}, "sums to 6 layers and the model has 5"),
+        ({"balance": "auto"}, "balance must be a list"),
         ({"chunks": 0}, "chunks must be a whole number from 1"),
         ({"chunks": 42.0}, "chunks must be a whole number from 1"),
         ({"checkpoint": "sometimes"}, "checkpoint must be one of"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import schedules
+from pipekit import MeanOver, schedules
 from tests.engine.examples import data, mixed, mlp, pipeline
 from tests.engine.parametrized import TRANSPORTS
 
@@ -50,3 +50,9 @@ def test_several_metrics_come_by_name_each_as_if_alone(transport: str) -> None:
 def test_nothing_to_predict_is_refused() -> None:
     with pytest.raises(ValueError, match="no batches to run"):
         pipeline(mlp(6, 6, 3), "flush", [1, 1]).predict([])
+
+
+def test_a_mean_over_nothing_is_refused() -> None:
+    uncounted = MeanOver(nn.MSELoss(reduction="sum"), count=lambda target: 0)
+    with pytest.raises(ValueError, match="nothing that a metric counts"):
+        pipeline(mlp(6, 6, 3), "flush", [1, 1]).evaluate(data(), uncounted)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipekit.engine.transport import SCATTER, Aborted, Exchange, FlatBucket, PartKey, SumPart
+from pipekit.engine.transport import SCATTER, Aborted, Exchange, FlatBucket, PartKey, Parts
 from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
@@ -169,14 +169,12 @@ def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -
     edited = threading.Event()
     with exchanges(transport, [0, 1]) as (one, other):
 
-        def late(
-            sends: Sequence[SumPart], receives: Sequence[SumPart], microbatch: int
-        ) -> list[FlatBucket]:
-            if receives[0].key.phase == SCATTER:
-                return other(sends, receives, microbatch)
-            other(sends, [], microbatch)
+        def late(key: PartKey, sends: Parts, receives: Parts, microbatch: int) -> list[FlatBucket]:
+            if key.phase == SCATTER:
+                return other(key, sends, receives, microbatch)
+            other(key, sends, {}, microbatch)
             edited.wait(LIMIT_S)
-            return other([], receives, microbatch)
+            return other(key, {}, receives, microbatch)
 
         first, second = AllReduce([0, 1], 0, one), AllReduce([0, 1], 1, late)
 
@@ -212,23 +210,23 @@ def test_each_sends_2_m_minus_1_of_m_of_the_bytes(members: int, transport: str) 
 # --- How the messages go -------------------------------------------------------------------------
 
 
-Parts = list[tuple[int, PartKey]]
+Named = list[tuple[int, PartKey]]
 
 
 def noted(
-    sent: Parts, received: Parts, sends: Sequence[SumPart], receives: Sequence[SumPart], _: int
+    sent: Named, received: Named, key: PartKey, sends: Parts, receives: Parts, _: int
 ) -> list[FlatBucket]:
     """Note what passes, and answer with zeros."""
-    sent += [part[:2] for part in sends]
-    received += [part[:2] for part in receives]
-    return [FlatBucket(*map(torch.zeros_like, part.content)) for part in receives]
+    sent += [(worker, key) for worker in sends]
+    received += [(worker, key._replace(sender=worker)) for worker in receives]
+    return [FlatBucket(*map(torch.zeros_like, part)) for part in receives.values()]
 
 
 def test_messages_have_names_of_their_own_and_everybody_begins_with_another() -> None:
     firsts, named = [], []
     for worker in (2, 4, 5):
-        sent: Parts = []
-        received: Parts = []
+        sent: Named = []
+        received: Named = []
 
         all_reduce = AllReduce((2, 4, 5), worker, partial(noted, sent, received))
         for stage, number in ((0, 0), (0, 1), (1, 0)):

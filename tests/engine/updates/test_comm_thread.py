@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipekit.engine.updates.reducer import CommThread
+from pipekit.engine.comm_thread import CommThread
 from pipekit.host.operator_threads import share_cores
 
 LIMIT_S = 100

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import bucketing
+from pipekit.engine.comm_thread import CommThread
 from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
-from pipekit.engine.updates.reducer import CommThread, Reducer, SharedStage
+from pipekit.engine.updates.reducer import Reducer, SharedStage
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients
 from pipekit.schedules.lowering.recurring import Recurring

@@ -5,7 +5,6 @@ come to, so that a few lie ready and no more are read.
 """
 
 import pickle
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 
@@ -13,15 +12,12 @@ import torch
 
 from pipekit.engine.batches import Batch, Plain, parted
 from pipekit.engine.feed import End, Needs
-from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import BATCH, END, Key, KeyedMailbox
 from pipekit.engine.transports.processes.pickling import said_if_refused
 from pipekit.engine.transports.processes.shared_mailbox import SharedMailboxes
-from pipekit.host.operator_threads import share_cores
 from pipekit.trees import Tree
 
 READ_AHEAD = 2  # batches
-GRACE_S = 3.0  # for the thread to end
 
 
 def send_batches(
@@ -85,28 +81,3 @@ def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
     if targets:
         message["target"] = tensors
     return message
-
-
-class Feeder:
-    """Sends the workers what a run needs, in a thread of its own."""
-
-    def __init__(self, send: Callable[[], None], workers: int) -> None:
-        self.error: BaseException | None = None  # of the data, as soon as there is one
-        self._thread = threading.Thread(
-            target=self._run, args=(send, workers), name="pipekit feeder", daemon=True
-        )
-        self._thread.start()
-
-    def join(self) -> bool:
-        """Return whether the thread ends in a while; the user's iterator may keep it."""
-        self._thread.join(GRACE_S)
-        return not self._thread.is_alive()
-
-    def _run(self, send: Callable[[], None], workers: int) -> None:
-        share_cores(workers)  # as in the transport "threads", where workers read the data
-        try:
-            send()
-        except Aborted:
-            return  # a worker is gone: whoever waits will know why
-        except BaseException as error:
-            self.error = error

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pipekit.devices import CPU
 from pipekit.engine.transport import Aborted
-from pipekit.engine.transports.mailbox import Key
+from pipekit.engine.transports.mailbox import Key, end_key
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.trees import Tree, leaves, tree_map
 
@@ -164,6 +164,12 @@ class SharedMailboxes:
         slot.memory[slot.start] = TAKEN
         note = _NOTE.pack(described, self._index, slot.start, *key)
         self._notify(self._endpoints[self._first + worker].writer, note)
+
+    def tell_end(self, run: int, microbatch: int) -> None:
+        """Let all others know that a run ends before a microbatch."""
+        for place in range(len(self._endpoints)):
+            if place != self._index:
+                self.put(place - self._first, end_key(microbatch, run), ())
 
     def get(self) -> tuple[Key, Tree]:
         """Wait for the next message here, and copy it out; Aborted: nobody is left to send one."""

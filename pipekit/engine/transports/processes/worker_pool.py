@@ -6,20 +6,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing.connection import wait
 from multiprocessing.forkserver import MAXFDS_TO_SEND
 from pathlib import Path
 from typing import Any, cast
 
+from pipekit.devices import CPU
 from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.batches import Batch
 from pipekit.engine.calls import deferred_interrupts
+from pipekit.engine.comm_thread import CommThread
 from pipekit.engine.feed import End, Needs
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.transports.mailbox import end_key
-from pipekit.engine.transports.processes.feeder import Feeder, send_batches
+from pipekit.engine.transport import Aborted
+from pipekit.engine.transports.processes.feeder import send_batches
 from pipekit.engine.transports.processes.forkserver import WorkerDied, WorkerHandle
 from pipekit.engine.transports.processes.pickling import unpacked
 from pipekit.engine.transports.processes.shared_mailbox import (
@@ -33,7 +36,7 @@ from pipekit.engine.transports.processes.worker_process import READ_STAGES, Cont
 from pipekit.engine.transports.watchdog import BYTES, LOOK_S, NOTICE_S, Watchdog, WorkerStates
 
 OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
-GRACE_S = 3.0  # how long the first failure may take to arrive after its consequences
+GRACE_S = 3.0  # for the first failure to arrive after its consequences, and for a thread to end
 
 
 class WorkerPool:
@@ -58,7 +61,7 @@ class WorkerPool:
         self._mailboxes = SharedMailboxes(workers, self._endpoints)
         self._handles: list[WorkerHandle] = []
         self._runs = 0
-        self._feeder: Feeder | None = None
+        self._feeding: Future[None] | None = None
         self.ready = False  # whether nothing has failed, and nothing runs
         try:
             with deferred_interrupts():  # whatever is open is known when one comes
@@ -99,22 +102,22 @@ class WorkerPool:
         self.ready = False
         self._runs += 1
 
-        def end(microbatch: int) -> None:
-            """Let all workers know that the run ends before a microbatch."""
-            for place in range(len(self._endpoints)):
-                if place != self._workers:
-                    self._mailboxes.put(place, end_key(microbatch, self._runs), ())
+        end = partial(self._mailboxes.tell_end, self._runs)
 
         def send() -> None:
             for handle, task in zip(self._handles, tasks, strict=True):
                 with suppress(OSError):  # it has ended, or failed: its report or its end says why
                     handle.tasks.send_bytes(task)  # which waits for a worker that is stopped
-            send_batches(batches, needs, self._mailboxes, end, self._runs)
+            with suppress(Aborted):  # a worker is gone: whoever waits will know why
+                send_batches(batches, needs, self._mailboxes, end, self._runs)
 
         with deferred_interrupts():
-            self._feeder = Feeder(send, self._workers)
-        reports = self._wait(self._feeder, on_news, watchdog)
-        if self._feeder.join():
+            thread = CommThread("pipekit feeder", CPU, self._workers)
+            self._feeding = thread.submit(send)
+            thread.close()
+        reports = self._wait(self._feeding, on_news, watchdog)
+        with suppress(TimeoutError):  # the user's iterator may keep it
+            self._feeding.exception(GRACE_S)
             self._mailboxes.clear()  # of what workers told the feeder after its last batch
             self.ready = True
         return reports
@@ -163,14 +166,15 @@ class WorkerPool:
             handle.let_go()
         for handle in self._handles:
             handle.end()
-        if self._feeder is not None:
-            self._feeder.join()
+        if self._feeding is not None:
+            with suppress(TimeoutError):
+                self._feeding.exception(GRACE_S)
         # A notebook keeps the last traceback, and with it this object: it must not keep the memory.
         self._mailboxes.close()
         self._opened.close()
 
     def _wait(
-        self, feeder: Feeder, on_news: Listener | None, watchdog: Watchdog
+        self, feeding: "Future[None]", on_news: Listener | None, watchdog: Watchdog
     ) -> list[WorkerReport]:
         done: dict[int, WorkerReport] = {}
         aborted, deadline = "", float("inf")
@@ -182,8 +186,8 @@ class WorkerPool:
             watchdog.look()
             if not ready and time.monotonic() > deadline:
                 raise WorkerDied(f"the workers lost touch with one another: {aborted}")
-            if feeder.error is not None:
-                raise feeder.error
+            if feeding.done() and (error := feeding.exception()):  # of the data
+                raise error
             for index in {places[each] for each in ready}:
                 handle, news = self._handles[index], None
                 with suppress(EOFError, OSError):

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,7 +26,7 @@ from pipekit.engine.feed import Feed, Needs
 from pipekit.engine.observers.reporter import News
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed import DistributedTransport, stay_on_loopback
-from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport, end_key
+from pipekit.engine.transports.mailbox import KeyedMailbox, MailboxTransport
 from pipekit.engine.transports.processes.feeder import received_batches
 from pipekit.engine.transports.processes.pickling import Sender, TravellingError, dumps
 from pipekit.engine.transports.processes.shared_mailbox import (
@@ -195,11 +196,7 @@ class _WorkerProcess:
             # The feeder sends no batch before the first stage has come near it.
             return DistributedTransport(assignment, config, feed, read_ahead=False)
 
-        def end(microbatch: int) -> None:
-            for worker in range(workers + 1):  # the last one is the feeder
-                mailbox.put(worker, end_key(microbatch, self._runs), ())
-
-        sums = None
+        sums, end = None, partial(self._mailboxes.tell_end, self._runs)
         if boxes := self._sums_mailboxes:
             about = mailbox.stop_point, self._runs
             sums = KeyedMailbox(boxes.put, boxes.get, mailbox.require_peers, *about)
