@@ -64,7 +64,7 @@ def run(
     memory = MemoryTracker(recompute) if config.watch.memory else None
     observers = [*watchers, *filter(None, (trace, memory))]
     if on_news and len(config.table.stage_workers) - 1 in stages:
-        observers.append(Reporter(on_news, config))
+        observers.append(Reporter(on_news, config, memory.held_bytes if memory else lambda: None))
     if config.watch.observers:
         observers += observers_of(config.watch.observers, index)
     if config.checkpoints:

@@ -164,6 +164,9 @@ class MemoryTracker(Observer):
             when = time.perf_counter()
             self.lent.append((when, op.peer, size if op.leaves else -size))
 
+    def held_bytes(self) -> int:
+        return sum(self.samples[-1][1])
+
     def close(self, worker: int) -> None:
         self._unfollow()
         for stage in self._stages.values():

@@ -33,6 +33,7 @@ class UpdateMade(NamedTuple):
 
     batches: range
     learning_rates: tuple[float, ...]
+    held_bytes: int | None
     gradient_norm: float | None
 
 
@@ -46,8 +47,10 @@ class Reporter(Observer):
     What an accelerator has still to compute is reported after a later task.
     """
 
-    def __init__(self, report: Listener, config: RunConfig) -> None:
-        self._report, self._config = report, config
+    def __init__(
+        self, report: Listener, config: RunConfig, held: Callable[[], int | None] = lambda: None
+    ) -> None:
+        self._report, self._config, self._held = report, config, held
         self._last = len(config.table.stage_workers) - 1
         self._updated = config.begin.batches  # batches
         self._rates: tuple[float, ...] = ()  # of the update that is made now
@@ -73,8 +76,8 @@ class Reporter(Observer):
         elif op is Op.UPDATE and stage == self._last:
             first = self._updated
             self._updated += self._config.table.sums[stage][step.update - 1].batches
-            made = partial(UpdateMade, range(first, self._updated), self._rates)
-            self._news.append((made, self._norm))
+            made = range(first, self._updated), self._rates, self._held()
+            self._news.append((partial(UpdateMade, *made), self._norm))
         self._report_known()
 
     def end(self, worker: int) -> None:
@@ -101,6 +104,7 @@ class BatchDone(NamedTuple):
         gradient_norm: 2-norm of the update's gradient over all stages, before it is clipped; None
             without ``clip_norm`` (``math.inf`` clips nothing), or if the update is skipped.
         rows_per_s: rows of this batch and of those reported before it, a second of ``seconds``.
+        held_bytes: by a worker of the last stage after the update; None without ``memory=True``.
     """
 
     number: int
@@ -110,6 +114,7 @@ class BatchDone(NamedTuple):
     learning_rates: tuple[float, ...]
     gradient_norm: float | None
     rows_per_s: float
+    held_bytes: int | None
 
 
 OnBatch = Callable[[BatchDone], object]
@@ -180,6 +185,7 @@ class LossBar:
             learning_rates=update.learning_rates,
             gradient_norm=update.gradient_norm,
             rows_per_s=self._reported_rows / seconds,
+            held_bytes=update.held_bytes,
         )
         try:
             if _is_true(self._on_batch(done)):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipekit import Pipeline, oracle, schedules
+from pipekit import Pipeline, Watch, measure_memory, oracle, schedules
 from pipekit.engine import BatchDone
 from tests.engine.examples import by_equations, data, mixed, mlp, pipeline
 from tests.engine.parametrized import first_over_processes
@@ -34,6 +34,18 @@ def test_every_batch_is_told_of_once_in_order_here(transport: str) -> None:
         rows / done.seconds for rows, done in zip(told, heard, strict=True)
     ]
     assert threads == {threading.current_thread()}
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_what_the_last_worker_holds_is_told_if_it_is_counted(transport: str) -> None:
+    heard: list[BatchDone] = []
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
+    run = pipe.train(data(2), watch=Watch(memory=True), on_batch=lambda done: heard.append(done))
+    rows = measure_memory(run).frame
+    last = rows[rows["worker"] == 1].iloc[-1]  # nothing comes after its last update
+    kinds = ["weights", "gradients", "optimizer", "activations", "recompute"]
+    assert heard[-1].held_bytes == last[kinds].sum() >= 4 * (18 + 3)
+    assert heard_of(pipe, data(1))[0].held_bytes is None
 
 
 def heard_of(pipe: Pipeline, batches: Any, **options: Any) -> list[BatchDone]:
