@@ -139,7 +139,9 @@ def _of_counts(
         if others:
             where = "in the next update" if moved == Fault.LATE else "on the weights before"
             said += f", and {where} {shown(others)} times"
-        yield _fault(own, others, moved), said
+        fault = _fault(own, others, moved)
+        if moved in ("", Fault.LATE, fault):  # old weights are in place of the newest
+            yield fault, said
 
 
 def _of_each_step(count: int, factors: Factors) -> Named:
