@@ -10,6 +10,7 @@ import pipekit as pk
 from pipekit.choices import require_choice
 from pipekit.cli.common.options import TABLE, File, require_suffix, save_text
 from pipekit.cli.schedule import chosen_schedule
+from pipekit.units import require_amount
 
 if TYPE_CHECKING:
     from pipekit.schedules.messages import MessageProgram
@@ -68,6 +69,7 @@ def check(
         messages, waits=not asynchronous, communicators=communicators, shapes_first=shapes_first
     )
     require_choice("--order", order, proofs.POLICIES)
+    require_amount("--link", link)
     program = _program_of(Path(method))
     split = stages if replicas is None else parse_replicas(replicas)
     table = program.table if program else chosen_schedule(method, split, microbatches, batches)

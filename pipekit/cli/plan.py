@@ -67,6 +67,7 @@ def plan(
     origin = printable(str(costs.provenance.get("label", "of unknown origin")))
     typer.echo(f"  simulated, on {used.name}; the costs of the {len(costs)} layers are {origin}")
     if method == "interleaved":
+        typer.echo("  if the layers are a transformer's embedding, blocks and head:")
         typer.echo(f"  --pipeline-model-parallel-layout {best.to_megatron_layout()}")
         typer.echo(f"  parallelism.module_fqns_per_model_part = {best.to_torchtitan()}")
     save(output, best.save)

@@ -55,20 +55,18 @@ def fit(
     if not about or first >= e.steps:
         return {}
 
+    steps = range(first, e.steps)
+    # Where the factors are those of all steps, the last one rules out most, at a part of the cost.
+    windows = [[step] for step in reversed(steps)] if each_step else [steps[-1:], steps]
+
     def fitted(entries: list[Entry]) -> Fits:
-        steps = range(first, e.steps)
-        if not each_step:
-            factors, near = _fitted(e, basis, entries, steps[-1:], rough)
-            if near:  # the last step rules out most, at a part of the cost
-                factors, near = _fitted(e, basis, entries, steps, rough)
-            return dict.fromkeys(near if factors else (), factors)
-        of_steps: Factors = ()
-        for step in reversed(steps):
-            factors, entries = _fitted(e, basis, entries, [step], rough)
-            of_steps = factors + of_steps
-            if not (factors and entries):
+        found: Factors = ()
+        for window in windows:
+            factors, entries = _fitted(e, basis, entries, window, rough)
+            if not entries or (each_step and not factors):
                 return {}
-        return dict.fromkeys(entries, of_steps)
+            found = factors + found if each_step else factors
+        return dict.fromkeys(entries if found else (), found)
 
     fits = fitted(about) if together else {}
     if len(fits) < len(about):
@@ -121,12 +119,12 @@ def alike(fits: Fits, least: float = 1.0) -> list[tuple[Factors, frozenset[Entry
 
 
 def named(
-    e: Observed, basis: Basis, name: Callable[[Factors], Named], **how: Any
+    e: Observed, basis: Basis, name: Callable[[Factors], Named], behind: int = 0, **how: Any
 ) -> Iterator[Known]:
     """Yield what gradients explain, by names of their factors; ``how`` is of :func:`fit`."""
     for factors, entries in alike(fit(e, basis, **how)):
         for fault, said in name(factors):
-            yield Known(fault, said, entries)
+            yield Known(fault, said, entries, behind)
 
 
 def multiples(

@@ -32,7 +32,7 @@ SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (of_microbatches.microbatches,),
     (of_microbatches.counted,),
     (partial(of_updates.in_part, sources=IN_PART), of_updates.moved, of_updates.mixed),
-    (of_passes.between, of_passes.residuals, of_passes.of_linears, of_passes.orders),
+    (of_passes.between, of_passes.altered, of_passes.orders),
     (of_microbatches.rows, of_microbatches.positions),
     (of_updates.rounded, of_updates.other_optimizers, of_losses.of_other_rows),
 )
@@ -220,14 +220,13 @@ def _along_draws(e: Observed) -> dict[str, Ratio]:
     draws = [[_drawn(e.loop, step).gradients for _ in range(DRAWS)] for step in range(DRAWN)]
     rows = {}
     for entry in e.entries:
-        of_steps = [torch.stack([draw[entry.name] for draw in drawn]) for drawn in draws]
-        means = [of_step.mean(0) for of_step in of_steps]
-        found = [along(value, mean) for value, mean in zip(entry.values, means, strict=False)]
-        spreads = [
-            float(torch.tensor([along(draw, mean) for draw in of_step]).std())
-            for of_step, mean in zip(of_steps, means, strict=True)
-        ]
-        off = [abs(r - 1) - SIGMAS * spread for r, spread in zip(found, spreads, strict=True)]
+        found, off = list[float](), list[float]()
+        for value, drawn in zip(entry.values, draws, strict=False):
+            own = [draw[entry.name] for draw in drawn]
+            mean = torch.stack(own).mean(0)
+            spread = torch.tensor([along(gradient, mean) for gradient in own]).std()
+            found.append(along(value, mean))
+            off.append(abs(found[-1] - 1) - SIGMAS * float(spread))
         rows[entry.name] = Ratio(found[0], sum(found) / len(found), None, max(off) <= 1e-3)
     return rows
 

@@ -1,4 +1,4 @@
-"""Faults of the loss: other targets, labels left out, another function, layers that evaluate."""
+"""Faults of the loss: other targets, labels left out, another function."""
 
 import math
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from scipy.optimize import minimize_scalar
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from pipekit.parity.factors import LEAST, NOTHING, Factors, same, shown
 from pipekit.parity.fit import Known, Named, named
 from pipekit.parity.observed import Observed
-from pipekit.parity.of_passes import groups, of_batch, passing, several
+from pipekit.parity.of_passes import of_batch, passing, several
 from pipekit.parity.of_updates import beside_right
 from pipekit.parity.plain_loop import Tensors, total
 from pipekit.parity.suite import CLASSES, IGNORED, loss, loss_of
@@ -25,47 +25,44 @@ MOST_MOVED = 24  # microbatches, up to which targets may be those of another one
 
 
 def of_the_loss(e: Observed) -> Iterator[Known]:
-    """Yield other targets, other weights of the loss's parts, and layers in evaluation mode."""
+    """Yield other targets, and other weights of the loss's parts."""
     case, targets = e.loop.case, partial(passing, e, Fault.TARGETS)
-    for count in (count for count in e.candidates if count <= MOST_MOVED):
-        by = e.loop.rows // count
+    for parts in (n for n in e.candidates if n <= MOST_MOVED):
+        by = e.loop.rows // parts
         for shift, side in ((by, "before"), (-by, "behind")):
-            said = f"the inputs of {count} microbatches with the targets of the one {side}"
+            said = f"the inputs of {parts} microbatches with the targets of the one {side}"
             yield from targets(said, given=lambda x, y, *_, by=shift: (x, y.roll(by, 0)))
-        said = f"the targets come one of {count} microbatches late, from batch to batch"
+        said = f"the targets come one of {parts} microbatches late, from batch to batch"
         late = partial(lambda by, x, y, _, old: (x, torch.cat([old[-by:], y[:-by]])), by)
         yield from targets(said, first=1, given=late)
     yield from targets("in the reverse order", given=lambda x, y, *_: (x, y.flip(0)))
     yield from targets("those of the batch before", first=1, given=lambda x, _, __, old: (x, old))
+    for k in (1, -1):
+        counted = partial(lambda k, x, y, *_: (x, y.where(y == IGNORED, (y + k) % CLASSES)), k)
+        yield from targets(f"the classes behind by {k}", given=counted)
     if case.tokens:
         for by, side in ((-1, "further"), (1, "before")):
             moved = partial(lambda by, x, y, *_: (x, pad(y, (by, -by), value=IGNORED)), by)
             yield from targets(f"labels of one token {side}", given=moved)
+            moved = partial(lambda by, x, y, *_: (x, y.roll(by, 1)), by)
+            yield from targets(f"labels of one token {side}, or of the other end", given=moved)
     if not case.coupled:
         said = "beside the inputs of the batch before"
         yield from targets(said, first=1, given=lambda _, y, old, __: (old, y))
     if case.tokens:
         ignored = partial(lambda to, x, y, *_: (x, x.masked_fill(y == to, to)), IGNORED)
         yield from targets("the inputs themselves", given=ignored)
-    for label in range(CLASSES if case.ignored else 0):
-        said = f"ignored labels count as class {label}"
-        filled = partial(lambda to, x, y, *_: (x, y.masked_fill(y == IGNORED, to)), label)
-        yield from passing(e, Fault.TERMS, said, given=filled)
+    for label, fills in product(range(CLASSES), (False, True)):
+        of, to = (IGNORED, label) if fills else (label, IGNORED)
+        filled = partial(lambda of, to, x, y, *_: (x, y.masked_fill(y == of, to)), of, to)
+        said = f"labels of {of} count as {to}, where {IGNORED} are ignored"
+        yield from passing(e, Fault.TERMS if fills else Fault.LOST, said, given=filled)
     for end, divided in product(("first", "last"), (True, False)) if case.ignored else ():
         without = partial(_without_an_end, end == "last", divided)
         yield from passing(e, Fault.LOST, f"of the {end} label of each row", loss=without)
-    for layers in groups(e) if e.loop.buffers[0] else ():
-        said = f"layers {layers[0]} to {layers[-1]} in evaluation mode"
-        yield from passing(e, Fault.BATCH_NORM, said, through=(layers, _evaluated))
     yield from _other_losses(e)
     if case.coupled and case.tuples:
         yield from _auxiliary(e)
-
-
-def _evaluated(layer: nn.Module, value: Any) -> Any:
-    output = layer.eval()(value)
-    layer.train()
-    return output
 
 
 def _without_an_end(last: bool, divided: bool, output: Any, target: Tensor) -> Tensor:
@@ -78,20 +75,17 @@ def _without_an_end(last: bool, divided: bool, output: Any, target: Tensor) -> T
 
 
 def _other_losses(e: Observed) -> Iterator[Known]:
-    def name(said: str, takes: float, factors: Factors) -> Named:
+    def name(said: str, factors: Factors) -> Named:
         own, more = factors
-        if same(own + takes * more, 1.0) and abs(more) > LEAST:
-            yield Fault.OTHER_LOSS, f"with {more:.3g} of {said}"
+        if abs(own) > NOTHING and abs(more) > LEAST:
+            yield Fault.OTHER_LOSS, f"{own:.3g} of it with {more:.3g} of {said}"
 
-    smooth = partial(loss, smoothing=1.0)  # takes as much of the loss as it adds
-    for more, said, takes in (
-        (smooth, "labels that are smooth", 1.0),
-        (_log_sum_squared, "the logits' squared log-sum (z-loss)", 0.0),
+    for more, said in (
+        (partial(loss, smoothing=1.0), "labels that are smooth"),
+        (_log_sum_squared, "the logits' squared log-sum (z-loss)"),
     ):
-        added = partial(of_batch, e, loss=more)
-        yield from named(
-            e, partial(beside_right, e, added), partial(name, said, takes), together=True
-        )
+        both = partial(beside_right, e, partial(of_batch, e, loss=more))
+        yield from named(e, both, partial(name, said), together=True)
 
     def off(logarithm: float) -> float:
         found = of_batch(e, 0, loss=partial(_divided, math.exp(logarithm)))

@@ -1,9 +1,10 @@
 """Faults of microbatches: lost, repeated, late, alone, or averaged each by its own terms."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -17,6 +18,7 @@ from pipekit.parity.verdict import Fault
 
 MOST = 24  # microbatches, up to which each is computed alone
 REPLICAS = (2, 3, 4, 6, 8)  # that may share a batch
+_STALE = Fault.STALE.format("1 update")
 
 
 def microbatches(e: Observed) -> Iterator[Known]:
@@ -68,11 +70,15 @@ def _one_by_one(e: Observed, count: int, factor: float, step: int) -> Tensors:
 
 
 def counted(e: Observed) -> Iterator[Known]:
-    """Yield microbatches that count so many times, in their own update or in the next."""
+    """Yield microbatches that count so many times, perhaps in the next update or on old weights."""
     for count in (count for count in e.candidates if count <= MOST):
-        own = cache(partial(_alone, e, e.loop.cut(count)))
-        for basis in (own, partial(_with_late, own)):
-            yield from named(e, basis, partial(_of_counts, count), together=True)
+        parts = e.loop.cut(count)
+        own = cache(partial(_alone, e, parts))
+        older = cache(partial(_alone, e, parts, delays=(1,) * e.loop.depth))
+        for moved, others in (("", None), (Fault.LATE, partial(_late, own)), (_STALE, older)):
+            basis = partial(_both, own, others) if others else own
+            name = partial(_of_counts, count, moved=moved)
+            yield from named(e, basis, name, behind=moved == _STALE, together=True)
         yield from named(e, own, partial(_of_each_step, count), together=True, each_step=True)
         yield from tied(e, count)
 
@@ -111,27 +117,36 @@ def positions(e: Observed) -> Iterator[Known]:
         yield from named(e, partial(of_parts, length), name, together=True)
 
 
-def _alone(e: Observed, parts: Sequence[Rows], step: int) -> list[Tensors]:
-    return [e.loop.batch(e.loop.whole(step), [rows]).gradients for rows in parts]
+def _alone(e: Observed, parts: Sequence[Rows], step: int, **changed: Any) -> list[Tensors]:
+    like = replace(e.loop.whole(step), **changed)
+    return [e.loop.batch(like, [rows]).gradients for rows in parts]
 
 
-def _with_late(own: Callable[[int], list[Tensors]], step: int) -> list[Tensors]:
-    late = own(step - 1) if step else [total([(0.0, part)]) for part in own(0)]
-    return [*own(step), *late]
+def _late(own: Basis, step: int) -> list[Tensors]:
+    return [total([(float(step > 0), part)]) for part in own(max(step - 1, 0))]
 
 
-def _of_counts(count: int, factors: Factors, what: str = "microbatches or rows") -> Named:
-    own, late = factors[:count], factors[count:]
-    if any(abs(factor) > NOTHING for factor in late or own):
+def _both(one: Basis, other: Basis, step: int) -> list[Tensors]:
+    return [*one(step), *other(step)]
+
+
+def _of_counts(
+    count: int, factors: Factors, what: str = "microbatches or rows", moved: str = ""
+) -> Named:
+    own, others = factors[:count], factors[count:]
+    if any(abs(factor) > NOTHING for factor in others or own):
         said = f"of {count} {what} each counts {shown(own)} times"
-        if late:
-            said += f", and in the next update {shown(late)} times"
-        yield _fault(own, late), said
+        if others:
+            where = "in the next update" if moved == Fault.LATE else "on the weights before"
+            said += f", and {where} {shown(others)} times"
+        fault = _fault(own, others, moved)
+        if moved in ("", Fault.LATE, fault):  # old weights are in place of the newest
+            yield fault, said
 
 
 def _of_each_step(count: int, factors: Factors) -> Named:
     steps = [factors[k : k + count] for k in range(0, len(factors), count)]
-    if all(shown(step) == shown(steps[0]) for step in steps):
+    if all(abs(a - b) < NOTHING for step in steps for a, b in zip(step, steps[0], strict=True)):
         return  # which is said of all steps at once
     if max(map(abs, factors)) < NOTHING:
         return  # too little to count
@@ -146,17 +161,17 @@ def _of_each_step(count: int, factors: Factors) -> Named:
     yield fault, f"of {count} {what} each counts, step by step, {said} times"
 
 
-def _fault(own: Sequence[float], late: Sequence[float]) -> str:
+def _fault(own: Sequence[float], others: Sequence[float], moved: str) -> str:
     there = [k for k, factor in enumerate(own) if abs(factor) > NOTHING]
-    if late:
-        moved = all(abs(a + b - 1) < NOTHING for a, b in zip(own, late, strict=True))
-        return Fault.LATE if moved else Fault.KEPT
+    if others:
+        are_moved = all(abs(a + b - 1) < NOTHING for a, b in zip(own, others, strict=True))
+        return moved if are_moved else Fault.KEPT
     if there in ([0], [len(own) - 1]):
         return Fault.ONLY_FIRST if there == [0] else Fault.ONLY_LAST
     if len(there) < len(own):
         once = all(abs(own[k] - 1) < NOTHING for k in there)
         return Fault.LOST if once else Fault.MICROBATCHES
-    growth = [b / a for a, b in pairwise(own)]
+    growth = [b / a for a, b in pairwise(own)] if own[-1] < 1 + NOTHING else [0.0]
     again = all(round(g) >= 1 and abs(g - round(g)) < NOTHING for g in growth)
     return Fault.AVERAGED_TWICE if again else Fault.MICROBATCHES  # the earlier, the more often
 

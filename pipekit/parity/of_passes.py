@@ -14,7 +14,7 @@ from torch.nn.functional import linear as product_of
 from pipekit.parity.factors import NOTHING, Factors, same
 from pipekit.parity.fit import Known, Named, multiples, named
 from pipekit.parity.observed import Observed
-from pipekit.parity.of_updates import meanings
+from pipekit.parity.of_updates import meanings, sometimes
 from pipekit.parity.plain_loop import Tensors, total
 from pipekit.parity.suite import loss_of
 from pipekit.parity.verdict import Fault
@@ -64,12 +64,16 @@ def in_time(e: Observed) -> Iterator[Known]:
             fault = Fault.STALE.format(_updates(k))
             yield from passing(e, fault, said, behind=max(own), delays=own)
 
+    earlier = partial(of_batch, e, given=lambda _, __, *before: before)
     said = "each update is of the batch before, on the newest weights"
-    yield from passing(e, Fault.EARLIER_BATCH, said, given=lambda _, __, *before: before)
-    for use in {use for entry in e.wrong for use in e.loop.uses[entry.name][1:]}:
+    yield from multiples(e, Fault.EARLIER_BATCH, said, earlier, together=True)
+    yield from sometimes(e, Fault.EARLIER_BATCH, earlier)
+    uses = {use for entry in e.wrong for use in e.loop.uses[entry.name][1:]}
+    for use, k in product(uses, (1, e.steps)):
         said = f"the copy of a shared weight that {use} names"
-        ever = tuple(e.steps * (layer == e.loop.layer(use)) for layer in range(depth))
-        yield from passing(e, Fault.NEVER, said, behind=e.steps, delays=ever)
+        fault = Fault.NEVER if k == e.steps else Fault.STALE.format(_updates(k))
+        own = tuple(k * (layer == e.loop.layer(use)) for layer in range(depth))
+        yield from passing(e, fault, said, behind=k, delays=own)
 
 
 def _updates(k: int) -> str:
@@ -113,47 +117,52 @@ def _blocks(e: Observed) -> list[list[list[int]]]:
     return [[block.tolist() for block in cut] for cut in cuts]
 
 
-def groups(e: Observed) -> list[tuple[int, ...]]:
+def _groups(e: Observed) -> list[tuple[int, ...]]:
     """Return all layers, all inner ones, those of each stage or block, and each alone."""
     every = range(e.loop.depth)
     found = (every, every[1:-1], *chain(*_blocks(e)), *([layer] for layer in every))
     return list(dict.fromkeys(map(tuple, found)))
 
 
-def residuals(e: Observed) -> Iterator[Known]:
-    """Yield layers ``x + f(x)`` of which ``x`` alone, or ``f(x)`` alone, sends gradients back."""
-    for layers, around in product(groups(e), (True, False)):
-        said = f"of x + f(x) in layers {layers[0]} to {layers[-1]} only {'x' if around else 'f(x)'}"
-        through = layers, partial(_one_way, around)
-        yield from passing(e, Fault.CUT, f"{said} sends one back", through=through)
+def altered(e: Observed) -> Iterator[Known]:
+    """Yield layers that compute something else, or send back only a part of the gradients."""
+    for layers, (fault, said, change) in product(_groups(e), _changes(e)):
+        said = said.format(f"layers {layers[0]} to {layers[-1]}")
+        yield from passing(e, fault, said, through=(layers, change))
 
 
-def _one_way(around: bool, layer: nn.Module, value: Any) -> Any:
+def _changes(e: Observed) -> Iterator[tuple[str, str, Callable[[nn.Module, Any], Any]]]:
+    """Yield a class of fault, what about some layers, and what each gives for its output."""
+    for way in ("x", "f(x)"):
+        yield Fault.CUT, f"of x + f(x) in {{}} only {way} sends one back", partial(_one_way, way)
+    for count in SHARDS:
+        for k in range(count):
+            shard = partial(_inside, nn.Linear, partial(_of_one_shard, k, count))
+            yield Fault.CUT, f"of {{}} only shard {k + 1} of {count} sends one back", shard
+        biases = partial(_inside, nn.Linear, partial(_with_biases, count))
+        yield Fault.SUMMED, f"each of {count} shards of {{}} adds its bias", biases
+    if e.loop.buffers[0]:
+        yield Fault.BATCH_NORM, "{} in evaluation mode", _evaluated
+        for what in ("mean", "mean and variance"):
+            apart = partial(_inside, nn.BatchNorm1d, partial(_statistics_apart, what))
+            yield Fault.BATCH_NORM, f"no gradient goes through the {what} in {{}}", apart
+
+
+def _one_way(way: str, layer: nn.Module, value: Any) -> Any:
     x, *others = several(value)
-    given = (x.detach() if around else x, *others)
+    given = (x.detach() if way == "x" else x, *others)
     y, *rest = several(layer(given if others else given[0]))
     if x.shape == y.shape:
-        y = y + (1 if around else -1) * (x - x.detach())
+        y = y + (1 if way == "x" else -1) * (x - x.detach())
     return (y, *rest) if rest else y
 
 
-def of_linears(e: Observed) -> Iterator[Known]:
-    """Yield linear layers that send back, or are given, a part of the gradient or another one."""
-    for layers, count in product(groups(e), SHARDS):
-        for k in range(count):
-            said = f"of layers {layers[0]} to {layers[-1]} only shard {k + 1} of {count} sends"
-            shard = partial(_linears, partial(_of_one_shard, k, count))
-            yield from passing(e, Fault.CUT, f"{said} one back", through=(layers, shard))
-    for count, sign in product((c for c in e.candidates if c <= MOST_HANDED), (1, -1)):
-        other = partial(_linears, partial(_by_other_input, sign * e.loop.rows // count))
-        said = f"of weights by the input of a neighbour of {count} microbatches"
-        yield from passing(e, Fault.HANDED, said, through=(tuple(range(e.loop.depth)), other))
-
-
-def _linears(changed: Callable[..., Tensor], layer: nn.Module, value: Any) -> Any:
-    """Return a layer's output with that of each linear layer in it changed."""
-    linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
-    hooks = [module.register_forward_hook(changed) for module in linears]
+def _inside(
+    kind: type[nn.Module], changed: Callable[..., Tensor], layer: nn.Module, value: Any
+) -> Any:
+    """Return a layer's output with that of each module of a kind in it changed."""
+    found = [module for module in layer.modules() if isinstance(module, kind)]
+    hooks = [module.register_forward_hook(changed) for module in found]
     output = layer(value)
     for hook in hooks:
         hook.remove()
@@ -166,10 +175,26 @@ def _of_one_shard(k: int, count: int, linear: nn.Linear, given: tuple[Tensor], y
     return torch.cat(shards, -1)
 
 
+def _with_biases(count: int, linear: nn.Linear, _: Any, y: Tensor) -> Tensor:
+    return y if linear.bias is None else y + (count - 1) * linear.bias
+
+
 def _by_other_input(by: int, linear: nn.Linear, given: tuple[Tensor], y: Tensor) -> Tensor:
     x = given[0].detach()
     other = product_of(x.roll(by, 0) - x, linear.weight)
     return y + (other - other.detach())
+
+
+def _evaluated(layer: nn.Module, value: Any) -> Any:
+    output = layer.eval()(value)
+    layer.train()
+    return output
+
+
+def _statistics_apart(what: str, norm: nn.BatchNorm1d, given: tuple[Tensor], _: Any) -> Tensor:
+    variance, mean = torch.var_mean(given[0], 0, correction=0)
+    variance = variance if what == "mean" else variance.detach()
+    return (given[0] - mean.detach()) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
 
 
 def orders(e: Observed) -> Iterator[Known]:
@@ -210,6 +235,11 @@ def between(e: Observed) -> Iterator[Known]:
     if e.loop.case.coupled:
         return  # whose rows go through in turn, each microbatch alone
     counts = [count for count in e.candidates if count <= MOST_HANDED]
+    for count, sign in product(counts, (1, -1)):
+        by_other = partial(_by_other_input, sign * e.loop.rows // count)
+        of_all = tuple(range(e.loop.depth)), partial(_inside, nn.Linear, by_other)
+        said = f"of weights by the input of a neighbour of {count} microbatches"
+        yield from passing(e, Fault.HANDED, said, through=of_all)
     # A layer that sends gradients back to others leaves all layers from itself on right.
     highest = max(e.loop.layer(e.loop.uses[entry.name][0]) for entry in e.wrong)
     for layer, count in product(firsts, counts):
@@ -269,46 +299,39 @@ def _of_others(layer: int, count: int, factors: Factors) -> Named:
 def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:
     """Yield inputs of a layer, or gradients of these, that are of the batch before."""
 
-    def before(step: int) -> tuple[Tensor, Tensor]:
+    def late(what: str, step: int) -> Tensors:
         held: list[Tensor] = []
 
         def hold(value: Tensor) -> Tensor:
-            held.append(value)
+            held.append(value.detach())
             value.register_hook(held.append)
             return value
 
+        def given(value: Tensor) -> Tensor:
+            if what == "input":
+                return held[0] + (value - value.detach())
+            value.register_hook(lambda _: held[1])
+            return value
+
         e.loop.run_anew(replace(e.loop.whole(max(step - 1, 0)), through=_given(first, hold)))
-        return held[0].detach(), held[1]
+        return of_batch(e, step, through=_given(first, given))
 
-    def of_input(step: int) -> Tensors:
-        late, _ = before(step)
-        changed = _given(first, lambda value: late + (value - value.detach()))
-        return of_batch(e, step, through=changed)
-
-    def of_gradient(step: int) -> Tensors:
-        _, late = before(step)
-        order = tuple(range(first))
-        found = of_batch(e, step, order=order, loss=lambda output, _: (output * late).sum())
-        return {n: g for n, g in found.items() if e.loop.layer(n) < first}
-
-    for what, predicted in (("input", of_input), ("gradient", of_gradient)):
+    for what in ("input", "gradient"):
         said = f"layer {first}'s {what} is that of the batch before"
-        yield from multiples(e, Fault.HANDED, said, predicted, together=True, first=1)
+        yield from multiples(e, Fault.HANDED, said, partial(late, what), together=True, first=1)
 
 
-def _rerouted(to: tuple[int, int], value: Any) -> Any:
-    if isinstance(value, Tensor) or value[0].shape != value[1].shape:
+def _rerouted(to: Sequence[int | None], value: Any) -> Any:
+    """Return tensors each of which sends its gradient back for one of them, or for none."""
+    if isinstance(value, Tensor) or (None not in to and value[0].shape != value[1].shape):
         return value
-    return tuple(v.detach() + value[k] - value[k].detach() for v, k in zip(value, to, strict=True))
+    own = zip(value, to, strict=True)
+    return tuple(v.detach() + (0 if k is None else value[k] - value[k].detach()) for v, k in own)
 
 
 def _sent_back(e: Observed, first: int, number: int) -> Iterator[Known]:
     """Yield that of two tensors one's gradient is sent back so many times, or not at all."""
-
-    def cut(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value
-        return tuple(v.detach() if k == number else v for k, v in enumerate(value))
+    cut = partial(_rerouted, [None if k == number else k for k in BOTH])
 
     def basis(step: int) -> list[Tensors]:
         return [e.raw(step), of_batch(e, step, through=_given(first, cut))]

@@ -35,7 +35,9 @@ def frozen(e: Observed) -> Iterator[Known]:
 
 def scaled(e: Observed) -> Iterator[Known]:
     """Yield multiples of the right gradients, in each step another one."""
-    fits = fit(e, lambda step: [e.raw(step)], each_step=True)
+    each = partial(fit, e, lambda step: [e.raw(step)])
+    fits = {n: found * e.steps for n, found in each().items()}  # also of a few numbers
+    fits |= each(each_step=True)
     groups, clipped = alike(fits, LEAST), list(_clipped(e, fits))
     for factors, entries in groups:
         by_terms = [factor / e.loop.terms(step) for step, factor in enumerate(factors)]
@@ -159,31 +161,27 @@ def of_the_update(e: Observed) -> Iterator[Known]:
         now = float((step + 1) % k == 0)
         return total((now, e.raw(s)) for s in range(max(step - k + 1, 0), step + 1))
 
-    def added(what: str, called: Callable[[float], list[str]], factors: Factors) -> Named:
-        own, factor = factors
-        said = f"{factor:.3g} {what} is added" + ("" if same(own, 1) else f" to x {own:.4g}")
-        if abs(own) > NOTHING and abs(factor) > NOTHING / 100:
-            yield from ((fault, said) for fault in called(factor))
+    def added(step: int) -> list[Tensors]:
+        return [e.raw(step), before(step), e.loop.weights[step]]
 
-    def kept(factor: float) -> list[str]:
-        shares = [1.0, *(1 / count for count in e.candidates)]
-        found = [Fault.KEPT] if any(abs(factor - share) < 1e-3 for share in shares) else []
-        return [*found, Fault.MOMENTUM] if factor < 0.999 else found
+    def name(factors: Factors) -> Named:
+        times, kept, decay = (0.0 if abs(f) < NOTHING / 100 else f for f in factors)
+        if abs(times) > NOTHING and (kept or decay):
+            said = f"x {times:.4g}, {kept:.3g} of the update before, {decay:.3g} of the weight"
+            if any(abs(kept - 1 / count) < 1e-3 for count in (1, *e.candidates)):
+                yield Fault.KEPT, said
+            if kept < 0.999:
+                yield Fault.MOMENTUM if kept else Fault.DECAY, said
 
     if most:
         yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
-    yield from named(
-        e, partial(beside_right, e, before), partial(added, "of the update before", kept), first=1
-    )
-    decay = partial(added, "of the weight", lambda _: [Fault.DECAY])
-    weights = partial(beside_right, e, e.loop.weights.__getitem__)
-    yield from named(e, weights, decay)
+    yield from named(e, added, name, first=1)
     yield from multiples(e, Fault.LATE, "each update applies the gradient of the one before", late)
     for k in range(2, e.steps // 2 + 1):
         said = f"every {k} batches"
         yield from multiples(e, Fault.SEVERAL_BATCHES, said, partial(every, k))
     for other in (before, late):
-        yield from named(e, partial(beside_right, e, other), _sometimes, each_step=True, first=1)
+        yield from sometimes(e, Fault.LATE, other)
 
 
 def beside_right(e: Observed, other: Callable[[int], Tensors], step: int) -> list[Tensors]:
@@ -191,12 +189,17 @@ def beside_right(e: Observed, other: Callable[[int], Tensors], step: int) -> lis
     return [e.raw(step), other(step)]
 
 
-def _sometimes(factors: Factors) -> Named:
+def sometimes(e: Observed, fault: str, other: Callable[[int], Tensors]) -> Iterator[Known]:
     """Yield that some updates, from the second on, have another gradient, or theirs and another."""
-    counts = whole(factors)
-    own, other = counts[::2], counts[1::2]
-    if {*counts} <= {0, 1} and any(other) and own != other:  # else it is every second one
-        yield Fault.KEPT if all(own) else Fault.LATE, _updates([False, *other])
+
+    def name(factors: Factors) -> Named:
+        counts = whole(factors)
+        own, more = counts[::2], counts[1::2]
+        if {*counts} <= {0, 1} and any(more) and own != more:  # else it is every second one
+            yield Fault.KEPT if all(own) else fault, _updates([False, *more])
+
+    basis = partial(beside_right, e, other)
+    yield from named(e, basis, name, each_step=True, first=1)
 
 
 def _updates(chosen: Iterable[object]) -> str:
@@ -225,12 +228,16 @@ def mixed(e: Observed) -> Iterator[Known]:
         shapes.setdefault(gradient.shape, []).append(name)
 
     def basis(names: Sequence[str], step: int) -> list[Tensors]:
-        return [dict.fromkeys(names, e.raw(step)[n]) for n in names]
+        before = {n.name: n.values[step - 1] * (step > 0) for n in e.wrong}  # with momentum
+        return [*(dict.fromkeys(names, e.raw(step)[n]) for n in names), before]
 
     def mixture(names: Sequence[str], factors: Factors) -> Named:
-        there = [(n, f) for n, f in zip(names, factors, strict=True) if abs(f) > NOTHING]
+        *own, kept = factors
+        there = [(n, f) for n, f in zip(names, own, strict=True) if abs(f) > NOTHING]
         if there:
-            yield Fault.MIXED, " + ".join(f"{factor:.3g} of {name}'s" for name, factor in there)
+            said = " + ".join(f"{factor:.3g} of {name}'s" for name, factor in there)
+            momentum = f", with momentum of {kept:.3g}" if abs(kept) > NOTHING else ""
+            yield Fault.MIXED, said + momentum
 
     for names in (names for names in shapes.values() if len(names) > 1):
         yield from named(e, partial(basis, names), partial(mixture, names))
@@ -269,12 +276,8 @@ def moved(e: Observed) -> Iterator[Known]:
 
 def rounded(e: Observed) -> Iterator[Known]:
     """Yield gradients that are near the right ones, and weights that two bytes could hold."""
-
-    def near(factors: Factors) -> Named:
-        if abs(factors[0] - 1) < NOTHING:
-            yield Fault.ROUNDED, "within a hundredth of the right ones"
-
-    yield from named(e, lambda step: [e.raw(step)], near, rough=True)
+    said = "within a hundredth of the right ones"
+    yield from multiples(e, Fault.ROUNDED, said, e.raw, rough=True)
     versions = e.loop.weights[1 : e.steps + 1]
     for dtype in (torch.bfloat16, torch.float16):
         short = frozenset(

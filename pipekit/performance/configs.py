@@ -17,6 +17,7 @@ _NAMES = {
     "head_dim": "head_dim kv_channels",
     "width": "intermediate_size_mlp intermediate_size n_inner ffn_dim hidden_dim ffn_hidden_size",
     "vocabulary": "vocab_size",
+    "token_width": "word_embed_proj_dim embedding_size",
     "active": "num_experts_per_tok experts_per_token moe_topk moe_top_k moe_k num_selected_experts",
     "experts": "num_experts num_local_experts n_routed_experts moe_num_experts",
     "expert_width": "moe_intermediate_size expert_ffn_hidden_size intermediate_size",
@@ -98,6 +99,7 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
         tuple(Counter(tuple(known[name] for name in block) for block in blocks).items()),
         tied=bool(config.get("tie_word_embeddings", not gated or kind.startswith(_TIED))),
         predictors=number("num_nextn_predict_layers", 0),
+        token_width=number("token_width", 0) or None,
     )
 
 

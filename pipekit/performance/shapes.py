@@ -111,11 +111,17 @@ class Shape:
     blocks: tuple[tuple[Block, int], ...]  # each kind, and how many of them there are
     tied: bool = False  # whether embedding and head share weights
     predictors: int = 0  # blocks with a head of their own that predict further tokens (MTP)
+    token_width: int | None = None  # of embedding and head, where it is not ``hidden``
 
     @cached_property
     def layers(self) -> int:
         """How many blocks there are."""
         return sum(count for _, count in self.blocks)
+
+    @property
+    def token_numbers(self) -> int:
+        """How many a token has in the embedding, and in the head."""
+        return self.token_width or self.hidden
 
     @cached_property
     def dense_parameters(self) -> float:
@@ -133,7 +139,7 @@ class Shape:
             n * layer.expert_parameters(self.hidden) * layer.active / layer.count
             for layer, n in self.mixtures()
         )
-        return self.dense_parameters + visited + self.vocabulary * self.hidden
+        return self.dense_parameters + visited + self.vocabulary * self.token_numbers
 
     @property
     def kind(self) -> str:

@@ -13,7 +13,7 @@ from pipekit.schedules import Op, Schedule, Task
 from pipekit.schedules.clock import Walk
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.replay import Replay
-from pipekit.traces.record import Times
+from pipekit.traces.record import Times, whole
 
 REMEMBERED = 4
 """Runs of which it need not be found again who waits for whom, when only their times change."""
@@ -54,11 +54,11 @@ class EventGraph(NamedTuple):
 
 def event_graph(frame: pd.DataFrame) -> EventGraph:
     """Return a trace's events in order."""
-    # Whole numbers may have become floats, where frames were joined.
-    numbers = frame[["worker", "stage", "microbatch", "version"]].astype(int)
+    numbers = whole(frame, ["worker", "stage", "microbatch", "version"])
     columns = (tuple(numbers[name].tolist()) for name in numbers)
     events, before, needs, foreign = _ordered(tuple(frame["op"].tolist()), *columns)
-    return EventGraph(frame.iloc[events].reset_index(drop=True), events, before, needs, foreign)
+    ordered = frame.assign(**numbers).iloc[events].reset_index(drop=True)
+    return EventGraph(ordered, events, before, needs, foreign)
 
 
 @lru_cache(REMEMBERED)

@@ -106,12 +106,10 @@ class _TracedRun:
         self.needs = graph.needs
         self.first, self.last = span_s
         self.least = _LEAST * (self.last - self.first)
-        # Whole numbers may have become floats, where frames were joined.
-        numbers = graph.frame[["worker", "stage", "microbatch", "version"]].astype(int)
-        whole = (numbers[name].tolist() for name in numbers)
-        when = (graph.frame[name].tolist() for name in ("start_s", "end_s"))
+        names = "worker", "stage", "microbatch", "version", "start_s", "end_s"
+        columns = (graph.frame[name].tolist() for name in names)
         ops = map(Op.named, graph.frame["op"])
-        self.events = [*map(_Event, ops, *whole, *when, graph.rows)]
+        self.events = [*map(_Event, ops, *columns, graph.rows)]
         self.own: dict[int, list[int]] = defaultdict(list)
         updates: dict[int, list[int]] = defaultdict(list)  # by version
         for number, event in enumerate(self.events):

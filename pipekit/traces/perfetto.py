@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from pipekit.reading import read_json
 from pipekit.schedules import OPS, Op, Task
 from pipekit.traces.memory import PARTS, Memory
-from pipekit.traces.record import COLUMNS, TRANSFERS, TraceRecord
+from pipekit.traces.record import COLUMNS, TRANSFERS, TraceRecord, whole
 
 FIRST_PROCESS = 2**22
 """Worker 0's number: Linux gives no process this one or a higher, so that the events of torch's
@@ -152,11 +152,10 @@ def read(path: str | os.PathLike[str]) -> TraceRecord:
 
 
 def _rows(frame: pd.DataFrame | None, columns: list[str]) -> list[_Row] | None:
-    """Return a table's rows; whole numbers may have become floats, where frames were joined."""
     if frame is None:
         return None
-    whole = [name for name in columns if name in _WHOLE]
-    rows: list[_Row] = frame[columns].astype(dict.fromkeys(whole, int)).to_dict("records")
+    numbers = whole(frame, [name for name in columns if name in _WHOLE])
+    rows: list[_Row] = frame[columns].assign(**numbers).to_dict("records")
     return rows
 
 

@@ -63,6 +63,14 @@ def events_of(
     return frame[~task.whose(lambda op: op.stream)]
 
 
+def whole(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Return columns of whole numbers, which may be floats, where frames were joined."""
+    numbers = frame[names].astype(int)
+    if (wrong := (numbers != frame[names]).any()).any():
+        raise ValueError(f"a trace's {wrong.idxmax()} must be a whole number in each row")
+    return numbers
+
+
 def moved(tasks: Iterable[tuple[int, Task, float, float, float]]) -> pd.DataFrame:
     """Return a row for each task of another stream, of worker, task, start, end and bytes moved.
 

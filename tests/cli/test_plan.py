@@ -49,7 +49,9 @@ def test_every_method(printed: Printed) -> None:
     line = "plan p.json --workers 4 --bandwidth 1e9 --method balance --stages 2"
     assert str(balanced) in printed(line)
     line = "plan p.json --workers 2 --bandwidth 1e9 --method interleaved --chunks 2"
-    assert "idle" not in printed(line)
+    text = printed(line)
+    assert "idle" not in text
+    assert "if the layers are a transformer's embedding, blocks and head:" in text
 
 
 @pytest.mark.parametrize(

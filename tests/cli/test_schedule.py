@@ -59,6 +59,7 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
         ("check flush --messages eager --order torhc", "did you mean 'torch'?"),
         ("check flush --messages eager --communicators pairs", "did you mean 'pair'?"),
         ("check flush --messages eager --repair a.txt", "--repair must end in .csv"),
+        ("check flush --messages eager --link -1", "--link must be 0 or a positive number"),
         ("schedule gpipe --output .csv", "--output must end in .svg, .html, .csv, .txt"),
     ],
 )

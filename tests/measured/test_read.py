@@ -278,6 +278,7 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
         ),
         ("bytedance", _rows(lambda rows: rows.drop(columns="duration")), "lacks the columns dur"),
         ("bytedance", _rows(lambda rows: rows.assign(dp_rank=-1)), "rows without a dp_rank, st"),
+        ("bytedance", _rows(lambda rows: rows.assign(mb_id=1.5)), "a mb_id that is not a whole nu"),
     ],
 )
 def test_a_damaged_file_gets_one_sentence_that_names_it(

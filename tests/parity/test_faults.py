@@ -325,6 +325,17 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.StageEvaluates, "batch-norm", Fault.BATCH_NORM),
     (unlisted.BiasesTwiceInTheNorm, "dense", Fault.CLIPPED),
     (unlisted.WeightsByAnotherInput, "dense", Fault.HANDED),
+    (unlisted.CopyOfTiedLate, "tied", Fault.STALE.format("1 update")),
+    (unlisted.NumberOnNoShard, "dense", Fault.LOST),
+    (unlisted.MomentumOfAnother, "dense", Fault.MIXED),
+    (unlisted.ClassesBehind, "dense", Fault.TARGETS),
+    (unlisted.LabelsRolled, "tied", Fault.TARGETS),
+    (unlisted.PaddingIsAClass, "tokens", Fault.LOST),
+    (unlisted.SomeBatchesTwice, "dense", Fault.EARLIER_BATCH),
+    (unlisted.StatisticsApart, "batch-norm", Fault.BATCH_NORM),
+    (unlisted.BiasOfEachRank, "dense", Fault.SUMMED),
+    (unlisted.GatheredLate, "dense", Fault.STALE.format("1 update")),
+    (unlisted.LastNotDivided, "dense", Fault.MICROBATCHES),
     (unlisted.NoSuchClass, "dense", Fault.UNKNOWN),
 ]
 

@@ -572,3 +572,114 @@ class LayersScaled(Small):
         for parameter in self.model.parameters():
             parameter.grad *= 0.02 * parameter.detach().norm() / parameter.grad.norm()
         super().update()
+
+
+class CopyOfTiedLate(CopyOfTiedLeft):
+    """The head's copy of a shared weight is given to it before the update in place of after it."""
+
+    def update(self) -> None:
+        self.model[-1].weight.data.copy_(self.model[0].weight)
+        super().update()
+
+
+class NumberOnNoShard(Small):
+    """Shards of a flat optimizer leave out the number on their boundary."""
+
+    def update(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad.view(-1)[parameter.numel() // 2] = 0
+        super().update()
+
+
+class MomentumOfAnother(Small):
+    """Two stages hold each other's momentum."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.optimizer = optimizer([*model[0].parameters(), *model[-1].parameters()])
+        self.optimizer.add_param_group({"params": [*model[1:-1].parameters()], "momentum": 0.9})
+
+    def update(self) -> None:
+        for one, other in zip(self.model[1:8], self.model[8:15], strict=True):
+            for a, b in zip(one.parameters(), other.parameters(), strict=True):
+                a.grad, b.grad = b.grad, a.grad
+        super().update()
+
+
+class ClassesBehind(Small):
+    """A rank's first class is off by one."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        return super().loss(output, (target + 1) % output.shape[-1])
+
+
+class LabelsRolled(Small):
+    """Labels are moved by a token in a circle."""
+
+    def step(self, batch: Batch) -> float | None:
+        return super().step((batch[0], batch[1].roll(-1, 1)))
+
+
+class PaddingIsAClass(Small):
+    """A class is taken for padding."""
+
+    def step(self, batch: Batch) -> float | None:
+        return super().step((batch[0], batch[1].masked_fill(batch[1] == 0, -100)))
+
+
+class SomeBatchesTwice(Small):
+    """Each second batch is the one before."""
+
+    before: Batch | None = None
+
+    def step(self, batch: Batch) -> float | None:
+        used, self.before = self.before or batch, None if self.before else batch
+        return super().step(used)
+
+
+class StatisticsApart(Small):
+    """Replicas do not add up the gradients that go through a batch's mean and variance."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        for layer in model[1:-1]:
+            layer.norm.forward = lambda x, norm=layer.norm: (
+                ((x - x.mean(0).detach()) / (x.var(0, correction=0).detach() + norm.eps).sqrt())
+                * norm.weight
+                + norm.bias
+            )
+
+
+class BiasOfEachRank(Small):
+    """Both ranks that share a row-parallel layer add its bias."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        model[5].linear.register_forward_hook(lambda linear, _, y: y + linear.bias)
+
+
+class GatheredLate(Small):
+    """The first microbatch reads weights that an update has not reached."""
+
+    before: list[Tensor] | None = None
+
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        own = [parameter.data for parameter in self.model.parameters()]
+        if k == 0:
+            self.newest = [tensor.clone() for tensor in own]
+            torch._foreach_copy_(own, self.before or self.newest)
+        loss = super().microbatch(k, x, target)
+        torch._foreach_copy_(own, self.newest)
+        self.before = self.newest
+        return loss
+
+
+class LastNotDivided(Small):
+    """Only the last microbatch's loss is not divided."""
+
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        self.factor = self.microbatches if k == self.microbatches - 1 else 1
+        return super().microbatch(k, x, target)
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        return super().loss(output, target) * self.factor

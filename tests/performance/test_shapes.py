@@ -70,6 +70,14 @@ def test_gpt2_has_names_of_its_own_and_no_gate(tmp_path: Path) -> None:
     assert found.tied
 
 
+def test_embedding_and_head_may_be_narrower(tmp_path: Path) -> None:
+    """OPT-350m's: 512 numbers a token, 331e6 weights, with positions and two projections."""
+    config = {"model_type": "opt", "hidden_size": 1024, "num_hidden_layers": 24, "ffn_dim": 4096}
+    config |= {"num_attention_heads": 16, "vocab_size": 50272, "word_embed_proj_dim": 512}
+    found = from_config(written(tmp_path, config))
+    assert found.active_parameters / 1e6 == pytest.approx(331 - 2 - 1, rel=0.002)
+
+
 def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
     """DeepSeek-V3's config.json has these names and numbers."""
     config = {"model_type": "deepseek_v3", "num_hidden_layers": 61, "tie_word_embeddings": False}

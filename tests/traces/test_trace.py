@@ -71,6 +71,16 @@ def test_csv_reads_back(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "trace.csv"), trace.frame)
 
 
+def test_a_microbatch_is_a_whole_number(tmp_path: Path) -> None:
+    trace = Trace.from_schedule(flush(2, 2))
+    joined = replace(trace, frame=trace.frame.astype({"microbatch": float}))
+    assert (joined.critical_path() == trace.critical_path()).all(axis=None)
+    cut = replace(trace, frame=trace.frame.assign(microbatch=0.5))
+    for read in (cut.critical_path, lambda: cut.to_perfetto(tmp_path / "t.json")):
+        with pytest.raises(ValueError, match="a trace's microbatch must be a whole number"):
+            read()
+
+
 def test_ends_are_in_order_and_groups_end_with_their_last_microbatch() -> None:
     # worker 0 | F0 F1 .  B0 -  .  B1 -^ ...: a batch takes 9 slots
     flush = Trace.from_schedule(schedules.flush(2, 2).take(3))

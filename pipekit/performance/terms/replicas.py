@@ -19,7 +19,8 @@ def weights(run: TrainingSetup, layers: float, tables: float) -> tuple[float, fl
     """Return likewise those of a rank with so many layers and vocabularies."""
     shape, layout = run.shape, run.layout
     share = layers / shape.layers
-    dense = share * shape.dense_parameters / layout.tp + tables * vocabulary(run) * shape.hidden
+    dense = share * shape.dense_parameters / layout.tp
+    dense += tables * vocabulary(run) * shape.token_numbers
     return share * shape.expert_parameters / layout.ep, dense
 
 
@@ -68,7 +69,7 @@ def _tied(run: TrainingSetup) -> float:
     layout, shape = run.layout, run.shape
     if not shape.tied or layout.pp == 1 or layout.spreads_vocabulary:
         return 0.0
-    size = run.framework.gradient_bytes * vocabulary(run) * shape.hidden
+    size = run.framework.gradient_bytes * vocabulary(run) * shape.token_numbers
     return run.links.all_reduce(2, size, layout.gpus // layout.pp)
 
 

@@ -19,8 +19,8 @@ def vocabulary(run: TrainingSetup) -> float:
 
 def embedding(run: TrainingSetup) -> PassCosts:
     """Return the passes of the embedding: rows gathered, scattered, and its gradient added."""
-    moved = 8 * run.tokens * run.shape.hidden
-    added = run.framework.accumulation_bytes * vocabulary(run) * run.shape.hidden
+    moved = 8 * run.tokens * run.shape.token_numbers
+    added = run.framework.accumulation_bytes * vocabulary(run) * run.shape.token_numbers
     launches = PassCosts(0, 0, _EMBEDDING_LAUNCHES, _EMBEDDING_LAUNCHES)
     return total(run.kernels.both(moved, moved + added), launches)
 
@@ -29,7 +29,7 @@ def head(run: TrainingSetup) -> PassCosts:
     """Return the passes of the logits and of the loss, whose sums go over tp."""
     dtype = "" if run.dtype == "float16" else "bfloat16"
     logits = run.tokens * vocabulary(run)
-    linear = run.kernels.linear(run.tokens, run.shape.hidden, vocabulary(run), dtype=dtype)
+    linear = run.kernels.linear(run.tokens, run.shape.token_numbers, vocabulary(run), dtype=dtype)
     forward, backward = run.framework.logit_bytes
     loss = run.kernels.both(forward * logits, backward * logits)
     sums = 0.0
