@@ -47,7 +47,6 @@ class WorkerAssignment:
 class WorkerReport:
     """The report of a worker after a run."""
 
-    rows: Sequence[int]  # of each microbatch
     weight_slots: int  # versions in memory, over its stages
     stages: Mapping[int, StageSource] = field(default_factory=dict)  # as they stand now
     record: WorkerRecord = field(default_factory=WorkerRecord)
@@ -57,6 +56,7 @@ class WorkerReport:
     loss_scales: list[float] = field(default_factory=list)  # of each update, if losses are scaled
     skipped: list[int] = field(default_factory=list)  # updates that were not made, likewise
     results: list[tuple[int, Any]] = field(default_factory=list)  # (microbatch, result or output)
+    rows: Sequence[int] = ()  # of each microbatch, in an evaluation
     end: int = sys.maxsize  # the first microbatch after the run; the table may have more
     error: BaseException | None = None  # of a layer or the loss, after which updates were whole
     loss_values: Mapping[str, Any] = field(default_factory=dict)  # changed in a copy of the loss

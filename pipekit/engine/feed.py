@@ -4,8 +4,10 @@ import sys
 import threading
 import warnings
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -19,6 +21,9 @@ from pipekit.losses.losses import MeanOver
 from pipekit.schedules import Op, Step, Steps
 from pipekit.schedules.lowering.boundaries import PossibleStops
 from pipekit.trees import Tree, leaves, tensors_in
+
+Form = tuple[tuple[int, ...], Shapes]
+"""The rows of each microbatch of a batch, and the shapes of a row's tensors."""
 
 Read = Callable[[Any, int, int], Batch]
 """Checks a batch of the user's, given its microbatches and its number."""
@@ -202,9 +207,9 @@ class Feed:
         self._lock = threading.Lock()
         self._inputs: dict[int, tuple[Tree, Sequence[torch.Event]]] = {}
         self._targets: dict[int, tuple[Any, float, Sequence[torch.Event]]] = {}
-        self.rows = array("q")
-        self._row_shapes: list[Shapes] = []  # of each microbatch
-        self._known_shapes: dict[Shapes, Shapes] = {}  # equal ones are kept once
+        self._read_parts = 0  # microbatches
+        self._forms: list[tuple[int, Form]] = []  # with the first microbatch that has it
+        self._known: dict[Form, Form] = {}  # equal ones are kept once
 
     def input(self, k: int) -> Tree:
         """Return the input of microbatch ``k``, once; () if it has no rows."""
@@ -212,7 +217,7 @@ class Feed:
         tree, made = self._inputs.pop(k)
         if made:
             wait_events(leaves(tree), made)
-        return tree if self.rows[k] else ()
+        return tree if self._form(k)[0] else ()
 
     def target(self, k: int) -> tuple[Any, float]:
         """Return the target of microbatch ``k`` and the weight of its loss, once."""
@@ -225,7 +230,16 @@ class Feed:
     def shapes(self, k: int) -> Shapes:
         """Return the shapes of the tensors in the input of microbatch ``k``."""
         self.read_to(k)
-        return tuple((self.rows[k], *shape) for shape in self._row_shapes[k])
+        rows, shapes = self._form(k)
+        return tuple((rows, *shape) for shape in shapes)
+
+    def rows(self) -> list[int]:
+        """Return the rows of each microbatch that was read."""
+        return [self._form(k)[0] for k in range(self._read_parts)]
+
+    def _form(self, k: int) -> tuple[int, Shapes]:
+        first, (sizes, shapes) = self._forms[bisect_right(self._forms, k, key=itemgetter(0)) - 1]
+        return sizes[(k - first) % len(sizes)], shapes
 
     def read_to(self, k: int) -> None:
         """Read batches until microbatch ``k`` is here, or raise BeyondStop.
@@ -247,7 +261,7 @@ class Feed:
                     raise
 
     def knows(self, k: int) -> bool:
-        return len(self.rows) > k
+        return self._read_parts > k
 
     def _read(self) -> None:
         # A data loader that shuffles or augments draws from the generator that layers borrow.  It
@@ -258,10 +272,10 @@ class Feed:
             if isinstance(batch, End):
                 self._ended = True
                 if self._end:
-                    self._end(len(self.rows))
+                    self._end(self._read_parts)
                 return
             made = record_events(tensors_in(batch[:2])) if caller else ()
-        first = len(self.rows)
+        first = self._read_parts
         here = range(first, first + len(batch.sizes))
         if any(k in self._needs.inputs for k in here):
             for k, part in zip(here, batch.cut_input(), strict=True):
@@ -273,9 +287,11 @@ class Feed:
             for k, target, weight in zip(here, batch.cut_target(), weights, strict=True):
                 if k in self._needs.targets:
                     self._targets[k] = target, weight, made
-        shapes = self._known_shapes.setdefault(batch.row_shapes, batch.row_shapes)
-        self._row_shapes += [shapes] * len(batch.sizes)
-        self.rows.extend(batch.sizes)
+        form = tuple(batch.sizes), batch.row_shapes
+        form = self._known.setdefault(form, form)
+        if not self._forms or self._forms[-1][1] is not form:
+            self._forms.append((first, form))
+        self._read_parts += len(batch.sizes)
 
     def _weights(self, batch: Batch) -> list[float]:
         """Return the factor of each microbatch's loss in the loss of the batch."""

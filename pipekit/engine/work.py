@@ -110,7 +110,6 @@ def run(
         losses=io.losses,
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
         most_pending=executor.most_pending,
-        rows=feed.rows,
         sent_bytes=executor.sent_bytes + updates.sent_bytes(),
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],
@@ -159,7 +158,7 @@ def _evaluate(
         transport.finish()
         synchronize(device)
         return WorkerReport(
-            rows=feed.rows,
+            rows=feed.rows(),
             weight_slots=len(assignment.inference),
             results=[(k, tree_map(Tensor.cpu, value)) for k, value in ends.results],
         )

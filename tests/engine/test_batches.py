@@ -110,7 +110,7 @@ def test_whoever_comes_first_reads() -> None:
     feed.read_to(3)
     assert read == [0, 1]
     assert feed.target(5)[1] == 0.5
-    assert feed.rows.tolist() == [2] * 6
+    assert feed.rows() == [2] * 6
     assert [feed.shapes(k) for k in range(6)] == [((2, 1),)] * 6
 
 

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -70,10 +71,10 @@ class StageRuntime(Protocol):
 
 
 class LossLog:
-    """(microbatch, weighted loss) in the order of their arrival; 16 bytes each, once known."""
+    """(microbatch, weighted loss) in the order of their arrival; 8 bytes each, once known."""
 
     def __init__(self) -> None:
-        self._numbers, self._losses = array("q"), array("d")
+        self._numbers, self._losses = list[range](), array("d")
         self._issued: list[tuple[int, Tensor]] = []  # on accelerators, for which nobody waits yet
 
     def add(self, microbatch: int, loss: Tensor | float) -> None:
@@ -81,7 +82,12 @@ class LossLog:
         if isinstance(loss, Tensor) and is_accelerator(loss.device):
             self._issued.append((microbatch, loss))
         else:
-            self._numbers.append(microbatch)
+            last = self._numbers.pop() if self._numbers else range(microbatch, microbatch)
+            step = microbatch - last[-1] if last else 1
+            if step > 0 and (len(last) < 2 or step == last.step):
+                self._numbers.append(range(last.start, microbatch + 1, step))
+            else:
+                self._numbers += [last, range(microbatch, microbatch + 1)]
             self._losses.append(float(loss))
 
     def wait(self) -> None:
@@ -91,7 +97,7 @@ class LossLog:
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
         self.wait()
-        return zip(self._numbers, self._losses, strict=True)
+        return zip(chain(*self._numbers), self._losses, strict=True)
 
 
 class PipelineIO(Protocol):

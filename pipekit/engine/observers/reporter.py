@@ -1,9 +1,9 @@
 """How far a run is: the last stage's worker reports losses and updates to its program."""
 
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -121,6 +121,15 @@ OnBatch = Callable[[BatchDone], object]
 """Called with each batch that is done; True stops the run."""
 
 
+@dataclass
+class _LossSum:
+    """The sum of the losses of a batch's microbatches, as far as they have come."""
+
+    microbatches: range
+    left: int
+    total: float = 0.0
+
+
 class LossBar:
     """Counts batches as their last microbatch's loss comes in, and reports them once updated.
 
@@ -134,12 +143,9 @@ class LossBar:
         self._on_batch, self._begin = on_batch, time.perf_counter()
         self._rows, self._batches = source.rows, source.each_batch()
         self._stop = source.stop if source.possible_stops.batches else _refuse_to_stop
-        # Of each batch, as far as losses have come: the microbatch behind it, those without a loss,
-        # and the sum of the others' losses.
-        self._ends: list[int] = []
-        self._left: list[int] = []
-        self._totals: list[float] = []
-        self._updated = self._reported_rows = 0  # batches, and rows
+        self._begun = self._updated = self._reported_rows = 0  # batches, and rows
+        self._stop_of_begun = 0  # the microbatch behind them
+        self._sums: dict[int, _LossSum] = {}  # of each batch, until its update is known as well
         self._updates: dict[int, UpdateMade] = {}  # of each batch, until its loss is known as well
         # One that is not shown takes tqdm a quarter of a millisecond.
         self._bar = progress_bar(total=source.total, initial=done, unit="batch") if shown else None
@@ -154,32 +160,32 @@ class LossBar:
                     self._report_if_done(batch)
             return
         microbatch, loss = news
-        while not self._ends or self._ends[-1] <= microbatch:
+        while microbatch >= self._stop_of_begun:
             microbatches = next(self._batches)
-            self._ends.append(microbatches.stop)
-            self._left.append(len(microbatches))
-            self._totals.append(0.0)
-        batch = bisect_right(self._ends, microbatch)
-        self._totals[batch] += loss
-        self._left[batch] -= 1
-        if not self._left[batch]:
+            self._sums[self._begun] = _LossSum(microbatches, len(microbatches))
+            self._begun, self._stop_of_begun = self._begun + 1, microbatches.stop
+        batch = next(n for n, each in self._sums.items() if microbatch in each.microbatches)
+        found = self._sums[batch]
+        found.total += loss
+        found.left -= 1
+        if not found.left:
             if self._bar is not None:
-                self._bar.set_postfix(loss=f"{self._totals[batch]:.4f}", refresh=False)
+                self._bar.set_postfix(loss=f"{found.total:.4f}", refresh=False)
                 self._bar.update()
             self._report_if_done(batch)
 
     def _report_if_done(self, batch: int) -> None:
         """Call ``on_batch`` if both the loss and the update of a batch are known."""
-        if batch not in self._updates or batch >= len(self._left) or self._left[batch]:
+        if batch not in self._updates or batch not in self._sums or self._sums[batch].left:
             return
-        update = self._updates.pop(batch)
+        update, loss = self._updates.pop(batch), self._sums.pop(batch).total
         if not self._on_batch:
             return
         seconds, rows = time.perf_counter() - self._begin, self._rows[batch]
         self._reported_rows += rows
         done = BatchDone(
             number=batch,
-            loss=self._totals[batch],
+            loss=loss,
             seconds=seconds,
             rows=rows,
             learning_rates=update.learning_rates,
