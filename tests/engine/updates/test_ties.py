@@ -128,6 +128,18 @@ def test_it_is_pytorchs_shared_parameter(method: str, balance: list[int], m: int
     assert different(dict(state), dict(model.state_dict())) == []
 
 
+def test_copies_have_the_options_and_the_loaded_weights_of_one_name() -> None:
+    """The first name's options, and the last name's weights, as a shared parameter has in torch."""
+    groups = {"groups": lambda name, _: {"lr": 0.5} if name == "0.weight" else {}}
+    pipe = pipeline(tied(*TIES), "flush", [2, 4], optimizer=OPTIMIZERS["nesterov"], **groups)
+    pipe.train(data(2))
+    assert_equal_copies(pipe.state_dict(), *TIES)
+    last = torch.ones_like(pipe.state_dict()["4.weight"])
+    pipe.load_state_dict({"4.weight": last}, strict=False)
+    pipe.train(data(1))
+    assert_equal_copies(pipe.state_dict(), *TIES)
+
+
 def test_torchrun_and_slow_links_give_the_bits_of_threads() -> None:
     """Two pipelines of two stages: sums over the workers of a stage, and of a tie."""
 
