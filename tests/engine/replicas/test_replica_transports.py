@@ -108,6 +108,15 @@ def own_statistics(batches: Batches, norm: nn.Module) -> nn.Module:
     return norm
 
 
+def test_who_has_had_no_batch_has_no_part_in_the_mean() -> None:
+    batches = data(2)
+    pipe = pipeline(normed(), schedules.asp(3), [2])
+    pipe.train(iter(batches), steps=7)  # workers do not know how many come
+    norms = [own_statistics([batch], normed()[0]) for batch in batches]
+    mean = torch.stack([norm.get_buffer("running_mean") for norm in norms]).mean(0)
+    torch.testing.assert_close(pipe.state_dict()["0.running_mean"], mean)
+
+
 @pytest.mark.parametrize("momentum", [0.1, None])
 def test_running_statistics_are_the_mean_of_all_replicas(momentum: float | None) -> None:
     """Those of two runs, the second of which begins with the mean of the first."""
