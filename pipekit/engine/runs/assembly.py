@@ -103,6 +103,7 @@ class Parts:
         self.schedule, self.optimizer, self.loss, self.seed = schedule, optimizer, loss, seed
         self.updates, self.execution, self.transport = updates, execution, transport
         self.reader, self.devices, self.used, self.joint = reader, devices, used, joint
+        self.delays = late
         trained = as_trained(copied(layers))
         self.runner: Runner = TRANSPORTS.load(transport)(devices)
         self.model = ModelStages(layers, trained, balance, configs)
