@@ -108,11 +108,12 @@ class Parts:
         self.runner: Runner = TRANSPORTS.load(transport)(devices)
         self.model = ModelStages(layers, trained, balance, configs)
         self.stops = PossibleStops()
-        if schedule.period and self.runner.can_end:  # where a run without end may end
+        if schedule.period:  # where a run without end may end
             self.stops = possible_stops(schedule)
         # Whether that is before each batch: updates of replicas may average several.
         stops = self.stops.batches
-        self.stops_anywhere = bool(stops) and len(stops) == len(schedule.batch_stops)
+        anywhere = bool(stops) and len(stops) == len(schedule.batch_stops)
+        self.stops_anywhere = self.runner.can_end and anywhere
 
 
 def _delays(schedule: Schedule) -> list[int]:

@@ -172,7 +172,7 @@ class Runs:
             raise ValueError(arguments.NO_BATCHES) from None
         drawn = drawn_since(numbers)
         tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
-        stops = PossibleStops()
+        ends = PossibleStops()
         if schedule.trains:
             assert model.partition
             lowered_for(parts, schedule, model.partition)
@@ -181,9 +181,8 @@ class Runs:
             if tried is not None:
                 ask(FirstBatch(parts, first, tried, drawn), schedule)
                 model.tried_in_training = True  # else what is refused is asked again
-            if parts.runner.can_end:
-                stops = parts.stops if schedule.period else possible_stops(schedule)
-                stops = replace(stops, begin=start.begin.microbatches)
+            ends = parts.stops if schedule.period else possible_stops(schedule)
+            ends = replace(ends, begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
             warnings.warn(
@@ -192,7 +191,8 @@ class Runs:
                 "begin with x = x.clone(), or edit the data before training",
                 stacklevel=2,
             )
-        return BatchSource(first, rest, schedule.each_batch, total, stops, read)
+        stops = ends if parts.runner.can_end else PossibleStops()
+        return BatchSource(first, rest, schedule.each_batch, total, stops, ends, read)
 
     def _train(
         self,
