@@ -27,7 +27,6 @@ class RunTable:
     workers: int
     stage_workers: tuple[tuple[int, ...], ...]
     shared: bool  # whether any stage is on several workers
-    firsts: tuple[tuple[int, ...], ...]  # of these, each one's first microbatch of each stage
     busy: tuple[int, ...]  # workers with any stage
     links: frozenset[tuple[int, int]]  # (sender, receiver) of messages between stages
     sums: Sequence[Recurring[Sum]]  # of each stage, the terms of each update

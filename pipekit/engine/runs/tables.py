@@ -16,12 +16,11 @@ from pipekit.engine.options import Watch
 from pipekit.engine.runs.assembly import Parts
 from pipekit.host.memory import not_collected
 from pipekit.partition.partition import Partition, tie_ends
-from pipekit.schedules import Op, Schedule, ScheduleError, Steps, lower
+from pipekit.schedules import Schedule, ScheduleError, Steps, lower
 from pipekit.schedules.lowering.boundaries import steps_after
 from pipekit.schedules.lowering.lower import Skips, loss_versions
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import sum_order, sums
-from pipekit.schedules.schedule import beginning
 from pipekit.staleness import Update
 
 Lowered = tuple[Sequence[Steps], RunTable]
@@ -65,12 +64,10 @@ def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) 
         with not_collected():  # a long table is many small objects
             steps, summed = lower(schedule, skips, ties), sums(schedule)
             order = sum_order(schedule, joint_updates)
-        shared = any(len(workers) > 1 for workers in schedule.stage_workers)
         return steps, RunTable(
             workers=schedule.worker_count,
             stage_workers=schedule.stage_workers,
-            shared=shared,
-            firsts=first_microbatches(schedule) if shared else (),
+            shared=any(len(workers) > 1 for workers in schedule.stage_workers),
             busy=tuple(sorted({*chain(*schedule.stage_workers)})),
             links=frozenset(
                 (sender, receiver)
@@ -85,17 +82,6 @@ def lowered(schedule: Schedule, skips: Skips, ties: Skips, joint_updates: bool) 
         )
 
     return schedule.remembered(("lowered", tuple(skips), tuple(ties), joint_updates), find)
-
-
-def first_microbatches(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """Return, for each stage, the first microbatch of each of its workers."""
-    some, found = beginning(schedule, 1), dict[tuple[int, int], int]()
-    for worker, tasks in enumerate(some.workers):
-        for op, stage, microbatch, _ in tasks:
-            if op is Op.FORWARD:
-                found.setdefault((stage, worker), microbatch)
-    workers = enumerate(schedule.stage_workers)
-    return tuple(tuple(found[stage, each] for each in members) for stage, members in workers)
 
 
 def executed(
