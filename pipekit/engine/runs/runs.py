@@ -66,7 +66,16 @@ class Runs:
         written = checkpoints
         if written is not None and not isinstance(written, Checkpoints):
             written = Checkpoints(written)
-        self._require_allowed(batches, steps, on_batch, written, watch)
+        used = self._parts.used
+        arguments.require_watchers(watch.observers, self._parts.transport)
+        arguments.require_batches(batches, steps)
+        if on_batch is not None:
+            require_callable(on_batch=on_batch)
+        if watch.outputs:
+            combinations.require_compatible({*used, combinations.OUTPUTS})
+        if written is not None:
+            combinations.require_compatible({*used, combinations.CHECKPOINTS})
+            require_plain(self._model.known_extra_states())
         folder = Path(written.folder).absolute() if written else None
         claimed = self._checkpoints.claimed(folder) if folder else nullcontext()
         with self._errors_explained(folder), claimed:
@@ -112,26 +121,6 @@ class Runs:
             wall = time.perf_counter() - began
             done = partial(schedule.before, stop)
             return result_of(schedule.name, done, each_batch(), reports, wall, seed, start.losses)
-
-    def _require_allowed(
-        self,
-        batches: Iterable[Any],
-        steps: int | None,
-        on_batch: OnBatch | None,
-        checkpoints: Checkpoints | None,
-        watch: Watch,
-    ) -> None:
-        """Raise an error for wrong arguments before anything is read."""
-        used = self._parts.used
-        arguments.require_watchers(watch.observers, self._parts.transport)
-        arguments.require_batches(batches, steps)
-        if on_batch is not None:
-            require_callable(on_batch=on_batch)
-        if watch.outputs:
-            combinations.require_compatible({*used, combinations.OUTPUTS})
-        if checkpoints is not None:
-            combinations.require_compatible({*used, combinations.CHECKPOINTS})
-            require_plain(self._model.known_extra_states())
 
     def _start(
         self, batches: Iterable[Any], steps: int | None, folder: Path | None
