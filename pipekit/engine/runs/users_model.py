@@ -59,9 +59,7 @@ class UsersModel:
 
     def taken(self) -> list[Attribute]:
         """Return changed numbers with a fraction, which stages can take over."""
-        if not (changed := self._attributes.changed()):
-            return []
-        changed = self._unset(changed)
+        changed = self._unset(self._attributes.changed())
         self._left += [each for each in changed if not each.can_be_taken]
         return [each for each in changed if each.can_be_taken]
 
