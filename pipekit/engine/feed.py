@@ -135,13 +135,12 @@ class BatchSource:
         try:
             batch = next(self._rest)
         except StopIteration:
-            if self.total is not None:
-                told = f", though their len() is {self.total}"
-            elif microbatches.start in self._ends:
-                return None
-            else:
-                told = ", within an update of several: pass as many steps, or none for all"
-            raise ValueError(f"the batches ended after {number}{told}") from None
+            told = f"though their len() is {self.total}"
+            if self.total is None:
+                if microbatches.start in self._ends:
+                    return None
+                told = "within an update of several: pass as many steps, or none for all"
+            raise ValueError(f"the batches ended after {number}, {told}") from None
         return self._read(batch, len(microbatches), number)
 
 

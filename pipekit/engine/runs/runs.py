@@ -14,6 +14,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import NotBuilt, WorkerReport
 from pipekit.engine.calls import interrupts
@@ -151,8 +153,12 @@ class Runs:
         What a schedule cannot train is refused: ties, mitigation, a loss or an optimizer.
         """
         parts, schedule, model = self._parts, start.schedule, self._model
-        autocast = parts.execution.autocast
-        arguments.require_no_autocast(autocast, parts.devices[0].type)
+        autocast, kind = parts.execution.autocast, parts.devices[0].type
+        if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != autocast:
+            raise ValueError(
+                f"the call is within torch.autocast, which workers do not see: leave it out, "
+                f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
+            )
         warn_of_modes()
         read, numbers = kept_apart(batches, read), numbers_so_far()
         try:

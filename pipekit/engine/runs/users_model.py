@@ -59,7 +59,9 @@ class UsersModel:
 
     def taken(self) -> list[Attribute]:
         """Return changed numbers with a fraction, which stages can take over."""
-        changed = self._unset(self._attributes.changed())
+        if not (changed := self._attributes.changed()):
+            return []
+        changed = self._unset(changed)
         self._left += [each for each in changed if not each.can_be_taken]
         return [each for each in changed if each.can_be_taken]
 
