@@ -139,6 +139,7 @@ class LossBar:
         self._ends: list[int] = []
         self._left: list[int] = []
         self._totals: list[float] = []
+        self._parts: dict[int, float] = {}  # of batches whose loss is not whole yet
         self._updated = self._reported_rows = 0  # batches, and rows
         self._updates: dict[int, UpdateMade] = {}  # of each batch, until its loss is known as well
         # One that is not shown takes tqdm a quarter of a millisecond.
@@ -160,9 +161,12 @@ class LossBar:
             self._left.append(len(microbatches))
             self._totals.append(0.0)
         batch = bisect_right(self._ends, microbatch)
-        self._totals[batch] += loss
+        self._parts[microbatch] = loss
         self._left[batch] -= 1
         if not self._left[batch]:
+            begin = self._ends[batch - 1] if batch else 0
+            for number in range(begin, self._ends[batch]):  # whichever worker was the first
+                self._totals[batch] += self._parts.pop(number, 0.0)
             if self._bar is not None:
                 self._bar.set_postfix(loss=f"{self._totals[batch]:.4f}", refresh=False)
                 self._bar.update()
