@@ -12,7 +12,7 @@ import torch
 
 from pipekit import Pipeline, Watch, measure_memory, oracle, schedules
 from pipekit.engine import BatchDone
-from pipekit.engine.observers.reporter import LossBar, UpdateMade
+from pipekit.engine.observers.reporter import LossBar, LossKnown, UpdateMade
 from pipekit.schedules.lowering.boundaries import PossibleStops
 from tests.engine.examples import by_equations, data, mixed, mlp, pipeline
 from tests.engine.parametrized import first_over_processes
@@ -117,6 +117,6 @@ def test_a_loss_is_summed_in_the_order_of_microbatches_whichever_comes_first() -
     )
     bar = LossBar(source, heard.append, 0, False)
     for microbatch, loss in ((2, 0.3), (1, 0.2), (0, 0.1)):
-        bar.add((microbatch, loss))
+        bar.add(LossKnown(microbatch, loss))
     bar.add(UpdateMade(range(1), (), None, None))
     assert [done.loss for done in heard] == [0.1 + 0.2 + 0.3]
