@@ -6,8 +6,6 @@ from numbers import Integral
 from operator import le
 from typing import Any, get_args
 
-import torch
-
 from pipekit.engine.batches import copied
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.observers.observer import Observer, Watchers
@@ -133,15 +131,6 @@ def counted(
 
 
 NO_BATCHES = "there are no batches to run: pass at least one (input, target)"
-
-
-def require_no_autocast(autocast: torch.dtype | None, kind: str) -> None:
-    """Raise ValueError within another ``torch.autocast``, which other threads would not see."""
-    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != autocast:
-        raise ValueError(
-            f"the call is within torch.autocast, which workers do not see: leave it out, "
-            f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
-        )
 
 
 def require_batches(batches: object, steps: int | None = None) -> None:

@@ -26,6 +26,7 @@ RECOMPUTE = "recompute"
 MITIGATION = "mitigation"
 FOR_STASHING = "a mitigation for stashed weights"
 FOR_NEWEST = "a mitigation for the newest weights"
+BY_DELAY = "a mitigation that corrects updates by each stage's delay"
 TIES = "weights that stages share"
 NO_SEED = "seed=None"
 CLUSTER = "cluster"
@@ -71,6 +72,12 @@ CONFLICTS = (
         SCALE,
         "a mitigation counts updates, of which a loss scale may skip some",
         "leave one of them out",
+    ),
+    Conflict(
+        BY_DELAY,
+        TIES,
+        "their copies on stages with different delays would drift apart",
+        "use a schedule with one delay for all stages, as schedules.two_bw is",
     ),
     *(
         Conflict(feature, APART, "the updates of a batch wait for one another", _TOGETHER)

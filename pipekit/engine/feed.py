@@ -76,7 +76,8 @@ def kept_apart(batches: Any, read: Read) -> Read:
 class BatchSource:
     """The batches of a run, which may end before its table.
 
-    ``first`` was read and checked.  ``total`` is their exact number; None: as many as there are.
+    ``first`` was read and checked.  ``total`` is their exact number; None: as many as there are,
+    but data may end only where updates are whole: before one of ``ends``.
     Errors of the data reach the worker that reads, where the run may not end with whole updates.
     """
 
@@ -87,9 +88,11 @@ class BatchSource:
         each_batch: Callable[[], Iterator[range]],
         total: int | None,
         possible_stops: PossibleStops,
+        ends: PossibleStops,
         read: Read,
     ) -> None:
         self._first, self._rest, self.possible_stops = first, rest, possible_stops
+        self._ends = ends
         self.each_batch, self.total = each_batch, total
         self._read = read
         self._stopped = False
@@ -109,7 +112,7 @@ class BatchSource:
                 return
             batch = None
             try:
-                batch = self._next(number, len(microbatches))
+                batch = self._next(number, microbatches)
             except Exception as error:
                 if first not in self.possible_stops:
                     raise
@@ -131,18 +134,19 @@ class BatchSource:
                 stacklevel=2,
             )
 
-    def _next(self, number: int, parts: int) -> Batch | None:
+    def _next(self, number: int, microbatches: range) -> Batch | None:
         if number == 0:
             return self._first
         try:
             batch = next(self._rest)
         except StopIteration:
+            told = f"though their len() is {self.total}"
             if self.total is None:
-                return None
-            raise ValueError(
-                f"the batches ended after {number}, though their len() is {self.total}"
-            ) from None
-        return self._read(batch, parts, number)
+                if microbatches.start in self._ends:
+                    return None
+                told = "within an update of several: pass as many steps, or none for all"
+            raise ValueError(f"the batches ended after {number}, {told}") from None
+        return self._read(batch, len(microbatches), number)
 
 
 class _Microbatches:

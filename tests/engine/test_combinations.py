@@ -32,6 +32,7 @@ USES: dict[str, dict[str, Any]] = {
     combinations.MITIGATION: {"mitigation": "gap-aware"},
     combinations.FOR_STASHING: {"mitigation": "gap-aware"},
     combinations.FOR_NEWEST: {"mitigation": "pipemare:anneal=5"},
+    combinations.BY_DELAY: {"mitigation": "gap-aware", "schedule": schedules.pipedream(2)},
     combinations.TIES: {"model": tied, "balance": [1, 1]},
     combinations.NO_SEED: {"seed": None},
     combinations.CLUSTER: {"cluster": CLUSTER},

@@ -154,11 +154,15 @@ class UpdateSynchronizer:
         """Give norms of replicas the same running statistics, at the end, beside the traffic."""
         assert self.comm_thread
         for index, stage in sorted(self._stages.items()):
-            members = self._stage_workers[index]
+            members, used = self._stage_workers[index], set[int]()
             if len(members) == 1:
                 continue
+            for summed in self._config.table.sums[index]:
+                if summed.end > self._transport.stop_point() or len(used) == len(members):
+                    break
+                used.update(summed.contributors)
             all_reduce = AllReduce(members, self._worker, self._transport.exchange_among(members))
-            work = partial(average, stage.weights.modules[0], index, members, all_reduce)
+            work = partial(average, stage.weights.modules[0], index, sorted(used), all_reduce)
             synchronize(self._device)  # of this thread, before that one begins, and the other way
             self.comm_thread.submit(work).result()
             self.comm_thread.submit(partial(synchronize, self._device)).result()

@@ -3,8 +3,8 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,15 +121,6 @@ OnBatch = Callable[[BatchDone], object]
 """Called with each batch that is done; True stops the run."""
 
 
-@dataclass
-class _LossSum:
-    """The sum of the losses of a batch's microbatches, as far as they have come."""
-
-    microbatches: range
-    left: int
-    total: float = 0.0
-
-
 class LossBar:
     """Counts batches as their last microbatch's loss comes in, and reports them once updated.
 
@@ -143,9 +134,13 @@ class LossBar:
         self._on_batch, self._begin = on_batch, time.perf_counter()
         self._rows, self._batches = source.rows, source.each_batch()
         self._stop = source.stop if source.possible_stops.batches else _refuse_to_stop
-        self._begun = self._updated = self._reported_rows = 0  # batches, and rows
-        self._stop_of_begun = 0  # the microbatch behind them
-        self._sums: dict[int, _LossSum] = {}  # of each batch, until its update is known as well
+        # The batches that have begun, the microbatch behind them, and of each, until its update is
+        # known as well, its microbatches and their losses.
+        self._begun, self._behind = done, 0
+        self._losses: dict[int, tuple[range, dict[int, float]]] = {}
+        for _ in range(done):
+            next(self._batches)
+        self._updated = self._reported_rows = 0  # batches, and rows
         self._updates: dict[int, UpdateMade] = {}  # of each batch, until its loss is known as well
         # One that is not shown takes tqdm a quarter of a millisecond.
         self._bar = progress_bar(total=source.total, initial=done, unit="batch") if shown else None
@@ -160,25 +155,31 @@ class LossBar:
                     self._report_if_done(batch)
             return
         microbatch, loss = news
-        while microbatch >= self._stop_of_begun:
+        while microbatch >= self._behind:
             microbatches = next(self._batches)
-            self._sums[self._begun] = _LossSum(microbatches, len(microbatches))
-            self._begun, self._stop_of_begun = self._begun + 1, microbatches.stop
-        batch = next(n for n, each in self._sums.items() if microbatch in each.microbatches)
-        found = self._sums[batch]
-        found.total += loss
-        found.left -= 1
-        if not found.left:
+            self._losses[self._begun] = microbatches, {}
+            self._begun, self._behind = self._begun + 1, microbatches.stop
+        batch = next(n for n, (own, _) in self._losses.items() if microbatch in own)
+        microbatches, losses = self._losses[batch]
+        losses[microbatch] = loss
+        if len(losses) == len(microbatches):
             if self._bar is not None:
-                self._bar.set_postfix(loss=f"{found.total:.4f}", refresh=False)
+                self._bar.set_postfix(loss=f"{self._loss(batch):.4f}", refresh=False)
                 self._bar.update()
             self._report_if_done(batch)
 
+    def _loss(self, batch: int) -> float:
+        """Return the sum of a batch's losses, in their order, whichever worker was the first."""
+        microbatches, losses = self._losses[batch]
+        return reduce(add, (losses[k] for k in microbatches), 0.0)
+
     def _report_if_done(self, batch: int) -> None:
         """Call ``on_batch`` if both the loss and the update of a batch are known."""
-        if batch not in self._updates or batch not in self._sums or self._sums[batch].left:
+        microbatches, losses = self._losses.get(batch, (range(1), {}))
+        if batch not in self._updates or len(losses) < len(microbatches):
             return
-        update, loss = self._updates.pop(batch), self._sums.pop(batch).total
+        update, loss = self._updates.pop(batch), self._loss(batch)
+        del self._losses[batch]
         if not self._on_batch:
             return
         seconds, rows = time.perf_counter() - self._begin, self._rows[batch]

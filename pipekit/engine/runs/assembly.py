@@ -103,15 +103,14 @@ class Parts:
         self.schedule, self.optimizer, self.loss, self.seed = schedule, optimizer, loss, seed
         self.updates, self.execution, self.transport = updates, execution, transport
         self.reader, self.devices, self.used, self.joint = reader, devices, used, joint
+        self.delays = late
         trained = as_trained(copied(layers))
         self.runner: Runner = TRANSPORTS.load(transport)(devices)
         self.model = ModelStages(layers, trained, balance, configs)
-        self.stops = PossibleStops()
-        if schedule.period and self.runner.can_end:  # where a run without end may end
-            self.stops = possible_stops(schedule)
-        # Whether that is before each batch: updates of replicas may average several.
-        stops = self.stops.batches
-        self.stops_anywhere = bool(stops) and len(stops) == len(schedule.batch_stops)
+        # Where a run without end may end; is it before each batch?  Updates may average several.
+        self.stops = possible_stops(schedule) if schedule.period else PossibleStops()
+        anywhere = 0 < len(self.stops.batches) == len(schedule.batch_stops)
+        self.stops_anywhere = self.runner.can_end and anywhere
 
 
 def _delays(schedule: Schedule) -> list[int]:

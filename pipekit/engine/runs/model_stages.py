@@ -228,23 +228,27 @@ class ModelStages:
             raise ValueError(f"{len(wrong)} names differ: {wrong[0]!r} {where} (strict=False)")
         modules = self._everywhere()
         extra = {name for module in modules for name, _ in owners(module)}
+        here = self.original.state_dict(keep_vars=True).items()
+        # As in torch, the last name of a shared tensor counts, here for its copies on all stages.
+        last = {id(tensor): state[name] for name, tensor in here if name in state}
+        given = {name: last[id(tensor)] for name, tensor in here if id(tensor) in last}
         own = [
             (name, tensor)
             for module in modules
             for name, tensor in module.state_dict(keep_vars=True).items()
-            if name in state and name not in extra and isinstance(tensor, Tensor)
+            if name in given and name not in extra and isinstance(tensor, Tensor)
         ]
         for name, tensor in own:
-            if state[name].shape != tensor.shape:
+            if given[name].shape != tensor.shape:
                 raise ValueError(
-                    f"{name!r} is {list(tensor.shape)} in the model and {list(state[name].shape)} "
+                    f"{name!r} is {list(tensor.shape)} in the model and {list(given[name].shape)} "
                     f"in what is to be loaded"
                 )
         for module in modules:
             require_taken(module, state)
         with torch.no_grad():
             for name, tensor in own:
-                tensor.copy_(state[name])
+                tensor.copy_(given[name])
         for module in modules:
             set_extra_states(module, state)
         self._replace(lambda config: config)

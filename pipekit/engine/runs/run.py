@@ -36,7 +36,8 @@ class Run:
             checkpoint, too.
         parts: each microbatch's addend of its batch's loss, batch after batch.
         sizes: the number of microbatches of each batch.
-        outputs: of each batch those of its microbatches, on the CPU, if ``Watch.outputs`` is set.
+        outputs: of each batch those of its microbatches with rows, on the CPU, if ``Watch.outputs``
+            is set; of a resumed run, those after the checkpoint.
         wall_s: seconds from the start of the workers to the end of the last one.
         name: of the schedule.
         table: the schedule, or a function that makes it; see :attr:`schedule`.
@@ -147,7 +148,7 @@ def result_of(
             sizes.append(len(batch))
             stop = batch.stop
         if results:
-            outputs.append([results[k] for k in batch])
+            outputs.append([results[k] for k in batch if k in results])
     return Run(
         losses=totals,
         parts=known[: stop - first],

@@ -14,6 +14,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import NotBuilt, WorkerReport
 from pipekit.engine.calls import interrupts
@@ -150,8 +152,12 @@ class Runs:
         What a schedule cannot train is refused: ties, mitigation, a loss or an optimizer.
         """
         parts, schedule, model = self._parts, start.schedule, self._model
-        autocast = parts.execution.autocast
-        arguments.require_no_autocast(autocast, parts.devices[0].type)
+        autocast, kind = parts.execution.autocast, parts.devices[0].type
+        if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != autocast:
+            raise ValueError(
+                f"the call is within torch.autocast, which workers do not see: leave it out, "
+                f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
+            )
         warn_of_modes()
         read, numbers = kept_apart(batches, read), numbers_so_far()
         try:
@@ -160,7 +166,7 @@ class Runs:
             raise ValueError(arguments.NO_BATCHES) from None
         drawn = drawn_since(numbers)
         tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
-        stops = PossibleStops()
+        ends = PossibleStops()
         if schedule.trains:
             assert model.partition
             lowered_for(parts, schedule, model.partition)
@@ -169,9 +175,8 @@ class Runs:
             if tried is not None:
                 ask(FirstBatch(parts, first, tried, drawn), schedule)
                 model.tried_in_training = True  # else what is refused is asked again
-            if parts.runner.can_end:
-                stops = parts.stops if schedule.period else possible_stops(schedule)
-                stops = replace(stops, begin=start.begin.microbatches)
+            ends = parts.stops if schedule.period else possible_stops(schedule)
+            ends = replace(ends, begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
             warnings.warn(
@@ -180,7 +185,8 @@ class Runs:
                 "begin with x = x.clone(), or edit the data before training",
                 stacklevel=2,
             )
-        return BatchSource(first, rest, schedule.each_batch, total, stops, read)
+        stops = ends if parts.runner.can_end else PossibleStops()
+        return BatchSource(first, rest, schedule.each_batch, total, stops, ends, read)
 
     def _train(
         self,

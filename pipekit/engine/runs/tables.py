@@ -21,6 +21,7 @@ from pipekit.schedules.lowering.boundaries import steps_after
 from pipekit.schedules.lowering.lower import Skips, loss_versions
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import sum_order, sums
+from pipekit.staleness import Update
 
 Lowered = tuple[Sequence[Steps], RunTable]
 """Every worker's steps, and what all workers know of the table."""
@@ -42,6 +43,12 @@ def taken(schedule: Schedule, batches: int) -> Schedule:
 
 def lowered_for(parts: Parts, schedule: Schedule, joints: Partition) -> Lowered:
     """Return a schedule lowered for a pipeline's stages, which may have to update together."""
+    for tie in joints.ties:
+        if rule := parts.updates.rule:
+            late = {stage: parts.delays[stage] for stage in tie.stages}
+            rates = {rule.rate(Update(n, schedule.stages, late[n], 0, 0, 0)) for n in late}
+            if len(rates) > 1 or (rule.overrides("gradient") and len({*late.values()}) > 1):
+                combinations.require_compatible({combinations.BY_DELAY, combinations.TIES})
     features = parts.joint | ({combinations.TIES} if joints.ties else set())
     for feature in features if schedule.trains else ():
         combinations.require_joint_updates(schedule, feature)

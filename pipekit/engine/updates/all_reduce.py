@@ -153,8 +153,8 @@ _FIRST = -(1 << 32)
 
 
 @torch.no_grad()
-def average(module: nn.Module, stage: int, members: Sequence[int], all_reduce: AllReduce) -> None:
-    """Give the norms of a stage the mean statistics of its workers, at the end of a run.
+def average(module: nn.Module, stage: int, used: Sequence[int], all_reduce: AllReduce) -> None:
+    """Give the norms of a stage the mean statistics of those workers that a run has used.
 
     The count of batches becomes the first worker's.  No bit changes of what is equal.
     """
@@ -168,9 +168,9 @@ def average(module: nn.Module, stage: int, members: Sequence[int], all_reduce: A
         own: list[Tensor | None] = [buffers[n] for n in bucket.parameters]
         each = [
             all_reduce.sum(
-                ReduceKey(stage, _FIRST + number * len(members) + place, [worker]), bucket.flat(own)
+                ReduceKey(stage, _FIRST + number * len(used) + place, [worker]), bucket.flat(own)
             ).numbers
-            for place, worker in enumerate(members)
+            for place, worker in enumerate(used)
         ]
         present = torch.ones(len(own), dtype=torch.uint8, device=CPU)
         for n, value in bucket.gradients(FlatBucket(_mean(each), present)):

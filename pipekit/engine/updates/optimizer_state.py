@@ -26,13 +26,15 @@ class OrderedGroups:
     def __init__(self, groups: Groups, model: nn.Module) -> None:
         self._groups, self._options = groups, list[Mapping[str, Any]]()
         names = original_names(model)
+        tensors = model.state_dict(keep_vars=True).items()
+        self._first = {name: names.get(tensor, name) for name, tensor in tensors}  # of shared ones
         for parameter in model.parameters():
             name = names[parameter]
             if parameter.requires_grad and (given := self(name, parameter)) not in self._options:
                 self._options.append(given)
 
     def __call__(self, name: str, parameter: Tensor) -> Mapping[str, Any]:
-        given = self._groups(name, parameter)
+        given = self._groups(self._first[name], parameter)
         if not isinstance(given, Mapping):
             raise TypeError(
                 f"groups returned a {type(given).__name__} for {name}: return a dict of the "

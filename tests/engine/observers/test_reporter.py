@@ -4,6 +4,7 @@ import math
 import threading
 from functools import partial
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 
 from pipekit import Pipeline, Watch, measure_memory, oracle, schedules
 from pipekit.engine import BatchDone
+from pipekit.engine.observers.reporter import LossBar, LossKnown, UpdateMade
+from pipekit.schedules.lowering.boundaries import PossibleStops
 from tests.engine.examples import by_equations, data, mixed, mlp, pipeline
 from tests.engine.parametrized import first_over_processes
 
@@ -105,3 +108,15 @@ def test_batches_that_share_an_update_are_told_of_after_it() -> None:
     assert {done.learning_rates for done in heard} == {(0.1, 0.2)}
     one, two, three, four, _ = [done.gradient_norm for done in heard]
     assert (one, three) == (two, four) != (three, one)
+
+
+def test_a_loss_is_summed_in_the_order_of_microbatches_whichever_comes_first() -> None:
+    heard: list[BatchDone] = []
+    source: Any = SimpleNamespace(
+        rows=[3], each_batch=lambda: iter([range(3)]), possible_stops=PossibleStops()
+    )
+    bar = LossBar(source, heard.append, 0, False)
+    for microbatch, loss in ((2, 0.3), (1, 0.2), (0, 0.1)):
+        bar.add(LossKnown(microbatch, loss))
+    bar.add(UpdateMade(range(1), (), None, None))
+    assert [done.loss for done in heard] == [0.1 + 0.2 + 0.3]

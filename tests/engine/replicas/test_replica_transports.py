@@ -108,6 +108,13 @@ def own_statistics(batches: Batches, norm: nn.Module) -> nn.Module:
     return norm
 
 
+def test_who_has_had_no_batch_has_no_part_in_the_mean() -> None:
+    pipes = [pipeline(normed(), schedules.asp(workers), [2]) for workers in (2, 3)]
+    for pipe in pipes:
+        pipe.train(data(2))
+    assert different(*(pipe.state_dict() for pipe in pipes)) == []
+
+
 @pytest.mark.parametrize("momentum", [0.1, None])
 def test_running_statistics_are_the_mean_of_all_replicas(momentum: float | None) -> None:
     """Those of two runs, the second of which begins with the mean of the first."""

@@ -66,7 +66,9 @@ def test_with_recomputation_and_memory_followed(method: str, recompute: str) -> 
         for mode in (recompute, "never")
     )
     batches = data(rows=[8, 2, 8])
-    runs = [pipe.train(batches, watch=Watch(memory=True)) for pipe in (one, other)]
+    watch = Watch(memory=True, outputs=True)
+    runs = [pipe.train(batches, watch=watch) for pipe in (one, other)]
+    assert [len(outputs) for outputs in runs[0].outputs] == [4, 2, 4]
     assert runs[0].losses == runs[1].losses
     assert different(one.state_dict(), other.state_dict()) == []
     tasks = [len(tasks) for tasks in runs[1].schedule.workers]

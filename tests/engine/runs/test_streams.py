@@ -127,6 +127,9 @@ def test_stages_on_several_workers_read_a_stream_at_once_or_as_far_as_steps() ->
         pipe, plain = shared(), shared()
         assert pipe.train(**arguments).losses == plain.train(data(5)).losses
         assert different(pipe.state_dict(), plain.state_dict()) == []
+    assert len(pipe.train(iter(data(4)), steps=6).losses) == 4  # two updates of two
+    with pytest.raises(ValueError, match="the batches ended after 5, within an update of several"):
+        pipe.train(iter(data(5)), steps=6)
 
 
 def test_checkpoints_of_a_stream(tmp_path: Path) -> None:

@@ -128,6 +128,17 @@ def test_it_is_pytorchs_shared_parameter(method: str, balance: list[int], m: int
     assert different(dict(state), dict(model.state_dict())) == []
 
 
+def test_copies_have_the_options_and_the_loaded_weights_of_one_name() -> None:
+    """As a shared parameter in torch, also where the automatic balance tears a tie."""
+    groups = {"groups": lambda name, _: {"lr": 0.5} if name == "0.weight" else {}}
+    pipe = pipeline(tied(TIES[0]), "flush", "auto", stages=3, **groups)
+    pipe.train(data(2))
+    assert_equal_copies(pipe.state_dict(), TIES[0])
+    pipe.load_state_dict({"4.weight": torch.ones(6, 6)}, strict=False)
+    pipe.train(data(1))
+    assert_equal_copies(pipe.state_dict(), TIES[0])
+
+
 def test_torchrun_and_slow_links_give_the_bits_of_threads() -> None:
     """Two pipelines of two stages: sums over the workers of a stage, and of a tie."""
 
@@ -195,12 +206,6 @@ def test_gradients_of_copies_are_counted_as_traffic(transport: str) -> None:
     sent = traffic[traffic["purpose"] == "weights"].set_index("source")["bytes"]
     weight = 36 * 4
     assert sent.to_dict() == {0: 5 * weight, 1: 5 * 3 * weight + 5 * weight // 2}
-
-
-def test_the_automatic_balance_may_tear_a_tie() -> None:
-    pipe = pipeline(tied(TIES[0]), "flush", "auto", stages=3)
-    pipe.train(data(2))
-    assert_equal_copies(pipe.state_dict(), TIES[0])
 
 
 # --- A training loop of one's own ----------------------------------------------------------------
