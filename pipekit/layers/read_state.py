@@ -12,7 +12,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from pipekit.layers.module_state import buffers_replaced, generators, generators_put_back
+from pipekit.layers.module_state import generators, generators_put_back, tensors_replaced
 
 ReadAgain = Callable[[], AbstractContextManager[None]]
 """Lets a forward read once more what it has read, and leaves all as it finds it."""
@@ -62,7 +62,7 @@ class ReadState:
                     )
                 read = copies.setdefault(id(read), read.clone())
             given.append(read)
-        with buffers_replaced(self._places, given), generators_put_back(self._generators):
+        with tensors_replaced(self._places, given), generators_put_back(self._generators):
             for each, state in zip(self._generators, states, strict=True):
                 each.set_state(state)
             yield
