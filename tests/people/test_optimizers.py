@@ -4,16 +4,18 @@ import copy
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import CyclicLR, LambdaLR
 
 import pipekit as pk
 from pipekit import oracle, schedules
+from tests.engine.examples import different
 from tests.people.plain import plain_loop
 from tests.people.test_losses import data, equal, net, no_word
 
@@ -293,6 +295,50 @@ def test_a_random_one_is_warned_of_unless_it_has_a_generator() -> None:
     assert len(made) == 2  # for stages only, not for the question
     with no_word():
         piped(with_its_own).train(data(1))
+
+
+class Dropped(torch.optim.SGD):
+    """Leaves out half of each gradient."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1, momentum=0.5)
+        self.generator = torch.Generator()
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            parameter.grad *= torch.rand(parameter.shape, generator=self.generator) > 0.5
+        super().step()
+
+
+def cyclic(optimizer: torch.optim.Optimizer) -> CyclicLR:
+    return CyclicLR(optimizer, 0.1, 0.5, step_size_up=2)
+
+
+def test_a_resumed_one_draws_on_and_its_cycled_momentum_is_not_a_change(tmp_path: Path) -> None:
+    def made() -> pk.Pipeline:
+        return piped(Dropped, updates=pk.Updates(lr_scheduler=cyclic))
+
+    with no_word():
+        made().train(data(4), on_batch=lambda done: done.number == 1, checkpoints=tmp_path)
+        pipeline = made()
+        pipeline.resume(tmp_path)
+        losses = pipeline.train(data(4)).losses
+        whole = made()
+        assert losses == whole.train(data(4)).losses
+    assert different(pipeline.state_dict(), whole.state_dict()) == []
+
+
+def test_one_that_finds_its_own_rate_has_none_to_tell() -> None:
+    def relative(parameters: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        optimizer.param_groups[0]["lr"] = None
+        optimizer.step = lambda closure=None: None  # type: ignore[method-assign]
+        return optimizer
+
+    rates = list[Any]()
+    with warnings.catch_warnings(action="ignore"):
+        piped(relative).train(data(1), on_batch=lambda done: rates.append(done.learning_rates))
+    assert rates == [()]
 
 
 class Momentum(nn.Module):
