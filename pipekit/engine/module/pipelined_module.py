@@ -31,7 +31,15 @@ from pipekit.partition.checks import (
     require_ties_on_one_device,
     warn_of_mixed_rows,
 )
-from pipekit.partition.partition import Tie, cut, find_ties, partition, sequence_of, tie_ends
+from pipekit.partition.partition import (
+    Tie,
+    cut,
+    find_ties,
+    partition,
+    require_one_thread,
+    sequence_of,
+    tie_ends,
+)
 from pipekit.partition.probe import probe
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe, lower
@@ -278,6 +286,8 @@ class PipelinedModule(nn.Module):
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]
         tried = probe(layers, inputs[0], devices=devices, training=self.training)
+        each_alone = [[stage] for stage in range(len(self.balance))]
+        require_one_thread(tried.in_forward_mode, self.balance, each_alone)
         if self.training and len(inputs) > 1:
             evaluate = partial(probe, layers, devices=devices, training=False)
             warn_of_mixed_rows(inputs[0], inputs[1], evaluate)

@@ -68,6 +68,7 @@ class ModelStages:
         self.partition: Partition | None = None  # its stages, from the first batch on
         self.tried_in_training = False
         self.edits_batch = False  # whether its forward edits its input in place, each time anew
+        self.in_forward_mode: tuple[int, ...] = ()  # layers; see Probe
         self._seed: int | None = 0
         # By its index, a stage as each of its workers has it after a training.
         self._stages: dict[int, dict[int, StageSource]] = {}
@@ -103,7 +104,7 @@ class ModelStages:
         if self.partition is None:
             with self._original_unused():
                 tried = probe(self._model, sample, autocast, training=training)
-            self.edits_batch = tried.edits_batch
+            self.edits_batch, self.in_forward_mode = tried.edits_batch, tried.in_forward_mode
             self._cut(tried, point)
         elif training and not self.tried_in_training:
             tried = self._try_in_training(sample, autocast)
@@ -168,7 +169,7 @@ class ModelStages:
         assert self.balance is not None
         require_handed_on_within(self.balance, tried.handed_on)
         require_unshared(self.original, self.balance, tried.edited_weights)
-        self.edits_batch = tried.edits_batch
+        self.edits_batch, self.in_forward_mode = tried.edits_batch, tried.in_forward_mode
         self._replace(lambda config: config.with_part(config.passes.part.with_edits(tried)))
         return tried
 
