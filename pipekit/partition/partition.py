@@ -192,9 +192,10 @@ def require_handed_on_within(balance: Sequence[int], pairs: Collection[tuple[int
 
 
 def require_one_thread(
-    layers: Iterable[int], balance: Sequence[int], workers: Sequence[Sequence[int]]
+    layers: Iterable[int], balance: Sequence[int], workers: Sequence[Sequence[int]] = ()
 ) -> None:
-    """Raise ValueError if several workers, given by stage, have layers in forward mode."""
+    """Raise ValueError if several workers, one a stage or these of each, have such ``layers``."""
+    workers = workers or [[stage] for stage in range(len(balance))]
     ends = [*accumulate(balance)]
     stages = {bisect(ends, layer): layer for layer in layers}
     if len({worker for stage in stages for worker in workers[stage]}) > 1:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from itertools import chain, product
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -247,35 +247,13 @@ class PipelinedModule(nn.Module):
     def __iter__(self) -> Iterator[nn.Module]:
         return (layer for layer in self._modules.values() if layer is not None)
 
-    def cuda(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to move the layers.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError("the stages are on devices of their own: pass devices=[...] instead")
-
-    cpu = cuda
-
-    def to(self, *args: Any, **kwargs: Any) -> "PipelinedModule":
-        """Convert the layers to another dtype.
-
-        Args:
-            args, kwargs: those of :meth:`torch.nn.Module.to`.
-
-        Raises:
-            TypeError: a device is given.
-        """
-        device, *_ = torch._C._nn._parse_to(*args, **kwargs)
-        if device is not None:
-            self.cuda()
-        return super().to(*args, **kwargs)
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PipelinedModule":
-        """Convert all tensors, as each method and a parent's does; TypeError for another device."""
+        """Convert all tensors, as each method and a parent's does; TypeError: it moves some."""
         for device in self.devices:
             if fn(torch.empty(0, device=device)).device != device:
-                self.cuda()
+                raise TypeError(
+                    "the stages are on devices of their own: pass devices=[...] instead"
+                )
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -286,8 +264,7 @@ class PipelinedModule(nn.Module):
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]
         tried = probe(layers, inputs[0], devices=devices, training=self.training)
-        each_alone = [[stage] for stage in range(len(self.balance))]
-        require_one_thread(tried.in_forward_mode, self.balance, each_alone)
+        require_one_thread(tried.in_forward_mode, self.balance)
         if self.training and len(inputs) > 1:
             evaluate = partial(probe, layers, devices=devices, training=False)
             warn_of_mixed_rows(inputs[0], inputs[1], evaluate)

@@ -73,8 +73,7 @@ def test_no_way_moves_it() -> None:
     parent = nn.Sequential(model)
     elsewhere = torch.empty(0, device="meta")
     moves: list[Callable[[], object]] = [
-        model.cuda,
-        lambda: model.to("cpu"),
+        lambda: model.to("meta"),
         lambda: model.to(tensor=elsewhere),
         lambda: model.to(elsewhere),
         lambda: model.to_empty(device="meta"),
@@ -85,6 +84,7 @@ def test_no_way_moves_it() -> None:
         with pytest.raises(TypeError, match="devices of their own"):
             move()
     assert {p.device.type for p in model.parameters()} == {"cpu"}
+    assert model.to("cpu").cpu() is model
     assert parent.to("cpu").half() is parent
     assert {p.dtype for p in model.parameters()} == {torch.float16}
 
