@@ -48,8 +48,14 @@ class Noisy(torch.optim.SGD):
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for parameter in (p for group in self.param_groups for p in group["params"]):
-            parameter.grad += 0 * torch.randn(parameter.shape, generator=self.generator)
+            parameter.grad += torch.randn(parameter.shape, generator=self.generator)
         super().step()
+
+
+def with_its_own(parameters: Any) -> torch.optim.Optimizer:
+    alone = Noisy(parameters, lr=0.1, momentum=0.9)
+    alone.generator = torch.Generator()
+    return alone
 
 
 def clipped(parameters: Any) -> torch.optim.Optimizer:
@@ -225,7 +231,7 @@ class Apart(torch.optim.Optimizer):
 
     def __init__(self, parameters: Any, whole: bool = True) -> None:
         parameters, self.whole = [*parameters], whole
-        super().__init__(parameters, {})
+        super().__init__(parameters, {"lr": None})
         some = ([p for p in parameters if (p.dim() > 1) == wanted] for wanted in (True, False))
         self.inner = [torch.optim.SGD(each, lr=0.1, momentum=0.9) for each in some]
 
@@ -285,11 +291,6 @@ def test_a_random_one_is_warned_of_unless_it_has_a_generator() -> None:
         made.append(Noisy(parameters, lr=0.1))
         return made[-1]
 
-    def with_its_own(parameters: Any) -> torch.optim.Optimizer:
-        alone = Noisy(parameters, lr=0.1)
-        alone.generator = torch.Generator()
-        return alone
-
     with pytest.warns(UserWarning, match=r"optimizer draws random.*torch.Generator\(\)"):
         piped(optimizer).train(data(1))
     assert len(made) == 2  # for stages only, not for the question
@@ -297,48 +298,16 @@ def test_a_random_one_is_warned_of_unless_it_has_a_generator() -> None:
         piped(with_its_own).train(data(1))
 
 
-class Dropped(torch.optim.SGD):
-    """Leaves out half of each gradient."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, lr=0.1, momentum=0.5)
-        self.generator = torch.Generator()
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for parameter in (p for group in self.param_groups for p in group["params"]):
-            parameter.grad *= torch.rand(parameter.shape, generator=self.generator) > 0.5
-        super().step()
-
-
-def cyclic(optimizer: torch.optim.Optimizer) -> CyclicLR:
-    return CyclicLR(optimizer, 0.1, 0.5, step_size_up=2)
-
-
 def test_a_resumed_one_draws_on_and_its_cycled_momentum_is_not_a_change(tmp_path: Path) -> None:
     def made() -> pk.Pipeline:
-        return piped(Dropped, updates=pk.Updates(lr_scheduler=cyclic))
+        return piped(with_its_own, updates=pk.Updates(lr_scheduler=lambda o: CyclicLR(o, 0.1, 0.5)))
 
     with no_word():
         made().train(data(4), on_batch=lambda done: done.number == 1, checkpoints=tmp_path)
-        pipeline = made()
+        pipeline, whole = made(), made()
         pipeline.resume(tmp_path)
-        losses = pipeline.train(data(4)).losses
-        whole = made()
-        assert losses == whole.train(data(4)).losses
+        assert pipeline.train(data(4)).losses == whole.train(data(4)).losses
     assert different(pipeline.state_dict(), whole.state_dict()) == []
-
-
-def test_one_that_finds_its_own_rate_has_none_to_tell() -> None:
-    def relative(parameters: Any) -> torch.optim.Optimizer:
-        optimizer = torch.optim.SGD(parameters, lr=0.1)
-        optimizer.param_groups[0]["lr"] = None
-        optimizer.step = lambda closure=None: None  # type: ignore[method-assign]
-        return optimizer
-
-    rates = list[Any]()
-    with warnings.catch_warnings(action="ignore"):
-        piped(relative).train(data(1), on_batch=lambda done: rates.append(done.learning_rates))
-    assert rates == [()]
 
 
 class Momentum(nn.Module):
