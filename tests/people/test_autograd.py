@@ -48,27 +48,23 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+HOOKED: list[tuple[nn.Module, dict[str, Any]]] = [
+    (Hooked(change), {}) for change in CHANGES.values()
+] + [
+    (Hooked(lambda g: -0.5 * g, times=2), {}),  # one after the other
+    (Hooked(lambda g: -0.5 * g), {"execution": pk.Execution(recompute="always")}),  # once
+    (Hooked(lambda g: -g), {"schedule": schedules.zb_h1(2, 4)}),
+]
+
+
+@pytest.mark.parametrize(
+    ("hooked", "how"), HOOKED, ids=[*CHANGES, "two", "recomputed", "split backward"]
+)
 @pytest.mark.parametrize("balance", [[1, 2], [2, 1]], ids=str)
 def test_a_hook_on_a_layers_input_changes_the_gradient_wherever_stages_begin(
-    change: Change, balance: list[int]
+    hooked: nn.Module, how: dict[str, Any], balance: list[int]
 ) -> None:
-    assert_as_plain(network(Hooked(change)), balance=balance)
-
-
-@pytest.mark.parametrize("balance", [[1, 2], [2, 1]], ids=str)
-def test_recomputation_calls_such_a_hook_once(balance: list[int]) -> None:
-    how = pk.Execution(recompute="always")
-    assert_as_plain(network(Hooked(lambda g: -0.5 * g)), balance=balance, execution=how)
-
-
-def test_two_hooks_on_one_input_are_called_one_after_the_other() -> None:
-    assert_as_plain(network(Hooked(lambda g: -0.5 * g, times=2)), balance=[1, 2])
-
-
-def test_a_split_backward_calls_such_a_hook_too() -> None:
-    split = schedules.zb_h1(2, 4)
-    assert_as_plain(network(Hooked(lambda g: -g)), balance=[1, 2], schedule=split)
+    assert_as_plain(network(hooked), balance=balance, **how)
 
 
 def test_hooks_of_modules_at_a_border_change_gradients() -> None:

@@ -76,10 +76,13 @@ class ModuleStage:
 
     def with_aliases(self, function: Callable[[], None]) -> None:
         """Call a function while the module has the aliases for parameters."""
-        owned = [each._parameters for each in self._module.modules()]
-        found = [(each, name, p) for each in owned for name, p in each.items() if p is not None]
-        others = [self.aliases[p] for *_, p in found]
-        with tensors_replaced([(each, name) for each, name, _ in found], others):
+        others = [
+            (module._parameters, name, self.aliases[parameter])
+            for module in self._module.modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None
+        ]
+        with tensors_replaced(others):
             function()
 
 
