@@ -174,7 +174,7 @@ class Runs:
         drawn = drawn_since(numbers)
         tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
         assert model.balance
-        if parts.transport == "threads":
+        if model.in_forward_mode and parts.transport == "threads":
             require_one_thread(model.in_forward_mode, model.balance, schedule.stage_workers)
         stops = PossibleStops()
         if schedule.trains:
