@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +15,15 @@ from pipekit.layers.python_state import TORCHS, PythonState
 
 
 @contextmanager
-def buffers_replaced(
-    places: Sequence[tuple[dict[str, Tensor | None], str]], others: Iterable[Tensor | None]
-) -> Iterator[None]:
-    """Put others in the place of buffers, each named in its module's, for a while."""
-    before = [owned[name] for owned, name in places]
-    for (owned, name), tensor in zip(places, others, strict=True):
+def tensors_replaced(others: Sequence[tuple[dict[str, Any], str, Tensor | None]]) -> Iterator[None]:
+    """Put others in the place of buffers or parameters, each named in its module's, for a while."""
+    before = [owned[name] for owned, name, _ in others]
+    for owned, name, tensor in others:
         owned[name] = tensor
     try:
         yield
     finally:
-        for (owned, name), tensor in zip(places, before, strict=True):
+        for (owned, name, _), tensor in zip(others, before, strict=True):
             owned[name] = tensor
 
 
@@ -37,7 +35,7 @@ def buffers_untouched(module: nn.Module) -> AbstractContextManager[None]:
     for owned, name in places:
         if (tensor := owned[name]) is not None and id(tensor) not in copies:
             copies[id(tensor)] = tensor.clone()
-    return buffers_replaced(places, [copies.get(id(owned[name])) for owned, name in places])
+    return tensors_replaced([(owned, name, copies.get(id(owned[name]))) for owned, name in places])
 
 
 def named_buffers(module: nn.Module) -> dict[str, Tensor]:

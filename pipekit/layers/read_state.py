@@ -12,7 +12,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from pipekit.layers.module_state import buffers_replaced, generators, generators_put_back
+from pipekit.layers.module_state import generators, generators_put_back, tensors_replaced
 
 ReadAgain = Callable[[], AbstractContextManager[None]]
 """Lets a forward read once more what it has read, and leaves all as it finds it."""
@@ -48,10 +48,10 @@ class ReadState:
         self, all_read: Sequence[tuple[Tensor | None, int]], states: Sequence[Tensor]
     ) -> Iterator[None]:
         copies: dict[int, Tensor] = {}
-        given: list[Tensor | None] = []
+        given: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []
         for place, (read, version) in enumerate(all_read):
+            owned, name = self._places[place]
             if read is not None and not self._edited[place]:
-                owned, name = self._places[place]
                 if owned[name] is not read or _version(owned[name]) != version:
                     warnings.warn(
                         f"a forward is run again with a buffer {name!r} that later forwards have "
@@ -61,8 +61,8 @@ class ReadState:
                         stacklevel=3,
                     )
                 read = copies.setdefault(id(read), read.clone())
-            given.append(read)
-        with buffers_replaced(self._places, given), generators_put_back(self._generators):
+            given.append((owned, name, read))
+        with tensors_replaced(given), generators_put_back(self._generators):
             for each, state in zip(self._generators, states, strict=True):
                 each.set_state(state)
             yield

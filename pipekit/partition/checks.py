@@ -135,7 +135,7 @@ class OriginalUnread(OperatorMode):
 
 
 def warn_of_mixed_rows(first: Tree, second: Tree, evaluate: Callable[[Tree], Probe]) -> None:
-    """Warn of a model that in evaluation mode gives other rows for a microbatch behind another one.
+    """Warn of a model that in evaluation mode gives other rows for two microbatches together.
 
     Outputs without rows tell nothing, nor does a model that draws random numbers.
     """
@@ -143,16 +143,18 @@ def warn_of_mixed_rows(first: Tree, second: Tree, evaluate: Callable[[Tree], Pro
     both = refill(first, [one if one is other else torch.cat([one, other]) for one, other in pairs])
     try:
         with warnings.catch_warnings(action="ignore"):
-            alone, behind = evaluate(second), evaluate(both)
+            probes = [evaluate(each) for each in (first, second, both)]
     except Exception:  # of whatever kind: the model wants other numbers of rows
         return
-    if alone.drew or behind.drew:
+    if any(each.drew for each in probes):
         return
-    outputs = zip(leaves(alone.output), leaves(behind.output), strict=False)
-    for number, (one, other) in enumerate(outputs):
-        if mixed := _mixed(one, other, len(leaves(second)[0]), len(leaves(both)[0])):
+    outputs = zip(*(leaves(each.output) for each in probes), strict=False)
+    for number, (one, other, together) in enumerate(outputs):
+        rows = [len(leaves(each)[0]) for each in (first, second, both)]
+        has_rows = [len(t) if t.dim() else 0 for t in (one, other, together)] == rows
+        if has_rows and (mixed := _mixed([one, other], together)):
             warnings.warn(
-                f"the rows of a batch are not independent of one another: behind other rows, "
+                f"the rows of a batch are not independent of one another: beside other rows, "
                 f"tensor {number} of the output {mixed}, in evaluation mode, so that microbatches "
                 f"give something else than their batch. If the first dimension is another one "
                 f"(batch_first=False), put the rows first; if rows belong together, train with one "
@@ -162,14 +164,15 @@ def warn_of_mixed_rows(first: Tree, second: Tree, evaluate: Callable[[Tree], Pro
             return
 
 
-def _mixed(alone: Tensor, behind: Tensor, rows: int, all_rows: int) -> str | None:
-    has_rows = alone.dim() and behind.dim() and (len(alone), len(behind)) == (rows, all_rows)
-    if not has_rows or not alone.is_floating_point():
+def _mixed(alone: list[Tensor], together: Tensor) -> str | None:
+    if not together.is_floating_point() or not together.numel():
         return None
-    if alone.shape[1:] != behind.shape[1:]:
-        return f"has rows of {list(behind.shape[1:])} in place of {list(alone.shape[1:])}"
-    furthest, largest = (each.abs().max().item() for each in (behind[-rows:] - alone, behind))
-    return f"changes by {furthest:.2g}" if furthest > rounding(alone.dtype) * largest else None
+    for each in alone:
+        if each.shape[1:] != together.shape[1:]:
+            return f"has rows of {list(together.shape[1:])} in place of {list(each.shape[1:])}"
+    furthest = (together - torch.cat(alone)).abs().max().item()
+    is_far = furthest > rounding(together.dtype) * together.abs().max().item()
+    return f"changes by {furthest:.2g}" if is_far else None
 
 
 def _of_a_forward(does: str) -> str:

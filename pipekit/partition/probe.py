@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, shape_wrapper
@@ -43,6 +44,7 @@ class Probe:
     edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)  # None: made anew
     handed_on: frozenset[tuple[int, int]] = frozenset()  # beside outputs, from layer to layer
     drawn: Mapping[str, Sequence[int]] = field(default_factory=dict)  # layers, by library
+    in_forward_mode: tuple[int, ...] = ()  # layers that differentiate so, as torch.func.jvp does
     drew: bool = False  # random numbers of torch's
     edits_batch: bool = False  # whether x is edited in place, by a second forward once more
     set_attributes: tuple[tuple[int, str, Any], ...] = ()  # number of the module, name, value
@@ -159,6 +161,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
         edited_buffers=edited_buffers,
         handed_on=frozenset(handed_on.found),
         drawn=drawn,
+        in_forward_mode=tuple(sorted(handed_on.in_forward_mode)),
         drew=drew,
         edits_batch=edits_batch,
         set_attributes=set_attributes,
@@ -218,12 +221,14 @@ class HandedOn(OperatorMode):
     """Finds layers that read a tensor of another layer which they are not given.
 
     Meant are tensors that depend on the model's input: of others each stage makes its own.
-    ``found`` are pairs of layers, the one that made a tensor and the one that read it.
+    ``found`` are pairs of layers, the one that made a tensor and the one that read it;
+    ``in_forward_mode`` are layers with operators in a level of forward-mode differentiation.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.found: set[tuple[int, int]] = set()
+        self.in_forward_mode: set[int] = set()
         self._layer = 0
         self._owners = WeakTensorKeyDictionary()
 
@@ -234,6 +239,8 @@ class HandedOn(OperatorMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if forward_ad._current_level >= 0:
+            self.in_forward_mode.add(self._layer)
         given = tensors_in((args, kwargs))
         owners = {self._owners[each] for each in given if each in self._owners}
         self.found |= {(owner, self._layer) for owner in owners if owner != self._layer}

@@ -62,7 +62,7 @@ class _Operators(FlopCounter):
     ) -> Any:
         before = self.flops
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        given, made = tensors_in((args, kwargs)), tensors_in(result)
+        given, made = map(_dense_in, ((args, kwargs), result))
         memory = {t.untyped_storage()._cdata for t in given}
         is_new = [t.untyped_storage()._cdata not in memory for t in made]
         if made and (func._schema.is_mutable or all(is_new)):  # type: ignore[attr-defined]
@@ -81,6 +81,11 @@ def _winograd_can(func: Any, args: tuple[Any, ...]) -> bool:
     weight, stride, dilation, transposed, groups = (rest[n] for n in (1, 3, 5, 6, 8))
     ordinary = {*stride, *dilation, groups} == {1} and not transposed
     return ordinary and tuple(weight.shape[2:]) == (3, 3)
+
+
+def _dense_in(tree: Any) -> list[Tensor]:
+    """Return the tensors in a tree; of sparse ones, such as an embedding's gradient, the values."""
+    return [t._values() if t.layout is torch.sparse_coo else t for t in tensors_in(tree)]
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -235,6 +235,7 @@ MIXING: dict[str, Callable[[], nn.Module]] = {
     "attention, time first": lambda: nn.TransformerEncoderLayer(6, 2, 8),
     "softmax over rows": lambda: nn.Softmax(dim=0),
     "mean over rows": lambda: Called(lambda x: x - x.mean(0)),
+    "the last row": lambda: Called(lambda x: x + x[-1:]),
     "experts with room for half": lambda: Called(to_two_experts),
     "batch norm without averages": lambda: nn.BatchNorm1d(5, track_running_stats=False),
 }

@@ -48,27 +48,23 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+HOOKED: list[tuple[nn.Module, dict[str, Any]]] = [
+    (Hooked(change), {}) for change in CHANGES.values()
+] + [
+    (Hooked(lambda g: -0.5 * g, times=2), {}),  # one after the other
+    (Hooked(lambda g: -0.5 * g), {"execution": pk.Execution(recompute="always")}),  # once
+    (Hooked(lambda g: -g), {"schedule": schedules.zb_h1(2, 4)}),
+]
+
+
+@pytest.mark.parametrize(
+    ("hooked", "how"), HOOKED, ids=[*CHANGES, "two", "recomputed", "split backward"]
+)
 @pytest.mark.parametrize("balance", [[1, 2], [2, 1]], ids=str)
 def test_a_hook_on_a_layers_input_changes_the_gradient_wherever_stages_begin(
-    change: Change, balance: list[int]
+    hooked: nn.Module, how: dict[str, Any], balance: list[int]
 ) -> None:
-    assert_as_plain(network(Hooked(change)), balance=balance)
-
-
-@pytest.mark.parametrize("balance", [[1, 2], [2, 1]], ids=str)
-def test_recomputation_calls_such_a_hook_once(balance: list[int]) -> None:
-    how = pk.Execution(recompute="always")
-    assert_as_plain(network(Hooked(lambda g: -0.5 * g)), balance=balance, execution=how)
-
-
-def test_two_hooks_on_one_input_are_called_one_after_the_other() -> None:
-    assert_as_plain(network(Hooked(lambda g: -0.5 * g, times=2)), balance=[1, 2])
-
-
-def test_a_split_backward_calls_such_a_hook_too() -> None:
-    split = schedules.zb_h1(2, 4)
-    assert_as_plain(network(Hooked(lambda g: -g)), balance=[1, 2], schedule=split)
+    assert_as_plain(network(hooked), balance=balance, **how)
 
 
 def test_hooks_of_modules_at_a_border_change_gradients() -> None:
@@ -167,6 +163,27 @@ def test_transforms_of_torch_func_around_a_module_are_refused() -> None:
     module = pk.PipelinedModule(network(nn.Tanh()), [2, 1], chunks=2)
     with pytest.raises(RuntimeError, match=r"torch.func's transforms.*nn.Sequential\(\*module"):
         torch.func.vmap(module)(torch.randn(3, 2, 8))
+
+
+class Tangent(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        tangent: Tensor = torch.func.jvp(super().forward, (x,), (x,))[1]
+        return tangent
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_forward_mode_in_two_threads_is_refused() -> None:
+    model, said = (
+        nn.Sequential(Tangent(8, 8), Tangent(8, 8), nn.Linear(8, 3)),
+        r"forward mode.*0, 1",
+    )
+    pipeline = pipe(model, balance=[1, 2])
+    for call in pipeline.evaluate, pipeline.evaluate, pipeline.train:
+        with pytest.raises(ValueError, match=said):
+            call(batches())
+    with pytest.raises(ValueError, match=said):
+        pk.PipelinedModule(copy.deepcopy(model), [1, 2], chunks=2)(batches()[0][0])
+    assert_as_plain(model)
 
 
 def test_a_module_within_a_larger_graph_gets_the_gradients_of_its_input() -> None:

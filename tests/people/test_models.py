@@ -42,6 +42,7 @@ def require_as_plain(model: nn.Module, layers: Any, batches: Any, m: int = 2, **
     assert pipeline.train(batches).losses == plain_loop(judge, SGD, loss, batches, m)
     trained = pipeline.state_dict()
     pipeline.close()
+    assert list(trained) == list(judge.state_dict())
     assert all(torch.equal(trained[name], each) for name, each in judge.state_dict().items())
 
 

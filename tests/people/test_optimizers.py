@@ -4,16 +4,18 @@ import copy
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import CyclicLR, LambdaLR
 
 import pipekit as pk
 from pipekit import oracle, schedules
+from tests.engine.examples import different
 from tests.people.plain import plain_loop
 from tests.people.test_losses import data, equal, net, no_word
 
@@ -46,8 +48,14 @@ class Noisy(torch.optim.SGD):
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for parameter in (p for group in self.param_groups for p in group["params"]):
-            parameter.grad += 0 * torch.randn(parameter.shape, generator=self.generator)
+            parameter.grad += torch.randn(parameter.shape, generator=self.generator)
         super().step()
+
+
+def with_its_own(parameters: Any) -> torch.optim.Optimizer:
+    alone = Noisy(parameters, lr=0.1, momentum=0.9)
+    alone.generator = torch.Generator()
+    return alone
 
 
 def clipped(parameters: Any) -> torch.optim.Optimizer:
@@ -223,7 +231,7 @@ class Apart(torch.optim.Optimizer):
 
     def __init__(self, parameters: Any, whole: bool = True) -> None:
         parameters, self.whole = [*parameters], whole
-        super().__init__(parameters, {})
+        super().__init__(parameters, {"lr": None})
         some = ([p for p in parameters if (p.dim() > 1) == wanted] for wanted in (True, False))
         self.inner = [torch.optim.SGD(each, lr=0.1, momentum=0.9) for each in some]
 
@@ -283,16 +291,23 @@ def test_a_random_one_is_warned_of_unless_it_has_a_generator() -> None:
         made.append(Noisy(parameters, lr=0.1))
         return made[-1]
 
-    def with_its_own(parameters: Any) -> torch.optim.Optimizer:
-        alone = Noisy(parameters, lr=0.1)
-        alone.generator = torch.Generator()
-        return alone
-
     with pytest.warns(UserWarning, match=r"optimizer draws random.*torch.Generator\(\)"):
         piped(optimizer).train(data(1))
     assert len(made) == 2  # for stages only, not for the question
     with no_word():
         piped(with_its_own).train(data(1))
+
+
+def test_a_resumed_one_draws_on_and_its_cycled_momentum_is_not_a_change(tmp_path: Path) -> None:
+    def made() -> pk.Pipeline:
+        return piped(with_its_own, updates=pk.Updates(lr_scheduler=lambda o: CyclicLR(o, 0.1, 0.5)))
+
+    with no_word():
+        made().train(data(4), on_batch=lambda done: done.number == 1, checkpoints=tmp_path)
+        pipeline, whole = made(), made()
+        pipeline.resume(tmp_path)
+        assert pipeline.train(data(4)).losses == whole.train(data(4)).losses
+    assert different(pipeline.state_dict(), whole.state_dict()) == []
 
 
 class Momentum(nn.Module):

@@ -371,6 +371,12 @@ def test_it_works_where_gradients_are_off() -> None:
     assert all(layer.backward_s > 0 for layer in made.layers)
 
 
+def test_gradients_may_be_sparse() -> None:
+    model = nn.Sequential(nn.EmbeddingBag(9, 4, sparse=True), nn.Linear(4, 2))
+    made = profile(model, torch.randint(9, (3, 2)), repeats=1)
+    assert all(layer.backward_s > 0 for layer in made.layers)
+
+
 def refuses(x: Tensor) -> Tensor:
     raise RuntimeError("no")
 

@@ -15,7 +15,7 @@ from pipekit.engine.execution.pipeline_io import StageGradients, StageIO, Target
 from pipekit.engine.options import Updates
 from pipekit.engine.updates.loss_scaler import LossScaler
 from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMitigation
-from pipekit.engine.updates.optimizer_state import NamedOptimizer, OrderedGroups
+from pipekit.engine.updates.optimizer_state import NamedOptimizer, OrderedGroups, OwnGenerators
 from pipekit.engine.updates.weight_versions import OptimizerFactory, WeightVersions
 from pipekit.partition.partition import PartitionStage
 from pipekit.schedules import Op, Step
@@ -163,7 +163,7 @@ class Stage:
                 f"pipeline as the one that wrote the checkpoint"
             )
         for name, part in self._stateful().items():
-            if part and state[name]:
+            if part and state.get(name):
                 if isinstance(part, NamedOptimizer) and "resumed" in state:
                     part.warn_of_changes(state[name])
                 part.load_state_dict(state[name])
@@ -172,6 +172,7 @@ class Stage:
         weights = self.weights
         parts: dict[str, Any] = {
             "optimizer": weights.optimizer and NamedOptimizer(weights.optimizer, weights.names),
+            "generators": weights.optimizer and OwnGenerators(weights.optimizer),
             "lr_scheduler": weights.lr_scheduler,
             "loss_scaler": self.scaler,
         }

@@ -7,7 +7,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from pipekit.devices import (
     ThreadStreams,
@@ -26,6 +25,7 @@ from pipekit.engine.options import Watch
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.transports.watchdog import Watchdog, WorkerStates
 from pipekit.engine.transports.worker_threads import Notify, WorkerThreads, as_here
+from pipekit.layers.module_state import tensors_replaced
 from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, differentiable, leaves, refill
 
@@ -57,8 +57,7 @@ class ModuleStage:
     ) -> None:
         self._module = config.part.module
         self.aliases = {
-            name: p.detach().requires_grad_(p.requires_grad)
-            for name, p in self._module.named_parameters()
+            p: p.detach().requires_grad_(p.requires_grad) for p in self._module.parameters()
         }
         weights, clock = _Weights(self._module, self.aliases), runtime.workers[number].clock
         kind = Passes if keeps else InferencePasses
@@ -77,8 +76,14 @@ class ModuleStage:
 
     def with_aliases(self, function: Callable[[], None]) -> None:
         """Call a function while the module has the aliases for parameters."""
-        named = {f"module.{name}": tensor for name, tensor in self.aliases.items()}
-        functional_call(_Around(self._module), named, (function,))
+        others = [
+            (module._parameters, name, self.aliases[parameter])
+            for module in self._module.modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None
+        ]
+        with tensors_replaced(others):
+            function()
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class _Weights:
     """A stage's weights in a minibatch, as observers see them."""
 
     module: nn.Sequential
-    aliases: Mapping[str, Tensor]
+    aliases: Mapping[nn.Parameter, Tensor]
     optimizer: None = None
     kept_bytes: int = 0
 
@@ -100,15 +105,6 @@ class _Weights:
 
     def all_gradients(self) -> Iterator[Tensor]:
         return (alias.grad for alias in self.aliases.values() if alias.grad is not None)
-
-
-class _Around(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, function: Callable[[], None]) -> None:
-        function()
 
 
 class Minibatch:

@@ -31,7 +31,15 @@ from pipekit.partition.checks import (
     require_ties_on_one_device,
     warn_of_mixed_rows,
 )
-from pipekit.partition.partition import Tie, cut, find_ties, partition, sequence_of, tie_ends
+from pipekit.partition.partition import (
+    Tie,
+    cut,
+    find_ties,
+    partition,
+    require_one_thread,
+    sequence_of,
+    tie_ends,
+)
 from pipekit.partition.probe import probe
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe, lower
@@ -242,7 +250,7 @@ class PipelinedModule(nn.Module):
         return (layer for layer in self._modules.values() if layer is not None)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PipelinedModule":
-        """Convert all tensors, as each method and a parent's does; TypeError for another device."""
+        """Convert all tensors, as each method and a parent's does; TypeError: it moves some."""
         for device in self.devices:
             if fn(torch.empty(0, device=device)).device != device:
                 raise TypeError(
@@ -258,6 +266,7 @@ class PipelinedModule(nn.Module):
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]
         tried = probe(layers, inputs[0], devices=devices, training=self.training)
+        require_one_thread(tried.in_forward_mode, self.balance)
         if self.training and len(inputs) > 1:
             evaluate = partial(probe, layers, devices=devices, training=False)
             warn_of_mixed_rows(inputs[0], inputs[1], evaluate)

@@ -64,7 +64,9 @@ class Reporter(Observer):
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
         if step.task.op is Op.UPDATE and step.task.stage == self._last:
             groups = self._optimizer.param_groups if self._optimizer else []
-            self._rates = tuple(float(group["lr"]) for group in groups if "lr" in group)
+            self._rates = tuple(
+                float(group["lr"]) for group in groups if group.get("lr") is not None
+            )
 
     def update_decided(self, worker: int, update: int, norm: Tensor | None) -> None:
         self._norm = None if norm is None else HostNumber(norm)

@@ -16,7 +16,7 @@ from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.config import Norm
 from pipekit.engine.execution.stage import Edit, StageConfig, StageSource
-from pipekit.engine.runs.users_model import UsersModel
+from pipekit.engine.runs.users_model import UsersModel, users_models
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.layers.module_state import is_evaluating
 from pipekit.layers.python_state import is_pure, set_attributes
@@ -63,11 +63,15 @@ class ModelStages:
         self.users, self.was_evaluating = UsersModel(original), is_evaluating(original)
         self._configs, self._links = configs, links(model)
         self.balance = None if isinstance(balance, str) else list(balance)  # layers of each stage
-        state = model.state_dict()
-        self.names, self.metadata = list(state), getattr(state, "_metadata", None)
+        state, whole = model.state_dict(), users_models(original)[-1].state_dict()
+        # In the order of the user's model, by which alone values may be told apart.
+        places = {name: place for place, name in enumerate([*state, *whole])}
+        self.names = sorted(state, key=places.__getitem__)
+        self.metadata = getattr(state, "_metadata", None)
         self.partition: Partition | None = None  # its stages, from the first batch on
         self.tried_in_training = False
         self.edits_batch = False  # whether its forward edits its input in place, each time anew
+        self.in_forward_mode: tuple[int, ...] = ()  # layers; see Probe
         self._seed: int | None = 0
         # By its index, a stage as each of its workers has it after a training.
         self._stages: dict[int, dict[int, StageSource]] = {}
@@ -111,7 +115,7 @@ class ModelStages:
             require_unshared(self.original, self.balance, tried.edited_weights)
             self._replace(lambda config: config.with_part(config.passes.part.with_edits(found)))
         if tried:
-            self.edits_batch = tried.edits_batch
+            self.edits_batch, self.in_forward_mode = tried.edits_batch, tried.in_forward_mode
         self.users.warn(tried, lambda: self.modules)
         return tried
 

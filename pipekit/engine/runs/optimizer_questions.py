@@ -8,7 +8,6 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from pipekit.devices import CPU
 from pipekit.engine.runs.model_stages import ModelStages
@@ -25,7 +24,7 @@ def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
     its step needs a closure.
     """
     if any(each.updates.groups for each in model.configs):
-        optimizer = partial(_of_a_group, optimizer)
+        make, optimizer = optimizer, lambda parameters: make([{"params": parameters}])
     _require_no_own_parameters(optimizer, model)
     stages = [each for each in model.configs if trained(each.module)]
     try:
@@ -58,10 +57,6 @@ def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
             "change of rates between calls. Keep them in its state[parameter] or param_groups",
             stacklevel=2,
         )
-
-
-def _of_a_group(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> Optimizer:
-    return optimizer([{"params": parameters}])
 
 
 def _require_no_own_parameters(optimizer: OptimizerFactory, model: ModelStages) -> None:

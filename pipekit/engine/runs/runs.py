@@ -35,6 +35,7 @@ from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
+from pipekit.partition.partition import require_one_thread
 from pipekit.schedules import Schedule, inference
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 
@@ -166,6 +167,9 @@ class Runs:
             raise ValueError(arguments.NO_BATCHES) from None
         drawn = drawn_since(numbers)
         tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
+        assert model.balance
+        if model.in_forward_mode and parts.transport == "threads":
+            require_one_thread(model.in_forward_mode, model.balance, schedule.stage_workers)
         ends = PossibleStops()
         if schedule.trains:
             assert model.partition

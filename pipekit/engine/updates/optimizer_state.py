@@ -4,8 +4,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 NamedState = dict[str, dict[str, Any]]
 """For each parameter: ``state``, what the optimizer keeps of it, and ``options``, its group's."""
@@ -54,6 +56,21 @@ class OrderedGroups:
         return found
 
 
+class OwnGenerators:
+    """The random generators that an optimizer keeps in its attributes."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        kept = pytree.tree_leaves(vars(optimizer))
+        self._found = [each for each in kept if isinstance(each, torch.Generator)]
+
+    def state_dict(self) -> list[Tensor]:
+        return [each.get_state() for each in self._found]
+
+    def load_state_dict(self, saved: Sequence[Tensor]) -> None:
+        for generator, state in zip(self._found, saved, strict=False):
+            generator.set_state(state)
+
+
 class NamedOptimizer:
     """An optimizer whose state is by the names of its parameters."""
 
@@ -83,6 +100,7 @@ class NamedOptimizer:
                     continue
                 # A scheduler changes the one and keeps the other as it was given.
                 hidden = {"params", "lr" if "initial_lr" in was else "initial_lr"}
+                hidden |= {"momentum", "betas"} if "max_momentum" in was else set()
                 changed = {
                     key: (was[key], group[key])
                     for key in group.keys() & was.keys() - hidden

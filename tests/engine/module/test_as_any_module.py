@@ -15,10 +15,11 @@ from tests.engine.examples import data, different, mixed, mlp
 from tests.layers.test_skips import Pop, Stash
 
 
-def test_a_layer_that_is_used_twice_keeps_both_names() -> None:
+@pytest.mark.parametrize("balance", [[2, 2], [3, 1]], ids=str)
+def test_a_layer_that_is_used_twice_keeps_both_names(balance: list[int]) -> None:
     layer = nn.Linear(6, 6)
-    plain = nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(6, 3))
-    model = PipelinedModule(plain, [2, 2], chunks=2)
+    weight, plain = layer.weight, nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(6, 3))
+    model = PipelinedModule(plain, balance, chunks=2)
     assert list(model.state_dict()) == list(plain.state_dict())
     assert len(model) == len(list(model)) == 4
     assert model[2] is layer
@@ -27,8 +28,9 @@ def test_a_layer_that_is_used_twice_keeps_both_names() -> None:
     for each in (model, plain):
         each.zero_grad()
         each(x).sum().backward()
-        assert layer.weight.grad is not None
-        gradients.append(layer.weight.grad.clone())
+        assert layer.weight is weight
+        assert weight.grad is not None
+        gradients.append(weight.grad.clone())
     torch.testing.assert_close(*gradients)
     other = PipelinedModule(copy.deepcopy(plain), [1, 3], chunks=2)
     other.load_state_dict(model.state_dict())
@@ -71,6 +73,7 @@ def test_no_way_moves_it() -> None:
     parent = nn.Sequential(model)
     elsewhere = torch.empty(0, device="meta")
     moves: list[Callable[[], object]] = [
+        lambda: model.to("meta"),
         lambda: model.to(tensor=elsewhere),
         lambda: model.to(elsewhere),
         lambda: model.to_empty(device="meta"),

@@ -96,6 +96,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if type(obj) is Tensor and _is_plain(obj):
             numbers: Any = obj.reshape(-1).view(torch.uint8).numpy()
             return _read, (pickle.PickleBuffer(numbers), obj.dtype, obj.shape)
+        if obj is torch.ops:  # a module of a class of its own, which code names
+            return getattr, (torch, "ops")
         if hasattr(type(obj), "stays_here"):
             return NoPipeline, ()
         if isinstance(obj, tuple) and hasattr(obj, "_fields"):
