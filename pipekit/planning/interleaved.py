@@ -119,7 +119,7 @@ class _Loop:
         else:
             table = interleaved_1f1b(stages, microbatches, workers=self._workers)
         self.held = [*_held(table.take(1), self._chunks)]
-        # Of the cuts before each worker, and behind the last: which of a split they are.
+        # The numbers of the cuts before each worker, and behind the last: ``[worker, chunk]``.
         self._dealt = np.add.outer(np.arange(self._workers + 1), range(0, stages, self._workers))
         self.bound = max(float(self._until[-1]) / self._workers, float(np.diag(sums, 1).max()))
 
@@ -158,11 +158,9 @@ class _Loop:
         while move:
             tried = cuts + moves
             over = np.maximum(self.peaks(tried) / self._limit - 1, 0)
-            longest = self.seconds[tried[:, :-1], tried[:, 1:]].max(axis=1)  # infinite: no stage
-            bad = _OVER * (over**2).sum(axis=1) + ((self.loads(tried) / self.bound) ** _POWER).sum(
-                1
-            )
-            move = int(np.where(longest < np.inf, bad, np.inf).argmin())
+            bad = _OVER * over**2 + (self.loads(tried) / self.bound) ** _POWER
+            bad[np.isinf(self.seconds[tried[:, :-1], tried[:, 1:]]).any(axis=1)] = np.inf
+            move = int(bad.sum(axis=1).argmin())
             cuts = tried[move]
         return cuts
 
@@ -180,8 +178,8 @@ class _Loop:
             state = np.hstack([path[row, 0], cuts]).astype(np.uint16)
             order = np.lexsort((strayed, *state.T))
             differs = (np.diff(state[order], axis=0) != 0).any(axis=1)
-            keep = order[np.append(True, differs)[: len(order)]]
-            keep = keep[_least(strayed[keep], _KEPT)]
+            best = order[np.append(True, differs)[: len(order)]]
+            keep = best[_least(strayed[best], _KEPT)]
             path = np.concatenate([path[row[keep]], cuts[keep, None]], axis=1)
             strayed = strayed[keep]
         if not len(path):
@@ -210,8 +208,8 @@ class _Loop:
         left = self._workers - 1 - worker
         first, cut = path[:, 0], path[:, -1]
         stops = np.append(first[:, 1:], np.full((len(path), 1), self._layers), axis=1)
-        whole = np.maximum(self._near[-1] - self._near[0], np.finfo(float).tiny)
-        share = (self._near[worker + 1] - self._near[0]) / whole
+        near = self._near - self._near[0]
+        share = near[worker + 1] / np.maximum(near[-1], np.finfo(float).tiny)
         even = until[first] + (until[stops] - until[first]) * share
         # The later workers cannot take more than so long each, the later chunks not less.
         least_load = until[-1] - left * longest - (until[cut] - until[first]).sum(axis=1)
