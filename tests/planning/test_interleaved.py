@@ -38,14 +38,14 @@ def busiest(seconds: list[float], split: Sequence[int], workers: int) -> float:
     st.lists(st.floats(0.1, 3), min_size=6, max_size=9),
     st.sampled_from([(2, 1), (3, 1), (2, 2), (3, 2), (2, 3)]),
 )
-def test_it_is_within_one_percent_of_the_best_of_all_splits(
+def test_it_is_as_good_as_the_best_of_all_splits(
     seconds: list[float], shape: tuple[int, int]
 ) -> None:
     workers, chunks = shape
     least = min(busiest(seconds, s, workers) for s in splits(len(seconds), workers * chunks))
     plan = interleaved(chain(seconds), flat(workers, 1.0), chunks=chunks, microbatches=4)
     assert plan.predicted_s == pytest.approx(busiest(seconds, plan.balance, workers))
-    assert plan.predicted_s <= least * (1.01 if chunks > 1 else 1 + 1e-9)
+    assert plan.predicted_s <= least * (1.001 if chunks > 1 else 1 + 1e-9)
 
 
 def optimum(seconds: list[float], workers: int, chunks: int) -> float:
@@ -101,6 +101,18 @@ def test_an_embedding_and_a_head_cost_no_more_than_they_must(
     seconds = [0.3, *[1.0] * (layers - 2), 2.5]
     plan = interleaved(chain(seconds), flat(workers, 1.0), chunks=chunks, microbatches=32)
     assert plan.predicted_s <= optimum(seconds, workers, chunks) * 1.01
+
+
+@pytest.mark.parametrize(("workers", "chunks"), [(16, 2), (16, 3), (8, 4)])
+def test_a_hidden_split_without_idle_time_is_found(workers: int, chunks: int) -> None:
+    """Layers of random seconds are scaled such that in a random split every worker has one."""
+    random = np.random.default_rng(chunks)
+    starts = np.sort(random.choice(np.arange(1, 64), workers * chunks - 1, replace=False))
+    worker = np.searchsorted(starts, np.arange(64), "right") % workers
+    seconds = random.uniform(0.5, 1.5, 64)
+    seconds /= np.bincount(worker, seconds)[worker]
+    plan = interleaved(chain([*seconds]), flat(workers, 1.0), chunks=chunks, microbatches=32)
+    assert plan.predicted_s <= 1.001
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])
