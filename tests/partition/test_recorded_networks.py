@@ -80,7 +80,7 @@ def test_a_network_as_people_bring_it_trains_as_a_plain_loop_does(name: str, m: 
 
     assert run.losses == plain_loop(judge, OPTIMIZER, loss, batches, m)
     trained = pipeline.state_dict()
-    assert list(trained) == list(layers.state_dict())
+    assert list(trained) == list(model.state_dict())
     for key, tensor in judge.state_dict().items():
         assert torch.equal(trained[key], tensor), key
     judge.load_state_dict(trained)
