@@ -1,6 +1,9 @@
 """Batches without a length, read as they are needed."""
 
+import gc
+import tracemalloc
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,8 @@ import torch
 from torch import nn
 
 import pipekit as pk
-from pipekit import schedules
+from pipekit import Watch, schedules
+from pipekit.engine import BatchDone
 from tests.engine.examples import METHODS, by_equations, data, different, mixed, mlp, pipeline
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
@@ -140,3 +144,20 @@ def test_checkpoints_of_a_stream(tmp_path: Path) -> None:
     assert again.resume(tmp_path) == 0
     again.train(Stream(), steps=6, checkpoints=pk.Checkpoints(tmp_path, every=2))
     assert different(again.state_dict(), plain.state_dict()) == []
+
+
+def test_a_run_without_a_trace_keeps_at_most_a_hundred_bytes_a_batch() -> None:
+    held: list[int] = []
+
+    def listen(done: BatchDone) -> None:
+        if done.number in (100, 300):
+            gc.collect()
+            held.append(tracemalloc.get_traced_memory()[0])
+
+    pipe = pipeline(mlp(6, 6, 3), "2bw", [1, 1], m=8)
+    tracemalloc.start()
+    try:
+        pipe.train(repeat(data(1)[0], 310), on_batch=listen, watch=Watch(trace=False))
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] <= 200 * 100
