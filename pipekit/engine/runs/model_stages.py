@@ -153,7 +153,7 @@ class ModelStages:
             self._stages[part.index] = {_HERE: replace(config, passes=passes)}
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
-            self._have_here(replace(each, state=point.state_for(each)) for each in self.configs)
+            self._take_state(point)
         for edit in self._edits:
             self.edit(edit)
 
@@ -183,7 +183,7 @@ class ModelStages:
     def resume(self, point: ResumePoint) -> None:
         """Go back to a checkpoint; ValueError says that it is of another model or optimizer."""
         point.load_into(self.modules)
-        self._have_here(replace(each, state=point.state_for(each)) for each in self.configs)
+        self._take_state(point)
         if self.balance is None and len(point.stages) == len(self._configs):
             self.balance = point.about["balance"]
 
@@ -281,6 +281,9 @@ class ModelStages:
     def _have_here(self, configs: Iterable[StageConfig]) -> None:
         """Have these stages, which no worker has trained since."""
         self._stages = {each.passes.part.index: {_HERE: each} for each in configs}
+
+    def _take_state(self, point: ResumePoint) -> None:
+        self._have_here(replace(each, state=point.state_for(each)) for each in self.configs)
 
     def _replace(self, change: Callable[[StageConfig], StageConfig]) -> None:
         """Change the config of each stage on each of its workers, whose own counts no more."""

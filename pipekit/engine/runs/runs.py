@@ -35,6 +35,7 @@ from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
+from pipekit.names import TRANSPORTS
 from pipekit.partition.partition import require_one_thread
 from pipekit.schedules import Schedule, inference
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
@@ -168,7 +169,7 @@ class Runs:
         drawn = drawn_since(numbers)
         tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
         assert model.balance
-        if model.in_forward_mode and parts.transport == "threads":
+        if model.in_forward_mode and TRANSPORTS[parts.transport].in_process:
             require_one_thread(model.in_forward_mode, model.balance, schedule.stage_workers)
         ends = PossibleStops()
         if schedule.trains:
