@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from pipekit import units
 from pipekit.engine.calls import CallLock, one_at_a_time, refusing_fields
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import OnBatch
@@ -85,6 +86,12 @@ class Pipeline:
         self._runs, self._model, self._runner = Runs(parts), parts.model, parts.runner
         self._loss, self._updates = loss, updates
         self.stages, self.workers = schedule.stages, schedule.worker_count
+        self._name = f"{schedule.title} over {transport}"
+
+    def __repr__(self) -> str:
+        layers = "" if self.balance is None else f" of {units.listed(self.balance)} layers"
+        workers = units.plural(self.workers, "worker")
+        return f"<Pipeline {self._name}: {workers}, {units.plural(self.stages, 'stage')}{layers}>"
 
     @property
     def balance(self) -> list[int] | None:
