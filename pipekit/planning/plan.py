@@ -14,6 +14,7 @@ from pipekit.planning.pipedream import pipedream
 from pipekit.planning.sweep import parallel_pipelines
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
+from pipekit.tracebacks import hiding_frames
 
 PLANNERS: Mapping[str, Callable[..., Plan]] = {
     "pipedream": pipedream,
@@ -25,6 +26,7 @@ PLANNERS: Mapping[str, Callable[..., Plan]] = {
 _COUNTS = {"stages", "chunks", "microbatches", "max_batch"}
 
 
+@hiding_frames
 def plan(
     profile: Profile | Mapping[int, Profile],
     cluster: Cluster,

@@ -16,6 +16,7 @@ from pipekit.schedules.ops import Op, Payload
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
+from pipekit.tracebacks import hiding_frames
 from pipekit.units import listed, plural
 
 
@@ -48,6 +49,7 @@ class Report:
         return f"<Report, the most a worker: weight versions {versions}; in flight {in_flight}>"
 
 
+@hiding_frames
 def check(schedule: Schedule, *, joint_updates: bool = False) -> Report:
     """Prove a schedule executable, or say what is wrong with it.  What was proved is remembered.
 

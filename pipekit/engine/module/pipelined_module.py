@@ -44,6 +44,7 @@ from pipekit.partition.probe import probe
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe, lower
 from pipekit.schedules.lowering.lower import Skips
+from pipekit.tracebacks import hiding_frames
 from pipekit.traces import Trace
 from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
 
@@ -178,6 +179,7 @@ class PipelinedModule(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._assemble()
 
+    @hiding_frames
     def forward(self, x: Tree) -> Tree:
         """Return what the sequence returns for ``x``; on the last device.
 
