@@ -28,7 +28,7 @@ OWN = ...
 
 _LONG = 1_000  # longer containers are data and no settings
 _LIBRARIES = ("pipekit", "torch", "numpy", *sys.stdlib_module_names)  # which are not looked into
-_LOOKED_AT = (type, nn.Module, Tensor, ContextVar)
+_LOOKED_AT = (nn.Module, Tensor, ContextVar)
 _PATCHED = {
     ("torch", ""): vars(torch),
     (F.__name__, ""): vars(F),

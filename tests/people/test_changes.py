@@ -138,13 +138,18 @@ DOUBLED = locked(threading.Lock())
 SCALE = ContextVar("SCALE", default=1.0)
 
 
+class Settings:
+    gain = 1.0
+
+
 class Rated(nn.Module):
     """Reads variables of this file."""
 
     sign = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        shifted: Tensor = self.sign * raised(x) * (RATE * SCALE.get()) + ARGUMENTS.shift
+        rate = RATE * SCALE.get() * Settings.gain
+        shifted: Tensor = self.sign * raised(x) * rate + ARGUMENTS.shift
         return shifted if CLIP is None else shifted.clamp(-CLIP, CLIP)
 
     def other(self, x: Tensor) -> Tensor:
@@ -162,6 +167,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "another fixed object": lambda patch: patch.setitem(globals(), "FIXED", Fixed(3.0)),
     "an object's": lambda patch: patch.setattr(ARGUMENTS, "shift", 3.0),
     "a class's": lambda patch: patch.setattr(Rated, "sign", -1.0),
+    "a class of settings": lambda patch: patch.setattr(Settings, "gain", 3.0),
     "a method": lambda patch: patch.setattr(Rated, "forward", Rated.other),
     "a function": lambda patch: patch.setitem(globals(), "raised", F.silu),
     "a library's function": lambda patch: patch.setattr(
@@ -210,6 +216,24 @@ def test_what_a_script_sets_in_its_files_takes_effect_in_worker_processes(
 
     with no_word():
         assert both() != copy_context().run(changed)
+
+
+def test_what_comes_back_from_processes_leaves_the_classes_of_a_script_alone() -> None:
+    """They travel with the stages, as the workers have them: with methods whose globals are others."""
+
+    class Scaled(nn.Module):
+        factor = 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.factor * x
+
+    forward = Scaled.forward
+    model = nn.Sequential(nn.Linear(8, 8), Scaled(), nn.Linear(8, 3))
+    with closing(piped(model, transport="distributed")) as pipeline:
+        pipeline.train(data(1))
+        Scaled.factor = 2.0
+        pipeline.state_dict()
+    assert (Scaled.forward, Scaled.factor) == (forward, 2.0)
 
 
 class Locked:
