@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from IPython.extensions.autoreload import superreload
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -234,6 +237,34 @@ def test_what_comes_back_from_processes_leaves_the_classes_of_a_script_alone() -
         Scaled.factor = 2.0
         pipeline.state_dict()
     assert (Scaled.forward, Scaled.factor) == (forward, 2.0)
+
+
+FILE = """
+from torch import nn
+
+class Layer(nn.Module):
+    def forward(self, x):
+        return {factor} * x
+"""
+
+
+def test_code_that_a_notebook_reloads_runs_in_worker_processes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``%autoreload`` puts the new code into the functions that are there."""
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "own_layers.py"
+    path.write_text(FILE.format(factor=1.0))
+    own_layers = import_module("own_layers")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), own_layers.Layer(), nn.Linear(8, 3))
+    threads, processes = piped(model), piped(model, transport="distributed")
+    with closing(processes):
+        assert processes.train(data(1)).losses == threads.train(data(1)).losses
+        path.write_text(FILE.format(factor=10.0))  # of another length: Python compiles it anew
+        superreload(own_layers, old_objects={})
+        assert processes.train(data(1)).losses == threads.train(data(1)).losses
+        assert list(processes.state_dict()) == list(threads.state_dict())
 
 
 class Locked:
