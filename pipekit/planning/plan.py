@@ -14,7 +14,7 @@ from pipekit.planning.pipedream import pipedream
 from pipekit.planning.sweep import parallel_pipelines
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.tracebacks import hiding_frames
+from pipekit.user_frames import hiding_frames
 
 PLANNERS: Mapping[str, Callable[..., Plan]] = {
     "pipedream": pipedream,

@@ -30,8 +30,8 @@ from pipekit.profiling.layer_times import (
 from pipekit.profiling.profile import Profile
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.progress import progress_bar
-from pipekit.tracebacks import hiding_frames
 from pipekit.trees import Tree, tree_bytes, tree_map
+from pipekit.user_frames import hiding_frames
 
 _MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.0, momentum=0.9)
 

@@ -16,8 +16,8 @@ from pipekit.schedules.ops import Op, Payload
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
-from pipekit.tracebacks import hiding_frames
 from pipekit.units import listed, plural
+from pipekit.user_frames import hiding_frames
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from pipekit.simulation.costs import Costs, StageCosts, stage_costs, sums_betwee
 from pipekit.simulation.loads import Loads, Times, loads
 from pipekit.simulation.sums import validation_waits
 from pipekit.staleness.mitigation import Mitigation, named
-from pipekit.tracebacks import hiding_frames
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.traces.record import events_of, moved
 from pipekit.units import require_amount
+from pipekit.user_frames import hiding_frames
 
 
 @hiding_frames

@@ -44,9 +44,9 @@ from pipekit.partition.probe import probe
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe, lower
 from pipekit.schedules.lowering.lower import Skips
-from pipekit.tracebacks import hiding_frames
 from pipekit.traces import Trace
 from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
+from pipekit.user_frames import hiding_frames
 
 COMPONENTS = ("order", "streams", "portals")
 """What :class:`PipelinedModule` can do without (torchgpipe, Table 1)."""
