@@ -267,6 +267,35 @@ def test_code_that_a_notebook_reloads_runs_in_worker_processes_too(
         assert list(processes.state_dict()) == list(threads.state_dict())
 
 
+class Recorder:
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def hook(self, layer: nn.Module, given: Any, output: Tensor) -> None:
+        self.seen.append(float(output.detach().sum()))
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_what_hooks_record_is_of_the_training_alone_and_a_word_says_where(transport: str) -> None:
+    """Not of the questions to the model before it, in which hooks are called, too."""
+    seen, recorder = list[float](), Recorder()
+
+    def append(layer: nn.Module, given: Any, output: Tensor) -> None:
+        seen.append(float(output.detach().sum()))
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    model[1].register_forward_hook(append)
+    model[2].register_forward_hook(recorder.hook)
+    said = r"changes 1\.append\.seen, 2\.Recorder\.hook\.seen: .* over processes in the workers'"
+    with (
+        closing(piped(model, transport=transport)) as pipeline,
+        pytest.warns(UserWarning, match=said),
+    ):
+        pipeline.train(data(2))
+    assert len(seen) == (2 * 2 if transport == "threads" else 0)  # of each microbatch
+    assert recorder.seen == []  # but those of its copies
+
+
 class Locked:
     def __init__(self) -> None:
         self.lock = threading.Lock()
