@@ -1,5 +1,6 @@
 """Tracebacks in notebooks: of an error within a call of pipekit they show the user's lines."""
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from traceback import walk_tb
@@ -11,11 +12,12 @@ T = TypeVar("T")
 _HIDDEN = {"pipekit", "torch", "contextlib"}
 
 
-def hide_frames(error: BaseException | None) -> None:
-    """Have IPython and pytest leave out the frames of pipekit and torch, which this name asks for.
+def hide_frames() -> None:
+    """Have IPython and pytest leave out, of the error that is handled, frames of pipekit and torch.
 
-    Python itself prints all frames, in scripts.
+    They do so by this name; Python itself prints all frames, in scripts.
     """
+    error = sys.exception()
     while error:
         for frame, _ in walk_tb(error.__traceback__):
             if frame.f_globals.get("__name__", "").partition(".")[0] in _HIDDEN:
@@ -30,8 +32,8 @@ def hiding_frames(function: Callable[P, T]) -> Callable[P, T]:
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return function(*args, **kwargs)
-        except BaseException as error:
-            hide_frames(error)
+        except BaseException:  # no name for it, which its own traceback would keep
+            hide_frames()
             raise
 
     return called

@@ -58,8 +58,8 @@ def refusing_fields(function: Callable[P, T]) -> Callable[P, T]:
                         f"pass {name}={kind.__name__}(...)"
                     )
             return function(*args, **kwargs)
-        except BaseException as error:
-            hide_frames(error)
+        except BaseException:
+            hide_frames()
             raise
 
     return called
@@ -116,8 +116,8 @@ def one_at_a_time(method: M) -> M:
         try:
             with self._calls.taken():
                 return method(self, *args, **kwargs)
-        except BaseException as error:
-            hide_frames(error)
+        except BaseException:
+            hide_frames()
             raise
 
     return cast(M, called)
