@@ -190,6 +190,22 @@ def test_hooks_of_the_users_run_as_ever() -> None:
     assert torch.equal(stages(model, x)(x), model(x))
 
 
+@pytest.mark.parametrize("block", [0, 1, 2])
+def test_full_backward_hooks_of_blocks_change_gradients_as_ever(block: int) -> None:
+    """Torch puts them behind the tensors that a block gives: others come out than it made."""
+    model, x = Twice(), torch.randn(5, 16)
+    linear, tanh = model.blocks[block]  # type: ignore[misc]
+    linear.register_full_backward_pre_hook(lambda module, got: (3.0 * got[0],))
+    tanh.register_full_backward_hook(lambda module, given, got: (given[0] * 0.5,))
+    layers = stages(model, x)
+    layers(x).sum().backward()
+    found = [parameter.grad for parameter in layers.parameters()]
+    model.zero_grad()
+    model(x).sum().backward()
+    for parameter, gradient in zip(model.parameters(), found, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+
+
 def test_training_and_evaluation_may_differ() -> None:
     def forward(model: Any, x: Tensor) -> Any:
         first, second, third = model.blocks
