@@ -14,7 +14,6 @@ from pipekit.planning.pipedream import pipedream
 from pipekit.planning.sweep import parallel_pipelines
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.user_frames import hiding_frames
 
 PLANNERS: Mapping[str, Callable[..., Plan]] = {
     "pipedream": pipedream,
@@ -26,7 +25,6 @@ PLANNERS: Mapping[str, Callable[..., Plan]] = {
 _COUNTS = {"stages", "chunks", "microbatches", "max_batch"}
 
 
-@hiding_frames
 def plan(
     profile: Profile | Mapping[int, Profile],
     cluster: Cluster,

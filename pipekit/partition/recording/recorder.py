@@ -198,7 +198,7 @@ class Recorder(TorchFunctionMode):
     @contextmanager
     def _hooked(self) -> Iterator[None]:
         """Follow what a block's full backward hooks are put behind: other tensors than it made."""
-        put_behind = BackwardHook.setup_output_hook
+        put_behind: Any = BackwardHook.setup_output_hook
 
         def noted(hook: BackwardHook, made: Any) -> Any:
             if hook.module not in self._opaque or self._depth:
