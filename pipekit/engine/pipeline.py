@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipekit import units
 from pipekit.engine.calls import CallLock, one_at_a_time, refusing_fields
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import OnBatch
@@ -23,6 +22,7 @@ from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.partition.partition import sequence_of
 from pipekit.plans import Plan
 from pipekit.schedules import Schedule
+from pipekit.units import listed, plural
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -89,9 +89,9 @@ class Pipeline:
         self._name = f"{schedule.title} over {transport}"
 
     def __repr__(self) -> str:
-        layers = "" if self.balance is None else f" of {units.listed(self.balance)} layers"
-        workers = units.plural(self.workers, "worker")
-        return f"<Pipeline {self._name}: {workers}, {units.plural(self.stages, 'stage')}{layers}>"
+        layers = "" if self.balance is None else f" of {listed(self.balance)} layers"
+        workers = plural(self.workers, "worker")
+        return f"<Pipeline {self._name}: {workers}, {plural(self.stages, 'stage')}{layers}>"
 
     @property
     def balance(self) -> list[int] | None:

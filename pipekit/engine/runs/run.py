@@ -13,7 +13,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pipekit import units
 from pipekit.devices import CPU
 from pipekit.engine.assignment import WorkerReport
 from pipekit.engine.config import Loss
@@ -24,6 +23,7 @@ from pipekit.losses.losses import MeanOver
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 from pipekit.traces.memory import Memory
+from pipekit.units import SECONDS, plural, written
 
 T = TypeVar("T")
 
@@ -70,9 +70,9 @@ class Run:
     other_trace: Trace | None = None
 
     def __repr__(self) -> str:
-        took = units.written(self.wall_s, units.SECONDS)
+        took = written(self.wall_s, SECONDS)
         losses = f", losses {self.losses[0]:.4g} to {self.losses[-1]:.4g}" if self.losses else ""
-        batches = units.plural(len(self.losses), "batch", "es")
+        batches = plural(len(self.losses), "batch", "es")
         return f"<Run of {self.name}: {batches} in {took}{losses}>"
 
     @property

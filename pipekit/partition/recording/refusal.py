@@ -6,11 +6,9 @@ from pathlib import Path
 
 import torch
 
-from pipekit import user_frames
-
 _OURS = Path(__file__).parents[1]  # this folder's siblings call modules, too
 _FOLDERS = (f"{path}{os.sep}" for path in (Path(torch.__file__).parent, _OURS))
-_NOT_THE_MODELS = (*_FOLDERS, user_frames.__file__)
+_NOT_THE_MODELS = (*_FOLDERS, str(_OURS.with_name("user_frames.py")))
 
 
 class NotRecordable(ValueError):
