@@ -144,3 +144,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"pipekit.{_MODULES[name]}")
     except ModuleNotFoundError as error:
         raise with_remedy(error) from error
+
+
+def __dir__() -> list[str]:
+    """Return the public names: notebooks complete those, too, that nobody has used yet."""
+    return __all__

@@ -9,6 +9,7 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 from shutil import copy
+from types import ModuleType
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+import pipekit
 from pipekit.extras import EXTRA
 from pipekit.ledger.ledger import load
 
@@ -140,6 +142,12 @@ def test_commands_say_what_to_install_and_refuse_wrong_names_before_they_load_to
     assert demo.endswith("pip install 'pipekit[torch]'")
     assert batch.endswith("pip install 'pipekit[notebooks]'")
     assert "model must be one of convnet" in wrong
+
+
+@pytest.mark.parametrize("module", [pipekit, pipekit.staleness], ids=["pipekit", "staleness"])
+def test_notebooks_complete_public_names_that_nobody_has_used_yet(module: ModuleType) -> None:
+    assert dir(module) == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
 
 
 @pytest.mark.long

@@ -92,6 +92,8 @@ def call(function: Callable[..., Any], workers: int, link: str | None, *argument
     """
     import cloudpickle
 
+    from pipekit.unpickling import loads
+
     said = StringIO()
     with TemporaryDirectory() as folder, redirect_stdout(said), redirect_stderr(said):
         path = Path(folder, "call")
@@ -99,7 +101,7 @@ def call(function: Callable[..., Any], workers: int, link: str | None, *argument
         program = f"from {__name__} import answer; answer({str(path)!r})"
         if failed := run([sys.executable, "-c", program], workers, link):
             raise RuntimeError(f"a worker failed with exit code {failed}:\n{said.getvalue()}")
-        return pickle.loads(path.with_suffix(".answer").read_bytes())
+        return loads(path.with_suffix(".answer").read_bytes())
 
 
 def answer(path: str) -> None:

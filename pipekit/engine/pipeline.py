@@ -22,6 +22,7 @@ from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.partition.partition import sequence_of
 from pipekit.plans import Plan
 from pipekit.schedules import Schedule
+from pipekit.units import listed, plural
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -85,6 +86,12 @@ class Pipeline:
         self._runs, self._model, self._runner = Runs(parts), parts.model, parts.runner
         self._loss, self._updates = loss, updates
         self.stages, self.workers = schedule.stages, schedule.worker_count
+        self._name = f"{schedule.title} over {transport}"
+
+    def __repr__(self) -> str:
+        layers = "" if self.balance is None else f" of {listed(self.balance)} layers"
+        workers = plural(self.workers, "worker")
+        return f"<Pipeline {self._name}: {workers}, {plural(self.stages, 'stage')}{layers}>"
 
     @property
     def balance(self) -> list[int] | None:

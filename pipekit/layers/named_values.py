@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -28,7 +28,7 @@ OWN = ...
 
 _LONG = 1_000  # longer containers are data and no settings
 _LIBRARIES = ("pipekit", "torch", "numpy", *sys.stdlib_module_names)  # which are not looked into
-_LOOKED_AT = (type, nn.Module, Tensor, ContextVar)
+_LOOKED_AT = (nn.Module, Tensor, ContextVar)
 _PATCHED = {
     ("torch", ""): vars(torch),
     (F.__name__, ""): vars(F),
@@ -58,11 +58,13 @@ class NamedValues:
     """What some modules, losses and other functions name in this process, and what they call does.
 
     These are plain values of a user's files, functions put into any file, and context variables.
-    ``known`` grows by the values that were sent, or that were there before others are applied.
+    ``known`` grows by the values that were sent, or that were there before others are applied;
+    ``codes`` are of the user's functions, by file and name: after a reload they are others.
     """
 
     def __init__(self, objects: Iterable[Any], known: MutableMapping[Place, Any]) -> None:
         self._known, self._seen = known, set[FunctionType]()
+        self.codes: dict[tuple[str, str], CodeType] = {}
         self._owners: dict[Place, list[Any]] = {}  # several: a script's functions, each copied
         for each in objects:
             parts = each.modules() if isinstance(each, nn.Module) else [each]
@@ -124,6 +126,8 @@ class NamedValues:
         if isinstance(value, FunctionType):
             if value not in self._seen and not _is_librarys(value):
                 self._seen.add(value)
+                if "<" not in value.__qualname__:  # else it has no name in its file
+                    self.codes[value.__module__, value.__qualname__] = value.__code__
                 known = value.__globals__
                 self._add(known.get("__name__", ""), "", known, names_in(value))
         elif isinstance(value, ModuleType):

@@ -5,8 +5,8 @@ import dis
 import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import filterfalse
-from types import CodeType, FunctionType
+from itertools import chain, filterfalse
+from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -23,6 +23,7 @@ _CONTAINERS = (list, dict, set, deque)
 HELD = (*PLAIN, *_CONTAINERS, Tensor)
 """What :class:`Kept` knows to compare."""
 _SHARED = (type, FunctionType, nn.Module, Tensor)  # what looks into attributes leaves out
+_HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 _SET_BY_TRAIN = {"training", "_parameters", "_buffers", "_modules"}
 _DEEP, _LONG = 3, 1_000  # further in, and in longer ones, lie data and no state
 
@@ -85,14 +86,14 @@ class Change(NamedTuple):
 
 
 class Variables(NamedTuple):
-    """Those of a module, of an object that it has in an attribute, or of the file of its forward.
+    """Those of a module, of an object that it has in an attribute, or that its functions name.
 
     They are all but those ``skipped``, or those that are ``named``.
     """
 
     owner: str  # the module's name
     module: nn.Module | None
-    held: dict[str, Any]
+    held: Any  # by name
     named: Sequence[str] | None = None
     skipped: Collection[str] = TORCHS
     within: str = ""  # what comes before their names
@@ -113,12 +114,17 @@ class PythonState:
 
     @classmethod
     def of(
-        cls, model: nn.Module, modules: Iterable[nn.Module] | None = None, torchs: bool = False
+        cls,
+        model: nn.Module,
+        modules: Iterable[nn.Module] | None = None,
+        torchs: bool = False,
+        hooks: bool = False,
     ) -> Self:
         """Return what modules of a model, some or all, keep in Python.
 
-        These are their attributes and the global variables that their forwards name; with
-        ``torchs`` also their modes, the tensors and modules that they have, and what is in buffers.
+        These are their attributes and the variables that their forwards name, and with ``hooks``
+        those that their hooks name or belong to; with ``torchs`` also their modes, the tensors and
+        modules that they have, and what is in buffers.
         """
         names = module_names(model)
         skipped = TORCHS - _SET_BY_TRAIN if torchs else TORCHS
@@ -127,7 +133,11 @@ class PythonState:
             # Looked up without asking the class: a compiled script's answers by raising.
             forward = inspect.getattr_static(type(module), "forward")
             found.append(Variables(names[module], module, vars(module), skipped=skipped))
-            found.append(Variables(names[module], module, *global_state(forward)))
+            found += _named_by(forward, names[module], module)
+            kinds = _HOOKS if hooks else ()
+            for hook in chain.from_iterable(vars(module)[kind].values() for kind in kinds):
+                within = getattr(hook, "__qualname__", type(hook).__name__).rpartition(">.")[2]
+                found += _named_by(hook, names[module], module, f"{within}.")
         return cls(found)
 
     @classmethod
@@ -228,6 +238,41 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(_same, one, other))
     return isinstance(one, PLAIN) and one == other
+
+
+def _named_by(
+    function: Any, owner: str, module: nn.Module, within: str = ""
+) -> Iterator[Variables]:
+    """Yield what a function names in its file and around it, and the object that it belongs to."""
+    bound, function = (
+        getattr(function, "__self__", function),
+        getattr(function, "__func__", function),
+    )
+    if not isinstance(bound, _SHARED) and hasattr(bound, "__dict__"):
+        yield Variables(owner, module, vars(bound), within=within)
+    yield Variables(owner, module, *global_state(function), within=within)
+    if isinstance(function, FunctionType):
+        around = _Around(function)
+        yield Variables(owner, module, around, around.names(), within=within)
+
+
+class _Around:
+    """The variables around a function, in its cells."""
+
+    def __init__(self, function: FunctionType) -> None:
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        self._cells = dict(cells)
+
+    def names(self) -> list[str]:
+        """Return the names of those that may be state."""
+        filled = (name for name, cell in self._cells.items() if cell != CellType())
+        return [name for name in filled if isinstance(self[name], PLAIN + _CONTAINERS)]
+
+    def __getitem__(self, name: str) -> Any:
+        return self._cells[name].cell_contents
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._cells[name].cell_contents = value
 
 
 def global_state(function: Any) -> tuple[dict[str, Any], list[str]]:

@@ -17,6 +17,7 @@ import cloudpickle
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
 from pipekit.engine.transports.processes.pickling import portable
 from pipekit.host.parent import end_with_parent
+from pipekit.unpickling import loads
 
 READ, SHOWN = 4096, 300  # bytes of what a process has printed last, and characters in messages
 GRACE_S = 5.0  # for a process to leave by itself
@@ -68,7 +69,7 @@ class Ranks:
             if time.monotonic() > end:
                 waiting = "; ".join(rank.where() for rank in left)
                 raise ValueError(f"the trainer was ended after {timeout:g} s: {waiting}")
-        return [cloudpickle.loads(rank.result) for rank in self._ranks]
+        return [loads(rank.result) for rank in self._ranks]
 
     def leave(self) -> None:
         for each in self._ranks:
@@ -101,7 +102,7 @@ class _Rank:
                 else:
                     when, said, error = content
                     said = f"rank {self.rank} in {self._at}: {said}"
-                    self.failed = when, said, cloudpickle.loads(error)
+                    self.failed = when, said, loads(error)
         except (EOFError, OSError):
             self.process.join(GRACE_S)
             left = f"a process left with exit code {self.process.exitcode}, {self.where()}"

@@ -327,9 +327,10 @@ def _warn_of_edits(names: Sequence[str]) -> None:
         warnings.warn(
             f"the forward changes {', '.join(dict.fromkeys(names))}: in a pipeline it does so for "
             f"each microbatch, once more where it is recomputed, and in each weight version's copy "
-            f"of the module. Where the output depends on it, keep it in a buffer that is edited in "
-            f"place; if it tells that weights have been initialized, run the model on a batch "
-            f"before",
+            f"of the module, over processes in the workers' alone. Where the output depends on it, "
+            f"keep it in a buffer that is edited in place; if it tells that weights have been "
+            f"initialized, run the model on a batch before; what a hook is to tell you, keep in a "
+            f"list that its function names, over threads",
             stacklevel=2,
         )
 

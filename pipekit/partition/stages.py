@@ -18,10 +18,12 @@ from pipekit.partition.recording.refusal import NotRecordable, ReadsNumbers
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.verify import verify
 from pipekit.plans import Plan
+from pipekit.user_frames import hiding_frames
 
 _KEEP_ORDER = "plan with profile.as_chain(), which keeps the order that the layers have"
 
 
+@hiding_frames
 def stages(
     model: nn.Module,
     example: Any,

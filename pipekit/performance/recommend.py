@@ -70,6 +70,10 @@ class RankedLayout:
             f"{share:.0%} of the device"
         )
 
+    def __repr__(self) -> str:
+        took = units.written(self.step_s, units.SECONDS)
+        return f"<{self.layout}: {took} a step (simulated); {self.reason}>"
+
 
 @dataclass(frozen=True)
 class Recommendation:

@@ -31,10 +31,12 @@ from pipekit.profiling.profile import Profile
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.progress import progress_bar
 from pipekit.trees import Tree, tree_bytes, tree_map
+from pipekit.user_frames import hiding_frames
 
 _MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.0, momentum=0.9)
 
 
+@hiding_frames
 def profile(
     model: nn.Sequential,
     sample: Tree,

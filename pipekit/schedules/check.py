@@ -16,7 +16,8 @@ from pipekit.schedules.ops import Op, Payload
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
-from pipekit.units import plural
+from pipekit.units import listed, plural
+from pipekit.user_frames import hiding_frames
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,12 @@ class Report:
         """The most microbatches in flight at once, a worker."""
         return tuple(int(v.max(initial=0)) for v in self.in_flight)
 
+    def __repr__(self) -> str:
+        versions, in_flight = listed(self.peak_versions), listed(self.peak_in_flight)
+        return f"<Report, the most a worker: weight versions {versions}; in flight {in_flight}>"
 
+
+@hiding_frames
 def check(schedule: Schedule, *, joint_updates: bool = False) -> Report:
     """Prove a schedule executable, or say what is wrong with it.  What was proved is remembered.
 

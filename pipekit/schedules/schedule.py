@@ -10,6 +10,7 @@ from pipekit.schedules.formats import csv, text, torch_csv
 from pipekit.schedules.ops import Op
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task, require_tasks
+from pipekit.units import plural
 
 Pass = tuple[Op, int, int]
 """An op, the stage, and the microbatch of the batch."""
@@ -109,10 +110,9 @@ class Schedule(Table):
         return text.draw(self)
 
     def __repr__(self) -> str:
-        length = "no end" if self.period else f"{self.microbatches} microbatches"
-        return (
-            f"<Schedule {self.title}: {self.worker_count} workers, {self.stages} stages, {length}>"
-        )
+        counts = f"{plural(self.worker_count, 'worker')}, {plural(self.stages, 'stage')}"
+        length = "no end" if self.period else plural(self.microbatches, "microbatch", "es")
+        return f"<Schedule {self.title}: {counts}, {length}>"
 
 
 def parse(picture: str) -> Schedule:

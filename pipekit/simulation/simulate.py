@@ -21,8 +21,10 @@ from pipekit.staleness.mitigation import Mitigation, named
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.traces.record import events_of, moved
 from pipekit.units import require_amount
+from pipekit.user_frames import hiding_frames
 
 
+@hiding_frames
 @not_collected()
 def simulate(
     schedule: Schedule,

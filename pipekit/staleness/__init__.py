@@ -55,3 +55,8 @@ def __getattr__(name: str) -> Any:
         if name in __all__ and hasattr(module := import_module(f"{__name__}.{file}"), name):
             return getattr(module, name)
     raise AttributeError(f"module 'pipekit.staleness' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names: notebooks complete those, too, that nobody has used yet."""
+    return __all__

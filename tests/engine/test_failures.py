@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,6 +132,16 @@ def test_an_exception_in_a_layer_surfaces(what: str, stage: int, transport: str)
     assert what in frames or f"in {what}" in text, "the layer's own line is in the traceback"
     letter = "F" if what == "forward" else "B"
     assert any(f"{letter}" in n and f"of stage {stage}" in n for n in caught.value.__notes__)
+
+
+def test_notebooks_show_the_users_lines_of_an_error() -> None:
+    """IPython leaves out frames with this name, and prints the last one whatever it is."""
+    with pytest.raises(OutOfCheeseError) as caught:
+        failing("forward", 1).train(data(4))
+    frames = [frame for frame, _ in traceback.walk_tb(caught.tb)]
+    shown = [each.f_code.co_name for each in frames if "__tracebackhide__" not in each.f_locals]
+    assert shown == [test_notebooks_show_the_users_lines_of_an_error.__name__, "forward"]
+    assert len(frames) > 10
 
 
 def test_a_failed_pipeline_says_that_it_cannot_go_on() -> None:

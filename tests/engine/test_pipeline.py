@@ -27,6 +27,18 @@ from tests.engine.examples import (
 )
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
+
+def test_in_a_cell_of_a_notebook_pipelines_and_runs_are_one_line() -> None:
+    """However many batches there were."""
+    pipe = pipeline(mlp(6, 6, 6, 3), "flush", [1, 2])
+    assert (
+        repr(pipe) == "<Pipeline PipeDream-Flush over threads: 2 workers, 2 stages of 1 2 layers>"
+    )
+    told = repr(pipe.train(data(3)))
+    assert told.startswith("<Run of PipeDream-Flush: 3 batches in ")
+    assert "losses 1" in told
+
+
 # --- train, and train again ----------------------------------------------------------------------
 
 

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from IPython.extensions.autoreload import superreload
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -138,13 +141,18 @@ DOUBLED = locked(threading.Lock())
 SCALE = ContextVar("SCALE", default=1.0)
 
 
+class Settings:
+    gain = 1.0
+
+
 class Rated(nn.Module):
     """Reads variables of this file."""
 
     sign = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        shifted: Tensor = self.sign * raised(x) * (RATE * SCALE.get()) + ARGUMENTS.shift
+        rate = RATE * SCALE.get() * Settings.gain
+        shifted: Tensor = self.sign * raised(x) * rate + ARGUMENTS.shift
         return shifted if CLIP is None else shifted.clamp(-CLIP, CLIP)
 
     def other(self, x: Tensor) -> Tensor:
@@ -162,6 +170,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "another fixed object": lambda patch: patch.setitem(globals(), "FIXED", Fixed(3.0)),
     "an object's": lambda patch: patch.setattr(ARGUMENTS, "shift", 3.0),
     "a class's": lambda patch: patch.setattr(Rated, "sign", -1.0),
+    "a class of settings": lambda patch: patch.setattr(Settings, "gain", 3.0),
     "a method": lambda patch: patch.setattr(Rated, "forward", Rated.other),
     "a function": lambda patch: patch.setitem(globals(), "raised", F.silu),
     "a library's function": lambda patch: patch.setattr(
@@ -210,6 +219,81 @@ def test_what_a_script_sets_in_its_files_takes_effect_in_worker_processes(
 
     with no_word():
         assert both() != copy_context().run(changed)
+
+
+def test_what_comes_back_from_processes_leaves_the_classes_of_a_script_alone() -> None:
+    """They travel with the stages, as the workers have them: with methods whose globals are others."""
+
+    class Scaled(nn.Module):
+        factor = 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.factor * x
+
+    forward = Scaled.forward
+    model = nn.Sequential(nn.Linear(8, 8), Scaled(), nn.Linear(8, 3))
+    with closing(piped(model, transport="distributed")) as pipeline:
+        pipeline.train(data(1))
+        Scaled.factor = 2.0
+        pipeline.state_dict()
+    assert (Scaled.forward, Scaled.factor) == (forward, 2.0)
+
+
+FILE = """
+from torch import nn
+
+class Layer(nn.Module):
+    def forward(self, x):
+        return {factor} * x
+"""
+
+
+def test_code_that_a_notebook_reloads_runs_in_worker_processes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``%autoreload`` puts the new code into the functions that are there."""
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "own_layers.py"
+    path.write_text(FILE.format(factor=1.0))
+    own_layers = import_module("own_layers")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), own_layers.Layer(), nn.Linear(8, 3))
+    threads, processes = piped(model), piped(model, transport="distributed")
+    with closing(processes):
+        assert processes.train(data(1)).losses == threads.train(data(1)).losses
+        path.write_text(FILE.format(factor=10.0))  # of another length: Python compiles it anew
+        superreload(own_layers, old_objects={})
+        assert processes.train(data(1)).losses == threads.train(data(1)).losses
+        assert list(processes.state_dict()) == list(threads.state_dict())
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def hook(self, layer: nn.Module, given: Any, output: Tensor) -> None:
+        self.seen.append(float(output.detach().sum()))
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_what_hooks_record_is_of_the_training_alone_and_a_word_says_where(transport: str) -> None:
+    """Not of the questions to the model before it, in which hooks are called, too."""
+    seen, recorder = list[float](), Recorder()
+
+    def append(layer: nn.Module, given: Any, output: Tensor) -> None:
+        seen.append(float(output.detach().sum()))
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    model[1].register_forward_hook(append)
+    model[2].register_forward_hook(recorder.hook)
+    said = r"changes 1\.append\.seen, 2\.Recorder\.hook\.seen: .* over processes in the workers'"
+    with (
+        closing(piped(model, transport=transport)) as pipeline,
+        pytest.warns(UserWarning, match=said),
+    ):
+        pipeline.train(data(2))
+    assert len(seen) == (2 * 2 if transport == "threads" else 0)  # of each microbatch
+    assert recorder.seen == []  # but those of its copies
 
 
 class Locked:

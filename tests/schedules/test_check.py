@@ -36,6 +36,11 @@ A_TASK = r"[FBIWU]\d+ of stage \d+|Task\("
 # --- What passes ----------------------------------------------------------------------------------
 
 
+def test_a_report_prints_its_peaks() -> None:
+    report = "<Report, the most a worker: weight versions 3 2 1; in flight 3 2 1>"
+    assert repr(check(pipedream(3))) == report
+
+
 @given(methods)
 def test_what_the_report_counts_is_what_brute_force_counts(schedule: Schedule) -> None:
     report = check(schedule)

@@ -159,7 +159,10 @@ def test_torchs_profile_lies_beside_a_run(tmp_path: Path) -> None:
         loss=nn.MSELoss(),
     )
     cpu = torch.profiler.ProfilerActivity.CPU
-    with torch.profiler.profile(activities=[cpu]) as profiler, record_function("the call"):
+    pipeline.train([(torch.ones(2, 4), torch.ones(2, 4))])  # its threads are there already
+    every = torch.profiler._ExperimentalConfig(profile_all_threads=True)  # type: ignore[attr-defined]
+    profiling = torch.profiler.profile(activities=[cpu], experimental_config=every)
+    with profiling as profiler, record_function("the call"):
         run = pipeline.train([(torch.ones(2, 4), torch.ones(2, 4))])
     profiler.export_chrome_trace(str(tmp_path / "torch.json"))
     content = written(
@@ -174,6 +177,7 @@ def test_torchs_profile_lies_beside_a_run(tmp_path: Path) -> None:
     assert all(
         call["ts"] <= e["ts"] <= e["ts"] + e["dur"] <= call["ts"] + call["dur"] for e in ours
     )
+    assert sum(event["name"] == "aten::linear" for event in slices(content)) == 4  # by two workers
     assert content["otherData"]["provenance"] == run.provenance
     assert_equal(Trace.from_perfetto(tmp_path / "run.json"), run.trace)
 

@@ -46,6 +46,7 @@ from pipekit.schedules import gpipe, lower
 from pipekit.schedules.lowering.lower import Skips
 from pipekit.traces import Trace
 from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
+from pipekit.user_frames import hiding_frames
 
 COMPONENTS = ("order", "streams", "portals")
 """What :class:`PipelinedModule` can do without (torchgpipe, Table 1)."""
@@ -178,6 +179,7 @@ class PipelinedModule(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._assemble()
 
+    @hiding_frames
     def forward(self, x: Tree) -> Tree:
         """Return what the sequence returns for ``x``; on the last device.
 

@@ -3,7 +3,7 @@
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import accumulate, chain
 from operator import add, attrgetter, mul
@@ -23,6 +23,7 @@ from pipekit.losses.losses import MeanOver
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 from pipekit.traces.memory import Memory
+from pipekit.units import SECONDS, plural, written
 
 T = TypeVar("T")
 
@@ -53,20 +54,26 @@ class Run:
     """
 
     losses: list[float]
-    parts: "array[float]" = field(repr=False)
-    sizes: "array[int]" = field(repr=False)
-    outputs: list[list[Any]] = field(repr=False)
+    parts: "array[float]"
+    sizes: "array[int]"
+    outputs: list[list[Any]]
     wall_s: float
     name: str
-    table: Schedule | Callable[[], Schedule] = field(repr=False)
+    table: Schedule | Callable[[], Schedule]
     loss_scales: tuple[float, ...]
     skipped_updates: tuple[int, ...]
     weight_slots: tuple[int, ...]
     peak_in_flight: tuple[int, ...]
-    records: Sequence[WorkerRecord] = field(repr=False)
-    sent_bytes: Sequence[Mapping[tuple[int, str], int]] = field(repr=False)
-    provenance: dict[str, Any] = field(repr=False)
-    other_trace: Trace | None = field(default=None, repr=False)
+    records: Sequence[WorkerRecord]
+    sent_bytes: Sequence[Mapping[tuple[int, str], int]]
+    provenance: dict[str, Any]
+    other_trace: Trace | None = None
+
+    def __repr__(self) -> str:
+        took = written(self.wall_s, SECONDS)
+        losses = f", losses {self.losses[0]:.4g} to {self.losses[-1]:.4g}" if self.losses else ""
+        batches = plural(len(self.losses), "batch", "es")
+        return f"<Run of {self.name}: {batches} in {took}{losses}>"
 
     @property
     def microbatch_losses(self) -> list[list[float]]:

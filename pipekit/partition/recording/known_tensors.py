@@ -15,6 +15,7 @@ class KnownTensors:
 
     def __init__(self, model: nn.Module) -> None:
         self._values: list[Tensor] = []
+        self._others: list[Tensor] = []  # that stand for the same
         self._made: list[Made] = []  # what they were when they were numbered
         self._storages: dict[int, int] = {}  # by address, the first value in it
         self._versions: dict[int, tuple[int, bool, type]] = {}
@@ -62,6 +63,12 @@ class KnownTensors:
             )
         self._versions[id(tensor)] = (tensor._version, tensor.requires_grad, type(tensor.grad_fn))
 
+    def also(self, tensor: Tensor, other: Tensor) -> None:
+        """Let steps refer to another tensor as to this one."""
+        self._others.append(other)
+        self._references[id(other)] = self._references[id(tensor)]
+        self.note(other)
+
     def is_all_one(self, number: int) -> bool:
         """Return whether a value is ones, as a mask without padding is."""
         tensor = self._values[number]
@@ -93,4 +100,5 @@ class KnownTensors:
     def made(self) -> dict[int, Made]:
         """Return what all values were, and forget them: blocks may keep numbers that know us."""
         self._values.clear()
+        self._others.clear()
         return dict(enumerate(self._made))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import BackwardHook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pipekit.layers.edited_tensors import WrittenTensors
@@ -96,7 +97,7 @@ class Recorder(TorchFunctionMode):
             batch,
         )
         self._entries = entries(template)
-        with self._watching(), self._traced_if_asked(), self._kinds, self:
+        with self._watching(), self._hooked(), self._traced_if_asked(), self._kinds, self:
             output = call(batch)
         _require_output(output)
         returned = map_leaves(self._leaf, output)
@@ -193,6 +194,24 @@ class Recorder(TorchFunctionMode):
         for place, tensor in enumerate(tensors(output)):
             self._inner[tensor] = len(self._steps), Within(name, self._calls[name], place)
         self._calls[name] += 1
+
+    @contextmanager
+    def _hooked(self) -> Iterator[None]:
+        """Follow what a block's full backward hooks are put behind: other tensors than it made."""
+        put_behind: Any = BackwardHook.setup_output_hook
+
+        def noted(hook: BackwardHook, made: Any) -> Any:
+            if hook.module not in self._opaque or self._depth:
+                return put_behind(hook, made)
+            self._depth += 1
+            output = put_behind(hook, made)
+            self._depth -= 1
+            for one, other in zip(tensors(made), tensors(output), strict=True):
+                self._known.also(one, other)
+            return output
+
+        with patch.object(BackwardHook, "setup_output_hook", noted):
+            yield
 
     @contextmanager
     def _traced_if_asked(self) -> Iterator[None]:

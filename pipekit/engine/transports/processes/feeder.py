@@ -16,6 +16,7 @@ from pipekit.engine.transports.mailbox import BATCH, END, Key, KeyedMailbox
 from pipekit.engine.transports.processes.pickling import said_if_refused
 from pipekit.engine.transports.processes.shared_mailbox import SharedMailboxes
 from pipekit.trees import Tree
+from pipekit.unpickling import loads
 
 READ_AHEAD = 2  # batches
 
@@ -52,7 +53,7 @@ def received_batches(mailbox: KeyedMailbox, feeder: int | None, run: int) -> Ite
         if feeder is not None:
             mailbox.put(feeder, (BATCH, 0, 0, number), ())
         message = mailbox.wait(_batch_key(first, run), first)
-        about: tuple[Batch, Plain | None] = pickle.loads(message["about"].numpy())
+        about: tuple[Batch, Plain | None] = loads(message["about"].numpy())
         batch, plain = about
         target = message.get("target")
         if plain and target is not None:

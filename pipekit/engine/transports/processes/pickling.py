@@ -23,6 +23,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from pipekit.engine.assignment import NotBuilt
 from pipekit.engine.transports.processes.shared_mailbox import SharedBuffer
 from pipekit.trees import is_plain, sequence_like
+from pipekit.unpickling import loads
 
 # A process that multiprocessing has started has its script under this name, and workers have not.
 cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
@@ -64,7 +65,7 @@ def unpacked(parcel: Parcel, buffer: SharedBuffer) -> Any:
     memory = memoryview(buffer.map(parcel.start))
     stops = accumulate(parcel.sizes, initial=parcel.start)
     numbers = [memory[start:stop] for start, stop in pairwise(stops)]
-    return pickle.loads(parcel.text, buffers=numbers)
+    return loads(parcel.text, numbers)
 
 
 def dumps(value: object, beside: Callable[[pickle.PickleBuffer], object] | None = None) -> bytes:
@@ -165,7 +166,7 @@ def portable(error: BaseException) -> BaseException:
     if isinstance(error, MemoryError) and not str(error):  # Python's own says nothing
         error.args = (_NO_MEMORY,)
     try:
-        pickle.loads(cloudpickle.dumps(error))
+        loads(cloudpickle.dumps(error))
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error

@@ -4,11 +4,12 @@ import multiprocessing
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import chain
+from types import CodeType
 from typing import Any, cast
 
 import torch
@@ -46,6 +47,7 @@ class ProcessRunner(Runner):
         self._kind: Any = None  # of the pool: what a run must agree with to use it again
         self._left: list[dict[int, StageLeft]] = []  # what each worker of the pool has
         self._named: dict[Place, Any] = {}  # what functions name there
+        self._codes: dict[tuple[str, str], CodeType] = {}  # of functions, as they have them there
         self._loss: tuple[bytes, bytes] | None = None  # as the last training left it, and was sent
 
     def run(
@@ -60,7 +62,9 @@ class ProcessRunner(Runner):
         An error has its worker's traceback as its cause; WorkerDied says that one was killed.
         """
         cores = torch.get_num_threads()
-        memory, pool = self.can_end, self._pool_for(config)
+        objects = [config.loss, *chain.from_iterable(map(named_by, workers))]
+        named = NamedValues(objects, self._named)
+        memory, pool = self.can_end, self._pool_for(config, named.codes)
         try:
             # The rest once for all: it names every sum of every update.
             rest, loss = dumps(replace(config, loss=cast(Any, None))), dumps(config.loss)
@@ -70,15 +74,13 @@ class ProcessRunner(Runner):
             # Through shared memory messages are taken by name, in any order.
             coming = [{}] * len(workers) if memory else incoming([w.steps for w in workers])
             store = None if memory else pool.store
-            objects = [config.loss, *chain.from_iterable(map(named_by, workers))]
-            named = NamedValues(objects, self._named).changed()
-            tasks = []
+            changed, tasks = named.changed(), []
             for worker, messages in zip(workers, coming, strict=True):
                 kept = worker.stages == (self._left[worker.index] if self._left else {})
                 stages = {} if kept else {n: each.config for n, each in worker.stages.items()}
                 here = replace(worker, stages=stages, incoming=messages)
                 told = on_news is not None
-                tasks.append(dumps(ProcessTask(here, kept, *common, named, store, told)))
+                tasks.append(dumps(ProcessTask(here, kept, *common, changed, store, told)))
                 pool.states.restart(worker.index)
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
@@ -117,7 +119,7 @@ class ProcessRunner(Runner):
                 self._close_pool()
                 self._pool, self._left = None, []
 
-    def _pool_for(self, config: RunConfig) -> WorkerPool:
+    def _pool_for(self, config: RunConfig, codes: Mapping[tuple[str, str], CodeType]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
         folder = ""
         with suppress(OSError):  # it is gone
@@ -125,9 +127,13 @@ class ProcessRunner(Runner):
         # A new process starts where this one is, and imports from where this one does.
         kind, with_sums = (folder, *sys.path), config.table.shared
         lacks_sums = self._pool and with_sums and not self._pool.with_sums
-        if self._pool is None or not self._pool.ready or self._kind != kind or lacks_sums:
+        reloaded = any(self._codes.get(name, code) != code for name, code in codes.items())
+        other = self._kind != kind or lacks_sums or reloaded
+        if self._pool is None or not self._pool.ready or other:
             self.close()
-            self._named, self._loss = {}, None
+            self._named.clear()
+            self._codes.clear()
+            self._loss = None
             with deferred_interrupts():
                 self._pool, self._kind = WorkerPool(config.table.workers, with_sums), kind
                 # Not a method of this object, which would keep it alive.
@@ -137,6 +143,7 @@ class ProcessRunner(Runner):
             except BaseException:
                 self.close()
                 raise
+        self._codes.update(codes)
         return self._pool
 
 

@@ -6,7 +6,6 @@ receiver's pipe; the receiver copies the message out and marks the slot free.  A
 """
 
 import os
-import pickle
 import struct
 import tempfile
 import weakref
@@ -27,6 +26,7 @@ from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import Key, end_key
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.trees import Tree, leaves, tree_map
+from pipekit.unpickling import loads
 
 # All notes have one size, and a pipe takes and gives them whole: it is far below PIPE_BUF.
 _NOTE = struct.Struct("=?6q")  # described?, sender, start of the slot, key
@@ -180,7 +180,7 @@ class SharedMailboxes:
             memory = self._endpoints[sender].buffer.map(start)
             _, length = _HEADER.unpack_from(memory, start)
             text = start + _HEADER.size
-            form = pickle.loads(memory[text : text + length])
+            form = loads(memory[text : text + length])
             tensors = assemble(form, iter(_views(form, memory, text + length)))
             self._known[sender, start] = memory, tensors
         memory, tensors = self._known[sender, start]

@@ -1,7 +1,6 @@
 """The parent's side of worker processes: they are started once, and get one task a run."""
 
 import os
-import pickle
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ from pipekit.engine.transports.processes.shared_mailbox import (
 )
 from pipekit.engine.transports.processes.worker_process import READ_STAGES, Content
 from pipekit.engine.transports.watchdog import BYTES, LOOK_S, NOTICE_S, Watchdog, WorkerStates
+from pipekit.unpickling import loads
 
 OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
 GRACE_S = 3.0  # for the first failure to arrive after its consequences, and for a thread to end
@@ -133,7 +133,7 @@ class WorkerPool:
                 while not handle.reports.poll(NOTICE_S):
                     said = " and ".join(self.stopped()) or f"worker {worker} has not answered"
                     print(f"pipekit: its weights are waited for: {said}", file=sys.stderr)
-                kind, value = pickle.loads(handle.reports.recv_bytes())
+                kind, value = loads(handle.reports.recv_bytes())
             except (EOFError, OSError) as error:
                 self.ready = False
                 how = "" if handle.tasks.closed else f" {handle.why()}"  # unknown once let go
@@ -192,7 +192,7 @@ class WorkerPool:
                 handle, news = self._handles[index], None
                 with suppress(EOFError, OSError):
                     if handle.reports.poll():
-                        news = pickle.loads(handle.reports.recv_bytes())
+                        news = loads(handle.reports.recv_bytes())
                 if news is None:
                     raise WorkerDied(
                         f"worker {index}'s process ended in mid-run {handle.why()}; it was last "
