@@ -26,14 +26,13 @@ sends each skip straight from its source to its destination (torchgpipe, section
 """
 
 import threading
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Self, cast
 
 from torch import Tensor, nn
 
+from pipekit.plans import stage_of_layers
 from pipekit.trees import Tree
 
 Name = str
@@ -268,11 +267,8 @@ def between(skips: Sequence[Skip], balance: Sequence[int]) -> list[Skip]:
         skips: between layers, as :func:`links` gives them.
         balance: layers of each stage, in order.
     """
-    ends = list(accumulate(balance))
-    crossing = (
-        Skip(name, bisect_right(ends, source), bisect_right(ends, destination))
-        for name, source, destination in skips
-    )
+    stage_of = stage_of_layers(balance)
+    crossing = (Skip(each.name, *(stage_of[end] for end in each[1:])) for each in skips)
     return [skip for skip in crossing if skip.source != skip.destination]
 
 
