@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import pipekit as pk
 from pipekit import schedules
@@ -204,6 +205,12 @@ def test_training_and_evaluation_may_differ() -> None:
     model.eval()
     layers.eval()
     assert torch.equal(layers(x), model(x))
+
+
+def test_what_stays_in_evaluation_mode_around_blocks_is_verified_in_it() -> None:
+    part = Net(lambda model, x: F.dropout(in_turn(model, x), 0.5, model.training)).eval()
+    model, x = Net(lambda model, x: model.part(in_turn(model, x)), part=part), torch.randn(5, 4)
+    assert torch.equal(stages(model, x)(x), model(x))
 
 
 def test_no_gradients_flow_where_the_model_has_none() -> None:

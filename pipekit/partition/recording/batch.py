@@ -50,11 +50,15 @@ def rows_of(batch: Any) -> int:
     return rows
 
 
-def with_rows(batch: Any, rows: int) -> Any:
-    """Return a batch of other rows; tensors with another first dimension belong to all rows."""
+def row_places(batch: Any) -> list[tuple[int, int]]:
+    """Return which tensors have rows; those with another first dimension belong to all rows."""
     known = rows_of(batch)
-    having = (n for n, each in enumerate(tensors(batch)) if each.dim() and len(each) == known)
-    return resized(batch, {(number, 0): rows for number in having})
+    return [(n, 0) for n, each in enumerate(tensors(batch)) if each.dim() and len(each) == known]
+
+
+def with_rows(batch: Any, rows: int) -> Any:
+    """Return a batch of other rows."""
+    return resized(batch, dict.fromkeys(row_places(batch), rows))
 
 
 def resized(batch: Any, lengths: Mapping[tuple[int, int], int]) -> Any:

@@ -35,10 +35,10 @@ class Unifier:
     ``device`` follows the stage.
     """
 
-    def __init__(self, recordings: Sequence[tuple[Sizes, Program]], device: torch.device) -> None:
-        self._sizes = [sizes for sizes, _ in recordings]
-        self._recorded = [program for _, program in recordings]
-        self._device = device
+    def __init__(
+        self, sizes: Sequence[Sizes], recorded: Sequence[Program], device: torch.device
+    ) -> None:
+        self._sizes, self._recorded, self._device = sizes, recorded, device
 
     def program(self) -> Program:
         first = self._recorded[0]
