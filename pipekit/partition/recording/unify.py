@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,17 +82,14 @@ class Unifier:
 
     def _linear(self, numbers: Sequence[int]) -> tuple[dict[str, int], int] | None:
         """Return how numbers grow with each size, and what they are without; None: otherwise."""
-        plus, times = numbers[0], dict[str, int]()
-        bases = [0, *[1] * (len(numbers) - 2)]  # the recordings that differ in one size from others
-        for other, base in enumerate(bases, start=1):
-            for name, size in self._sizes[other].items():
-                if size != self._sizes[base][name]:
-                    step = size - self._sizes[base][name]
-                    times[name], rest = divmod(numbers[other] - numbers[base], step)
-                    plus -= times[name] * self._sizes[0][name]
-                    if rest:
-                        return None
-        return {name: factor for name, factor in times.items() if factor}, plus
+        # There is one recording more than there are sizes: one solution, if it is of whole numbers.
+        matrix = np.array([[*sizes.values(), 1] for sizes in self._sizes])
+        found = np.rint(np.linalg.solve(matrix, numbers)).astype(int)
+        if not np.array_equal(matrix @ found, numbers):
+            return None
+        *times, plus = found.tolist()
+        names = self._sizes[0]
+        return {name: factor for name, factor in zip(names, times, strict=True) if factor}, plus
 
     def _growth(self, lengths: Sequence[int]) -> Growth | None:
         found = self._linear(lengths)
