@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +35,11 @@ class _Varied(NamedTuple):
     other: int
     recorded: Programs
 
+    def near(self, times: float, plus: int, other_parity: bool) -> int:
+        """Return so many times the known size, and one more if all three were even, or odd."""
+        size = math.ceil(times * self.known) + plus
+        return size + (other_parity and size % 2 == self.known % 2 == self.other % 2)
+
 
 def record(
     model: nn.Module, example: Any, wish: Wish | None = None, way: Way = PLAIN
@@ -49,9 +54,11 @@ def record(
         trial = Trial(f"{rows.known + 2} rows", batches.with_rows(example, rows.known + 2))
         found = [(programs, trial)]
         lengths = list(forwards.of_other_lengths(rows))
-        if lengths and (longer_or_shorter := forwards.trial(rows, lengths)):
+        if lengths:
             with suppress(NotRecordable):  # of several lengths together
-                found.insert(0, (forwards.programs(rows, *lengths), longer_or_shorter))
+                programs = forwards.programs(rows, *lengths)
+                if longer_or_shorter := forwards.trial(programs, rows, lengths):
+                    found.insert(0, (programs, longer_or_shorter))
     models = [RecordedModel(model, *each, way.traced, forwards.edited) for each in found]
     # Steps that ask for a length, of which no tensor tells at some cut, would close that cut.
     return models if len(models[0]) == len(models[-1]) else models[-1:]
@@ -177,17 +184,24 @@ class _Forwards:
                 return length
         return None
 
-    def trial(self, rows: _Varied, lengths: Sequence[_Varied]) -> Trial | None:
-        """Return a batch that the model takes, all of whose sizes differ from the recorded ones."""
-        for times, plus in [(0.75, 0), (1.5, 0), (1, 1)][: 3 if self._goes_beyond else 1]:
-            found = [math.ceil(times * each.known) + plus for each in lengths]
+    def trial(self, programs: Programs, rows: _Varied, lengths: Sequence[_Varied]) -> Trial | None:
+        """Return a batch for the programs, all of whose sizes differ from the recorded ones.
+
+        If these are even, odd ones are tried first, by which is noticed what all even ones share.
+        """
+        some = [(0.75, 0), (1.5, 0), (1, 1)][: 3 if self._goes_beyond else 1]
+        for other_parity, (times, plus) in product((True, False), some):
+            found = [each.near(times, plus, other_parity) for each in lengths]
+            sizes = dict(zip(programs[0].sizes, [rows.known + 2, *found], strict=True))
             pairs = zip(found, lengths, strict=True)
             if any(length in (1, each.known, each.other) for length, each in pairs):
                 continue
-            sizes = dict.fromkeys(rows.places, rows.known + 2)
+            if not all(limit.at(sizes) for program in programs for limit in program.limits):
+                continue
+            places = dict.fromkeys(rows.places, rows.known + 2)
             for length, each in zip(found, lengths, strict=True):
-                sizes |= dict.fromkeys(each.places, length)
-            batch = batches.resized(self._example, sizes)
+                places |= dict.fromkeys(each.places, length)
+            batch = batches.resized(self._example, places)
             with suppress(Exception):  # whatever it says of that batch
                 with (
                     state_untouched(self._model),
@@ -195,7 +209,7 @@ class _Forwards:
                     torch.no_grad(),
                 ):
                     batches.call(self._model, batch)
-                return Trial(sizes_text({ROWS: rows.known + 2, **dict(enumerate(found))}), batch)
+                return Trial(sizes_text(sizes), batch)
         return None
 
 
