@@ -73,17 +73,6 @@ def find_ties(stages: Iterable[nn.Module], trained: Trained = trained) -> tuple[
     return tuple(Tie(s, tuple(zip(*each, strict=True))) for s, each in ties.items())
 
 
-def parameter_numbers(
-    stages: Sequence[nn.Module], trained: Trained = trained
-) -> list[list[int | None]]:
-    """Return every stage's trained parameters' numbers in the unsplit model, None for copies."""
-    numbers: dict[nn.Parameter, int] = {}
-    return [
-        [None if p in numbers else numbers.setdefault(p, len(numbers)) for p in trained(stage)]
-        for stage in stages
-    ]
-
-
 @dataclass(frozen=True, kw_only=True)
 class PartitionStage:
     """A stage: modules in order, whose tensors have their names of the unsplit model.
@@ -100,7 +89,7 @@ class PartitionStage:
     edited_buffers: frozenset[str] | None = None  # names; None: perhaps all
     pops: Mapping[Name, int] = field(default_factory=dict)  # skips that lead here, with numbers
     stashes: Mapping[Name, int] = field(default_factory=dict)  # and from here
-    numbers: Sequence[int | None] = ()  # of :func:`parameter_numbers`
+    numbers: Sequence[int | None] = ()  # of trained parameters in the whole model; None: a copy
     originals: Mapping[int, int] = field(default_factory=dict)
     copies: Mapping[int, int] = field(default_factory=dict)
 
@@ -146,12 +135,11 @@ class Partition:
 
     def retrained(self, modules: Sequence[nn.Module], trained: Trained = trained) -> "Partition":
         """Return the same with what is ``trained`` of modules that share what the model's share."""
-        ties = find_ties(modules, trained)
-        numbers = parameter_numbers(modules, trained)
-        stages = (
-            replace(stage, numbers=own).tied(ties)
-            for stage, own in zip(self.stages, numbers, strict=True)
-        )
+        ties, known, stages = find_ties(modules, trained), dict[nn.Parameter, int](), []
+        for stage, module in zip(self.stages, modules, strict=True):
+            parameters = trained(module)
+            numbers = [None if p in known else known.setdefault(p, len(known)) for p in parameters]
+            stages.append(replace(stage, numbers=numbers).tied(ties))
         return replace(self, stages=tuple(stages), ties=ties)
 
 
