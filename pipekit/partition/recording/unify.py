@@ -133,7 +133,8 @@ class Unifier:
             text = " + ".join([*terms, str(linear[1])])
             return Size(f"1.0 * ({text})" if isinstance(numbers[0], float) else text)
         for other, sizes in zip(numbers[1:], self._sizes[1:], strict=True):
-            self._require_same(numbers[0], other, sizes, where)
+            if not _is_same(numbers[0], other):
+                raise self._differ(numbers[0], other, sizes, where)
         if isinstance(one, torch.device) and one == self._device:
             return StageDevice()
         return numbers[0]
@@ -171,18 +172,13 @@ class Unifier:
                     limits[limit] = None
         return list(limits)
 
-    def _require_same(self, one: Any, other: Any, sizes: Sizes, where: str) -> None:
-        if isinstance(one, Constant) and isinstance(other, Constant):
-            if one.tensor is not other.tensor and not _is_same(one.tensor, other.tensor):
-                raise NotRecordable(
-                    f"{where} uses a tensor that no operation of torch gave and that differs from "
-                    f"forward to forward: compute it from the batch by torch's functions, or put "
-                    f"this part into a block by blocks=[...]"
-                )
-        elif one is not other and not _is_same(one, other):
-            raise self._differ(one, other, sizes, where)
-
     def _differ(self, one: Any, other: Any, sizes: Sizes, where: str) -> NotRecordable:
+        if isinstance(one, Constant):
+            return NotRecordable(
+                f"{where} uses a tensor that no operation of torch gave and that differs from "
+                f"forward to forward: compute it from the batch by torch's functions, or put "
+                f"this part into a block by blocks=[...]"
+            )
         if "Cache" in type(one).__name__:
             return NotRecordable(
                 f"{where} is given a {type(one).__name__}, which is not a tensor: pass "
@@ -203,8 +199,10 @@ class Unifier:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
-        return False
+    if one is other or type(one) is not type(other):
+        return one is other
+    if isinstance(one, Constant):
+        return _is_same(one.tensor, other.tensor)
     if isinstance(one, float):
         return one == other or (one != one and other != other)
     if isinstance(one, Tensor):
