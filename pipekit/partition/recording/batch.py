@@ -135,20 +135,10 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
         yield
 
 
-class Hooks:
-    """The forward hooks of all modules, as they are now."""
-
-    def __init__(self, model: nn.Module) -> None:
-        held = ((m._forward_hooks, m._forward_pre_hooks) for m in model.modules())
-        self._held = [(hooks, hooks.copy()) for pair in held for hooks in pair]
-
-    def put_back(self) -> bool:
-        """Let them be as they were; return whether there are others now."""
-        others = [hooks for hooks, before in self._held if hooks.keys() != before.keys()]
-        for hooks, before in self._held:
-            hooks.clear()
-            hooks.update(before)
-        return bool(others)
+def hooks_of(model: nn.Module) -> list[tuple[dict[int, Any], dict[int, Any]]]:
+    """Return the forward hooks of all modules, each with a copy as they are now."""
+    held = ((m._forward_hooks, m._forward_pre_hooks) for m in model.modules())
+    return [(hooks, hooks.copy()) for pair in held for hooks in pair]
 
 
 def first_forward(model: nn.Module, batch: Any) -> None:
