@@ -226,9 +226,8 @@ def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
     balance = first.parts.model.balance or ()
     if min(len(first.parts.devices), len(balance)) < 2:
         return
-    stage_of = stage_of_layers(balance)
     for name in sorted({*first.drawn, *by_loss, *first.tried.drawn}):
-        layers = first.tried.drawn.get(name, ())
+        layers, stage_of = first.tried.drawn.get(name, ()), stage_of_layers(balance)
         who = {stage_of[layer]: f"layer {layer}" for layer in layers}
         who |= {len(balance) - 1: "the loss"} if name in by_loss else {}
         told = [*(["the data"] if name in first.drawn else []), *who.values()]
