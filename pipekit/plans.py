@@ -17,6 +17,11 @@ _MOST = 10**6
 Recompute = Literal["never", "except_last", "always"]
 
 
+def stage_of_layers(balance: Sequence[int]) -> list[int]:
+    """Return the stage in which each layer is, given how many layers each stage has."""
+    return [stage for stage, layers in enumerate(balance) for _ in range(layers)]
+
+
 @dataclass(frozen=True)
 class StagePlan:
     """One stage of a plan.

@@ -175,59 +175,50 @@ class PythonState:
 
 
 class Kept:
-    """A value and what is in it, as it was."""
+    """A value as it was, with the containers and tensors in it, which somebody may edit."""
 
-    def __init__(self, value: Any, depth: int = 0) -> None:
+    def __init__(self, value: Any) -> None:
         self._value = value
-        self._copy: Any = None
-        self._version = 0
-        self._within: list[Kept] = []
-        if isinstance(value, _CONTAINERS):
-            self._copy = copy.copy(value)
-            if depth < _DEEP and len(value) <= _LONG:
-                within = value.values() if isinstance(value, dict) else value
-                self._within = [Kept(each, depth + 1) for each in within]
-        elif type(value) is Tensor and not value.is_inference():
-            self._copy, self._version = value.detach().clone(), value._version
+        self._parts = [*_parts(value)]
 
     def differs_from(self, now: Any) -> bool:
         """Return whether it is another value now, or has other contents."""
-        if now is not self._value and not _same(self._value, now):
-            return True
-        if self._copy is None:
-            return False
-        if isinstance(now, Tensor):
-            return now._version != self._version
-        if isinstance(now, set):
-            return bool(now != self._copy)
-        if len(now) != len(self._copy):
-            return True
-        pairs = zip(_elements(self._copy), _elements(now), strict=True)
-        return not all(_same(one, other) for one, other in pairs) or any(
-            each.differs_from(each._value) for each in self._within
-        )
+        return not _same(self._value, now) or any(_is_edited(*part) for part in self._parts)
 
     def put_back(self) -> Any:
         """Return the value, with the contents that it had."""
-        if self._copy is None or not self.differs_from(self._value):
-            return self._value
-        if isinstance(self._value, Tensor):
-            with torch.no_grad():
-                self._value.copy_(self._copy)
-            self._version = self._value._version
-            return self._value
-        for each in self._within:
-            each.put_back()
-        self._value.clear()
-        if isinstance(self._value, (list, deque)):
-            self._value.extend(self._copy)
-        else:
-            self._value.update(self._copy)
+        for number, (part, copied, version) in enumerate(self._parts):
+            if not _is_edited(part, copied, version):
+                continue
+            if isinstance(part, Tensor):
+                with torch.no_grad():
+                    part.copy_(copied)
+                self._parts[number] = part, copied, part._version
+            else:
+                part.clear()
+                (part.extend if isinstance(part, (list, deque)) else part.update)(copied)
         return self._value
 
 
-def _elements(container: Any) -> list[Any]:
-    return list(container.items() if isinstance(container, dict) else container)
+def _parts(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any, int]]:
+    """Yield what can be edited in a value, this first, with a copy and a tensor's version."""
+    if type(value) is Tensor and not value.is_inference():
+        yield value, value.detach().clone(), value._version
+    elif isinstance(value, _CONTAINERS):
+        yield value, copy.copy(value), 0
+        if depth < _DEEP and len(value) <= _LONG:
+            for each in value.values() if isinstance(value, dict) else value:
+                yield from _parts(each, depth + 1)
+
+
+def _is_edited(part: Any, copied: Any, version: int) -> bool:
+    if isinstance(part, Tensor):
+        return part._version != version
+    if isinstance(part, set):
+        return bool(part != copied)
+    if isinstance(part, dict):
+        part, copied = part.items(), copied.items()
+    return len(part) != len(copied) or not all(map(_same, copied, part))
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -37,7 +37,7 @@ RNG_LOCK = threading.RLock()
 
 _KEY_NAME = "TESTING_ONLY_GenericMode"
 _ACCELERATORS = ("CUDA", "XPU", "MPS", "HPU", "PrivateUse1")
-_DRAW_NOTHING = {"train": False, "training": False, "dropout_p": 0.0}
+_DRAW_NOTHING = {"train": False, "training": False, "dropout_p": 0.0}  # values of arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,36 +45,25 @@ class RandomOperator:
     """An operator that may draw random numbers."""
 
     call: Callable[..., Any]
-    # By place and name, arguments with a value for which nothing is drawn, and their default:
-    # attention without dropout and the like are most of what is caught.
-    off: Sequence[tuple[int, str, float, Any]]
-    generator_place: int | None  # of the argument that takes one, if there is one
+    places: Mapping[str, tuple[int, Any]]  # by name, of arguments, and their defaults
 
     @classmethod
     def of(cls, call: Any) -> "RandomOperator":
         """Return what is known of an operator by its schema."""
-        arguments = list(enumerate(call._schema.arguments))
-        off = [
-            (place, each.name, _DRAW_NOTHING[each.name], each.default_value)
-            for place, each in arguments
-            if each.name in _DRAW_NOTHING
-        ]
-        places = [place for place, each in arguments if each.name == "generator"]
-        return cls(call, off, next(iter(places), None))
+        arguments = enumerate(call._schema.arguments)
+        return cls(call, {each.name: (place, each.default_value) for place, each in arguments})
 
     def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call draws, as far as its arguments tell."""
-        for place, name, off, default in self.off:
-            given = args[place] if place < len(args) else kwargs.get(name, default)
-            if given is not None and given == off:
-                return False
-        return True
+        # Attention without dropout and the like are most of what is caught.
+        return not any(
+            name in self.places and self._given(name, args, kwargs) == off
+            for name, off in _DRAW_NOTHING.items()
+        )
 
     def has_generator(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call is given a generator of somebody's own."""
-        place = self.generator_place
-        given = args[place] if place is not None and place < len(args) else None
-        return given is not None or kwargs.get("generator") is not None
+        return "generator" in self.places and self._given("generator", args, kwargs) is not None
 
     def takes_generator(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call is on the CPU, and can be given a generator that it lacks.
@@ -82,12 +71,16 @@ class RandomOperator:
         Tensors of other classes may be those of a tracer, whose graph would keep the generator.
         """
         return (
-            self.generator_place is not None
+            "generator" in self.places
             and type(args[0]) in (Tensor, nn.Parameter)
             and args[0].is_cpu
-            and len(args) <= self.generator_place
+            and len(args) <= self.places["generator"][0]
             and kwargs.get("generator") is None
         )
+
+    def _given(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        place, default = self.places[name]
+        return args[place] if place < len(args) else kwargs.get(name, default)
 
 
 _seed_all = torch.manual_seed  # PyTorch's own

@@ -26,14 +26,13 @@ sends each skip straight from its source to its destination (torchgpipe, section
 """
 
 import threading
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Self, cast
 
 from torch import Tensor, nn
 
+from pipekit.plans import stage_of_layers
 from pipekit.trees import Tree
 
 Name = str
@@ -268,11 +267,8 @@ def between(skips: Sequence[Skip], balance: Sequence[int]) -> list[Skip]:
         skips: between layers, as :func:`links` gives them.
         balance: layers of each stage, in order.
     """
-    ends = list(accumulate(balance))
-    crossing = (
-        Skip(name, bisect_right(ends, source), bisect_right(ends, destination))
-        for name, source, destination in skips
-    )
+    stage_of = stage_of_layers(balance)
+    crossing = (Skip(each.name, *(stage_of[end] for end in each[1:])) for each in skips)
     return [skip for skip in crossing if skip.source != skip.destination]
 
 
@@ -288,29 +284,27 @@ def require_matched(layers: Iterable[nn.Module]) -> None:
     sources, destinations = _declared(layers, "stashes"), _declared(layers, "pops")
     again = "give each pair of layers a namespace of its own by layer.isolate('...')"
     taken = f"the first pop takes the tensor away; {again}, or stash the tensor under two names"
-    for end, declared, advice in ("stashes", sources, again), ("pops", destinations, taken):
-        for name, (one, *others) in declared.items():
-            if others:
+    for name in sources | destinations:
+        stashing = [titles[number] for number in sources.get(name, ())]
+        popping = [titles[number] for number in destinations.get(name, ())]
+        for end, named, advice in ("stashes", stashing, again), ("pops", popping, taken):
+            if len(named) > 1:
                 raise ValueError(
-                    f"{name!r} is in {end} of both {titles[one]} and {titles[others[0]]}: {advice}"
+                    f"{name!r} is in {end} of both {named[0]} and {named[1]}: {advice}"
                 )
-    for name, (number,) in destinations.items():
-        if name not in sources:
+        if not stashing:
             raise ValueError(
-                f"{titles[number]} pops {name!r}, which no layer stashes: let a layer before it "
-                f"stash that, in the same namespace, or remove it from the layer's pops"
+                f"{popping[0]} pops {name!r}, which no layer stashes: let a layer before it stash "
+                f"that, in the same namespace, or remove it from the layer's pops"
             )
-    for name, (number,) in sources.items():
-        if name not in destinations:
+        if not popping:
             raise ValueError(
-                f"{titles[number]} stashes {name!r}, which no layer pops: let a layer behind it "
-                f"pop that, in the same namespace, or remove it from the layer's stashes"
+                f"{stashing[0]} stashes {name!r}, which no layer pops: let a layer behind it pop "
+                f"that, in the same namespace, or remove it from the layer's stashes"
             )
-        (destination,) = destinations[name]
-        if destination < number:
+        if destinations[name] < sources[name]:
             raise ValueError(
-                f"{titles[destination]} pops {name!r} before {titles[number]} stashes it: exchange "
-                f"the two"
+                f"{popping[0]} pops {name!r} before {stashing[0]} stashes it: exchange the two"
             )
 
 

@@ -67,16 +67,12 @@ class WeightBackward:
         whole = torch.autograd.grad(
             self._roots, self._weights, self._seeds, retain_graph=True, allow_unused=True
         )
-        found: dict[Tensor, Tensor | None] = {}
+        found: list[Tensor | None] = []  # as the weights, branch by branch
         for branch in self._branches:
-            each = torch.autograd.grad(
+            found += torch.autograd.grad(
                 branch.edges, branch.weights, branch.arrived, retain_graph=True, allow_unused=True
             )
-            found.update(zip(branch.weights, each, strict=True))
-        return all(
-            _equal(found.get(weight), gradient)
-            for weight, gradient in zip(self._weights, whole, strict=True)
-        )
+        return all(map(_equal, found, whole))
 
     @reentrant_refused()
     def run(self, by_branches: bool) -> None:

@@ -6,7 +6,6 @@ the last use to the first.
 """
 
 import copy
-from bisect import bisect
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from pipekit.layers.module_state import named_buffers, trained
 from pipekit.layers.skips import Name, Skip
 from pipekit.partition.probe import Probe
+from pipekit.plans import stage_of_layers
 from pipekit.schedules.lowering.steps import FIRST_TIE
 
 
@@ -73,17 +73,6 @@ def find_ties(stages: Iterable[nn.Module], trained: Trained = trained) -> tuple[
     return tuple(Tie(s, tuple(zip(*each, strict=True))) for s, each in ties.items())
 
 
-def parameter_numbers(
-    stages: Sequence[nn.Module], trained: Trained = trained
-) -> list[list[int | None]]:
-    """Return every stage's trained parameters' numbers in the unsplit model, None for copies."""
-    numbers: dict[nn.Parameter, int] = {}
-    return [
-        [None if p in numbers else numbers.setdefault(p, len(numbers)) for p in trained(stage)]
-        for stage in stages
-    ]
-
-
 @dataclass(frozen=True, kw_only=True)
 class PartitionStage:
     """A stage: modules in order, whose tensors have their names of the unsplit model.
@@ -100,7 +89,7 @@ class PartitionStage:
     edited_buffers: frozenset[str] | None = None  # names; None: perhaps all
     pops: Mapping[Name, int] = field(default_factory=dict)  # skips that lead here, with numbers
     stashes: Mapping[Name, int] = field(default_factory=dict)  # and from here
-    numbers: Sequence[int | None] = ()  # of :func:`parameter_numbers`
+    numbers: Sequence[int | None] = ()  # of trained parameters in the whole model; None: a copy
     originals: Mapping[int, int] = field(default_factory=dict)
     copies: Mapping[int, int] = field(default_factory=dict)
 
@@ -146,12 +135,11 @@ class Partition:
 
     def retrained(self, modules: Sequence[nn.Module], trained: Trained = trained) -> "Partition":
         """Return the same with what is ``trained`` of modules that share what the model's share."""
-        ties = find_ties(modules, trained)
-        numbers = parameter_numbers(modules, trained)
-        stages = (
-            replace(stage, numbers=own).tied(ties)
-            for stage, own in zip(self.stages, numbers, strict=True)
-        )
+        ties, known, stages = find_ties(modules, trained), dict[nn.Parameter, int](), []
+        for stage, module in zip(self.stages, modules, strict=True):
+            parameters = trained(module)
+            numbers = [None if p in known else known.setdefault(p, len(known)) for p in parameters]
+            stages.append(replace(stage, numbers=numbers).tied(ties))
         return replace(self, stages=tuple(stages), ties=ties)
 
 
@@ -177,17 +165,17 @@ def partition(
 
 def require_handed_on_within(balance: Sequence[int], pairs: Collection[tuple[int, int]]) -> None:
     """Raise ValueError if a layer needs more of one in another stage than tensors it returns."""
-    ends = [*accumulate(balance)]
     for source, reader in sorted(pairs):
-        stages = bisect(ends, source), bisect(ends, reader)
-        if stages[0] != stages[1]:
+        stage_of = stage_of_layers(balance)
+        if stage_of[source] != stage_of[reader]:
             raise ValueError(
                 f"layer {reader} reads a tensor that layer {source} has left in Python, in a "
                 f"dict, list or attribute that they share, edits one of several that it gets in "
-                f"one memory, or gets a sparse or nested one, and they are in stages {stages[1]} "
-                f"and {stages[0]}, between which go only dense tensors that layers return, in "
-                f"memory of their own: choose a balance that keeps them in one stage, return a "
-                f"clone from layer to layer, or stash and pop it (pipekit.layers.skips)"
+                f"one memory, or gets a sparse or nested one, and they are in stages "
+                f"{stage_of[reader]} and {stage_of[source]}, between which go only dense tensors "
+                f"that layers return, in memory of their own: choose a balance that keeps them in "
+                f"one stage, return a clone from layer to layer, or stash and pop it "
+                f"(pipekit.layers.skips)"
             )
 
 
@@ -196,8 +184,8 @@ def require_one_thread(
 ) -> None:
     """Raise ValueError if several workers, one a stage or these of each, have such ``layers``."""
     workers = workers or [[stage] for stage in range(len(balance))]
-    ends = [*accumulate(balance)]
-    stages = {bisect(ends, layer): layer for layer in layers}
+    stage_of = stage_of_layers(balance)
+    stages = {stage_of[layer]: layer for layer in layers}
     if len({worker for stage in stages for worker in workers[stage]}) > 1:
         names = ", ".join(map(str, stages.values()))
         raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from pipekit.partition.checks import require_data
-from pipekit.partition.recording.batch import Hooks, first_forward
+from pipekit.partition.recording.batch import first_forward, hooks_of
 from pipekit.partition.recording.modules import Wish
 from pipekit.partition.recording.record import record, warn_of_hooks
 from pipekit.partition.recording.recorded_model import RecordedModel
@@ -75,12 +75,15 @@ def stages(
     if isinstance(example, Mapping):
         example = dict(example)  # as tokenizers and data collators give it, whose class is no dict
     warn_of_hooks(model, blocks)
-    hooks = Hooks(model)
+    hooks = hooks_of(model)
     try:
         recorded = _recorded(model, example, blocks, freeze)
     except NotRecordable:
-        if not hooks.put_back():
+        if all(now.keys() == before.keys() for now, before in hooks):
             raise
+        for now, before in hooks:
+            now.clear()
+            now.update(before)
         first_forward(model, example)  # which gives modules their hooks
         recorded = _recorded(model, example, blocks, freeze)
     if recorded.frozen:

@@ -1,7 +1,7 @@
 """A recorded model beside the unsplit one: outputs, buffers and all gradients, to the bit."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
@@ -29,7 +29,7 @@ _ADVICE = (
 
 _GRADIENT = "the gradient of {!r}"
 _Outcome = dict[str, Tensor | None]  # by names for messages; None: a gradient that nothing reached
-_Parts = dict[nn.Module, Callable[[Any], Any]]  # in order, each with the function that calls it
+_Parts = Sequence[nn.Module]  # the model alone, or its stages
 
 
 class _Case(NamedTuple):
@@ -65,10 +65,9 @@ def verify(recorded: RecordedModel) -> None:
     """
     stages = recorded.stages()
     _require_names(recorded.model, stages)
-    cut: _Parts = {each: each for each in stages}
     with batches.left_as_it_was(recorded.model):
         for case in _cases(recorded):
-            _compare(recorded, cut, case)
+            _compare(recorded, stages, case)
 
 
 def _cases(recorded: RecordedModel) -> Iterator[_Case]:
@@ -89,8 +88,7 @@ def _cases(recorded: RecordedModel) -> Iterator[_Case]:
 
 
 def _compare(recorded: RecordedModel, cut: _Parts, case: _Case) -> None:
-    model, mode = recorded.model, case.text
-    whole: _Parts = {model: partial(batches.call, model)}
+    model, whole, mode = recorded.model, [recorded.model], case.text
 
     def run(parts: _Parts) -> _Outcome:
         for part in parts:
@@ -165,7 +163,7 @@ def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
             weights_untouched(model, recorded.edited) as weights,
             torch.set_grad_enabled(case.training),
         ):
-            output, backwards = _run(parts, sample, case.training)
+            output = _run(parts, sample)
             outcome[f"the structure of the output ({type(output).__name__})"] = None
             for number, leaf in enumerate(leaves(output)):
                 if isinstance(leaf, Tensor):
@@ -180,8 +178,6 @@ def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
                 seeds = [drawn(t.shape, dtype=t.dtype).to(t.device) for t in roots]
                 if roots:
                     torch.autograd.backward(roots, seeds)
-                for backward in reversed(backwards):
-                    backward()
                 for name, parameter in model.named_parameters():
                     outcome[_GRADIENT.format(name)] = parameter.grad
                 for number, tensor in enumerate(inputs):
@@ -195,36 +191,30 @@ def _outcome(recorded: RecordedModel, parts: _Parts, case: _Case) -> _Outcome:
     return outcome
 
 
-def _run(parts: _Parts, tree: Any, training: bool) -> tuple[Any, list[Callable[[], None]]]:
-    """Return what parts give one after another, and the backward through each cut between two."""
-    backwards: list[Callable[[], None]] = []
-    for number, call in enumerate(parts.values()):
-        received: list[Tensor] = []
-        gradients: dict[int, Tensor] = {}
+def _run(parts: _Parts, tree: Any) -> Any:
+    """Return what parts give one after another."""
+    for number, part in enumerate(parts):
         if number:
-            made = tensors(tree)
-            received = [tensor.detach() for tensor in made]
-            for tensor in received:
-                if training and (tensor.is_floating_point() or tensor.is_complex()):
-                    tensor.requires_grad_()
-            backwards.append(partial(_backward, made, gradients))
-            tree = received[0] if isinstance(tree, Tensor) else tuple(received)
-        tree = call(tree)
-        for place, tensor in enumerate(received):
-            if tensor.requires_grad:
-                # As autograd computed it: .grad may have other strides, hence other roundings.
-                tensor.register_hook(partial(gradients.__setitem__, place))
-    return tree, backwards
+            received = _Cut.apply(*tensors(tree))
+            for tensor in received if torch.is_grad_enabled() else ():
+                if tensor.is_floating_point() or tensor.is_complex():
+                    tensor.requires_grad_()  # as stages have it, though the maker had it not
+            tree = received[0] if isinstance(tree, Tensor) else received
+        tree = part(tree) if isinstance(part, RecordedStage) else batches.call(part, tree)
+    return tree
 
 
-def _backward(made: list[Tensor], gradients: dict[int, Tensor]) -> None:
-    """Run the backward of a part, given by place the gradients that have come back to the cut."""
-    reached = [place for place in sorted(gradients) if made[place].requires_grad]
-    if reached:
-        ends = [made[place] for place in reached], [gradients[place] for place in reached]
-        torch.autograd.backward(*ends)
-    made.clear()
-    gradients.clear()
+class _Cut(torch.autograd.Function):
+    """What goes from stage to stage: all gradients are there when the earlier backward begins."""
+
+    @staticmethod
+    def forward(ctx: Any, *made: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.detach() for tensor in made)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return gradients
 
 
 def _require_names(model: nn.Module, stages: list[RecordedStage]) -> None:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from pipekit.bucketing import buckets
-from pipekit.plans import Plan, Recompute
+from pipekit.plans import Plan, Recompute, stage_of_layers
 from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.profiling.layer_profile import renumbered
 from pipekit.schedules import Item, Op, Schedule
@@ -224,12 +224,11 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
     profile = profile.in_order(plan.order)
     if (plan.microbatch_rows, schedule.chunks) != (profile.rows, 1):
         profile = profile.scaled(plan.microbatch_rows, schedule.chunks)
-    stage_of = [stage for stage, layers in enumerate(plan.balance) for _ in range(layers)]
-    ends = ((stage_of[skip.source], stage_of[skip.destination]) for skip in profile.skips)
+    stage_of = stage_of_layers(plan.balance)
     skips = [
-        replace(skip, source=source, destination=destination)
-        for skip, (source, destination) in zip(profile.skips, ends, strict=True)
-        if source != destination
+        replace(skip, source=stage_of[skip.source], destination=stage_of[skip.destination])
+        for skip in profile.skips
+        if stage_of[skip.source] != stage_of[skip.destination]
     ]
     shared: dict[tuple[int, ...], float] = {}  # bytes of the weights that the same stages share
     for tie in renumbered(profile.ties, stage_of):

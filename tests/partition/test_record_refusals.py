@@ -138,6 +138,7 @@ SCALE = torch.ones(4, requires_grad=True)
         (custom, r"custom autograd function must run within a module"),
         (checkpoints, r"use_reentrant=False"),
         (lambda _, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "calls .*torch.cond"),
+        (lambda _, x: torch.vmap(lambda row: row * 2)(x), r"refusals.py:\d+ runs .* torch.func"),
         (lambda model, x: x.to_sparse().to_dense(), r"of torch.sparse_coo .*: use x.to_dense"),
         (hooks, r"register_hook at test_record_refusals.py:\d+"),
         (hooks_a_module, r"a module with a full backward hook .*deeper within a block.*blocks="),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import pipekit as pk
 from pipekit import schedules
@@ -150,7 +151,9 @@ def test_weights_that_no_forward_reads_stay_part_of_the_model() -> None:
 
 def test_layers_load_what_the_model_saved() -> None:
     layers, other = stages(Tied(), torch.randint(50, (4, 7))), Tied()
-    layers.load_state_dict(other.state_dict())
+    assert not any(layers.load_state_dict(other.state_dict()))
+    missing, unexpected = layers.load_state_dict({"more": torch.ones(1)}, strict=False)
+    assert (missing, unexpected) == (sorted(layers.state_dict()), ["more"])
     assert all(torch.equal(t, other.state_dict()[n]) for n, t in layers.state_dict().items())
     with pytest.raises(ValueError, match="first in 'scale'"):
         layers.load_state_dict({k: t for k, t in other.state_dict().items() if k != "scale"})
@@ -222,6 +225,12 @@ def test_training_and_evaluation_may_differ() -> None:
     model.eval()
     layers.eval()
     assert torch.equal(layers(x), model(x))
+
+
+def test_what_stays_in_evaluation_mode_around_blocks_is_verified_in_it() -> None:
+    part = Net(lambda model, x: F.dropout(in_turn(model, x), 0.5, model.training)).eval()
+    model, x = Net(lambda model, x: model.part(in_turn(model, x)), part=part), torch.randn(5, 4)
+    assert torch.equal(stages(model, x)(x), model(x))
 
 
 def test_no_gradients_flow_where_the_model_has_none() -> None:

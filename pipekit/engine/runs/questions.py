@@ -1,10 +1,8 @@
 """Questions to the user's model and loss before training, asked of copies of them."""
 
 import warnings
-from bisect import bisect
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -25,6 +23,7 @@ from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
 from pipekit.losses.checks import refusal_of_reading, warn_of_another_whole
 from pipekit.partition.checks import OriginalUnread, warn_of_mixed_rows
 from pipekit.partition.probe import Probe
+from pipekit.plans import stage_of_layers
 from pipekit.schedules import Schedule
 from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_bytes, tree_map
 
@@ -224,15 +223,15 @@ def _entries(batch: Any) -> dict[Any, Any]:
 
 def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
     """Warn of random numbers that two workers draw from one generator."""
-    if len(first.parts.devices) == 1:
+    balance = first.parts.model.balance or ()
+    if min(len(first.parts.devices), len(balance)) < 2:
         return
-    ends = [*accumulate(first.parts.model.balance or ())]
     for name in sorted({*first.drawn, *by_loss, *first.tried.drawn}):
-        layers = first.tried.drawn.get(name, ())
-        who = {bisect(ends, layer): f"layer {layer}" for layer in layers}
-        who |= {len(ends) - 1: "the loss"} if name in by_loss else {}
+        layers, stage_of = first.tried.drawn.get(name, ()), stage_of_layers(balance)
+        who = {stage_of[layer]: f"layer {layer}" for layer in layers}
+        who |= {len(balance) - 1: "the loss"} if name in by_loss else {}
         told = [*(["the data"] if name in first.drawn else []), *who.values()]
-        if len(told) > 1 and len(ends) > 1:
+        if len(told) > 1:
             warnings.warn(
                 f"{told[0]} and {told[-1]} both draw from {name}'s generator, in threads that take "
                 f"turns in no fixed order, so that equal runs differ: give the data one of its "

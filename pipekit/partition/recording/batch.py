@@ -50,11 +50,15 @@ def rows_of(batch: Any) -> int:
     return rows
 
 
-def with_rows(batch: Any, rows: int) -> Any:
-    """Return a batch of other rows; tensors with another first dimension belong to all rows."""
+def row_places(batch: Any) -> list[tuple[int, int]]:
+    """Return which tensors have rows; those with another first dimension belong to all rows."""
     known = rows_of(batch)
-    having = (n for n, each in enumerate(tensors(batch)) if each.dim() and len(each) == known)
-    return resized(batch, {(number, 0): rows for number in having})
+    return [(n, 0) for n, each in enumerate(tensors(batch)) if each.dim() and len(each) == known]
+
+
+def with_rows(batch: Any, rows: int) -> Any:
+    """Return a batch of other rows."""
+    return resized(batch, dict.fromkeys(row_places(batch), rows))
 
 
 def resized(batch: Any, lengths: Mapping[tuple[int, int], int]) -> Any:
@@ -131,20 +135,10 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
         yield
 
 
-class Hooks:
-    """The forward hooks of all modules, as they are now."""
-
-    def __init__(self, model: nn.Module) -> None:
-        held = ((m._forward_hooks, m._forward_pre_hooks) for m in model.modules())
-        self._held = [(hooks, hooks.copy()) for pair in held for hooks in pair]
-
-    def put_back(self) -> bool:
-        """Let them be as they were; return whether there are others now."""
-        others = [hooks for hooks, before in self._held if hooks.keys() != before.keys()]
-        for hooks, before in self._held:
-            hooks.clear()
-            hooks.update(before)
-        return bool(others)
+def hooks_of(model: nn.Module) -> list[tuple[dict[int, Any], dict[int, Any]]]:
+    """Return the forward hooks of all modules, each with a copy as they are now."""
+    held = ((m._forward_hooks, m._forward_pre_hooks) for m in model.modules())
+    return [(hooks, hooks.copy()) for pair in held for hooks in pair]
 
 
 def first_forward(model: nn.Module, batch: Any) -> None:

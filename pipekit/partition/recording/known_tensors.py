@@ -38,6 +38,11 @@ class KnownTensors:
                 f"a tensor of {tensor.layout} ({source}) cannot be followed from operation to "
                 f"operation: use x.to_dense(), or put this part into a block by blocks=[...]"
             )
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            raise NotRecordable(
+                f"{source} runs in a function that torch.func transforms (vmap, jvp): let a "
+                f"module call torch.func, and make that a block by blocks=[...]"
+            )
         value = Value(len(self._values))
         self._values.append(tensor)
         address = tensor.untyped_storage()._cdata

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import torch
@@ -20,17 +21,24 @@ from pipekit.partition.recording.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording.recorder import PLAIN, Recorder, Way
 from pipekit.partition.recording.refusal import NotRecordable, require_plain_operators
 from pipekit.partition.recording.templates import tensors
-from pipekit.partition.recording.unify import ROWS, Sizes, Unifier, sizes_text
+from pipekit.partition.recording.unify import ROWS, Unifier, sizes_text
 
 Programs = tuple[Program, Program]  # in training and in evaluation mode
-Dimensions = list[tuple[int, int]]  # places of tensors in the batch, and dimensions of these
+Places = list[tuple[int, int]]  # tensors of the batch, and dimensions of these
 
 
-class _FreeLength(NamedTuple):
-    dimensions: Dimensions
-    known: int
+class _Varied(NamedTuple):
+    """A size of the batch, its rows or a length, and a recording with another one than known."""
+
+    places: Places
+    known: int  # in the example
     other: int
     recorded: Programs
+
+    def near(self, times: float, plus: int, other_parity: bool) -> int:
+        """Return so many times the known size, and one more if all three were even, or odd."""
+        size = math.ceil(times * self.known) + plus
+        return size + (other_parity and size % 2 == self.known % 2 == self.other % 2)
 
 
 def record(
@@ -41,32 +49,24 @@ def record(
     It runs in both modes, on other numbers of rows, and on other lengths, each by itself.
     """
     forwards = _Forwards(model, example, wish, way)
-    rows = forwards.rows
     with batches.left_as_it_was(model), batches.drawing_from_torch():
-        recorded = forwards.record(example)
-        few, others, programs = forwards.of_other_rows(recorded)
-        trial = Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2))
-        fixed = RecordedModel(model, programs, trial, way.traced, forwards.edited)
-        free = list(forwards.free_lengths(few, others))
-        if not free or (longer_or_shorter := forwards.trial(free)) is None:
-            return [fixed]
-        sizes = ["length", *(f"length{n}" for n in range(2, len(free) + 1))]
-        known = {ROWS: rows, **{n: each.known for n, each in zip(sizes, free, strict=True)}}
-        recordings = [(known, recorded), (known | {ROWS: few}, others)]
-        for name, each in zip(sizes, free, strict=True):
-            recordings.append((known | {ROWS: few, name: each.other}, each.recorded))
-        try:
-            programs = forwards.programs(*recordings)
-        except NotRecordable:  # of several lengths together
-            return [fixed]
-    varying = RecordedModel(model, programs, longer_or_shorter, way.traced, forwards.edited)
+        rows, programs = forwards.of_other_rows()
+        trial = Trial(f"{rows.known + 2} rows", batches.with_rows(example, rows.known + 2))
+        found = [(programs, trial)]
+        lengths = list(forwards.of_other_lengths(rows))
+        if lengths:
+            with suppress(NotRecordable):  # of several lengths together
+                programs = forwards.programs(rows, *lengths)
+                if longer_or_shorter := forwards.trial(programs, rows, lengths):
+                    found.insert(0, (programs, longer_or_shorter))
+    models = [RecordedModel(model, *each, way.traced, forwards.edited) for each in found]
     # Steps that ask for a length, of which no tensor tells at some cut, would close that cut.
-    return [varying, fixed] if len(varying) == len(fixed) else [fixed]
+    return models if len(models[0]) == len(models[-1]) else models[-1:]
 
 
 class _Forwards:
     def __init__(self, model: nn.Module, example: Any, wish: Wish | None, way: Way) -> None:
-        self.rows = batches.rows_of(example)
+        self._rows = batches.rows_of(example)
         self.edited: set[str] = set()  # names of weights that a forward has edited
         self._model, self._example, self._way = model, example, way
         self._blocks, self._kept = Blocks(model, wish), in_evaluation(model)
@@ -112,80 +112,96 @@ class _Forwards:
                 with torch.no_grad():
                     written.put_back()
 
-    def programs(self, *recordings: tuple[Sizes, Programs]) -> Programs:
+    def programs(self, *varied: _Varied) -> Programs:
+        """Return the programs that hold for any rows, which come first, and any of these lengths.
+
+        Each length was recorded with the other number of rows.
+        """
+        names = [ROWS, "length", *(f"length{n}" for n in range(2, len(varied)))]
+        named = dict(zip(names, varied, strict=False))
+        known = {name: each.known for name, each in named.items()}
+        few = known | {ROWS: varied[0].other}
+        sizes = [known, *(few | {name: each.other} for name, each in named.items())]
+        recorded = [self._recorded, *(each.recorded for each in varied)]
         training, evaluation = (
-            Unifier([(sizes, each[mode]) for sizes, each in recordings], self._device).program()
-            for mode in (0, 1)
+            Unifier(sizes, programs, self._device).program()
+            for programs in zip(*recorded, strict=True)
         )
         return training, evaluation
 
-    def of_other_rows(self, recorded: Programs) -> tuple[int, Programs, Programs]:
-        """Return another number of rows, its recordings, and the programs that hold for both."""
-        rows = self.rows
+    def of_other_rows(self) -> tuple[_Varied, Programs]:
+        """Record the example and another number of rows; return the programs that hold for both."""
+        known, places = self._rows, batches.row_places(self._example)
+        self._recorded = self.record(self._example)
 
-        def of(other: int) -> tuple[int, Programs, Programs]:
-            found = self.record(batches.with_rows(self._example, other))
-            return other, found, self.programs(({ROWS: rows}, recorded), ({ROWS: other}, found))
+        def of(other: int) -> tuple[_Varied, Programs]:
+            recorded = self.record(batches.with_rows(self._example, other))
+            rows = _Varied(places, known, other, recorded)
+            return rows, self.programs(rows)
 
-        few = 3 if rows % 2 == 0 else 2  # so that what is the same for all even numbers is noticed
-        if few < rows:
+        few = 3 if known % 2 == 0 else 2  # so that what is the same for all even numbers is noticed
+        if few < known:
             with suppress(Exception):  # whatever the model says of that batch
                 return of(few)
         try:
-            return of(rows + 1)
+            return of(known + 1)
         except NotRecordable:
             raise
         except Exception as error:
             raise NotRecordable(
-                f"the model takes the example's {rows} rows, and fails on {rows + 1}, but "
+                f"the model takes the example's {known} rows, and fails on {known + 1}, but "
                 f"microbatches have other numbers of rows than a batch: let its forward take any. "
-                f"Tensors of {rows} entries count as rows: if one has none a row (positions, say), "
-                f"give an example with another number of rows"
+                f"Tensors of {known} entries count as rows: if one has none a row (positions, "
+                f"say), give an example with another number of rows"
             ) from error
 
-    def free_lengths(self, few: int, recorded: Programs) -> Iterator[_FreeLength]:
-        """Yield the lengths that may vary, with recordings of ``few`` rows, as ``recorded`` are."""
-        small = batches.with_rows(self._example, few)
-        places: dict[int, dict[int, Dimensions]] = {}  # by length, and how often its tensor had it
+    def of_other_lengths(self, rows: _Varied) -> Iterator[_Varied]:
+        """Yield the lengths that may vary; places with equal lengths have one."""
+        groups: dict[int, dict[int, Places]] = {}  # by length, and how often its tensor had it
         for number, tensor in enumerate(tensors(self._example)):
             shape = list(tensor.shape)
             for dimension, length in enumerate(shape):
-                if length > 1 and (dimension or length != self.rows):
+                if length > 1 and (dimension or length != rows.known):
                     before = shape[:dimension].count(length)
-                    places.setdefault(length, {}).setdefault(before, []).append((number, dimension))
-        for length, groups in places.items():
-            found = [self._free(small, few, recorded, each, length) for each in groups.values()]
-            if not any(found) and len(groups) > 1:  # both sides of a square, say
-                together = [place for group in groups.values() for place in group]
-                found = [self._free(small, few, recorded, together, length)]
+                    groups.setdefault(length, {}).setdefault(before, []).append((number, dimension))
+        for length, places in groups.items():
+            found = [self._length(rows, each, length) for each in places.values()]
+            if not any(found) and len(places) > 1:  # both sides of a square, say
+                found = [self._length(rows, [*chain.from_iterable(places.values())], length)]
             yield from filter(None, found)
 
-    def _free(
-        self, small: Any, rows: int, recorded: Programs, dimensions: Dimensions, known: int
-    ) -> _FreeLength | None:
+    def _length(self, rows: _Varied, places: Places, known: int) -> _Varied | None:
         """Return a length with a recording of another one; None: the model wants this one."""
         shorter = [known // 2] if known > 3 else []
-        is_image = any(tensors(small)[number].dim() > 3 for number, _ in dimensions)
+        is_image = any(tensors(self._example)[number].dim() > 3 for number, _ in places)
         longer = [2 * known] if self._goes_beyond and not is_image else []  # of images four times
         for other in [*shorter, *longer]:
-            try:
-                found = self.record(batches.resized(small, dict.fromkeys(dimensions, other)))
-                sizes = {ROWS: rows, "length": known}
-                self.programs((sizes, recorded), (sizes | {"length": other}, found))
-            except Exception:  # whatever the model says of that batch
-                continue
-            return _FreeLength(dimensions, known, other, found)
+            with suppress(Exception):  # whatever the model says of that batch
+                sizes = dict.fromkeys(rows.places, rows.other) | dict.fromkeys(places, other)
+                recorded = self.record(batches.resized(self._example, sizes))
+                length = _Varied(places, known, other, recorded)
+                self.programs(rows, length)
+                return length
         return None
 
-    def trial(self, free: Sequence[_FreeLength]) -> Trial | None:
-        """Return a batch that the model takes, all of whose sizes differ from the recorded ones."""
-        rows = self.rows + 2
-        for times, plus in [(0.75, 0), (1.5, 0), (1, 1)][: 3 if self._goes_beyond else 1]:
-            lengths = [math.ceil(times * each.known) + plus for each in free]
-            if any(n in (1, each.known, each.other) for n, each in zip(lengths, free, strict=True)):
+    def trial(self, programs: Programs, rows: _Varied, lengths: Sequence[_Varied]) -> Trial | None:
+        """Return a batch for the programs, all of whose sizes differ from the recorded ones.
+
+        If these are even, odd ones are tried first, by which is noticed what all even ones share.
+        """
+        some = [(0.75, 0), (1.5, 0), (1, 1)][: 3 if self._goes_beyond else 1]
+        for other_parity, (times, plus) in product((True, False), some):
+            found = [each.near(times, plus, other_parity) for each in lengths]
+            sizes = dict(zip(programs[0].sizes, [rows.known + 2, *found], strict=True))
+            pairs = zip(found, lengths, strict=True)
+            if any(length in (1, each.known, each.other) for length, each in pairs):
                 continue
-            changed = {d: n for n, each in zip(lengths, free, strict=True) for d in each.dimensions}
-            batch = batches.resized(batches.with_rows(self._example, rows), changed)
+            if not all(limit.at(sizes) for program in programs for limit in program.limits):
+                continue
+            places = dict.fromkeys(rows.places, rows.known + 2)
+            for length, each in zip(found, lengths, strict=True):
+                places |= dict.fromkeys(each.places, length)
+            batch = batches.resized(self._example, places)
             with suppress(Exception):  # whatever it says of that batch
                 with (
                     state_untouched(self._model),
@@ -193,7 +209,7 @@ class _Forwards:
                     torch.no_grad(),
                 ):
                     batches.call(self._model, batch)
-                return Trial(sizes_text({ROWS: rows, **dict(enumerate(lengths))}), batch)
+                return Trial(sizes_text(sizes), batch)
         return None
 
 

@@ -1,5 +1,6 @@
 """One forward of a model, recorded: what its modules are called with, and what lies between."""
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -132,6 +133,8 @@ class Recorder(TorchFunctionMode):
             return self._traced(args[0], result)
         if name == "size":
             return self._traced(args[0], args[0].size())[kwargs.get("dim", args[-1])]
+        if name in ("numel", "nelement"):
+            return math.prod(self._traced(args[0], args[0].shape))
         if name in READS:
             self._read(func, before, result)
         elif name in BEYOND_TENSORS:

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import pandas as pd
 from torch import nn
+from torch.nn.modules.module import _IncompatibleKeys
 
 from pipekit.partition.recording.recorded_model import Passed, RecordedModel
 from pipekit.partition.recording.stage import RecordedStage, span
@@ -65,13 +66,16 @@ class RecordedSequence(nn.Sequential):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Load tensors by the unsplit model's names; ValueError of a wrong one with ``strict``."""
-        names = set(self.state_dict())
-        if strict and names != set(state_dict):
-            wrong = sorted(names ^ set(state_dict))
+        names = self.state_dict().keys()
+        if strict and names != state_dict.keys():
+            wrong = sorted(names ^ state_dict.keys())
             raise ValueError(f"the model and the state differ in names, first in {wrong[0]!r}")
         for layer in self:
             own = {name: state_dict[name] for name in layer.state_dict() if name in state_dict}
             layer.load_state_dict(own, strict=strict, assign=assign)
+        return _IncompatibleKeys(
+            sorted(names - state_dict.keys()), sorted(state_dict.keys() - names)
+        )
 
 
 def _table(recorded: RecordedModel, layers: Iterable[RecordedStage]) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """The arguments of a recorded step: as they were given, with references in the place of tensors."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.traced import FUNCTIONS
 
 Template = Any  # a Reference, a plain value, or tuples, lists, dicts, ... of templates
 
@@ -55,7 +55,7 @@ class Size(Reference):
         return eval(_compiled(self.expression), _KNOWN, dict(sizes))
 
 
-_KNOWN: dict[str, Any] = {"__builtins__": {}, "ceil": math.ceil, "floor": math.floor}
+_KNOWN: dict[str, Any] = {"__builtins__": {}, **FUNCTIONS}
 
 
 @cache

@@ -5,6 +5,12 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    each.__name__: each for each in (abs, math.ceil, math.floor, round, math.trunc)
+}
+"""What stands in expressions by its name."""
+
+_SIGNS = {"neg": "-", "pos": "+", "invert": "~"}
 _ARITHMETIC = {
     "add": "+",
     "sub": "-",
@@ -13,6 +19,11 @@ _ARITHMETIC = {
     "floordiv": "//",
     "mod": "%",
     "pow": "**",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "lshift": "<<",
+    "rshift": ">>",
 }
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
@@ -31,14 +42,11 @@ class TracedNumber:
         """Become a plain number where it is copied or sent."""
         return type(plain(self)), (plain(self),)
 
-    def __neg__(self) -> Any:
-        return traced(-plain(self), f"(-{self.expression})", self.report)
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
 
-    def __ceil__(self) -> Any:
-        return traced(math.ceil(plain(self)), f"ceil({self.expression})", self.report)
-
-    def __floor__(self) -> Any:
-        return traced(math.floor(plain(self)), f"floor({self.expression})", self.report)
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
 
     def __bool__(self) -> bool:
         return bool(self.__ne__(0))
@@ -76,8 +84,16 @@ def _is_known(other: Any) -> bool:
     return isinstance(other, (int, float)) and math.isfinite(other)
 
 
+def _function(function: Callable[..., Any], text: str) -> Callable[..., Any]:
+    def method(self: Any, *more: Any) -> Any:  # the digits of round()
+        found = function(plain(self), *map(plain, more))
+        return traced(found, f"({text}({', '.join(map(_text, (self, *more)))}))", self.report)
+
+    return method
+
+
 def _arithmetic(name: str, sign: str, reflected: bool) -> Callable[[Any, Any], Any]:
-    function = getattr(operator, name)
+    function = getattr(operator, f"__{name}__")
 
     def method(self: Any, other: Any) -> Any:
         if not _is_known(other):
@@ -102,6 +118,10 @@ def _comparison(name: str, sign: str) -> Callable[[Any, Any], Any]:
     return method
 
 
+for _name, _known in FUNCTIONS.items():
+    setattr(TracedNumber, f"__{_name}__", _function(_known, _name))
+for _name, _sign in _SIGNS.items():
+    setattr(TracedNumber, f"__{_name}__", _function(getattr(operator, _name), _sign))
 for _name, _sign in _ARITHMETIC.items():
     setattr(TracedNumber, f"__{_name}__", _arithmetic(_name, _sign, reflected=False))
     setattr(TracedNumber, f"__r{_name}__", _arithmetic(_name, _sign, reflected=True))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,10 +36,10 @@ class Unifier:
     ``device`` follows the stage.
     """
 
-    def __init__(self, recordings: Sequence[tuple[Sizes, Program]], device: torch.device) -> None:
-        self._sizes = [sizes for sizes, _ in recordings]
-        self._recorded = [program for _, program in recordings]
-        self._device = device
+    def __init__(
+        self, sizes: Sequence[Sizes], recorded: Sequence[Program], device: torch.device
+    ) -> None:
+        self._sizes, self._recorded, self._device = sizes, recorded, device
 
     def program(self) -> Program:
         first = self._recorded[0]
@@ -81,17 +82,14 @@ class Unifier:
 
     def _linear(self, numbers: Sequence[int]) -> tuple[dict[str, int], int] | None:
         """Return how numbers grow with each size, and what they are without; None: otherwise."""
-        plus, times = numbers[0], dict[str, int]()
-        bases = [0, *[1] * (len(numbers) - 2)]  # the recordings that differ in one size from others
-        for other, base in enumerate(bases, start=1):
-            for name, size in self._sizes[other].items():
-                if size != self._sizes[base][name]:
-                    step = size - self._sizes[base][name]
-                    times[name], rest = divmod(numbers[other] - numbers[base], step)
-                    plus -= times[name] * self._sizes[0][name]
-                    if rest:
-                        return None
-        return {name: factor for name, factor in times.items() if factor}, plus
+        # There is one recording more than there are sizes: one solution, if it is of whole numbers.
+        matrix = np.array([[*sizes.values(), 1] for sizes in self._sizes])
+        found = np.rint(np.linalg.solve(matrix, numbers)).astype(int)
+        if not np.array_equal(matrix @ found, numbers):
+            return None
+        *times, plus = found.tolist()
+        names = self._sizes[0]
+        return {name: factor for name, factor in zip(names, times, strict=True) if factor}, plus
 
     def _growth(self, lengths: Sequence[int]) -> Growth | None:
         found = self._linear(lengths)
@@ -135,7 +133,8 @@ class Unifier:
             text = " + ".join([*terms, str(linear[1])])
             return Size(f"1.0 * ({text})" if isinstance(numbers[0], float) else text)
         for other, sizes in zip(numbers[1:], self._sizes[1:], strict=True):
-            self._require_same(numbers[0], other, sizes, where)
+            if not _is_same(numbers[0], other):
+                raise self._differ(numbers[0], other, sizes, where)
         if isinstance(one, torch.device) and one == self._device:
             return StageDevice()
         return numbers[0]
@@ -173,18 +172,13 @@ class Unifier:
                     limits[limit] = None
         return list(limits)
 
-    def _require_same(self, one: Any, other: Any, sizes: Sizes, where: str) -> None:
-        if isinstance(one, Constant) and isinstance(other, Constant):
-            if one.tensor is not other.tensor and not _is_same(one.tensor, other.tensor):
-                raise NotRecordable(
-                    f"{where} uses a tensor that no operation of torch gave and that differs from "
-                    f"forward to forward: compute it from the batch by torch's functions, or put "
-                    f"this part into a block by blocks=[...]"
-                )
-        elif one is not other and not _is_same(one, other):
-            raise self._differ(one, other, sizes, where)
-
     def _differ(self, one: Any, other: Any, sizes: Sizes, where: str) -> NotRecordable:
+        if isinstance(one, Constant):
+            return NotRecordable(
+                f"{where} uses a tensor that no operation of torch gave and that differs from "
+                f"forward to forward: compute it from the batch by torch's functions, or put "
+                f"this part into a block by blocks=[...]"
+            )
         if "Cache" in type(one).__name__:
             return NotRecordable(
                 f"{where} is given a {type(one).__name__}, which is not a tensor: pass "
@@ -205,8 +199,10 @@ class Unifier:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
-        return False
+    if one is other or type(one) is not type(other):
+        return one is other
+    if isinstance(one, Constant):
+        return _is_same(one.tensor, other.tensor)
     if isinstance(one, float):
         return one == other or (one != one and other != other)
     if isinstance(one, Tensor):
