@@ -199,7 +199,7 @@ class LossBar:
         try:
             if _is_true(self._on_batch(done)):
                 self._stop(None)
-        except Exception as error:  # the weights are to stay whole
+        except (Exception, KeyboardInterrupt) as error:  # the weights are to stay whole
             self._on_batch = None
             self._stop(error)
 
@@ -208,7 +208,7 @@ class LossBar:
             self._bar.close()
 
 
-def _refuse_to_stop(error: Exception | None) -> None:
+def _refuse_to_stop(error: BaseException | None) -> None:
     if error:
         raise error
     raise RuntimeError(str(combinations.conflict({combinations.STOP, combinations.TORCHRUN})))

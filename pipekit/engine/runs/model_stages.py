@@ -119,8 +119,10 @@ class ModelStages:
         self.users.warn(tried, lambda: self.modules)
         return tried
 
-    def require_gradients(self, names: Iterable[str], flag: bool) -> None:
-        """Let weights be trained, or not; see :meth:`pipekit.Pipeline.requires_grad_`."""
+    def require_gradients(
+        self, names: Iterable[str], flag: bool, point: ResumePoint | None
+    ) -> None:
+        """Let weights be trained, or not; optimizers begin anew, or as at a resumed ``point``."""
         users = self.users
         users.choose(names, flag)
         if self.partition is None:
@@ -139,6 +141,8 @@ class ModelStages:
             return replace(config.with_part(part), state=None)
 
         self._replace(marked)
+        if point:
+            self._take_state(point)
 
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         balance = self.balance
@@ -226,6 +230,8 @@ class ModelStages:
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Load weights, buffers and extra states; see :meth:`pipekit.Pipeline.load_state_dict`."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a state is a dict, as model.state_dict() gives it, not {type(state)}")
         wrong = sorted({*self.names} ^ {*state})
         if strict and wrong:
             where = "is not in the model" if wrong[0] in state else "is missing"
@@ -243,6 +249,11 @@ class ModelStages:
             if name in given and name not in extra and isinstance(tensor, Tensor)
         ]
         for name, tensor in own:
+            if not isinstance(given[name], Tensor):
+                raise TypeError(
+                    f"{name!r} is a tensor in the model, and a {type(given[name]).__name__} in "
+                    f"what is to be loaded: make it one by torch.as_tensor()"
+                )
             if given[name].shape != tensor.shape:
                 raise ValueError(
                     f"{name!r} is {list(tensor.shape)} in the model and {list(given[name].shape)} "

@@ -1,5 +1,6 @@
 """What people's training loops do beside the steps: rates, groups, states, by the plain loop."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -146,8 +147,17 @@ def test_each_optimizer_is_open_to_changes() -> None:
 
 
 def test_mistakes_name_the_remedy() -> None:
+    pipe = two_stages(widths())
     with pytest.raises(ValueError, match="lr_step='call'"):
-        two_stages(widths()).step_lr()
+        pipe.step_lr()
+    rates: Any = "0.1", -0.1, math.nan
+    for rate in rates:
+        with pytest.raises(ValueError, match="must be a number of at least 0"):
+            pipe.set_learning_rate(rate)
+    state: Any = {name: weight.numpy() for name, weight in pipe.state_dict().items()}
+    for given, says in ((state, r"a ndarray in .* torch\.as_tensor"), (None, "is a dict, as")):
+        with pytest.raises(TypeError, match=says):
+            pipe.load_state_dict(given)
     pipe = two_stages(widths(), lr_scheduler=ReduceLROnPlateau)
     with pytest.raises(ValueError, match="waits for a metric"):
         pipe.train(data(1))
