@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import pipekit as pk
-from pipekit.cli.common.options import OWN_MODEL, PUBLISHED, TRAINED, File, print_table, save
+from pipekit.cli.common.options import (
+    OWN_MODEL,
+    PUBLISHED,
+    TRAINED,
+    File,
+    print_table,
+    require_suffix,
+    save,
+)
 from pipekit.cli.common.own import OwnModel, require_known
 from pipekit.references import require_module
 from pipekit.units import bytes_text, plural
@@ -51,6 +59,7 @@ def profile(
         dtype: float32, float16 or bfloat16.
         output: Write the profile to this .json file.
     """
+    require_suffix(output, (".json",))
     require_known(model, f"{TRAINED}, {PUBLISHED}")
     own = OwnModel(model, data) if ":" in model else None
     for reference in filter(None, (data, loss)):
