@@ -188,6 +188,7 @@ class ModelStages:
         """Go back to a checkpoint; ValueError says that it is of another model or optimizer."""
         point.load_into(self.modules)
         self._take_state(point)
+        self._edits.clear()  # they were made before the saved run
         if self.balance is None and len(point.stages) == len(self._configs):
             self.balance = point.about["balance"]
 

@@ -252,6 +252,19 @@ def test_a_run_that_was_at_its_end_is_not_trained_again(tmp_path: Path) -> None:
     assert again.train(batches).losses == first.train(batches).losses
 
 
+def test_a_rate_that_the_script_sets_before_resume_is_the_saved_runs(tmp_path: Path) -> None:
+    steps = {"lr_scheduler": partial(StepLR, step_size=1), "lr_step": "call"}
+    states = []
+    for _ in range(2):  # of the same script
+        pipe = pipeline(mixed(), "flush", [3, 5], **steps)
+        pipe.step_lr()
+        for _ in range(pipe.resume(tmp_path), 2):
+            pipe.train(data(2), checkpoints=tmp_path)
+            pipe.step_lr()
+        states.append(pipe.optimizer_state())
+    assert states[0]["0.weight"]["options"] == states[1]["0.weight"]["options"]
+
+
 def test_the_same_pipeline_goes_on_after_an_error(tmp_path: Path) -> None:
     whole = pipeline(mixed(), "2bw", [3, 5])
     losses = whole.train(data(6)).losses
