@@ -32,8 +32,8 @@ class Run:
     """The result of one ``train`` call.
 
     Attributes:
-        losses: of each batch, the mean over its rows; a resumed run has those before the
-            checkpoint, too.
+        losses: of each batch, the mean over its rows; a resumed run by the same table has those
+            before the checkpoint, too.
         parts: each microbatch's addend of its batch's loss, batch after batch.
         sizes: the number of microbatches of each batch.
         outputs: of each batch those of its microbatches with rows, on the CPU, if ``Watch.outputs``

@@ -252,6 +252,24 @@ def test_a_run_that_was_at_its_end_is_not_trained_again(tmp_path: Path) -> None:
     assert again.train(batches).losses == first.train(batches).losses
 
 
+def test_the_rest_of_a_run_alone_is_warned_of(tmp_path: Path) -> None:
+    pipe = pipeline(mixed(), "2bw", [3, 5], loss=Interrupting(18))
+    with pytest.raises(Interruption):
+        pipe.train(data(6), checkpoints=pk.Checkpoints(tmp_path, every=1))
+    pipe.resume(tmp_path)
+    with pytest.warns(UserWarning, match="nothing is trained: .* pass all batches of that run"):
+        pipe.train(data(saved_after(tmp_path)))
+
+
+def test_losses_may_be_scaled_from_a_checkpoint_on(tmp_path: Path) -> None:
+    build = partial(pipeline, mixed(), "2bw", [3, 5])
+    again = partial(build, loss_scale=2.0)
+    pipe, losses, _ = taken_up(build, tmp_path, data(6), 18, 1, again)
+    whole = build()
+    assert losses == whole.train(data(6)).losses
+    assert different(pipe.state_dict(), whole.state_dict()) == []
+
+
 def test_a_rate_that_the_script_sets_before_resume_is_the_saved_runs(tmp_path: Path) -> None:
     steps = {"lr_scheduler": partial(StepLR, step_size=1), "lr_step": "call"}
     states = []
