@@ -206,6 +206,9 @@ def test_batch_norm_of_one_row_is_refused_before_training() -> None:
     with pytest.raises(ValueError, match="use fewer microbatches") as caught:
         pipeline(network(nn.BatchNorm1d(8)), 8).train([(X, Y)])
     assert str(caught.value).startswith("layer 1 (BatchNorm1d)")
+    with pytest.raises(ValueError, match="1 value per channel") as caught:
+        pipeline(network(nn.BatchNorm1d(8)), 8).train([(X.repeat(2, 1), Y.repeat(2)), (X, Y)])
+    assert "drop_last=True" in caught.value.__notes__[-1]
 
 
 class Heads(nn.Module):
@@ -273,10 +276,10 @@ def test_a_layer_that_returns_nothing_is_refused() -> None:
 
 
 def test_a_prediction_of_pairs_is_told_to_leave_out_targets() -> None:
-    says = r"cannot take the pairs that predict\(\) was given .*\(x for x, _ in batches\)"
-    for model in network(), pk.stages(network(), X):
+    says = r"cannot take what predict\(\) was given .*\(x for x, \*_ in batches\)"
+    for model, given in (network(), [X]), (network(), [X, Y]), (pk.stages(network(), X), [X, Y]):
         with pytest.raises(ValueError, match=says):
-            pipeline(model).predict(DataLoader(TensorDataset(X, Y), 8))
+            pipeline(model).predict(DataLoader(TensorDataset(*given), 8))
 
 
 def test_a_balance_may_have_numpys_numbers() -> None:

@@ -233,10 +233,12 @@ class ModelStages:
         """Load weights, buffers and extra states; see :meth:`pipekit.Pipeline.load_state_dict`."""
         if not isinstance(state, Mapping):
             raise TypeError(f"a state is a dict, as model.state_dict() gives it, not {type(state)}")
-        wrong = sorted({*self.names} ^ {*state})
-        if strict and wrong:
-            where = "is not in the model" if wrong[0] in state else "is missing"
-            raise ValueError(f"{len(wrong)} names differ: {wrong[0]!r} {where} (strict=False)")
+        missing, unknown = {*self.names} - {*state}, {*state} - {*self.names}
+        if strict and (missing or unknown):
+            said = [f"{min(missing)!r} is missing"] if missing else []
+            said += [f"{min(unknown)!r} is not in the model"] if unknown else []
+            count = len(missing | unknown)
+            raise ValueError(f"{count} names differ: {' and '.join(said)} (strict=False)")
         modules = self._everywhere()
         extra = {name for module in modules for name, _ in owners(module)}
         here = self.original.state_dict(keep_vars=True).items()

@@ -220,11 +220,12 @@ class Metrics:
         """Return each metric's number, and its count if it is a mean over counted entries."""
         found = []
         for name, metric in self.metrics.items():
-            value = torch.as_tensor(metric(output, target))
-            if value.numel() != 1:
+            given = metric(output, target)
+            if given is None or (value := torch.as_tensor(given)).numel() != 1:
+                other = "None" if given is None else f"a tensor of shape {list(value.shape)}"
                 raise TypeError(
                     f"{f'metric {name!r}' if name else 'the metric'} must give one number for the "
-                    f"rows of a batch, their mean say, not a tensor of shape {list(value.shape)}"
+                    f"rows of a batch, their mean say, not {other}"
                 )
             counted = metric.count(target) if isinstance(metric, MeanOver) else 1.0
             found.append((value, torch.tensor(counted, device=CPU)))

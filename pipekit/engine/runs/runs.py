@@ -262,8 +262,8 @@ class Runs:
             if labelled or not reader.paired or isinstance(error, WorkerDied):
                 raise
             raise ValueError(
-                f"the model cannot take the pairs that predict() was given ({error}): pass inputs "
-                f"without targets, (x for x, _ in batches)"
+                f"the model cannot take what predict() was given ({error}): pass inputs alone, "
+                f"(x for x, *_ in batches), without lists or targets"
             ) from error
 
     @cached_property
@@ -325,6 +325,11 @@ class Runs:
                 error.add_note(
                     f"(build the pipeline again and call resume({str(folder)!r}) before train(), "
                     f"which then goes on from the newest checkpoint; in the shell: --resume)"
+                )
+            if "more than 1 value per channel" in str(error):  # of a batch norm
+                error.add_note(
+                    "(a microbatch has one row: leave out the last, shorter batch, as DataLoader("
+                    "drop_last=True) does, or use fewer microbatches)"
                 )
             if changed := self._parts.reader.changed:
                 error.add_note(changed)

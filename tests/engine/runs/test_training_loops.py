@@ -154,10 +154,6 @@ def test_mistakes_name_the_remedy() -> None:
     for rate in rates:
         with pytest.raises(ValueError, match="must be a number of at least 0"):
             pipe.set_learning_rate(rate)
-    state: Any = {name: weight.numpy() for name, weight in pipe.state_dict().items()}
-    for given, says in ((state, r"a ndarray in .* torch\.as_tensor"), (None, "is a dict, as")):
-        with pytest.raises(TypeError, match=says):
-            pipe.load_state_dict(given)
     pipe = two_stages(widths(), lr_scheduler=ReduceLROnPlateau)
     with pytest.raises(ValueError, match="waits for a metric"):
         pipe.train(data(1))
@@ -213,7 +209,8 @@ def test_a_state_is_loaded_by_its_names(trained: bool, transport: str) -> None:
     ("change", "message"),
     [
         (lambda state: state.pop("0.weight"), "'0.weight' is missing"),
-        (lambda state: state.update(other=torch.zeros(1)), "'other' is not in the model"),
+        (lambda state: state.update(a=state.pop("0.bias")), "'0.bias' is missing and 'a' is not"),
+        (lambda state: state.update({"0.bias": state["0.bias"].numpy()}), r"torch\.as_tensor"),
         (lambda state: state.update({"0.bias": torch.zeros(5)}), r"'0.bias' is \[8\] .* \[5\]"),
     ],
 )
@@ -223,7 +220,7 @@ def test_a_state_of_another_model_is_refused(
     pipe = pipeline(mixed(), "flush", [4, 4])
     before, state = pipe.state_dict(), {n: t + 1 for n, t in pipe.state_dict().items()}
     change(state)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         pipe.load_state_dict(state)
     assert different(pipe.state_dict(), before) == []
 
