@@ -30,13 +30,7 @@ from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.questions import FirstBatch, ask
 from pipekit.engine.runs.run import Run, result_of
-from pipekit.engine.runs.tables import (
-    batches_done,
-    executed,
-    lowered_for,
-    scale_versions,
-    taken,
-)
+from pipekit.engine.runs.tables import batches_done, executed, lowered_for, scale_versions, taken
 from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.engine.updates.loss_scaler import LossScaler
