@@ -1,9 +1,8 @@
 """pipekit: pipeline-parallel training methods, drawn, simulated and run from one schedule."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipekit.extras import with_remedy
+from pipekit.extras import imported
 
 if TYPE_CHECKING:
     from pipekit import (
@@ -138,12 +137,9 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: torch takes seconds, drawing needs none of it."""
     if name not in __all__:
         raise AttributeError(f"module 'pipekit' has no attribute {name!r}")
-    try:
-        if name in _HOMES:
-            return getattr(import_module(f"pipekit.{_HOMES[name]}"), name)
-        return import_module(f"pipekit.{_MODULES[name]}")
-    except ModuleNotFoundError as error:
-        raise with_remedy(error) from error
+    if name in _HOMES:
+        return getattr(imported(f"pipekit.{_HOMES[name]}"), name)
+    return imported(f"pipekit.{_MODULES[name]}")
 
 
 def __dir__() -> list[str]:

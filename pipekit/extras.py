@@ -1,5 +1,8 @@
 """Libraries that not everybody installs: which of pipekit's extras has the one that is missing."""
 
+from importlib import import_module
+from typing import Any
+
 _TORCH = ("cloudpickle", "mlxtend", "sklearn", "torch", "torchvision")
 _NOTEBOOKS = (
     "anywidget",
@@ -14,6 +17,14 @@ _NOTEBOOKS = (
 )
 EXTRA = {**dict.fromkeys(_TORCH, "torch"), **dict.fromkeys(_NOTEBOOKS, "notebooks")}
 """The extra that brings a library, by the name that it is imported by."""
+
+
+def imported(module: str) -> Any:
+    """Import a module; if a library is not installed, the error says which extra has it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise with_remedy(error) from error
 
 
 def with_remedy(error: ModuleNotFoundError) -> ModuleNotFoundError:

@@ -6,10 +6,10 @@ Nothing is imported until it is asked for, so that help and errors list names at
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from typing import Any, TypeVar
 
 from pipekit.choices import require_choice
+from pipekit.extras import imported
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class NamedPlace:
     def load(self) -> Any:
         """Return it, with its options."""
         module, _, name = self.where.partition(":")
-        found = getattr(import_module(module), name)
+        found = getattr(imported(module), name)
         return partial(found, *self.first, **self.options)
 
 

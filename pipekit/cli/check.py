@@ -65,9 +65,8 @@ def check(
     from pipekit.schedules import messages as proofs
     from pipekit.schedules.methods.by_name import parse_replicas
 
-    channel = messages and proofs.MessageChannel.parse(
-        messages, waits=not asynchronous, communicators=communicators, shapes_first=shapes_first
-    )
+    how = {"communicators": communicators, "shapes_first": shapes_first, "waits": not asynchronous}
+    channel = None if messages is None else proofs.MessageChannel.parse(messages, **how)
     require_choice("--order", order, proofs.POLICIES)
     require_amount("--link", link)
     program = _program_of(Path(method))

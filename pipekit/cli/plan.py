@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import pipekit as pk
-from pipekit.cli.common.options import File, chosen_cluster, save
+from pipekit.cli.common.options import File, chosen_cluster, require_suffix, save
 
 
 def plan(
@@ -48,6 +48,7 @@ def plan(
     from pipekit.reading import printable
     from pipekit.units import plural
 
+    require_suffix(output, (".json",))
     costs = pk.Profile.load(profile)
     given = {
         "replicate": False if straight else None,

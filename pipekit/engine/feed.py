@@ -96,10 +96,10 @@ class BatchSource:
         self.each_batch, self.total = each_batch, total
         self._read = read
         self._stopped = False
-        self.error: Exception | None = None  # of the batch before which the run ends
+        self.error: BaseException | None = None  # of the batch before which the run ends
         self.rows = array("q")  # of each batch that was read
 
-    def stop(self, error: Exception | None = None) -> None:
+    def stop(self, error: BaseException | None = None) -> None:
         """Read no more batches: the run ends at the next possible stop."""
         self._stopped, self.error = True, self.error or error
 

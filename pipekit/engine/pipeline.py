@@ -4,6 +4,7 @@ import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
 from torch import Tensor, nn
@@ -247,13 +248,17 @@ class Pipeline:
             strict: whether every name has to be there, and no other.
 
         Raises:
-            ValueError: names or shapes differ; nothing is changed then.
+            TypeError: it is not a dict of tensors; nothing is changed by any of these errors.
+            ValueError: names or shapes differ.
+            RuntimeError: the next run goes on from a checkpoint, with its weights.
         """
         self._runs.load(state, strict)
 
     @one_at_a_time
     def requires_grad_(self, names: str | Iterable[str], flag: bool = True) -> None:
         """Train weights from the next run on, or freeze them; optimizers and schedulers begin anew.
+
+        After :meth:`resume` they go on as the checkpoint has them.
 
         Args:
             names: of parameters, or of modules for all parameters in them, in the unsplit model.
@@ -262,8 +267,7 @@ class Pipeline:
         Raises:
             ValueError: the model has no such name; nothing is changed then.
         """
-        self._runs.read()
-        self._model.require_gradients([names] if isinstance(names, str) else names, flag)
+        self._runs.require_gradients([names] if isinstance(names, str) else names, flag)
 
     @one_at_a_time
     def each_optimizer(self, function: Callable[[Optimizer], object]) -> None:
@@ -275,7 +279,13 @@ class Pipeline:
         self._model.edit(lambda optimizer, _: function(optimizer))
 
     def set_learning_rate(self, rate: float) -> None:
-        """Set the learning rate of all groups of all stages, from the next run on."""
+        """Set the learning rate of all groups of all stages, from the next run on.
+
+        Raises:
+            ValueError: it is not a number of at least 0.
+        """
+        if not (isinstance(rate, Real | Tensor) and rate >= 0):
+            raise ValueError(f"a learning rate must be a number of at least 0, not {rate!r}")
 
         def set_rate(optimizer: Optimizer) -> None:
             for group in optimizer.param_groups:

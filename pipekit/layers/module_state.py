@@ -243,14 +243,18 @@ _PARAMETRIZED = {
 def _refuse_computed(module: nn.Module) -> None:
     """Raise TypeError if a hook of torch's own makes a weight that no copy can have."""
     for name, part in module.named_modules():
-        for hook in part._forward_pre_hooks.values():
-            kind = type(hook).__module__.removeprefix("torch.nn.utils.")
-            if kind in _PARAMETRIZED:
-                raise TypeError(
-                    f"training needs a copy of the model, and {name or 'it'} has a weight that "
-                    f"torch.nn.utils.{kind} computes, which cannot be copied: "
-                    f"{_PARAMETRIZED[kind]}"
-                ) from None
+        if kind := computing(part):
+            raise TypeError(
+                f"training needs a copy of the model, and {name or 'it'} has a weight that "
+                f"torch.nn.utils.{kind} computes, which cannot be copied: {_PARAMETRIZED[kind]}"
+            ) from None
+
+
+def computing(module: nn.Module | None) -> str | None:
+    """Return the older function of torch's, if any, that computes a weight before each forward."""
+    hooks = module._forward_pre_hooks.values() if module else ()
+    kinds = (type(hook).__module__.removeprefix("torch.nn.utils.") for hook in hooks)
+    return next((kind for kind in kinds if kind in _PARAMETRIZED), None)
 
 
 def _uncopied(module: nn.Module) -> str:

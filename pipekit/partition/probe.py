@@ -18,6 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from pipekit.devices import as_current, moved
 from pipekit.layers.edited_tensors import OperatorMode, memory_of, weights_untouched
 from pipekit.layers.module_state import (
+    computing,
     modes_put_back,
     named_buffers,
     state_untouched,
@@ -136,7 +137,8 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             for name in {**copies, **now}
             if now.get(name) is not copies.get(name) or now[name]._version
         }
-        kept = [each.name for each in changes if not each.is_new]
+        known = [each for each in changes if not each.is_new]
+        kept = [e.name for e in known if not (isinstance(e.value, Tensor) and computing(e.module))]
         _warn_of_edits([*(f"{number}.{name}" for number, name in edited), *kept])
         edited_inputs = {
             number

@@ -12,6 +12,7 @@ from torch.autograd.function import FunctionCtx
 from pipekit.layers.pass_state import autocast
 from pipekit.layers.skips import Name, Skip, call, links
 from pipekit.layers.split_backward import WeightBackward, backward_input
+from pipekit.partition.recording.refusal import require_plain_operators
 from pipekit.trees import Tree, differentiable, leaves, refill
 
 
@@ -124,6 +125,7 @@ def _naming(name: str, which: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        require_plain_operators(error, f"layer {name!r}")
         message = f"layer {name!r} fails in its {which}: {type(error).__name__}: {error}"
         raise ValueError(message) from error
 

@@ -13,9 +13,9 @@ page and a summary, Nesterov's settings from its authors' scripts.  XPipe (Guan 
 for whole minibatches alone: see :class:`SpecTrain`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pipekit.extras import imported
 from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight, named
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a rule when it is first used: simulations know their names, and need no torch."""
     for file in ("prediction", "stale_gradients", "basis_rotation"):
-        if name in __all__ and hasattr(module := import_module(f"{__name__}.{file}"), name):
+        if name in __all__ and hasattr(module := imported(f"{__name__}.{file}"), name):
             return getattr(module, name)
     raise AttributeError(f"module 'pipekit.staleness' has no attribute {name!r}")
 

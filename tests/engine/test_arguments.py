@@ -20,7 +20,7 @@ from pipekit import (
     Watch,
     schedules,
 )
-from pipekit.engine import Observer, arguments
+from pipekit.engine import arguments
 from pipekit.engine.calls import MOVED
 from pipekit.schedules import DISCARD, GATHER, Op, Schedule, check
 from pipekit.schedules.ops import ACTIVATIONS
@@ -139,11 +139,6 @@ def test_a_function_must_be_one(field: str, given: Any) -> None:
         Updates(**{field: given})
     with pytest.raises(TypeError, match=r"a pipekit.staleness.Mitigation or the name of one"):
         Updates(mitigation=given if callable(given) else 3)  # type: ignore[arg-type]
-
-
-def test_one_observer_stands_in_a_list() -> None:
-    with pytest.raises(TypeError, match=r"pass Watch\(observers=\[...\]\)"):
-        build().train(data(1), watch=Watch(observers=Observer()))  # type: ignore[arg-type]
 
 
 def test_a_module_shows_no_bar() -> None:

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import pipekit as pk
 from tests.engine.parametrized import first_over_processes
 from tests.people.plain import assert_as_plain, plain_loop
 from tests.people.test_data import SGD, X, Y, pipeline
+from tests.people.test_losses import no_word
 
 
 def network(middle: nn.Module | None = None) -> nn.Sequential:
@@ -135,12 +137,20 @@ def test_a_compiled_script_is_refused_since_no_copy_of_it_trains() -> None:
         (lambda: prune.l1_unstructured(nn.Linear(8, 8), "weight", 0.5), r"prune.remove\(layer"),
     ],
 )
-def test_a_weight_computed_by_a_hook_is_refused_with_its_parametrization(
+def test_a_weight_computed_by_a_hook_is_refused_but_for_a_module_which_shares_it(
     computed: Callable[[], nn.Module], instead: str
 ) -> None:
     with pytest.raises(TypeError, match=instead) as caught:
         pipeline(network(computed()))
     assert "deepcopy" not in str(caught.value)
+    gradients = []
+    for made in partial(pk.PipelinedModule, balance=[2, 1], chunks=2), lambda layers: layers:
+        torch.manual_seed(1)
+        model = made(network(computed()))
+        with no_word():
+            F.cross_entropy(model(X), Y).backward()
+        gradients.append([weight.grad for weight in model.parameters()])
+    torch.testing.assert_close(*gradients)
 
 
 def test_a_spectral_norm_that_has_run_is_refused_likewise() -> None:
@@ -196,6 +206,9 @@ def test_batch_norm_of_one_row_is_refused_before_training() -> None:
     with pytest.raises(ValueError, match="use fewer microbatches") as caught:
         pipeline(network(nn.BatchNorm1d(8)), 8).train([(X, Y)])
     assert str(caught.value).startswith("layer 1 (BatchNorm1d)")
+    with pytest.raises(ValueError, match="1 value per channel") as caught:
+        pipeline(network(nn.BatchNorm1d(8)), 8).train([(X.repeat(2, 1), Y.repeat(2)), (X, Y)])
+    assert "drop_last=True" in caught.value.__notes__[-1]
 
 
 class Heads(nn.Module):
@@ -263,10 +276,10 @@ def test_a_layer_that_returns_nothing_is_refused() -> None:
 
 
 def test_a_prediction_of_pairs_is_told_to_leave_out_targets() -> None:
-    says = r"cannot take the pairs that predict\(\) was given .*\(x for x, _ in batches\)"
-    for model in network(), pk.stages(network(), X):
+    says = r"cannot take what predict\(\) was given .*\(x for x, \*_ in batches\)"
+    for model, given in (network(), [X]), (network(), [X, Y]), (pk.stages(network(), X), [X, Y]):
         with pytest.raises(ValueError, match=says):
-            pipeline(model).predict(DataLoader(TensorDataset(X, Y), 8))
+            pipeline(model).predict(DataLoader(TensorDataset(*given), 8))
 
 
 def test_a_balance_may_have_numpys_numbers() -> None:

@@ -1,8 +1,9 @@
 """Weights loaded, frozen and unfrozen, and modes, after the pipeline has copied the model."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -191,6 +192,41 @@ def test_modules_with_extra_states_are_frozen_too() -> None:
 def test_weights_that_are_not_there_are_not_chosen() -> None:
     with pytest.raises(ValueError, match=r"no parameter 'layer4', .*'0\.weight' say"):
         pipe(network(nn.Tanh())).requires_grad_("layer4")
+
+
+class Broken(list[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from self[:2]
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("method", ["flush", "two_bw"])
+def test_after_resume_optimizers_go_on_whatever_is_chosen(method: str, tmp_path: Path) -> None:
+    """Also between passes of the chosen weights' microbatches, as at 2BW's checkpoint."""
+    plain, data, schedule, found = (
+        network(nn.Tanh()),
+        batches(4),
+        getattr(schedules, method)(2, 4),
+        [],
+    )
+    pipeline = pipe(plain, schedule, optimizer=ADAM)
+    pipeline.requires_grad_("0", False)
+    with pytest.raises(ZeroDivisionError):
+        pipeline.train(Broken(data), checkpoints=tmp_path)
+    for each in pipeline, pipe(plain, schedule, optimizer=ADAM):
+        assert each.resume(tmp_path) == 0
+        each.requires_grad_("0")
+        each.requires_grad_("2.bias", False)
+        assert len(each.train(data).losses) == 4
+        found.append(each.state_dict())
+    assert different(*found) == []
+    if method == "flush":
+        optimizer = ADAM(plain.parameters())
+        for some, frozen in ((data[:2], ["0.weight", "0.bias"]), (data[2:], ["2.bias"])):
+            for name, weight in plain.named_parameters():
+                weight.requires_grad_(name not in frozen)
+            plain_loop(plain, lambda _: optimizer, CE, some, microbatches=4)
+        assert different(found[0], plain.state_dict()) == []
 
 
 # --- modes

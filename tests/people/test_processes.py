@@ -1,5 +1,6 @@
 """Processes as people use them: the plain loop's losses, or a sentence that says what to do."""
 
+import io
 import multiprocessing
 import os
 import signal
@@ -333,24 +334,21 @@ def processes(pipe: pk.Pipeline) -> list[int]:
 
 @pytest.mark.parametrize("at", ["train", "state_dict"])
 def test_a_stopped_worker_is_named_and_goes_on_when_it_is_let(
-    at: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (watchdog, worker_pool):
         monkeypatch.setattr(module, "NOTICE_S", 0.5)
+    # Of capfd's file a thread would lose what another writes between its seek and its read.
+    monkeypatch.setattr(sys, "stderr", heard := io.StringIO())
     pipe = piped(model())
     first = pipe.train(batches()).losses
     stopped = processes(pipe)[1]
     os.kill(stopped, signal.SIGSTOP)
     said = f"worker 1's process {stopped} is stopped: kill -CONT {stopped} lets it go on"
-    heard: list[str] = []
 
     def let_go_on() -> None:
-        def is_said() -> bool:
-            heard.append(capfd.readouterr().err)
-            return said in "".join(heard)
-
         try:
-            wait_until(is_said, LIMIT_S)
+            wait_until(lambda: said in heard.getvalue(), LIMIT_S)
         finally:
             os.kill(stopped, signal.SIGCONT)
 
@@ -359,7 +357,7 @@ def test_a_stopped_worker_is_named_and_goes_on_when_it_is_let(
     second = pipe.train(batches(6)[4:]).losses if at == "train" else []
     weights = pipe.state_dict()
     thread.join()
-    assert said in "".join(heard)
+    assert said in heard.getvalue()
     expected = piped(model())
     assert first == expected.train(batches()).losses
     assert second == (expected.train(batches(6)[4:]).losses if at == "train" else [])

@@ -391,6 +391,11 @@ class RefusesBackward(torch.autograd.Function):
         raise RuntimeError("not back")
 
 
+def conditional(x: Tensor) -> Tensor:
+    chosen: Tensor = torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+    return chosen
+
+
 def test_a_dict_may_hold_more_than_a_recorded_model_takes() -> None:
     x = torch.rand(2, 8)
     layers = pipekit.stages(Calls(linear_relu_linear()), {"x": x})
@@ -408,6 +413,7 @@ class TestErrors:
         [
             (refuses, ValueError, "layer '1 Calls' fails in its forward: RuntimeError: no"),
             (RefusesBackward.apply, ValueError, "'1 Calls' fails in its backward: .* not back"),
+            (conditional, ValueError, r"layer '1 Calls' calls .* torch\.cond.*use torch\.where"),
             (lambda x: "text", TypeError, "layer '1 Calls' cannot be profiled: .* not str"),
         ],
     )

@@ -93,6 +93,7 @@ class CheckpointFolder:
             "runs": position.runs,
             "batches": position.batches + start.offset,
             "offset": start.offset,
+            "planned": start.offset + len(start.schedule),
             "microbatches": start.microbatches,
             "table": table_id(start.schedule, balance),
             "balance": list(balance),

@@ -3,11 +3,12 @@
 import copy
 import hashlib
 import itertools
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NotRequired, Self
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
@@ -39,6 +40,7 @@ class About(TypedDict):
     microbatches: int
     table: str
     balance: list[int]
+    planned: NotRequired[int]  # batches of the run, with those after the checkpoint
     rng: Tensor
     training: str
     attempt: str
@@ -229,6 +231,12 @@ class ResumePoint:
         schedule = schedule_for(batches - offset)
         microbatches = self.about["microbatches"]
         same = table_id(schedule, balance) == self.about["table"]
+        if batches == done < self.about.get("planned", done):
+            warnings.warn(
+                f"nothing is trained: {self.checkpoint} was written after {done} batches of a run, "
+                f"and this one has no more: pass all batches of that run, those before it too",
+                stacklevel=6,
+            )
         if same or batches == done:
             resumed = self.boundary, self.checkpoint, self.losses if same else ()
             return Start(schedule, offset, microbatches, *resumed)

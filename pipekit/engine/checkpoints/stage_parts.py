@@ -177,8 +177,10 @@ def restoring(
         set_buffers(stage.weights.newest, content["buffers"])
         for layers in stage.weights.modules:
             set_extra_states(layers, content["extra_states"])
-        if stage.scaler:
-            stage.scaler.load_state_dict(content["state"]["loss_scaler"])
+        if stage.scaler and (saved := content["state"]["loss_scaler"]):
+            stage.scaler.load_state_dict(saved)
+        elif stage.scaler:  # the saved run had none
+            stage.scaler.begin_after(begin.versions[index])
         for microbatch, loss in content["losses"]:
             losses.add(microbatch, loss)
         newest = begin.versions[index]

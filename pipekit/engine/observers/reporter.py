@@ -136,14 +136,16 @@ class LossBar:
         self._on_batch, self._begin = on_batch, time.perf_counter()
         self._rows, self._batches = source.rows, source.each_batch()
         self._stop = source.stop if source.possible_stops.batches else _refuse_to_stop
-        # The batches that have begun, the microbatch behind them, and of each, until its update is
-        # known as well, its microbatches and their losses.
+        # The batches that have begun, the microbatch behind them, and of each, until it is whole,
+        # its microbatches and their losses.
         self._begun, self._behind = done, 0
-        self._losses: dict[int, tuple[range, dict[int, float]]] = {}
+        self._parts: dict[int, tuple[range, dict[int, float]]] = {}
         for _ in range(done):
             next(self._batches)
         self._updated = self._reported_rows = 0  # batches, and rows
-        self._updates: dict[int, UpdateMade] = {}  # of each batch, until its loss is known as well
+        # Of each batch, until both are known.
+        self._losses: dict[int, float] = {}
+        self._updates: dict[int, UpdateMade] = {}
         # One that is not shown takes tqdm a quarter of a millisecond.
         self._bar = progress_bar(total=source.total, initial=done, unit="batch") if shown else None
 
@@ -159,29 +161,25 @@ class LossBar:
         microbatch, loss = news
         while microbatch >= self._behind:
             microbatches = next(self._batches)
-            self._losses[self._begun] = microbatches, {}
+            self._parts[self._begun] = microbatches, {}
             self._begun, self._behind = self._begun + 1, microbatches.stop
-        batch = next(n for n, (own, _) in self._losses.items() if microbatch in own)
-        microbatches, losses = self._losses[batch]
-        losses[microbatch] = loss
-        if len(losses) == len(microbatches):
+        batch = next(n for n, (own, _) in self._parts.items() if microbatch in own)
+        microbatches, parts = self._parts[batch]
+        parts[microbatch] = loss
+        if len(parts) == len(microbatches):
+            del self._parts[batch]
+            # In their order, whichever worker was the first.
+            total = self._losses[batch] = reduce(add, (parts[k] for k in microbatches), 0.0)
             if self._bar is not None:
-                self._bar.set_postfix(loss=f"{self._loss(batch):.4f}", refresh=False)
+                self._bar.set_postfix(loss=f"{total:.4f}", refresh=False)
                 self._bar.update()
             self._report_if_done(batch)
 
-    def _loss(self, batch: int) -> float:
-        """Return the sum of a batch's losses, in their order, whichever worker was the first."""
-        microbatches, losses = self._losses[batch]
-        return reduce(add, (losses[k] for k in microbatches), 0.0)
-
     def _report_if_done(self, batch: int) -> None:
         """Call ``on_batch`` if both the loss and the update of a batch are known."""
-        microbatches, losses = self._losses.get(batch, (range(1), {}))
-        if batch not in self._updates or len(losses) < len(microbatches):
+        if batch not in self._losses or batch not in self._updates:
             return
-        update, loss = self._updates.pop(batch), self._loss(batch)
-        del self._losses[batch]
+        loss, update = self._losses.pop(batch), self._updates.pop(batch)
         if not self._on_batch:
             return
         seconds, rows = time.perf_counter() - self._begin, self._rows[batch]
@@ -199,7 +197,7 @@ class LossBar:
         try:
             if _is_true(self._on_batch(done)):
                 self._stop(None)
-        except Exception as error:  # the weights are to stay whole
+        except (Exception, KeyboardInterrupt) as error:  # the weights are to stay whole
             self._on_batch = None
             self._stop(error)
 
@@ -208,7 +206,7 @@ class LossBar:
             self._bar.close()
 
 
-def _refuse_to_stop(error: Exception | None) -> None:
+def _refuse_to_stop(error: BaseException | None) -> None:
     if error:
         raise error
     raise RuntimeError(str(combinations.conflict({combinations.STOP, combinations.TORCHRUN})))

@@ -69,7 +69,7 @@ class BatchReader:
         self._told: set[Any] = {*self._said}
         self._unseen = {*self._said}  # until the first batch
         self.changed: str | None = None  # the first batch of a run that has another form, in words
-        self.paired = False  # whether an input for a prediction was a pair, perhaps with its target
+        self.paired = False  # whether an input to predict was in a list, maybe with its target
         self._select = inputs if callable(inputs) else None
         self._names = None if callable(inputs) else inputs
         self._model_input = model[0].model_input if isinstance(model[0], RecordedStage) else None
@@ -142,7 +142,7 @@ class BatchReader:
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
         """Check a user's input for a prediction, or a dict that holds it."""
         held = isinstance(inputs, Mapping) or self._select is not None
-        self.paired = isinstance(inputs, (tuple, list)) and len(inputs) == 2
+        self.paired = isinstance(inputs, (tuple, list)) and len(inputs) <= 2
         taken = self.input(inputs) if held else self._tensors_of(inputs)
         return _batch(taken, (), _rows(taken, (), number), parts, number)
 

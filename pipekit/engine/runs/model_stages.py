@@ -119,8 +119,10 @@ class ModelStages:
         self.users.warn(tried, lambda: self.modules)
         return tried
 
-    def require_gradients(self, names: Iterable[str], flag: bool) -> None:
-        """Let weights be trained, or not; see :meth:`pipekit.Pipeline.requires_grad_`."""
+    def require_gradients(
+        self, names: Iterable[str], flag: bool, point: ResumePoint | None
+    ) -> None:
+        """Let weights be trained, or not; optimizers begin anew, or as at a resumed ``point``."""
         users = self.users
         users.choose(names, flag)
         if self.partition is None:
@@ -139,6 +141,8 @@ class ModelStages:
             return replace(config.with_part(part), state=None)
 
         self._replace(marked)
+        if point:
+            self._take_state(point)
 
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         balance = self.balance
@@ -184,6 +188,7 @@ class ModelStages:
         """Go back to a checkpoint; ValueError says that it is of another model or optimizer."""
         point.load_into(self.modules)
         self._take_state(point)
+        self._edits.clear()  # they were made before the saved run
         if self.balance is None and len(point.stages) == len(self._configs):
             self.balance = point.about["balance"]
 
@@ -226,10 +231,14 @@ class ModelStages:
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Load weights, buffers and extra states; see :meth:`pipekit.Pipeline.load_state_dict`."""
-        wrong = sorted({*self.names} ^ {*state})
-        if strict and wrong:
-            where = "is not in the model" if wrong[0] in state else "is missing"
-            raise ValueError(f"{len(wrong)} names differ: {wrong[0]!r} {where} (strict=False)")
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a state is a dict, as model.state_dict() gives it, not {type(state)}")
+        missing, unknown = {*self.names} - {*state}, {*state} - {*self.names}
+        if strict and (missing or unknown):
+            said = [f"{min(missing)!r} is missing"] if missing else []
+            said += [f"{min(unknown)!r} is not in the model"] if unknown else []
+            count = len(missing | unknown)
+            raise ValueError(f"{count} names differ: {' and '.join(said)} (strict=False)")
         modules = self._everywhere()
         extra = {name for module in modules for name, _ in owners(module)}
         here = self.original.state_dict(keep_vars=True).items()
@@ -243,6 +252,11 @@ class ModelStages:
             if name in given and name not in extra and isinstance(tensor, Tensor)
         ]
         for name, tensor in own:
+            if not isinstance(given[name], Tensor):
+                raise TypeError(
+                    f"{name!r} is a tensor in the model, and a {type(given[name]).__name__} in "
+                    f"what is to be loaded: make it one by torch.as_tensor()"
+                )
             if given[name].shape != tensor.shape:
                 raise ValueError(
                     f"{name!r} is {list(tensor.shape)} in the model and {list(given[name].shape)} "

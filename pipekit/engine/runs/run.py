@@ -33,8 +33,8 @@ class Run:
     """The result of one ``train`` call.
 
     Attributes:
-        losses: of each batch, the mean over its rows; a resumed run has those before the
-            checkpoint, too.
+        losses: of each batch, the mean over its rows; a resumed run by the same table has those
+            before the checkpoint, too.
         parts: each microbatch's addend of its batch's loss, batch after batch.
         sizes: the number of microbatches of each batch.
         outputs: of each batch those of its microbatches with rows, on the CPU, if ``Watch.outputs``
@@ -227,11 +227,12 @@ class Metrics:
         """Return each metric's number, and its count if it is a mean over counted entries."""
         found = []
         for name, metric in self.metrics.items():
-            value = torch.as_tensor(metric(output, target))
-            if value.numel() != 1:
+            given = metric(output, target)
+            if given is None or (value := torch.as_tensor(given)).numel() != 1:
+                other = "None" if given is None else f"a tensor of shape {list(value.shape)}"
                 raise TypeError(
                     f"{f'metric {name!r}' if name else 'the metric'} must give one number for the "
-                    f"rows of a batch, their mean say, not a tensor of shape {list(value.shape)}"
+                    f"rows of a batch, their mean say, not {other}"
                 )
             counted = metric.count(target) if isinstance(metric, MeanOver) else 1.0
             found.append((value, torch.tensor(counted, device=CPU)))

@@ -30,9 +30,10 @@ from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.questions import FirstBatch, ask
 from pipekit.engine.runs.run import Run, result_of
-from pipekit.engine.runs.tables import batches_done, executed, lowered_for, taken
+from pipekit.engine.runs.tables import batches_done, executed, lowered_for, scale_versions, taken
 from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
+from pipekit.engine.updates.loss_scaler import LossScaler
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.names import TRANSPORTS
@@ -98,6 +99,7 @@ class Runs:
             interrupted: list[KeyboardInterrupt] = []
             if start.checkpoint and start.begin.batches == len(schedule):  # nothing is left
                 deque(source, maxlen=0)  # whoever makes them may draw random numbers
+                reports = [self._finished(start)] * schedule.worker_count
             else:
                 config = None
                 if written:
@@ -222,6 +224,17 @@ class Runs:
             self._model.users.warn_within()
         return reports
 
+    def _finished(self, start: Start) -> WorkerReport:
+        """Return a worker's report of a run that is in its checkpoint as a whole."""
+        rule, point = self._parts.updates.scale, self._point
+        saved = point and point.stages[0]["state"]["loss_scaler"]
+        if not (rule and saved and start.losses):
+            return WorkerReport(weight_slots=0)
+        scaler = LossScaler(rule)
+        scaler.begin(scale_versions(start.schedule))
+        scaler.load_state_dict(saved)
+        return WorkerReport(weight_slots=0, loss_scales=scaler.scales, skipped=scaler.skipped)
+
     def infer(
         self, batches: Iterable[Any], function: Callable[[Any, Any], Any], labelled: bool = True
     ) -> list[WorkerReport]:
@@ -243,8 +256,8 @@ class Runs:
             if labelled or not reader.paired or isinstance(error, WorkerDied):
                 raise
             raise ValueError(
-                f"the model cannot take the pairs that predict() was given ({error}): pass inputs "
-                f"without targets, (x for x, _ in batches)"
+                f"the model cannot take what predict() was given ({error}): pass inputs alone, "
+                f"(x for x, *_ in batches), without lists or targets"
             ) from error
 
     @cached_property
@@ -265,8 +278,20 @@ class Runs:
         self._failed = False
         return point.position.runs
 
+    def require_gradients(self, names: Iterable[str], flag: bool) -> None:
+        """Let weights be trained, or not; see :meth:`pipekit.Pipeline.requires_grad_`."""
+        self.read()
+        self._model.require_gradients(names, flag, self._point)
+
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Load weights and buffers; see :meth:`pipekit.Pipeline.load_state_dict`."""
+        if self._failed:  # then the run that was taken up is given up
+            self._point = None
+        if self._point:
+            raise RuntimeError(
+                f"the next train() goes on with the weights of {self._point.checkpoint}, which "
+                f"resume() has chosen: load others after it, or in a pipeline that does not resume"
+            )
         self._forget_what_failed()
         self._model.load(state, strict)
         self._failed = False
@@ -294,6 +319,11 @@ class Runs:
                 error.add_note(
                     f"(build the pipeline again and call resume({str(folder)!r}) before train(), "
                     f"which then goes on from the newest checkpoint; in the shell: --resume)"
+                )
+            if "more than 1 value per channel" in str(error):  # of a batch norm
+                error.add_note(
+                    "(a microbatch has one row: leave out the last, shorter batch, as DataLoader("
+                    "drop_last=True) does, or use fewer microbatches)"
                 )
             if changed := self._parts.reader.changed:
                 error.add_note(changed)

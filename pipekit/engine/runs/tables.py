@@ -98,9 +98,7 @@ def executed(
     assert model.partition, "prepare() comes first"
     steps, table = lowered_for(parts, schedule, model.partition)
     known = source.total if schedule.period else None
-    scaled: Recurring[int] | None = None
-    if parts.updates.scale and schedule.trains:
-        scaled = schedule.remembered("loss versions", lambda: loss_versions(schedule))
+    is_scaled = parts.updates.scale and schedule.trains
     config = RunConfig(
         table=table,
         loss=loss,
@@ -110,7 +108,7 @@ def executed(
         training=schedule.trains,
         first_microbatch=start.microbatches,
         norm=model.norm if parts.joint else Norm(),
-        loss_versions=scaled,
+        loss_versions=scale_versions(schedule) if is_scaled else None,
         ties=model.partition.ties,
         checkpoints=checkpoints,
         begin=start.begin,
@@ -134,6 +132,11 @@ def executed(
             )
         )
     return parts.runner.run(assignments, config, source, on_news)
+
+
+def scale_versions(schedule: Schedule) -> Recurring[int]:
+    """Return the version whose loss scale each update's losses have."""
+    return schedule.remembered("loss versions", lambda: loss_versions(schedule))
 
 
 def batches_done(schedule: Schedule, end: int) -> Iterator[range]:

@@ -45,8 +45,9 @@ class UsersModel:
         for name in names:
             found = {e for n, e in known.items() if f"{n}.".startswith(f"{name}.")}
             if not found:
+                told = repr(name) if isinstance(name, str) else f"with a {type(name).__name__}"
                 raise ValueError(
-                    f"the model has no parameter {name!r}, nor a module with parameters of that "
+                    f"the model has no parameter {told}, nor a module with parameters of that "
                     f"name: its names are those of state_dict(), {next(iter(known), '')!r} say"
                 )
             chosen |= found

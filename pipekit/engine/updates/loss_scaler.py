@@ -1,5 +1,6 @@
 """The loss scale of each update of a run, alike on all workers."""
 
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -33,6 +34,10 @@ class LossScaler:
         """Make ready for a run."""
         self._after = self._after[-1:]
         self._versions, self.skipped = versions, []
+
+    def begin_after(self, updates: int) -> None:
+        """Go on in a run of which so many updates were made without a scale."""
+        self._after = [*repeat(1.0, updates), self._rule.initial]
 
     def scale(self, update: int) -> float:
         """Return the scale of an update's losses; the updates up to its version have been noted."""

@@ -116,15 +116,19 @@ class NamedOptimizer:
                     )
 
     def load_state_dict(self, saved: NamedState) -> None:
-        """Take over the parameters' state, and of a group's first parameter the options."""
+        """Take over the parameters' state, and of a group's first parameter the options.
+
+        One that was frozen has none, and begins anew.
+        """
         packed = self._optimizer.state_dict()
         for group, numbered in zip(
             self._optimizer.param_groups, packed["param_groups"], strict=True
         ):
             names = [self._names[parameter][0] for parameter in group["params"]]
-            for number, name in zip(numbered["params"], names, strict=True):
-                entry = saved.get(name)
-                if entry is None or entry["options"].keys() != numbered.keys() - {"params"}:
+            known = [(k, n) for k, n in zip(numbered["params"], names, strict=True) if n in saved]
+            for number, name in known:
+                entry = saved[name]
+                if entry["options"].keys() != numbered.keys() - {"params"}:
                     raise ValueError(
                         f"the saved state of {name!r} is not that of a "
                         f"{type(self._optimizer).__name__} with these options: resume with the "
@@ -132,6 +136,6 @@ class NamedOptimizer:
                     )
                 if entry["state"]:
                     packed["state"][number] = entry["state"]
-            if names:
-                numbered |= saved[names[0]]["options"]
+            if known:
+                numbered |= saved[known[0][1]]["options"]
         self._optimizer.load_state_dict(packed)

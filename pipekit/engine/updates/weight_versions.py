@@ -195,7 +195,8 @@ class WeightVersions:
         self.skip(slot)
         if self.optimizer is not None:
             for own, (name, *_) in self.names.items():
-                own.copy_(weights[name])
+                if name in weights:  # else it was frozen, and is the same in all versions
+                    own.copy_(weights[name])
 
     def _make(self, optimizer: OptimizerFactory, groups: OrderedGroups | None) -> Optimizer | None:
         """Return the stage's optimizer; None: the user's function takes none of its parameters."""

@@ -24,8 +24,8 @@ def require_plain_operators(error: Exception, what: str) -> None:
     if "HigherOrderOperator" in str(error):
         raise NotRecordable(
             f"{what} calls an operator of torch's that is given functions, as torch.cond and "
-            f"flex_attention are, in which random numbers cannot be told apart: use torch.where, "
-            f"or scaled_dot_product_attention"
+            f"flex_attention are, in which neither random numbers nor operations can be counted: "
+            f"use torch.where, or scaled_dot_product_attention"
         ) from error
 
 

@@ -240,15 +240,47 @@ def test_the_order_of_the_data_is_the_same(at: int, reads: str, tmp_path: Path) 
 
 def test_a_run_that_was_at_its_end_is_not_trained_again(tmp_path: Path) -> None:
     batches = data(4)
-    first = pipeline(mixed(), "2bw", [3, 5])
+    first = pipeline(mixed(), "2bw", [3, 5], loss_scale="dynamic")
     runs = [first.train(batches, checkpoints=tmp_path) for _ in range(2)]
-    again = pipeline(mixed(), "2bw", [3, 5])
+    again = pipeline(mixed(), "2bw", [3, 5], loss_scale="dynamic")
     assert again.resume(tmp_path) == 1
     run = again.train(batches, checkpoints=tmp_path)
     assert run.losses == runs[1].losses
+    assert run.loss_scales == runs[1].loss_scales
     assert run.trace.frame.empty
     assert different(again.state_dict(), first.state_dict()) == []
     assert again.train(batches).losses == first.train(batches).losses
+
+
+def test_the_rest_of_a_run_alone_is_warned_of(tmp_path: Path) -> None:
+    pipe = pipeline(mixed(), "2bw", [3, 5], loss=Interrupting(18))
+    with pytest.raises(Interruption):
+        pipe.train(data(6), checkpoints=pk.Checkpoints(tmp_path, every=1))
+    pipe.resume(tmp_path)
+    with pytest.warns(UserWarning, match="nothing is trained: .* pass all batches of that run"):
+        pipe.train(data(saved_after(tmp_path)))
+
+
+def test_losses_may_be_scaled_from_a_checkpoint_on(tmp_path: Path) -> None:
+    build = partial(pipeline, mixed(), "2bw", [3, 5])
+    again = partial(build, loss_scale=2.0)
+    pipe, losses, _ = taken_up(build, tmp_path, data(6), 18, 1, again)
+    whole = build()
+    assert losses == whole.train(data(6)).losses
+    assert different(pipe.state_dict(), whole.state_dict()) == []
+
+
+def test_a_rate_that_the_script_sets_before_resume_is_the_saved_runs(tmp_path: Path) -> None:
+    steps = {"lr_scheduler": partial(StepLR, step_size=1), "lr_step": "call"}
+    states = []
+    for _ in range(2):  # of the same script
+        pipe = pipeline(mixed(), "flush", [3, 5], **steps)
+        pipe.step_lr()
+        for _ in range(pipe.resume(tmp_path), 2):
+            pipe.train(data(2), checkpoints=tmp_path)
+            pipe.step_lr()
+        states.append(pipe.optimizer_state())
+    assert states[0]["0.weight"]["options"] == states[1]["0.weight"]["options"]
 
 
 def test_the_same_pipeline_goes_on_after_an_error(tmp_path: Path) -> None:
@@ -417,9 +449,15 @@ def too_few_batches(pipe: pk.Pipeline, folder: Path) -> None:
     pipe.train(data(1))
 
 
+def other_weights(pipe: pk.Pipeline, folder: Path) -> None:
+    pipe.resume(folder)
+    pipe.load_state_dict(mixed().state_dict())
+
+
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
+        (other_weights, r"goes on with the weights of .*: load others after it"),
         (wrong_folder, r"holds checkpoints of another training: call resume"),
         (one_checkpoint, "is one checkpoint: name the folder of all"),
         (another_model, r"another model: .*'4.bias'.*build the model of the saved run"),
@@ -431,5 +469,5 @@ def test_mistakes_name_the_remedy(
     mistake: Callable[[pk.Pipeline, Path], None], message: str, tmp_path: Path
 ) -> None:
     pipeline(mixed(), "flush", [3, 5]).train(data(4), checkpoints=tmp_path)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, RuntimeError), match=message):
         mistake(pipeline(mixed(), "flush", [3, 5]), tmp_path)

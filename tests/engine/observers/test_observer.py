@@ -147,16 +147,18 @@ def test_a_factory_makes_the_observer_where_the_worker_is(transport: str, tmp_pa
     }
 
 
-def test_an_object_cannot_watch_other_processes() -> None:
-    pipe = pipeline(mlp(6, 3), "gpipe", [1], transport="distributed")
-    with pytest.raises(TypeError, match="pass a function that makes a worker's observer there"):
-        pipe.train(data(1), watch=Watch(observers=[Diary()]))
-
-
-def test_what_is_no_observer_is_refused() -> None:
-    pipe = pipeline(mlp(6, 3), "gpipe", [1])
-    with pytest.raises(TypeError, match="an observer must be"):
-        pipe.train(data(1), watch=Watch(observers=["diary"]))  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ("observers", "transport", "says"),
+    [
+        ([Diary()], "distributed", "pass a function that makes a worker's observer there"),
+        (["diary"], "threads", "an observer must be"),
+        (Observer(), "threads", r"pass Watch\(observers=\[...\]\)"),
+    ],
+)
+def test_what_cannot_watch_is_refused(observers: Any, transport: str, says: str) -> None:
+    pipe = pipeline(mlp(6, 3), "gpipe", [1], transport=transport)
+    with pytest.raises(TypeError, match=says):
+        pipe.train(data(1), watch=Watch(observers=observers))
 
 
 def test_a_pipelined_module_is_watched_through_its_backward() -> None:

@@ -144,18 +144,18 @@ def test_after_a_stop_training_goes_on_as_after_a_shorter_call(transport: str) -
     assert different(pipe.state_dict(), plain.state_dict()) == []
 
 
-@TRANSPORTS
-def test_an_error_of_on_batch_costs_no_weights(transport: str) -> None:
+@first_over_processes("error", [OutOfCheeseError, KeyboardInterrupt])
+def test_an_error_of_on_batch_costs_no_weights(error: type[BaseException], transport: str) -> None:
     """It stops the run as True does, and is raised then; nobody is called again."""
     heard = list[int]()
 
     def fails(done: BatchDone) -> None:
         heard.append(done.number)
         if done.number == 1:
-            raise OutOfCheeseError("in the callback")
+            raise error("in the callback")
 
     pipe = pipeline(mlp(6, 6, 6, 3), "2bw", BALANCE, transport=transport)
-    with pytest.raises(OutOfCheeseError, match="in the callback"):
+    with pytest.raises(error, match="in the callback"):
         pipe.train(data(9), on_batch=fails)
     assert heard == [0, 1]
     states = [

@@ -1,5 +1,7 @@
 """Under torchrun: every process runs the same script, and is one worker."""
 
+import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,17 +99,16 @@ def test_another_number_of_processes_is_refused_before_any_is_waited_for(
         pipe.train(data(1))
 
 
-def test_it_says_whom_it_waits_for(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_whom_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", heard := io.StringIO())
     monkeypatch.setattr(torchrun, "PATIENCE_S", 1000)
     with torchrun._said_if_it_takes_long(2):
         pass
-    assert capfd.readouterr().err == ""
+    assert heard.getvalue() == ""
     monkeypatch.setattr(torchrun, "PATIENCE_S", 0.01)
     with torchrun._said_if_it_takes_long(2):
         said = "waiting for all 2 processes that torchrun starts"
-        wait_until(lambda: said in capfd.readouterr().err, LIMIT_S)
+        wait_until(lambda: said in heard.getvalue(), LIMIT_S)
 
 
 @pytest.fixture

@@ -68,13 +68,9 @@ def test_groups_keep_their_options() -> None:
     assert [group["params"] for group in second.param_groups] == [parameters[1::2], parameters[::2]]
 
 
-@pytest.mark.parametrize("what", ["another kind", "a parameter is missing"])
-def test_a_state_that_does_not_fit(what: str) -> None:
+def test_a_state_that_does_not_fit() -> None:
     parameters = list(mlp(6, 6, 3).parameters())
     saved = named(torch.optim.Adam(parameters), parameters).state_dict()
-    if what == "a parameter is missing":
-        del saved["1.bias"]
-    other = torch.optim.Adam if "missing" in what else torch.optim.SGD
-    mine = named(other(parameters, lr=0.1), parameters)
+    mine = named(torch.optim.SGD(parameters, lr=0.1), parameters)
     with pytest.raises(ValueError, match="resume with the optimizer and the lr_scheduler"):
         mine.load_state_dict(saved)
