@@ -99,6 +99,11 @@ def test_a_head_has_at_least_a_number() -> None:
         gpt("too narrow", 3, 16, 2)
 
 
+def test_a_model_has_at_least_a_block() -> None:
+    with pytest.raises(ValueError, match="has 0 blocks: give it at least one"):
+        gpt("none", 64, 4, 0)
+
+
 def test_queries_of_latent_attention_need_not_be_compressed(tmp_path: Path) -> None:
     """DeepSeek-V2-Lite's null; its weights are q_proj, kv_a, kv_b and o_proj."""
     config = LLAMA | {"hidden_size": 2048, "num_attention_heads": 16, "q_lora_rank": None}
