@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
-from pipekit.planning.layer_ranges import LayerRanges, exact_bytes, milliseconds
+from pipekit.planning.layer_ranges import LayerRanges, exact_bytes, milliseconds, ranges_of
 from pipekit.planning.objectives import (
     Bytes,
     Cost,
@@ -18,7 +18,6 @@ from pipekit.planning.objectives import (
     sync_seconds,
     transfer_seconds,
 )
-from pipekit.planning.states import ranges_of
 from pipekit.plans import Plan, StagePlan, layers_text
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
