@@ -47,19 +47,6 @@ _WASTE, _RUNTIME_BYTES = 1.15, 3e9  # activations with the allocator's gaps, a f
 _LOGITS = 3  # in float32: logits, losses' softmax, gradient
 
 
-class Inputs(NamedTuple):
-    """What the set gives in full, of each layer on a tensor-parallel rank."""
-
-    # [layers, 3] by model and degree: weights; bytes of a sample that leave it; and that it keeps.
-    layers: Mapping[tuple[str, int], Numbers]
-    # Seconds [layers, 2] of forward and backward, by model, GPU and degree, then by samples of a
-    # microbatch.
-    passes: Mapping[tuple[str, str, int], Mapping[int, Numbers]]
-    # Between nodes, by sender, how many of its GPUs send, and receiver likewise: a bandwidth in
-    # GB/s by the logarithm of the MB of a message, as three coefficients; and its peak.
-    networks: Mapping[tuple[str, int, str, int], Numbers]
-
-
 class _GpuPlace(NamedTuple):
     """Where a replica of a stage runs: GPUs of one node, and how many of them share its tensors."""
 
@@ -214,51 +201,47 @@ def _hidden(model: str) -> int:
     return shape(_SHAPES[model]).hidden
 
 
-def inputs() -> Inputs:
-    """Return the inputs in the folder of measurements; ValueError if they are not there."""
-    names = "layer_sizes", "layer_profiles", "network_fits"
-    paths = [path for name in names if (path := given(f"sailor/{name}.csv"))]
-    if len(paths) < len(names):
-        raise ValueError("needs the set's layer profiles: name the folder of measurements")
-    return _read(*paths)
-
-
-@cache
-def _read(sizes: Path, profiles: Path, networks: Path) -> Inputs:
-    """Read the files.
-
-    The planner's profiles, one of which is a copy of another model's, count only where Sailor's own
-    validation has none; networks of mixed GPUs before those of equal ones.
-    """
-    by_degree = read_table(sizes).groupby(["model", "tp"])
-    columns = ["params_floats", "act_output_bytes", "act_mem_bytes"]
-    layers = {key: own[columns].to_numpy(float) for key, own in by_degree}
-    table = read_table(profiles).sort_values("layer", kind="stable")
-    best = table.groupby(["model", "gpu"])["source"].transform("max")  # "planner", "validation"
-    passes: dict[tuple[str, str, int], dict[int, Numbers]] = defaultdict(dict)
-    keys = ["model", "gpu", "tp", "micro_batch_samples"]
-    for (*key, samples), own in table[table["source"] == best].groupby(keys):
-        passes[tuple(key)][samples] = own[["forward_s", "backward_s"]].to_numpy()
-    table = read_table(networks).query("where == 'inter_node'")
-    ends = ["sender_gpu", "sender_gpus", "receiver_gpu", "receiver_gpus"]
-    fits = table.sort_values("file", ascending=False).set_index(ends)
-    fits = fits[["c2", "c1", "c0", "peak_bytes_per_s"]]
-    return Inputs(layers, passes, dict(zip(fits.index, fits.to_numpy(), strict=True)))
-
-
 def layers(model: str, tp: int) -> Numbers:
-    found = inputs().layers.get((model, tp))
+    """Return ``[layers, 3]`` of each layer on a tensor-parallel rank; ValueError if unknown.
+
+    These are its weights, and bytes of a sample: those that leave it, and those that it keeps.
+    """
+    found = _sizes(_input("layer_sizes")).get((model, tp))
     if found is None:
         raise ValueError(f"there are no layer sizes of {model} for tp {tp}")
     return found
 
 
+@cache
+def _sizes(path: Path) -> dict[tuple[str, int], Numbers]:
+    columns = ["params_floats", "act_output_bytes", "act_mem_bytes"]
+    by_degree = read_table(path).groupby(["model", "tp"])
+    return {key: own[columns].to_numpy(float) for key, own in by_degree}
+
+
 def profile(model: str, gpu: str, tp: int) -> Mapping[int, Numbers]:
-    """Return the passes of a model's layers by samples of a microbatch; ValueError if unknown."""
-    known = inputs().passes.get((model, gpu, tp))
+    """Return the seconds ``[layers, 2]`` of each layer's forward and backward, by samples of a
+    microbatch; ValueError if unknown."""
+    known = _profiles(_input("layer_profiles")).get((model, gpu, tp))
     if not known:
         raise ValueError(f"there is no profile of {model} on {gpu} for tp {tp}")
     return known
+
+
+@cache
+def _profiles(path: Path) -> dict[tuple[str, str, int], dict[int, Numbers]]:
+    """Read the profiles.
+
+    The planner's, one of which is a copy of another model's, count only where Sailor's own
+    validation has none.
+    """
+    table = read_table(path).sort_values("layer", kind="stable")
+    best = table.groupby(["model", "gpu"])["source"].transform("max")  # "planner", "validation"
+    found: dict[tuple[str, str, int], dict[int, Numbers]] = defaultdict(dict)
+    keys = ["model", "gpu", "tp", "micro_batch_samples"]
+    for (*key, samples), own in table[table["source"] == best].groupby(keys):
+        found[tuple(key)][samples] = own[["forward_s", "backward_s"]].to_numpy()
+    return found
 
 
 def bandwidth(sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
@@ -266,7 +249,7 @@ def bandwidth(sender: tuple[str, int], receiver: tuple[str, int], size: float) -
 
     All GPUs of a node send at once; of other counts the nearest counts.
     """
-    ways = inputs().networks
+    ways = _networks(_input("network_fits"))
     pairs = [way for way in ways if (way[0], way[2]) == (sender[0], receiver[0])]
     if not pairs:
         raise ValueError(f"there is no network between {sender[0]} and {receiver[0]}")
@@ -274,3 +257,24 @@ def bandwidth(sender: tuple[str, int], receiver: tuple[str, int], size: float) -
     c2, c1, c0, peak = ways[way]
     log = math.log2(size / 1e6)
     return min(peak, max(c2 * log**2 + c1 * log + c0, 0.02) * 1e9)
+
+
+@cache
+def _networks(path: Path) -> dict[tuple[str, int, str, int], Numbers]:
+    """Read what was fitted between nodes: networks of mixed GPUs before those of equal ones.
+
+    By sender, how many of its GPUs send, and receiver likewise it is a bandwidth in GB/s by the
+    logarithm of the MB of a message, as three coefficients; and its peak.
+    """
+    table = read_table(path).query("where == 'inter_node'")
+    ends = ["sender_gpu", "sender_gpus", "receiver_gpu", "receiver_gpus"]
+    fits = table.sort_values("file", ascending=False).set_index(ends)
+    fits = fits[["c2", "c1", "c0", "peak_bytes_per_s"]]
+    return dict(zip(fits.index, fits.to_numpy(), strict=True))
+
+
+def _input(name: str) -> Path:
+    path = given(f"sailor/{name}.csv")
+    if path is None:
+        raise ValueError("needs the set's layer profiles: name the folder of measurements")
+    return path
