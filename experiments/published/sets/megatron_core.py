@@ -134,7 +134,7 @@ class BridgeRow(MegatronRow):
     overheads = tuple(round(each * 1e-6, 7) for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
 
     release: str
-    task: str
+    task: Annotated[str, AfterValidator(letters)]
     model: Annotated[str, AfterValidator(_without_images)]
     variant: str | None
     fsdp: int | None
@@ -177,8 +177,8 @@ class BridgeRow(MegatronRow):
             zero=3 if (self.fsdp or 0) > 1 else 1,
             recompute="experts" if (self.model, self.device) in _RECOMPUTED else "nothing",
         )
-        how: dict[str, Any] = {"trains_weights": self.task != "lora", "graphs": self.graphs}
-        run = replace(run, framework=MEGATRON_BRIDGE, **how)
+        trains = self.task != "lora"
+        run = replace(run, framework=MEGATRON_BRIDGE, trains_weights=trains, graphs=self.graphs)
         return RowPrediction(step(run).seconds, _BASIS)
 
 
