@@ -165,6 +165,8 @@ def test_layers_of_each_family(tmp_path: Path, more: dict[str, Any], kinds: dict
         ({"num_experts_per_tok": 2}, "has none of num_experts, num_local_experts"),
         ({"num_attention_heads": [12, 12]}, "num_attention_heads is .*: give one whole number"),
         ({"layer_types": 5}, "layer_types is 5: give a list"),
+        ({"layer_types": [["full"]] * 32}, "has layers of .*full"),
+        ({"hybrid_override_pattern": 5}, "has layers of '5'"),
     ],
 )
 def test_what_has_no_shape_is_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
