@@ -39,7 +39,8 @@ class LayerRanges:
 
     def __init__(self, profile: Profile, states: States | None = None) -> None:
         costs = np.array([attrgetter(*SUMS)(layer) for layer in profile.layers], float)
-        self._states, cuts = states, len(states or costs) + (states is None)
+        cuts = len(costs) + 1 if states is None else len(states)
+        self._states = states
         # What enters a stage that starts at a cut, whatever it holds; and what leaves one that
         # stops there, and no backward needs.
         self._input_bytes, self._unsaved_output = np.zeros((2, cuts))
