@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.planning.states import Bools, Floats, States
+from pipekit.planning.states import Bools, States
 from pipekit.plans import Recompute, StagePlan
 from pipekit.profiling import Profile, ValueProfile
 from pipekit.units import bytes_text
 
+Floats = NDArray[np.float64]
 Index = Any
 """A cut's number, or an array of them; ``first`` and ``stop`` broadcast against each other."""
 SUMS = ("forward_s", "backward_s", "update_s", "parameter_bytes", "buffer_bytes", "saved_bytes")
@@ -69,7 +70,7 @@ class LayerRanges:
                 self._unsaved_output = self._crossing([v for v in profile.values if not v.saved])
         self.layers = cuts - 1
         self._totals = dict(zip(SUMS, totals.T.copy(), strict=True))
-        self._totals["compute_s"] = sum(self._totals[name] for name in SUMS[:3])
+        self._totals["compute_s"] = totals[:, :3].sum(axis=1)  # of both passes and the update
 
     def layers_between(self, first: int, stop: int) -> list[int]:
         """Return the layers between two cuts, as they stand in the profile."""

@@ -10,7 +10,6 @@ from pipekit.profiling import Profile
 MOST_STATES = 2000  # with more, the matrices of the dynamic program grow too large
 
 Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 
 class States:
@@ -46,7 +45,7 @@ class States:
         np.fill_diagonal(found, val=False)
         return found
 
-    def peaks(self, height: Floats) -> Floats:
+    def peaks(self, height: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the largest height of the states between two, both included, by ``[first, stop]``.
 
         These are the states of the profile's order; infinite if there are none.

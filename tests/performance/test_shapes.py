@@ -94,12 +94,9 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
     assert kinds == [LatentAttention, MLP, LatentAttention, Experts]
 
 
-def test_a_head_has_at_least_a_number() -> None:
+def test_a_model_has_at_least_a_block_and_a_head_a_number() -> None:
     with pytest.raises(ValueError, match="of 0 numbers: each must be at least 1"):
         gpt("too narrow", 3, 16, 2)
-
-
-def test_a_model_has_at_least_a_block() -> None:
     with pytest.raises(ValueError, match="has 0 blocks: give it at least one"):
         gpt("none", 64, 4, 0)
 

@@ -256,7 +256,7 @@ def bandwidth(sender: tuple[str, int], receiver: tuple[str, int], size: float) -
     way = min(pairs, key=lambda way: abs(way[1] - sender[1]) + abs(way[3] - receiver[1]))
     c2, c1, c0, peak = ways[way]
     log = math.log2(size / 1e6)
-    return min(peak, max(c2 * log**2 + c1 * log + c0, 0.02) * 1e9)
+    return float(min(peak, max(c2 * log**2 + c1 * log + c0, 0.02) * 1e9))
 
 
 @cache
