@@ -199,9 +199,3 @@ def test_a_config_that_lacks_a_number_is_refused_with_its_names(tmp_path: Path) 
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ValueError, match="is not a model's config"):
         from_config(tmp_path / "broken.json")
-
-
-def test_an_unknown_model_is_refused_with_the_closest() -> None:
-    with pytest.raises(ValueError, match="did you mean 'llama3-8b'"):
-        shape("llama3-8")
-    assert isinstance(GPT3.blocks[0][0][0], Attention)
