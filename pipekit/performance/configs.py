@@ -134,7 +134,7 @@ def _layers(config: Mapping[str, Any], number: Callable[..., int], gated: bool) 
 
 def _blocks(config: Mapping[str, Any], number: Callable[..., int]) -> list[tuple[str, ...]]:
     if pattern := config.get("hybrid_override_pattern"):
-        return [(letter,) for letter in pattern]
+        return [(letter,) for letter in str(pattern)]
     if config.get("model_type") == "longcat_flash":  # a mixture beside two of all else
         return [("attention", "-", "attention", "-", "E")] * number("num_layers")
     layers = range(number("layers"))
@@ -147,4 +147,4 @@ def _blocks(config: Mapping[str, Any], number: Callable[..., int]) -> list[tuple
     sparse = sparse - {*(config.get("mlp_only_layers") or ())} if number("experts", 0) else set()
     kinds = config.get("layer_types") or usual
     pairs = zip(layers, kinds, strict=False)
-    return [(kind, "E" if layer in sparse else "-") for layer, kind in pairs]
+    return [(str(kind), "E" if layer in sparse else "-") for layer, kind in pairs]

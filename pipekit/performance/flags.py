@@ -84,18 +84,19 @@ def torchtitan(run: TrainingSetup) -> str:
 def pipeline(run: TrainingSetup) -> str:
     """Return the call of :class:`pipekit.Pipeline`: the pipeline and its replicas, no more.
 
-    Its layers are the embedding, each block, and the head.
+    Its layers are the embedding, each block, and the head; optimizer and loss are the reader's.
     """
     layout = run.layout
     balance = beside_head(run.shape.layers, layout.stages, 0)
-    balance[0], balance[-1] = balance[0] + 1, balance[-1] + 1
+    balance[0] += 1
+    balance[-1] += 1  # of one stage, too
     workers = f", workers={layout.pp}" if layout.chunks > 1 else ""
     call = f"schedules.{layout.method}({layout.stages}, {layout.microbatches}{workers})"
     if layout.dp > 1:
         call = f"schedules.replicate({call}, {layout.dp})"
     recompute = "always" if layout.recompute == "everything" else "never"
     return (
-        f"pk.Pipeline(layers, {call}, balance={balance}, "
+        f"pk.Pipeline(layers, {call}, balance={balance}, optimizer=optimizer, loss=loss, "
         f'execution=pk.Execution(recompute="{recompute}"))'
     )
 

@@ -164,7 +164,9 @@ def recommend(
             no layout fits; the message says how much memory the smallest takes.
     """
     count, kind = _gpus(cluster)
-    known = _shape(model)
+    known = model
+    if not isinstance(known, Shape):
+        known = from_config(known) if Path(known).suffix == ".json" else shape(str(known))
     for what, number in {"gpus": count, "batch": batch, "seq_tokens": seq_tokens}.items():
         if not isinstance(number, int) or number < 1:
             raise ValueError(f"{what} must be a whole number of at least 1, not {number!r}")
@@ -251,12 +253,6 @@ def _gpus(cluster: Cluster) -> tuple[int, Machine]:
     if not written or not int(written[1]):
         raise ValueError(f"a cluster is a count and a device, e.g. 64xH100, not {cluster!r}")
     return int(written[1]), machine(written[2])
-
-
-def _shape(model: Model) -> Shape:
-    if isinstance(model, Shape):
-        return model
-    return from_config(model) if Path(model).suffix == ".json" else shape(str(model))
 
 
 def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:

@@ -1,6 +1,6 @@
 """PipeDream's dynamic program: which layers on how many workers, over levels of links."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
 from math import ceil, prod
@@ -29,6 +29,15 @@ class NestedStage(NamedTuple):
     stop: int
     members: int
     inside: tuple["NestedStage", ...] = ()
+
+
+class _Option(NamedTuple):
+    """A first stage on so many members, and what is behind it."""
+
+    replicas: int
+    inner: tuple[int, int, Workers]  # level, members and workers behind of what each of them runs
+    stages: Floats  # the value of the stage, by ``[first, stop]``
+    behind: Floats | None  # of sending past each cut and what follows; None: there is no other
 
 
 class BottleneckProgram:
@@ -90,14 +99,12 @@ class BottleneckProgram:
             return self._objective.worker(1 + ceil(behind))
         stops = self._stops(level)
         best = np.full((self._layers + 1, len(stops)), np.inf)
-        for replicas in self._replicas(members):
-            stages = self._stages(level, members, replicas, behind)
-            if replicas == members:
-                np.minimum(best, stages[:, stops[0] :], out=best)
+        for option in self._options(level, members, behind):
+            if option.behind is None:
+                np.minimum(best, option.stages[:, stops[0] :], out=best)
                 continue
-            sent, rest = self._behind(level, members - replicas, behind)
             for column, stop in enumerate(stops):
-                joined = self._joined(stages, np.maximum(sent[:stop], rest[:stop, column]))
+                joined = self._joined(option.stages, option.behind[:stop, column])
                 np.minimum(best[: len(joined), column], joined, out=best[: len(joined), column])
         return best
 
@@ -121,19 +128,15 @@ class BottleneckProgram:
         if level < 0:
             return ()
         candidates = []
-        for replicas in self._replicas(members):
-            stages = self._stages(level, members, replicas, behind)[first, : stop + 1]
-            if replicas == members:
-                possible = [stop] if stages[stop] <= limit else []
-            else:
-                sent, rest = self._behind(level, members - replicas, behind)
-                worst = np.maximum(stages, rest[: stop + 1, stop - self._stops(level)[0]])
-                worst = np.maximum(worst, sent[: stop + 1])
-                possible = np.flatnonzero(worst[:stop] <= limit).tolist()
-            candidates += [(-cut, replicas) for cut in possible[-1:]]
-        furthest, replicas = min(candidates)
+        for option in self._options(level, members, behind):
+            worst, cuts = option.stages[first, : stop + 1], [stop]
+            if option.behind is not None:
+                column = stop - self._stops(level)[0]
+                worst, cuts = np.maximum(worst, option.behind[: stop + 1, column]), [*range(stop)]
+            possible = [cut for cut in cuts if worst[cut] <= limit]
+            candidates += [(-cut, option.replicas, option.inner) for cut in possible[-1:]]
+        furthest, replicas, inner = min(candidates)
         cut = -furthest
-        inner = self._inner(level, members, replicas, behind)
         inner_limit = self._best(*inner)[first, cut] * (1 + TIE)
         inside = self._choose(*inner, first, cut, inner_limit)
         node = NestedStage(first, cut, replicas, inside)
@@ -145,26 +148,18 @@ class BottleneckProgram:
         """Return the cuts at which runs of layers stop that matter at a level."""
         return range(self._layers if level == self._top else 0, self._layers + 1)
 
-    def _replicas(self, members: int) -> range:
-        return range(1, members + 1 if self._replicate else 2)
-
-    def _behind(self, level: int, members: int, behind: Workers) -> tuple[Floats, Floats]:
-        """Return what it takes to send past each cut, and the matrix of the best behind it."""
-        return self._objective.transfer(level), self._best(level, members, behind)
-
-    def _stages(self, level: int, members: int, replicas: int, behind: Workers) -> Floats:
-        """Return the matrix of a stage on the first ``replicas`` of so many members."""
-        return self._replicated(level, replicas, self._inner(level, members, replicas, behind))
-
-    def _inner(
-        self, level: int, members: int, replicas: int, behind: Workers
-    ) -> tuple[int, int, Workers]:
-        """Return level, members and workers behind of what each of the replicas runs."""
-        if self._objective.in_flight_matters:
-            size = prod(self._widths[:level])
-            behind = Fraction((members - replicas) * size + behind) / replicas
-            if level == 0:
-                behind = ceil(behind)  # a worker's minibatches in flight are whole
-        else:
-            behind = 0
-        return level - 1, self._widths[level - 1] if level else 1, behind
+    def _options(self, level: int, members: int, behind: Workers) -> Iterator[_Option]:
+        """Yield the ways to run a first stage on some of so many members, the rest on others."""
+        size, width = prod(self._widths[:level]), self._widths[level - 1] if level else 1
+        for replicas in range(1, members + 1 if self._replicate else 2):
+            later: Workers = 0
+            if self._objective.in_flight_matters:
+                later = Fraction((members - replicas) * size + behind) / replicas
+                if level == 0:
+                    later = ceil(later)  # a worker's minibatches in flight are whole
+            inner = level - 1, width, later
+            stages, rest = self._replicated(level, replicas, inner), None
+            if replicas < members:
+                sent = self._objective.transfer(level)[:, None]
+                rest = np.maximum(sent, self._best(level, members - replicas, behind))
+            yield _Option(replicas, inner, stages, rest)

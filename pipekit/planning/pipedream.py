@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
-from pipekit.planning.layer_ranges import LayerRanges, exact_bytes, milliseconds
+from pipekit.planning.layer_ranges import LayerRanges, exact_bytes, milliseconds, ranges_of
 from pipekit.planning.objectives import (
     Bytes,
     Cost,
@@ -18,7 +18,6 @@ from pipekit.planning.objectives import (
     sync_seconds,
     transfer_seconds,
 )
-from pipekit.planning.states import ranges_of
 from pipekit.plans import Plan, StagePlan, layers_text
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
@@ -70,10 +69,7 @@ def pipedream(
     ranges, remark = ranges_of(profile)
     memory = Bytes(ranges, optimizer_states)
     planner = _Planner(ranges, memory, cluster, cost, progress)
-    best = planner.best(replicate)
-    if best is None:
-        raise ValueError(planner.why_nothing_fits(replicate))
-    seconds, what, timed = best
+    seconds, what, timed = planner.best(replicate)
     order = planner.layers(timed)
     in_flight = optimal_in_flight([stage.replicas for stage in timed])
     return Plan(
@@ -120,16 +116,19 @@ class _Planner:
         between = self.ranges.layers_between
         return [layer for stage in stages for layer in between(stage.first, stage.stop)]
 
-    def best(self, replicate: bool) -> _Timed | None:
-        """Return the times of the best plan that fits, if there is one."""
+    def best(self, replicate: bool) -> _Timed:
+        """Return the times of the best plan that fits; ValueError if there is none."""
         programs = self._programs(replicate)
         least = min(program.least() for program, _ in programs) * (1 + TIE)
         if least == math.inf:
-            return None
-        found = []
-        for program, levels in programs:
-            if program.least() <= least:
-                found.append(self._chain(program.plan(), levels))
+            workers, layers = self.cluster.workers, self.ranges.layers
+            smallest = BottleneckProgram(self.memory, layers, [workers], replicate)
+            raise ValueError(
+                f"no plan fits the {exact_bytes(self.limit)} of a worker: on up to {workers} "
+                f"workers, give each at least {exact_bytes(smallest.least(self.progress))}"
+            )
+        best = [each for each in programs if each[0].least() <= least]
+        found = [self._chain(program.plan(), levels) for program, levels in best]
         return min(found, key=lambda found: sum(stage.replicas for stage in found.stages))
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
@@ -165,14 +164,6 @@ class _Planner:
             f"pipeline {'(does not fit)' if straight == math.inf else milliseconds(straight)}."
         )
 
-    def why_nothing_fits(self, replicate: bool) -> str:
-        workers = self.cluster.workers
-        program = BottleneckProgram(self.memory, self.ranges.layers, [workers], replicate)
-        return (
-            f"no plan fits the {exact_bytes(self.limit)} of a worker: on up to {workers} workers, "
-            f"give each at least {exact_bytes(program.least(self.progress))}"
-        )
-
     def _chain(self, nodes: Sequence[NestedStage], levels: Sequence[Level]) -> _Timed:
         """Return what stages that follow one another at the last of the levels take together."""
         parts = [self._stage(node, levels) for node in nodes]
@@ -197,21 +188,21 @@ class _Planner:
             seconds = float(ranges.total("compute_s", first, stop))
             inner = _Timed(seconds, "", (StagePlan(first, stop, 1, predicted_s=seconds),))
 
-        def sync(first: int, stop: int) -> float:
-            size = ranges.total("parameter_bytes", first, stop)
-            return float(sync_seconds(size, members, level))
+        def shared(first: int, stop: int, alone_s: float) -> tuple[float, bool]:
+            """Return the seconds on all members, and whether these wait for their weights."""
+            sync = sync_seconds(ranges.total("parameter_bytes", first, stop), members, level)
+            return float(stage_seconds(self.cost, alone_s, sync, members)), bool(sync > alone_s)
 
-        def shared(stage: StagePlan) -> StagePlan:
-            own = sync(stage.first, stage.stop)
-            seconds = float(stage_seconds(self.cost, stage.predicted_s, own, members))
-            return replace(stage, replicas=stage.replicas * members, predicted_s=seconds)
-
-        total = float(stage_seconds(self.cost, inner.seconds, sync(first, stop), members))
+        total, waits = shared(first, stop, inner.seconds)
         layers, what = layers_text(self.layers(inner.stages)), inner.what
-        if sync(first, stop) > inner.seconds:
+        if waits:
             what = f"the synchronisation of {layers} over {level.name} ({milliseconds(total)})"
         elif not what:
             what = f"the compute of {layers} on {plural(members, 'worker')} ({milliseconds(total)})"
         elif members > 1:
             what += f", in {members} groups at once ({milliseconds(total)})"
-        return _Timed(total, what, tuple(map(shared, inner.stages)))
+        stages = []
+        for each in inner.stages:
+            own_s, _ = shared(each.first, each.stop, each.predicted_s)
+            stages.append(replace(each, replicas=each.replicas * members, predicted_s=own_s))
+        return _Timed(total, what, tuple(stages))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from inspect import signature
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from pipekit.choices import require_choice, require_kind
@@ -22,7 +22,8 @@ PLANNERS: Mapping[str, Callable[..., Plan]] = {
     "interleaved": interleaved,
 }
 
-_COUNTS = {"stages", "chunks", "microbatches", "max_batch"}
+_LEAST = {"stages": 1, "chunks": 1, "microbatches": 1, "max_batch": 1, "predictors": 0}
+"""Of options that are whole numbers."""
 
 
 def plan(
@@ -61,15 +62,14 @@ def plan(
     for name, each in known.items():
         if each.default is each.empty and name not in options:
             raise ValueError(f"{method} needs the option {name!r}")
-    for name in options.keys() & _COUNTS:
-        if not (
-            options[name] is None or (isinstance(options[name], Integral) and options[name] >= 1)
-        ):
-            raise ValueError(f"{name} must be a whole number of at least 1, not {options[name]!r}")
-    if not 0 <= options.get("optimizer_states", 0) < math.inf:
+    for name in options.keys() & _LEAST.keys():
+        value, least, is_default = options[name], _LEAST[name], options[name] is known[name].default
+        if not (is_default or (isinstance(value, Integral) and int(value) >= least)):
+            raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    states = options.get("optimizer_states", 0)
+    if not (isinstance(states, Real) and 0 <= float(states) < math.inf):
         raise ValueError(
-            f"optimizer_states are 0 or more tensors of a parameter's size, not "
-            f"{options['optimizer_states']}"
+            f"optimizer_states are 0 or more tensors of a parameter's size, not {states!r}"
         )
     if not isinstance(profile, Mapping):
         require_kind("profile", profile, Profile, "pk.profile(model, microbatch)")

@@ -215,6 +215,8 @@ def test_other_programs_are_told_the_layout(ranked: Recommendation) -> None:
     assert f"--training.num_tokens_per_train_step {32 * 8192} " in titan
     call = f"schedules.{layout.method}({layout.stages}, {layout.microbatches}"
     assert call in flags.pipeline(run)
+    alone = flags.pipeline(made(SMALL, ParallelLayout()))
+    assert f"balance=[{SMALL.layers + 2}], optimizer=optimizer, loss=loss" in alone
 
 
 def test_the_command_prints_flags_and_writes_the_candidates(tmp_path: Path) -> None:

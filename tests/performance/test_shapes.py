@@ -94,9 +94,11 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
     assert kinds == [LatentAttention, MLP, LatentAttention, Experts]
 
 
-def test_a_head_has_at_least_a_number() -> None:
+def test_a_model_has_at_least_a_block_and_a_head_a_number() -> None:
     with pytest.raises(ValueError, match="of 0 numbers: each must be at least 1"):
         gpt("too narrow", 3, 16, 2)
+    with pytest.raises(ValueError, match="has 0 blocks: give it at least one"):
+        gpt("none", 64, 4, 0)
 
 
 def test_queries_of_latent_attention_need_not_be_compressed(tmp_path: Path) -> None:
@@ -160,6 +162,8 @@ def test_layers_of_each_family(tmp_path: Path, more: dict[str, Any], kinds: dict
         ({"num_experts_per_tok": 2}, "has none of num_experts, num_local_experts"),
         ({"num_attention_heads": [12, 12]}, "num_attention_heads is .*: give one whole number"),
         ({"layer_types": 5}, "layer_types is 5: give a list"),
+        ({"layer_types": [["full"]] * 32}, "has layers of .*full"),
+        ({"hybrid_override_pattern": 5}, "has layers of '5'"),
     ],
 )
 def test_what_has_no_shape_is_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
@@ -195,9 +199,3 @@ def test_a_config_that_lacks_a_number_is_refused_with_its_names(tmp_path: Path) 
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ValueError, match="is not a model's config"):
         from_config(tmp_path / "broken.json")
-
-
-def test_an_unknown_model_is_refused_with_the_closest() -> None:
-    with pytest.raises(ValueError, match="did you mean 'llama3-8b'"):
-        shape("llama3-8")
-    assert isinstance(GPT3.blocks[0][0][0], Attention)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pipekit import simulate
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import pipedream
+from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import Cost
-from pipekit.planning.states import StateRanges, States
+from pipekit.planning.states import States
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, ValueProfile
 from pipekit.schedules import pipedream as pipedream_schedule
@@ -255,7 +256,8 @@ def test_they_are_all_sets_closed_under_what_layers_read(profile: Profile) -> No
 @settings(deadline=None)
 @given(graphs(5), st.data())
 def test_peaks_are_those_of_the_profiles_order(profile: Profile, data: st.DataObject) -> None:
-    states, ranges = States(profile), StateRanges(profile)
+    states = States(profile)
+    ranges = LayerRanges(profile, states)
     found = sets_of(states)
     drawn = st.lists(st.integers(-9, 9), min_size=len(states), max_size=len(states))
     height = np.array(data.draw(drawn), float)

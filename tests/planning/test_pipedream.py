@@ -111,8 +111,11 @@ def test_impossible_calls() -> None:
         plan(PROFILE, CLUSTER, "parallel_pipelines")
     with pytest.raises(ValueError, match=r"stages must be a whole number of at least 1, not 1\.5"):
         plan(PROFILE, CLUSTER, "balance", stages=1.5)
-    with pytest.raises(ValueError, match="optimizer_states are 0 or more tensors"):
-        plan(PROFILE, CLUSTER, optimizer_states=-1)
+    with pytest.raises(ValueError, match="predictors must be a whole number of at least 0"):
+        plan(PROFILE, CLUSTER, "interleaved", predictors="two")
+    for states in (-1, None):
+        with pytest.raises(ValueError, match="optimizer_states are 0 or more tensors"):
+            plan(PROFILE, CLUSTER, optimizer_states=states)
     with pytest.raises(ValueError, match="pipedream plans for one microbatch size"):
         plan({1: PROFILE}, CLUSTER)
 

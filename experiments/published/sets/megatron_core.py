@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, PositiveInt
 
 from experiments.published.published_set import Row, RowPrediction, Size, letters
 from pipekit.performance.constants import Constants
@@ -46,6 +46,14 @@ def _device(system: str) -> str:
     )
 
 
+def _without_images(model: str) -> str:
+    """Return the name of the model of texts in one that reads images (VL), too."""
+    return re.sub("[-_ ]VL(?=[-_ ])", "", model, flags=re.IGNORECASE)
+
+
+Device = Annotated[str, AfterValidator(_device)]
+
+
 @dataclass(frozen=True)
 class MegatronRow(Row):
     """A training on devices of one name."""
@@ -61,10 +69,6 @@ class MegatronRow(Row):
     vp: Size  # 0 as Megatron's None
 
     device_column: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, self.device_column, _device(self.device))
-        super().__post_init__()
 
     @property
     def device(self) -> str:
@@ -101,8 +105,7 @@ class MegatronRow(Row):
 
         ``rest`` are further fields of its layout.
         """
-        dp = max(self.gpus // (self.tp * self.cp * self.pp), 1)
-        slot = self.micro_batch_samples * dp
+        slot = self.micro_batch_samples * max(self.gpus // (self.tp * self.cp * self.pp), 1)
         layout = on_gpus(
             self.gpus,
             math.ceil(self.global_batch_samples / slot) * slot,
@@ -131,17 +134,12 @@ class BridgeRow(MegatronRow):
     overheads = tuple(round(each * 1e-6, 7) for each in (4, 6, 8, 10, 12, 14, 17, 20, 24, 28))
 
     release: str
-    task: str
-    model: str
+    task: Annotated[str, AfterValidator(letters)]
+    model: Annotated[str, AfterValidator(_without_images)]
     variant: str | None
     fsdp: int | None
-    system: str
+    system: Device
     ep: Degree
-
-    def __post_init__(self) -> None:
-        text = re.sub("[-_ ]VL(?=[-_ ])", "", self.model, flags=re.IGNORECASE)  # without images
-        object.__setattr__(self, "model", text)
-        super().__post_init__()
 
     @property
     def shape(self) -> Shape:
@@ -179,8 +177,8 @@ class BridgeRow(MegatronRow):
             zero=3 if (self.fsdp or 0) > 1 else 1,
             recompute="experts" if (self.model, self.device) in _RECOMPUTED else "nothing",
         )
-        how: dict[str, Any] = {"trains_weights": self.task != "lora", "graphs": self.graphs}
-        run = replace(run, framework=MEGATRON_BRIDGE, **how)
+        trains = self.task != "lora"
+        run = replace(run, framework=MEGATRON_BRIDGE, trains_weights=trains, graphs=self.graphs)
         return RowPrediction(step(run).seconds, _BASIS)
 
 
@@ -191,7 +189,7 @@ class MLPerfRow(MegatronRow):
     names: ClassVar = {"gpu_type": MACHINES}
     device_column = "gpu_type"
 
-    gpu_type: str
+    gpu_type: Device
 
     def predict(self, constants: Constants) -> RowPrediction:
         return RowPrediction(step(self.training(constants, zero=1)).seconds, _BASIS)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import PositiveInt
 
@@ -16,7 +15,8 @@ from pipekit.performance.step import TrainingStep
 from pipekit.reading import read_table
 
 _V100 = machine("V100 16GB")
-_PAYLOAD = 1448 / 1538  # of an Ethernet frame, headers and gaps counted, that TCP carries
+_LINE = 1448 / 1538 * _V100.network_bandwidth
+"""Bytes/s of a message: of an Ethernet frame, headers and gaps counted, that TCP carries."""
 _NARROW = 512  # hidden size at which products reach half of the efficiency of large ones
 _LOGIT_BYTES = 10  # moved for each logit: float16 twice, float32 for the loss and its gradient
 _UPDATE_BYTES = 26  # by Adam for each weight: 4-byte state, weight and copy, the gradient
@@ -92,45 +92,37 @@ class ParcaeRow(Row):
         In it gradients of 2 bytes are summed around a ring (Patarasuk and Yuan, JPDC 2009), and
         Adam goes on.
         """
-        network = _network(given("parcae/p2p_10gbps.csv"))
-        passes = (_images if self.model in _IMAGES else _language)(self, network, constants)
-        exchange = 2 * (self.dp - 1) / self.dp * 2 * passes.weights / network.collective_bandwidth
+        passes = _images if self.model in _IMAGES else _language
+        stages_s, sent, weights = passes(self, constants)
+        latency_s, exchanged_per_s, basis = _network(given("parcae/p2p_10gbps.csv"))
+        transfer = latency_s + sent / _LINE
+        exchange = 2 * (self.dp - 1) / self.dp * 2 * weights / exchanged_per_s
+        last = max(stage for stage, seconds in enumerate(stages_s) if seconds)
         step = TrainingStep(
-            forward_s=tuple(each / 3 for each in passes.stages_s),
-            backward_s=tuple(each * 2 / 3 for each in passes.stages_s),
+            forward_s=tuple(each / 3 for each in stages_s),
+            backward_s=tuple(each * 2 / 3 for each in stages_s),
             microbatches=self.microbatches_per_replica,
-            transfer_s=tuple(passes.transfers_s),
+            # Workers behind the last layer always wait, so that one of the two transfers is hidden.
+            transfer_s=tuple(transfer * (1 if s < last else 0.5) for s in range(self.pp - 1)),
             blocking=True,
-            after_s=exchange + _UPDATE_BYTES * passes.weights / _V100.device.memory_bandwidth,
+            after_s=exchange + _UPDATE_BYTES * weights / _V100.device.memory_bandwidth,
         )
-        return RowPrediction(step.seconds, network.basis)
+        return RowPrediction(step.seconds, basis)
 
 
-class _Passes(NamedTuple):
-    """What a network's stages take for a microbatch."""
-
-    stages_s: Sequence[float]  # forward and backward
-    transfers_s: Sequence[float]
-    weights: float  # of the largest stage
-
-
-class _Network(NamedTuple):
-    latency_s: float  # of the smallest message
-    collective_bandwidth: float  # of a long exchange between replicas
-    basis: str
-
-    def transfer_s(self, size: float) -> float:
-        """Return the seconds of a message of so many bytes, at the line's rate."""
-        return self.latency_s + size / (_PAYLOAD * _V100.network_bandwidth)
+Passes = tuple[Sequence[float], float, float]
+"""Of a microbatch: seconds of each stage's forward and backward, bytes sent between stages; and the
+weights of the largest stage."""
 
 
 @cache
-def _network(path: Path | None) -> _Network:
+def _network(path: Path | None) -> tuple[float, float, str]:
+    """Return the smallest message's seconds, bytes/s of a long exchange, and what they rest on."""
     if path is None:
-        return _Network(0.0, _PAYLOAD * _V100.network_bandwidth, "data sheets")
+        return 0.0, _LINE, "data sheets"
     messages = read_table(path)
     size, seconds = messages["message_bytes"], messages["p2p_us"] * 1e-6
-    return _Network(seconds[0], size.iloc[-1] / seconds.iloc[-1], "data sheets, messages timed")
+    return seconds[0], size.iloc[-1] / seconds.iloc[-1], "data sheets, messages timed"
 
 
 def filled(items: int, stages: int) -> list[int]:
@@ -142,15 +134,14 @@ def filled(items: int, stages: int) -> list[int]:
     return [min(most, max(0, items - stage * most)) for stage in range(stages)]
 
 
-def _images(row: ParcaeRow, network: _Network, constants: Constants) -> _Passes:
+def _images(row: ParcaeRow, constants: Constants) -> Passes:
     """Return the passes of an image model in equal stages."""
     flops, weights, sent = _IMAGES[row.model]
     stage = _products_s(3 * row.micro_batch_samples * flops / row.pp, constants.efficiency)
-    transfer = network.transfer_s(2.0 * row.micro_batch_samples * sent)
-    return _Passes([stage] * row.pp, [transfer] * (row.pp - 1), weights / row.pp)
+    return [stage] * row.pp, 2.0 * row.micro_batch_samples * sent, weights / row.pp
 
 
-def _language(row: ParcaeRow, network: _Network, constants: Constants) -> _Passes:
+def _language(row: ParcaeRow, constants: Constants) -> Passes:
     """Return the passes of GPT or BERT.
 
     Items are the blocks, and for GPT the head; BERT's head is part of its last block.  A block's
@@ -176,14 +167,11 @@ def _language(row: ParcaeRow, network: _Network, constants: Constants) -> _Passe
     efficiency = constants.efficiency * width / (width + 2 * _NARROW)
     head = _products_s(6 * logits * hidden, efficiency) + _LOGIT_BYTES * logits / memory
     seconds = [count * block + head * (stage == last) for stage, count in enumerate(items)]
-    transfer = network.transfer_s(2.0 * tokens * hidden)
-    # Workers behind the last layer always wait, so that one of the two transfers is hidden.
-    transfers = [transfer * (1 if stage < last else 0.5) for stage in range(row.pp - 1)]
     weights = max(
         count * 12 * hidden**2 + row.vocabulary * hidden * (stage in (0, last))
         for stage, count in enumerate(items)
     )
-    return _Passes(seconds, transfers, weights)
+    return seconds, 2.0 * tokens * hidden, weights
 
 
 def _products_s(flops: float, efficiency: float) -> float:

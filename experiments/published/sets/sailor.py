@@ -3,13 +3,14 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 from pydantic import PositiveInt
 
 from experiments.published.published_set import Row, RowPrediction, given, layout_of
@@ -20,6 +21,7 @@ from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import shape
 from pipekit.performance.step import TrainingStep, in_flight
+from pipekit.performance.terms.collectives import Numbers
 from pipekit.performance.training import MEGATRON_DEEPSPEED, training
 from pipekit.reading import read_table
 
@@ -43,29 +45,6 @@ _UPDATE_BYTES = 28  # moved for each weight by Adam in float32
 _STATE_BYTES = 16  # weight, gradient and Adam's moments
 _WASTE, _RUNTIME_BYTES = 1.15, 3e9  # activations with the allocator's gaps, a factor; the runtime's
 _LOGITS = 3  # in float32: logits, losses' softmax, gradient
-
-
-class Layer(NamedTuple):
-    """A layer on a tensor-parallel rank."""
-
-    weights: float
-    output_bytes: float  # of a sample
-    kept_bytes: float  # likewise
-
-
-Passes = dict[int, tuple[float, float]]  # seconds of a forward and of a backward, by layer
-Fit = tuple[float, float, float, float]
-"""Of a bandwidth in GB/s, by the logarithm of the MB of a message: three coefficients; its peak."""
-
-
-class Inputs(NamedTuple):
-    """What the set gives in full."""
-
-    layers: Mapping[tuple[str, int], list[Layer]]  # by model and tensor-parallel degree
-    # By model, GPU and degree, then by samples of a microbatch.
-    passes: Mapping[tuple[str, str, int], Mapping[int, Passes]]
-    # Between nodes, by sender, how many of its GPUs send, and receiver likewise.
-    networks: Mapping[tuple[str, int, str, int], Fit]
 
 
 class _GpuPlace(NamedTuple):
@@ -116,7 +95,7 @@ class SailorRow(Row):
     @property
     def work(self) -> float:
         samples = self.micro_batch_samples * self.microbatches_per_replica / (self.pp * self.tp)
-        return samples * sum(layer.weights for layer in layers(self.model, 1))
+        return samples * float(layers(self.model, 1)[:, 0].sum())
 
     @property
     def anomaly(self) -> str | None:
@@ -131,29 +110,24 @@ class SailorRow(Row):
             sizes = layers(self.model, self.tp)
             # As many layers as the plan lists for each stage, and on the last what is left.
             edges = [0, *accumulate(counts[:-1]), len(sizes)]
-            stages = [range(a, b) for a, b in pairwise(edges)]
-            weights = [sum(sizes[layer].weights for layer in stage) for stage in stages]
+            stages = [slice(a, b) for a, b in pairwise(edges)]
+            weights, _, kept = np.array([sizes[own].sum(axis=0) for own in stages]).T
             if self.pp > 1 and self.model == _HEADLESS:  # the tied table is there once more
                 weights[-1] += _VOCABULARY * _hidden(self.model) / self.tp
             losses = constants if self.cluster == _FITTED else _NO_LOSSES
-            replicas = [
-                _replica_s(self, each, stages, losses) for each in zip(*places, strict=True)
-            ]
-            updates = [_update_s(self, *each) for each in zip(places, weights, strict=True)]
+            replicas = zip(*places, strict=True)
+            passes_s = max(_replica_s(self, each, stages, losses) for each in replicas)
+            updates = zip(places, weights.tolist(), strict=True)
+            update_s = max(_update_s(self, *each) for each in updates)
         except ValueError as missing:
             found = self.by_data_sheet(constants)
             return replace(found, basis=f"{found.basis}; {missing}")
-        flying = in_flight("flush", self.pp, self.microbatches_per_replica)
-        samples, last = self.micro_batch_samples, self.pp - 1
-        logits = 4 * _LOGITS * samples * _SEQ_TOKENS * _VOCABULARY / self.tp
-        memory = _RUNTIME_BYTES + max(
-            _STATE_BYTES * weights[stage]
-            + _WASTE * flying[stage] * samples * sum(sizes[layer].kept_bytes for layer in own)
-            + logits * (stage == last)
-            for stage, own in enumerate(stages)
-        )
+        flying = np.array(in_flight("flush", self.pp, self.microbatches_per_replica))
+        memory = _STATE_BYTES * weights + _WASTE * flying * self.micro_batch_samples * kept
+        logits = self.micro_batch_samples * _SEQ_TOKENS * _VOCABULARY / self.tp
+        memory[-1] += 4 * _LOGITS * logits
         basis = "layer profiles, network fits, fitted constants"
-        return RowPrediction(max(replicas) + max(updates), basis, memory)
+        return RowPrediction(passes_s + update_s, basis, _RUNTIME_BYTES + float(memory.max()))
 
     def by_data_sheet(self, constants: Constants) -> RowPrediction:
         """Return what data sheets alone say, all machines being as slow as the slowest."""
@@ -167,24 +141,22 @@ class SailorRow(Row):
 
 
 def _replica_s(
-    row: SailorRow, places: Sequence[_GpuPlace], stages: Sequence[range], constants: Constants
+    row: SailorRow, places: Sequence[_GpuPlace], stages: Sequence[slice], constants: Constants
 ) -> float:
     """Return the seconds of a replica's passes and transfers."""
-    passes = []
-    for place, own in zip(places, stages, strict=True):
-        parts = [[*_passes(row, place, layer, constants.overhead_s)] for layer in own]
-        if own is stages[-1] and row.model == _HEADLESS:  # its head takes OPT's, by hidden size
-            opt = profile("OPT-350", place.gpu, place.tp)
-            samples = row.micro_batch_samples if row.micro_batch_samples in opt else max(opt)
-            wider = _hidden(row.model) / _hidden("OPT-350") * row.micro_batch_samples / samples
-            parts.append([each * wider for each in opt[samples][len(layers("OPT-350", 1)) - 1]])
-        passes.append([*map(sum, zip(*parts, strict=True))])
-    size = layers(row.model, row.tp)[1].output_bytes * row.micro_batch_samples
+    pairs = zip(places, stages, strict=True)
+    passes = [_passes(row, place, own, constants.overhead_s) for place, own in pairs]
+    if row.model == _HEADLESS:  # its head takes OPT's, by hidden size
+        opt = profile("OPT-350", places[-1].gpu, places[-1].tp)
+        samples = row.micro_batch_samples if row.micro_batch_samples in opt else max(opt)
+        wider = _hidden(row.model) / _hidden("OPT-350") * row.micro_batch_samples / samples
+        passes[-1] = passes[-1] + opt[samples][-1] * wider
+    size = layers(row.model, row.tp)[1][1] * row.micro_batch_samples
     part = size / row.tp  # each tensor-parallel rank sends its own
-    forward_s, backward_s = zip(*passes, strict=True)
+    forward_s, backward_s = np.transpose(passes).tolist()
     return TrainingStep(
-        forward_s,
-        backward_s,
+        tuple(forward_s),
+        tuple(backward_s),
         row.microbatches_per_replica,
         transfer_s=tuple(
             size / (bandwidth(a[:2], b[:2], part) * constants.efficiency)
@@ -194,18 +166,19 @@ def _replica_s(
     ).seconds
 
 
-def _passes(row: SailorRow, place: _GpuPlace, layer: int, waits_s: float) -> Iterator[float]:
-    """Yield the seconds of a layer's forward and backward.
+def _passes(row: SailorRow, place: _GpuPlace, own: slice, waits_s: float) -> Numbers:
+    """Return the seconds of a stage's forward and backward.
 
     A profile waits for the device after each pass, which a training does not: what exceeds the
     device's own time, known from the largest microbatch, shrinks by that wait.
     """
     known = profile(row.model, place.gpu, place.tp)
     samples, largest = row.micro_batch_samples, max(known)
-    for index in range(2):
-        device = known[largest][layer][index] / largest * samples
-        profiled = known[samples][layer][index] if samples in known else device
-        yield max(device, profiled - waits_s) if profiled > device else profiled
+    device = known[largest][own] / largest * samples
+    profiled = known[samples][own] if samples in known else device
+    shorter = np.maximum(device, profiled - waits_s)
+    passes: Numbers = np.minimum(profiled, shorter).sum(axis=0)
+    return passes
 
 
 def _update_s(row: SailorRow, places: Sequence[_GpuPlace], weights: float) -> float:
@@ -228,52 +201,47 @@ def _hidden(model: str) -> int:
     return shape(_SHAPES[model]).hidden
 
 
-def inputs() -> Inputs:
-    """Return the inputs in the folder of measurements; ValueError if they are not there."""
-    names = "layer_sizes", "layer_profiles", "network_fits"
-    paths = [path for name in names if (path := given(f"sailor/{name}.csv"))]
-    if len(paths) < len(names):
-        raise ValueError("needs the set's layer profiles: name the folder of measurements")
-    return _read(*paths)
+def layers(model: str, tp: int) -> Numbers:
+    """Return ``[layers, 3]`` of each layer on a tensor-parallel rank; ValueError if unknown.
 
-
-@cache
-def _read(sizes: Path, profiles: Path, networks: Path) -> Inputs:
-    """Read the files.
-
-    The planner's profiles, one of which is a copy of another model's, count only where Sailor's own
-    validation has none; networks of mixed GPUs before those of equal ones.
+    These are its weights, and bytes of a sample: those that leave it, and those that it keeps.
     """
-    by_degree = read_table(sizes).groupby(["model", "tp"])
-    columns = ["params_floats", "act_output_bytes", "act_mem_bytes"]
-    layers = {key: [Layer(*each) for each in own[columns].to_numpy()] for key, own in by_degree}
-    table = read_table(profiles)
-    best = table.groupby(["model", "gpu"])["source"].transform("max")  # "planner", "validation"
-    passes: dict[tuple[str, str, int], dict[int, Passes]] = defaultdict(dict)
-    keys = ["model", "gpu", "tp", "micro_batch_samples"]
-    for (*key, samples), own in table[table["source"] == best].groupby(keys):
-        seconds = zip(own["forward_s"], own["backward_s"], strict=True)
-        passes[tuple(key)][samples] = dict(zip(own["layer"], seconds, strict=True))
-    table = read_table(networks).query("where == 'inter_node'")
-    ends = ["sender_gpu", "sender_gpus", "receiver_gpu", "receiver_gpus"]
-    fits = table.sort_values("file", ascending=False).set_index(ends)
-    fits = fits[["c2", "c1", "c0", "peak_bytes_per_s"]]
-    return Inputs(layers, passes, dict(zip(fits.index, fits.to_numpy(), strict=True)))
-
-
-def layers(model: str, tp: int) -> list[Layer]:
-    found = inputs().layers.get((model, tp))
-    if not found:
+    found = _sizes(_input("layer_sizes")).get((model, tp))
+    if found is None:
         raise ValueError(f"there are no layer sizes of {model} for tp {tp}")
     return found
 
 
-def profile(model: str, gpu: str, tp: int) -> Mapping[int, Passes]:
-    """Return the passes of a model's layers by samples of a microbatch; ValueError if unknown."""
-    known = inputs().passes.get((model, gpu, tp))
+@cache
+def _sizes(path: Path) -> dict[tuple[str, int], Numbers]:
+    columns = ["params_floats", "act_output_bytes", "act_mem_bytes"]
+    by_degree = read_table(path).groupby(["model", "tp"])
+    return {key: own[columns].to_numpy(float) for key, own in by_degree}
+
+
+def profile(model: str, gpu: str, tp: int) -> Mapping[int, Numbers]:
+    """Return the seconds ``[layers, 2]`` of each layer's forward and backward, by samples of a
+    microbatch; ValueError if unknown."""
+    known = _profiles(_input("layer_profiles")).get((model, gpu, tp))
     if not known:
         raise ValueError(f"there is no profile of {model} on {gpu} for tp {tp}")
     return known
+
+
+@cache
+def _profiles(path: Path) -> dict[tuple[str, str, int], dict[int, Numbers]]:
+    """Read the profiles.
+
+    The planner's, one of which is a copy of another model's, count only where Sailor's own
+    validation has none.
+    """
+    table = read_table(path).sort_values("layer", kind="stable")
+    best = table.groupby(["model", "gpu"])["source"].transform("max")  # "planner", "validation"
+    found: dict[tuple[str, str, int], dict[int, Numbers]] = defaultdict(dict)
+    keys = ["model", "gpu", "tp", "micro_batch_samples"]
+    for (*key, samples), own in table[table["source"] == best].groupby(keys):
+        found[tuple(key)][samples] = own[["forward_s", "backward_s"]].to_numpy()
+    return found
 
 
 def bandwidth(sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
@@ -281,11 +249,32 @@ def bandwidth(sender: tuple[str, int], receiver: tuple[str, int], size: float) -
 
     All GPUs of a node send at once; of other counts the nearest counts.
     """
-    ways = inputs().networks
+    ways = _networks(_input("network_fits"))
     pairs = [way for way in ways if (way[0], way[2]) == (sender[0], receiver[0])]
     if not pairs:
         raise ValueError(f"there is no network between {sender[0]} and {receiver[0]}")
     way = min(pairs, key=lambda way: abs(way[1] - sender[1]) + abs(way[3] - receiver[1]))
     c2, c1, c0, peak = ways[way]
     log = math.log2(size / 1e6)
-    return min(peak, max(c2 * log**2 + c1 * log + c0, 0.02) * 1e9)
+    return float(min(peak, max(c2 * log**2 + c1 * log + c0, 0.02) * 1e9))
+
+
+@cache
+def _networks(path: Path) -> dict[tuple[str, int, str, int], Numbers]:
+    """Read what was fitted between nodes: networks of mixed GPUs before those of equal ones.
+
+    By sender, how many of its GPUs send, and receiver likewise it is a bandwidth in GB/s by the
+    logarithm of the MB of a message, as three coefficients; and its peak.
+    """
+    table = read_table(path).query("where == 'inter_node'")
+    ends = ["sender_gpu", "sender_gpus", "receiver_gpu", "receiver_gpus"]
+    fits = table.sort_values("file", ascending=False).set_index(ends)
+    fits = fits[["c2", "c1", "c0", "peak_bytes_per_s"]]
+    return dict(zip(fits.index, fits.to_numpy(), strict=True))
+
+
+def _input(name: str) -> Path:
+    path = given(f"sailor/{name}.csv")
+    if path is None:
+        raise ValueError("needs the set's layer profiles: name the folder of measurements")
+    return path

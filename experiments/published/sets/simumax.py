@@ -12,7 +12,7 @@ from pipekit.performance.constants import DATA_SHEET, Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
-from pipekit.performance.shapes import MLP, Experts, LatentAttention, Shape, llama
+from pipekit.performance.shapes import MLP, SHAPES, Experts, LatentAttention, Shape, llama
 from pipekit.performance.step import TrainingStep
 from pipekit.performance.terms.kernels import total
 from pipekit.performance.terms.replicas import parameters
@@ -31,10 +31,9 @@ def _deepseek(name: str, hidden: int, width: int, experts: Experts, vocabulary: 
     return Shape(name, hidden, vocabulary, blocks)
 
 
-_SHAPES = {
+_SHAPES = {name: each for name, each in SHAPES.items() if len(each.blocks) == 1} | {
     each.name: each
     for each in (
-        llama("llama3-70b", 8192, 64, 8, 28672, 1, 128256),
         llama("llama3-405b", 16384, 128, 16, 53248, 1, 128256),
         _deepseek("deepseekv2", 5120, 12288, Experts(160, 6, 1536, shared_width=3072), 102400),
         _deepseek("deepseekv3", 7168, 18432, Experts(256, 8, 2048, shared_width=2048), 129280),
@@ -97,7 +96,8 @@ class SimumaxRow(Row):
     def by_data_sheet(self, constants: Constants) -> RowPrediction:
         shape, run = self.shape, self.run
         mlps = (layer for layer, _ in shape.each_layer() if isinstance(layer, MLP))
-        largest = max((1 + mlp.gated) * mlp.width * shape.hidden / self.tp for mlp in mlps)
+        widths = [(1 + mlp.gated) * mlp.width for mlp in mlps]
+        largest = max(widths, default=0) * shape.hidden / self.tp
         # The gradient of the largest product is there twice at the peak.
         memory = max(peak_bytes(run)) + _GRADIENT_BYTES * largest
         basis = "data sheet, fitted constants"

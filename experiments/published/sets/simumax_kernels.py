@@ -130,10 +130,10 @@ def layer_passes(timed: System, run: TrainingSetup, layer: Layer) -> PassCosts:
         seconds = sum(collective("all2all", 2 * tokens * width, layout.cp) for width in widths)
         return PassCosts(seconds, seconds)
 
-    def mlp(width: int) -> list[PassCosts]:
+    def mlp(width: int, gated: bool) -> list[PassCosts]:
         own = width // layout.tp
-        products = linear(tokens, hidden, 2 * own), linear(tokens, own, hidden)
-        return [*products, moved(6 * tokens * own, 10 * tokens * own)]
+        products = linear(tokens, hidden, (1 + gated) * own), linear(tokens, own, hidden)
+        return [*products, moved((4 + 2 * gated) * tokens * own, (6 + 4 * gated) * tokens * own)]
 
     match layer:
         case Attention():
@@ -162,7 +162,7 @@ def layer_passes(timed: System, run: TrainingSetup, layer: Layer) -> PassCosts:
                 exchanged(here * key, here * key, here * value, here * value),
             ]
         case MLP():
-            inside = mlp(layer.width)
+            inside = mlp(layer.width, layer.gated)
         case Experts():  # shared expert, router, grouped products, exchange
             visits, local = tokens * layer.active, layer.count // layout.ep
             rows = math.ceil(visits / layer.count) * layout.ep
@@ -170,7 +170,7 @@ def layer_passes(timed: System, run: TrainingSetup, layer: Layer) -> PassCosts:
             exchange = 2 * collective("all2all", sent, layout.ep)
             in_order = 4 * sent * (1 + (layout.ep > 1))
             inside = [
-                *mlp(layer.shared_width),
+                *(mlp(layer.shared_width, layer.gated) if layer.shared_width else ()),
                 linear(tokens, hidden, layer.count),
                 timed.grouped_linear(local, rows, hidden, 2 * layer.width),
                 timed.grouped_linear(local, rows, layer.width, hidden),

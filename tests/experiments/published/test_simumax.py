@@ -90,6 +90,8 @@ def test_shares_are_of_the_nearest_size() -> None:
     assert large.forward_s / small.forward_s == pytest.approx(2 * (65 / 2) ** 3)
 
 
-def test_an_unknown_model_is_refused_with_the_closest() -> None:
-    refused = replace(ROW, model="llama3-7b").predicted(lambda _: FULL)
-    assert (refused.step_s, refused.basis[-12:]) == (None, "llama3-70b'?")
+def test_other_published_models_are_known_and_unknown_ones_refused_with_the_closest() -> None:
+    assert seconds(replace(ROW, model="llama3-8b")) < seconds(ROW)
+    assert seconds(replace(ROW, model="mixtral-8x7b")) < seconds(ROW)
+    refused = replace(ROW, model="llama3-450b").predicted(lambda _: FULL)
+    assert (refused.step_s, refused.basis[-13:]) == (None, "llama3-405b'?")
