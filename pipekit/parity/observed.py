@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pipekit.parity.adapter import RankRecord
-from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop, Rows, Tensors
+from pipekit.parity.plain_loop import LEARNING_RATE, Pass, PlainLoop, Tensors
 from pipekit.parity.verdict import TOLERANCE
 
 ULP, TINY = 2.0**-23, 2.0**-149  # of a float32 that is 1, and the least one above 0
@@ -106,12 +106,15 @@ class Observed:
         self.ulp = cache(self._ulp)
         self.wrong = [entry for entry in self.entries if self.off(entry) > TOLERANCE]
 
+    def wrong_values(self, step: int) -> Tensors:
+        return {entry.name: entry.values[step] for entry in self.wrong}
+
     def losses(self, step: int) -> list[float]:
         return [loss for r in self.records if (loss := r.losses[step]) is not None]
 
     @property
-    def parts(self) -> list[Rows]:
-        """The rows that the trainer lets see one another, as far as that is known."""
+    def parts(self) -> list[Pass]:
+        """The passes of rows that the trainer lets see one another, as far as that is known."""
         return self.loop.together(self.microbatches or 1)
 
     def off(self, entry: Entry) -> float:

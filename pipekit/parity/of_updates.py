@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from pipekit.parity.factors import LEAST, NOTHING, SAME, Factors, constant, same, whole
 from pipekit.parity.fit import Fits, Known, Named, Source, alike, fit, multiples, named
 from pipekit.parity.observed import Entry, Observed
-from pipekit.parity.plain_loop import Tensors, total
+from pipekit.parity.plain_loop import Tensors, late, total
 from pipekit.parity.verdict import TOLERANCE, Fault
 
 _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
@@ -68,7 +68,7 @@ def _by_other_terms(e: Observed, factors: Factors) -> bool:
     before = (e.loop.terms(step) / e.loop.terms(step - 1) for step in range(1, len(factors)))
     return all(map(same, factors[1:], before)) or any(
         all(
-            any(same(factor * count * e.loop.share(step, rows), 1.0) for rows in e.loop.cut(count))
+            any(same(factor * count * e.loop.share(step, part), 1.0) for part in e.loop.cut(count))
             for step, factor in enumerate(factors)
         )
         for count in e.candidates
@@ -145,17 +145,11 @@ def _clipped(e: Observed, fits: Fits) -> Iterator[Known]:
 
 def of_the_update(e: Observed) -> Iterator[Known]:
     """Yield what an optimizer does to gradients or adds to them, perhaps late."""
-    own = {entry.name: entry.values for entry in e.wrong}
-    most = max(float(v.abs().max()) for values in own.values() for v in values[: e.steps])
+    most = max(float(v.abs().max()) for n in e.wrong for v in n.values[: e.steps])
+    before, right_late = partial(late, e.wrong_values), partial(late, e.raw)
 
     def clamped(step: int) -> Tensors:
         return {n: g.clamp(-most, most) for n, g in e.raw(step).items()}
-
-    def before(step: int) -> Tensors:
-        return {n: v[step - 1] if step else 0 * v[0] for n, v in own.items()}
-
-    def late(step: int) -> Tensors:
-        return total([(float(step > 0), e.raw(max(step - 1, 0)))])
 
     def every(k: int, step: int) -> Tensors:
         now = float((step + 1) % k == 0)
@@ -176,11 +170,12 @@ def of_the_update(e: Observed) -> Iterator[Known]:
     if most:
         yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
     yield from named(e, added, name, first=1)
-    yield from multiples(e, Fault.LATE, "each update applies the gradient of the one before", late)
+    said = "each update applies the gradient of the one before"
+    yield from multiples(e, Fault.LATE, said, right_late)
     for k in range(2, e.steps // 2 + 1):
         said = f"every {k} batches"
         yield from multiples(e, Fault.SEVERAL_BATCHES, said, partial(every, k))
-    for other in (before, late):
+    for other in (before, right_late):
         yield from sometimes(e, Fault.LATE, other)
 
 
@@ -228,7 +223,7 @@ def mixed(e: Observed) -> Iterator[Known]:
         shapes.setdefault(gradient.shape, []).append(name)
 
     def basis(names: Sequence[str], step: int) -> list[Tensors]:
-        before = {n.name: n.values[step - 1] * (step > 0) for n in e.wrong}  # with momentum
+        before = late(e.wrong_values, step)  # with momentum
         return [*(dict.fromkeys(names, e.raw(step)[n]) for n in names), before]
 
     def mixture(names: Sequence[str], factors: Factors) -> Named:
