@@ -166,12 +166,9 @@ def _ratios(e: Observed) -> dict[str, Ratio]:
     weights, three = e.loop.weights, min(3, len(e.loop.weights) - 1)
     plain = e.loop.train(three, e.microbatches or 1, e.stated.clip_norm)
     for entry in e.entries:
-        name = entry.name
-        one, last = (
-            along(weights[0][name] - weights[n][name], plain[0][name] - plain[n][name])
-            for n in (1, three)
-        )
-        found.setdefault(name, Ratio(one, last, e.off(entry), entry not in e.wrong))
+        own, right = ([each[entry.name] for each in loop] for loop in (weights, plain))
+        one, last = (along(own[0] - own[n], right[0] - right[n]) for n in (1, three))
+        found.setdefault(entry.name, Ratio(one, last, e.off(entry), entry not in e.wrong))
     return found
 
 
@@ -201,9 +198,9 @@ def _with_dropout(model: str, e: Observed) -> Verdict:
 def _by_steps(e: Observed) -> dict[str, Ratio]:
     rows = {}
     for entry in e.entries:
-        name, steps = entry.name, (0, min(DRAWN, e.steps) - 1)
-        first, last = (along(entry.values[step], e.right(step)[name]) for step in steps)
-        rows[name] = Ratio(first, last, e.off(entry), entry not in e.wrong)
+        right = [e.right(step)[entry.name] for step in range(min(DRAWN, e.steps))]
+        first, last = (along(entry.values[step], right[step]) for step in (0, len(right) - 1))
+        rows[entry.name] = Ratio(first, last, e.off(entry), entry not in e.wrong)
     return rows
 
 

@@ -1,5 +1,6 @@
 """What a trainer did beside the plain loop: its ranks joined, each update as a gradient."""
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -141,13 +142,10 @@ class Observed:
 
     def _joined(self, version: int, instead: Tensors) -> Tensors:
         """Return each tensor of a version from the first rank that holds it, by any name."""
-        joined = dict(instead)
-        for name in instead:
-            uses = dict.fromkeys((name, *self.loop.uses.get(name, ())))
-            held = (r.parameters[version].get(use) for use in uses for r in self.records)
-            tensor = next((found for found in held if found is not None), None)
-            if tensor is not None:
-                joined[name] = tensor.to(instead[name].dtype)
+        held, joined = ChainMap(*(record.parameters[version] for record in self.records)), {}
+        for name, own in instead.items():
+            uses = (use for use in (name, *self.loop.uses.get(name, ())) if use in held)
+            joined[name] = held.get(next(uses, name), own).to(own.dtype)
         return joined
 
     def _differs(self, name: str) -> bool:

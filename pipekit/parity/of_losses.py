@@ -15,8 +15,7 @@ from torch.nn.functional import pad
 from pipekit.parity.factors import LEAST, NOTHING, Factors, same, shown
 from pipekit.parity.fit import Known, Named, named
 from pipekit.parity.observed import Observed
-from pipekit.parity.of_passes import of_batch, passing, several
-from pipekit.parity.of_updates import beside_right
+from pipekit.parity.of_passes import SHARDS, of_batch, passing, several
 from pipekit.parity.plain_loop import Tensors
 from pipekit.parity.suite import CLASSES, IGNORED, loss, loss_of
 from pipekit.parity.verdict import TOLERANCE, Fault
@@ -26,41 +25,36 @@ MOST_MOVED = 24  # microbatches, up to which targets may be those of another one
 
 def of_the_loss(e: Observed) -> Iterator[Known]:
     """Yield other targets, and other weights of the loss's parts."""
-    case = e.loop.case
-
-    def labels(
-        said: str, of: Callable[..., Tensor], fault: str = Fault.TARGETS, first: int = 0
-    ) -> Iterator[Known]:
-        """Yield labels made of the right ones, and of those of the batch before."""
-        return passing(e, fault, said, first=first, given=lambda x, y, _, old: (x, of(y, old)))
-
+    case, targets = e.loop.case, partial(passing, e, Fault.TARGETS)
+    late = partial(targets, first=1)
     for parts in (n for n in e.candidates if n <= MOST_MOVED):
         by = e.loop.rows // parts
         for shift, side in ((by, "before"), (-by, "behind")):
             said = f"the inputs of {parts} microbatches with the targets of the one {side}"
-            yield from labels(said, lambda y, _, by=shift: y.roll(by, 0))
+            yield from targets(said, given=lambda x, y, *_, by=shift: (x, y.roll(by, 0)))
         said = f"the targets come one of {parts} microbatches late, from batch to batch"
-        yield from labels(said, lambda y, old, by=by: torch.cat([old[-by:], y[:-by]]), first=1)
-    yield from labels("in the reverse order", lambda y, _: y.flip(0))
-    yield from labels("those of the batch before", lambda _, old: old, first=1)
-    for k in (1, -1):
-        said = f"the classes behind by {k}"
-        yield from labels(said, lambda y, _, k=k: y.where(y == IGNORED, (y + k) % CLASSES))
+        yield from late(said, given=lambda x, y, _, old, k=by: (x, torch.cat([old[-k:], y[:-k]])))
+    yield from targets("in the reverse order", given=lambda x, y, *_: (x, y.flip(0)))
+    yield from late("those of the batch before", given=lambda x, _, __, old: (x, old))
     if not case.coupled:
-        said = "beside the inputs of the batch before"
-        yield from passing(e, Fault.TARGETS, said, first=1, given=lambda _, y, old, __: (old, y))
+        yield from late("beside the inputs of the batch before", given=lambda _, y, x, __: (x, y))
+    for k in (1, -1):
+        behind = partial(lambda k, x, y, *_: (x, y.where(y == IGNORED, (y + k) % CLASSES)), k)
+        yield from targets(f"the classes behind by {k}", given=behind)
+    for by, side in ((-1, "further"), (1, "before")) if case.tokens else ():
+        moved = partial(lambda by, x, y, *_: (x, pad(y, (by, -by), value=IGNORED)), by)
+        said = f"labels of one token {side}"
+        yield from targets(said, given=moved)
+        said += ", or of the other end"
+        yield from targets(said, given=lambda x, y, *_, by=by: (x, y.roll(by, 1)))
     if case.tokens:
-        for by, side in ((-1, "further"), (1, "before")):
-            said = f"labels of one token {side}"
-            yield from labels(said, lambda y, _, by=by: pad(y, (by, -by), value=IGNORED))
-            yield from labels(f"{said}, or of the other end", lambda y, _, by=by: y.roll(by, 1))
-        themselves = partial(lambda to, x, y, *_: (x, x.masked_fill(y == to, to)), IGNORED)
-        yield from passing(e, Fault.TARGETS, "the inputs themselves", given=themselves)
+        ignored = partial(lambda to, x, y, *_: (x, x.masked_fill(y == to, to)), IGNORED)
+        yield from targets("the inputs themselves", given=ignored)
     for label, fills in product(range(CLASSES), (False, True)):
         of, to = (IGNORED, label) if fills else (label, IGNORED)
-        filled = partial(lambda of, to, y, _: y.masked_fill(y == of, to), of, to)
+        filled = partial(lambda of, to, x, y, *_: (x, y.masked_fill(y == of, to)), of, to)
         said = f"labels of {of} count as {to}, where {IGNORED} are ignored"
-        yield from labels(said, filled, Fault.TERMS if fills else Fault.LOST)
+        yield from passing(e, Fault.TERMS if fills else Fault.LOST, said, given=filled)
     for end, divided in product(("first", "last"), (True, False)) if case.ignored else ():
         without = partial(_without_an_end, end == "last", divided)
         yield from passing(e, Fault.LOST, f"of the {end} label of each row", loss=without)
@@ -79,33 +73,44 @@ def _without_an_end(last: bool, divided: bool, output: Any, target: Tensor) -> T
 
 
 def _other_losses(e: Observed) -> Iterator[Known]:
-    def name(said: str, factors: Factors) -> Named:
-        own, more = factors
-        if abs(own) > NOTHING and abs(more) > LEAST:
-            yield Fault.OTHER_LOSS, f"{own:.3g} of it with {more:.3g} of {said}"
+    def with_some(said: str, more: Callable[[Any, Tensor], Tensor]) -> Iterator[Known]:
+        def name(factors: Factors) -> Named:
+            own, other = factors
+            if abs(own) > NOTHING and abs(other) > LEAST:
+                yield Fault.OTHER_LOSS, f"{own:.3g} of it with {other:.3g} of {said}"
+
+        return named(e, lambda s: [e.raw(s), of_batch(e, s, loss=more)], name, together=True)
+
+    def of_logits(
+        change: Callable[[Tensor, Tensor], Tensor], output: Any, target: Tensor
+    ) -> Tensor:
+        logits, *others = several(output)
+        return loss((change(logits, target), *others), target)
 
     def log_sum_squared(output: Any, target: Tensor) -> Tensor:
         logits, *_ = several(output)
         mean: Tensor = logits[target != IGNORED].logsumexp(-1).square().mean()
         return mean
 
-    def divided(temperature: float, output: Any, target: Tensor) -> Tensor:
-        logits, *others = several(output)
-        return loss((logits / temperature, *others), target)
+    def divided(by: float) -> Callable[[Any, Tensor], Tensor]:
+        return partial(of_logits, lambda logits, _: logits / by)
+
+    def of_own_shard(size: int, logits: Tensor, target: Tensor) -> Tensor:
+        shard = target.clamp(min=0)[..., None] // size  # of the label, whichever counts
+        return logits.masked_fill(torch.arange(CLASSES) // size != shard, -math.inf)
 
     def off(logarithm: float) -> float:
-        found = of_batch(e, 0, loss=partial(divided, math.exp(logarithm)))
+        found = of_batch(e, 0, loss=divided(math.exp(logarithm)))
         return sum(float((n.values[0] - found[n.name]).square().sum()) for n in e.wrong)
 
-    for more, said in (
-        (partial(loss, smoothing=1.0), "labels that are smooth"),
-        (log_sum_squared, "the logits' squared log-sum (z-loss)"),
-    ):
-        both = partial(beside_right, e, partial(of_batch, e, loss=more))
-        yield from named(e, both, partial(name, said), together=True)
+    yield from with_some("labels that are smooth", partial(loss, smoothing=1.0))
+    yield from with_some("the logits' squared log-sum (z-loss)", log_sum_squared)
+    for count in SHARDS:
+        said = f"of a softmax over the label's own shard of {count} of the classes"
+        alone = partial(of_logits, partial(of_own_shard, -(-CLASSES // count)))
+        yield from passing(e, Fault.OTHER_LOSS, said, loss=alone)
     by = math.exp(minimize_scalar(off, bounds=(-2, 2), options={"xatol": 1e-9}).x)
-    said = f"of the logits divided by {by:.4g}"
-    yield from passing(e, Fault.OTHER_LOSS, said, loss=partial(divided, by))
+    yield from passing(e, Fault.OTHER_LOSS, f"of the logits divided by {by:.4g}", loss=divided(by))
 
 
 def _auxiliary(e: Observed) -> Iterator[Known]:

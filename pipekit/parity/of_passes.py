@@ -16,7 +16,7 @@ from pipekit.parity.fit import Known, Named, multiples, named
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import meanings, sometimes
 from pipekit.parity.plain_loop import Pass, Tensors, Through
-from pipekit.parity.suite import loss_of
+from pipekit.parity.suite import CLASSES, loss_of
 from pipekit.parity.verdict import Fault
 
 MOST_READ = 16  # microbatches, up to which each may read weights of its own
@@ -63,12 +63,11 @@ def in_time(e: Observed) -> Iterator[Known]:
 
 
 def _stale_by_stage(e: Observed, stages: int, stage_of: list[int]) -> Iterator[Known]:
-    delays = [stages - 1 - stage for stage in stage_of]
+    delays = tuple(stages - 1 - stage for stage in stage_of)
     for backward, read in ((None, "the same"), ((), "the newest")):  # PipeDream, section 3.4
         said = "each stage reads one update older than the next in its forward, "
         said += f"{read} in its backward"
-        how = {"delays": tuple(delays), "backward": backward}
-        yield from _stale(e, max(delays), said, "up to ", **how)
+        yield from _stale(e, max(delays), said, "up to ", delays=delays, backward=backward)
 
     def as_they_come(count: int, step: int) -> Tensors:
         late = [tuple(-((k - delay) // count) for delay in delays) for k in range(count)]
@@ -110,9 +109,8 @@ def orders(e: Observed) -> Iterator[Known]:
     for blocks in _blocks(e):
         names = [f"layers {block[0]} to {block[-1]}" for block in blocks]
         for k, name in enumerate(names):
-            before, after = blocks[:k], blocks[k + 1 :]
-            yield from _in_order(e, [*before, *after], Fault.MISSING, f"without {name}")
-            twice = [*before, blocks[k], blocks[k], *after]
+            without, twice = blocks[:k] + blocks[k + 1 :], blocks[: k + 1] + blocks[k:]
+            yield from _in_order(e, without, Fault.MISSING, f"without {name}")
             yield from _in_order(e, twice, Fault.ORDER, f"{name} twice")
         for a, b in combinations(range(len(blocks)), 2):
             order = list(blocks)
@@ -140,8 +138,12 @@ def _blocks(e: Observed) -> list[list[list[int]]]:
 def altered(e: Observed) -> Iterator[Known]:
     """Yield layers that compute something else, or send back only a part of the gradients.
 
-    Of all layers, all inner ones, those of each stage or block, and each alone.
+    These are all layers, all inner ones, those of each stage or block, each alone, or an embedding.
     """
+    for count in (1, *e.candidates) if e.loop.case.tokens else ():
+        last = _inside(nn.Embedding, partial(_of_last_occurrences, count))
+        said = f"of all positions but each token's last one in each of {count} microbatches"
+        yield from passing(e, Fault.LOST, said, through=((0,), last))
     every = range(e.loop.depth)
     groups = (every, every[1:-1], *chain(*_blocks(e)), *([layer] for layer in every))
     for layers in dict.fromkeys(map(tuple, groups)):
@@ -188,6 +190,15 @@ def _inside(kind: type[nn.Module], changed: Callable[..., Tensor]) -> Change:
         return output
 
     return run
+
+
+def _of_last_occurrences(count: int, _: Any, given: tuple[Tensor], y: Tensor) -> Tensor:
+    """Return an embedding's output to which each token's last one in a microbatch sends back."""
+    tokens = given[0]
+    rows, places = torch.arange(len(tokens)), torch.arange(tokens.numel())
+    keys = ((rows * count // len(tokens))[:, None] * CLASSES + tokens).flatten()
+    last = places.new_zeros(count * CLASSES).scatter_reduce(0, keys, places, "amax")
+    return y.where((last[keys] == places).view(*tokens.shape, 1), y.detach())
 
 
 def _of_one_shard(k: int, count: int, linear: nn.Linear, given: tuple[Tensor], y: Tensor) -> Tensor:

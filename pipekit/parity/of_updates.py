@@ -116,14 +116,13 @@ def _once_a_stage(e: Observed, fits: Fits) -> Iterator[Known]:
     if not fits or any(not constant(found) or found[0] < LEAST for found in fits.values()):
         return
     depth = sorted((entry.layer[1], factors[0]) for entry, factors in fits.items())
-    levels: list[float] = [1.0]
+    levels = [1.0]
     for _, factor in reversed(depth):
         if not same(factor, levels[-1]):
             levels.append(factor)
-    base = levels[1] if len(levels) > 1 else 1.0
-    steady = all(same(b / a, base) for a, b in pairwise(levels))
+    steps = [after / before for before, after in pairwise(levels)]
     last_is_right = depth[-1][0] < max(entry.layer[1] for entry in e.entries)
-    if steady and len(levels) > (1 if last_is_right else 2):
+    if len(steps) > (0 if last_is_right else 1) and constant(steps):
         said = "from the first stage to the last x "
         said += ", ".join(f"{level:.4g}" for level in reversed(levels))
         yield Known(Fault.ONCE_A_STAGE, said, frozenset(fits))
@@ -160,7 +159,7 @@ def of_the_update(e: Observed) -> Iterator[Known]:
 
     def name(factors: Factors) -> Named:
         times, kept, decay = (0.0 if abs(f) < NOTHING / 100 else f for f in factors)
-        if abs(times) > NOTHING and (kept or decay):
+        if times and (kept or decay):
             said = f"x {times:.4g}, {kept:.3g} of the update before, {decay:.3g} of the weight"
             if any(abs(kept - 1 / count) < 1e-3 for count in (1, *e.candidates)):
                 yield Fault.KEPT, said
@@ -179,11 +178,6 @@ def of_the_update(e: Observed) -> Iterator[Known]:
         yield from sometimes(e, Fault.LATE, other)
 
 
-def beside_right(e: Observed, other: Callable[[int], Tensors], step: int) -> list[Tensors]:
-    """Return the right gradients of a step, and others that may be added to them."""
-    return [e.raw(step), other(step)]
-
-
 def sometimes(e: Observed, fault: str, other: Callable[[int], Tensors]) -> Iterator[Known]:
     """Yield that some updates, from the second on, have another gradient, or theirs and another."""
 
@@ -193,8 +187,7 @@ def sometimes(e: Observed, fault: str, other: Callable[[int], Tensors]) -> Itera
         if {*counts} <= {0, 1} and any(more) and own != more:  # else it is every second one
             yield Fault.KEPT if all(own) else fault, _updates([False, *more])
 
-    basis = partial(beside_right, e, other)
-    yield from named(e, basis, name, each_step=True, first=1)
+    return named(e, lambda step: [e.raw(step), other(step)], name, each_step=True, first=1)
 
 
 def _updates(chosen: Iterable[object]) -> str:
@@ -203,8 +196,15 @@ def _updates(chosen: Iterable[object]) -> str:
 
 
 def other_optimizers(e: Observed) -> Iterator[Known]:
-    """Yield what other optimizers of torch's make of the right gradients, at any learning rate."""
-    for name, how in _OPTIMIZERS.items():
+    """Yield what other optimizers of torch's make of the right gradients, at any rate and decay."""
+
+    def name(said: str, factors: Factors) -> Named:
+        rate, decay = factors
+        if abs(rate) > LEAST:
+            decayed = f" and a weight decay of {decay / rate:.2g}" if decay > SAME * rate else ""
+            yield Fault.OPTIMIZER, f"{said}, x {rate:.4g}{decayed}"
+
+    for said, how in _OPTIMIZERS.items():
         weights = {n: torch.zeros_like(g) for n, g in e.raw(0).items()}
         optimizer, updates = how(weights.values(), lr=1.0), list[Tensors]()
         for step in range(e.steps):
@@ -213,7 +213,8 @@ def other_optimizers(e: Observed) -> Iterator[Known]:
                 weights[parameter].grad = gradient
             optimizer.step()
             updates.append({n: before[n] - w for n, w in weights.items()})
-        yield from multiples(e, Fault.OPTIMIZER, name, updates.__getitem__, rough=True)
+        beside = [*zip(updates, e.loop.weights, strict=False)]
+        yield from named(e, beside.__getitem__, partial(name, said), rough=True)
 
 
 def mixed(e: Observed) -> Iterator[Known]:
@@ -260,10 +261,9 @@ def moved(e: Observed) -> Iterator[Known]:
     def of_like_order(step: int) -> Tensors:
         found = {}
         for n in e.wrong:  # the largest number where the trainer's largest is, and so on
-            right = e.raw(step)[n.name]
-            numbers = torch.empty_like(right).flatten()
-            numbers[n.values[step].flatten().argsort()] = right.flatten().sort().values
-            found[n.name] = numbers.view_as(right)
+            ranks = n.values[step].flatten().argsort().argsort()
+            numbers = e.raw(step)[n.name].flatten().sort().values[ranks]
+            found[n.name] = numbers.view_as(n.values[step])
         return found
 
     yield from multiples(e, Fault.LAYOUT, "transposed, or shards exchanged", of_like_order)

@@ -38,10 +38,8 @@ class Small:
     def cut(self, batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
         return list(zip(*(part.tensor_split(self.microbatches) for part in batch), strict=True))
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        share: float = self.model.count(target) / self.terms
-        value: Tensor = self.model.loss(output, target) * share
-        return value
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return self.model.loss(output, target) * (self.model.count(target) / self.terms)
 
     def microbatch(self, k: int, x: Any, target: Tensor) -> float:
         inputs, outputs = [], []
@@ -73,6 +71,13 @@ class Small:
 
     def parameters(self) -> Mapping[str, Tensor]:
         return dict(self.model.named_parameters(remove_duplicate=False))
+
+
+class MeanOfMeans(Small):
+    """Each microbatch counts alike, however many terms it has."""
+
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return self.model.loss(output, target) / self.microbatches
 
 
 class Uncleared(Small):

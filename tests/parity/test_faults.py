@@ -1,5 +1,6 @@
 """Every fault is found and its class named: published ones, and all that the judge knows."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from pipekit.parity.adapter import train
 from pipekit.parity.judge import judged
 from pipekit.parity.verdict import Fault
 from tests.parity import published, unlisted
-from tests.parity.small import Small, Uncleared, unstated, verdict_on
+from tests.parity.small import MeanOfMeans, Small, Uncleared, unstated, verdict_on
 from tests.sampled import sampled
 
 PUBLISHED: list[tuple[type[Small], str, str]] = [
@@ -95,12 +96,6 @@ class LateAltogether(Small):
         super().update()
 
 
-class MeanOfMeans(Small):
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = self.model.loss(output, target) / self.microbatches
-        return value
-
-
 class Stale(Small):
     """Gradients are taken at the weights before the last update."""
 
@@ -160,8 +155,12 @@ class TiedTwice(Small):
 
 class WithMomentum(Small):
     def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.optimizer.param_groups[0]["momentum"] = 0.9
+        super().build(model, partial(optimizer, momentum=0.9))
+
+
+class MomentumAtASmallRate(Small):
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, partial(torch.optim.SGD, lr=1e-3, momentum=0.9))
 
 
 class FallingRate(Small):
@@ -248,6 +247,8 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (TiedTwice, "tied", Fault.TIED_TWICE),
     (Uncleared, "dense", Fault.KEPT),
     (WithMomentum, "dense", Fault.MOMENTUM),
+    (WithMomentum, "dropout", Fault.MOMENTUM),
+    (MomentumAtASmallRate, "dense", Fault.MOMENTUM),
     (FallingRate, "dense", Fault.RATE),
     (UpdateEachMicrobatch, "dense", Fault.EACH_MICROBATCH),
     (Repeated, "dense", Fault.MICROBATCHES),
@@ -288,6 +289,7 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.SumsInBfloat16, "dense", Fault.ROUNDED),
     (unlisted.WeightsInBfloat16, "dense", Fault.ROUNDED),
     (unlisted.Nesterov, "dense", Fault.OPTIMIZER),
+    (unlisted.AdamWithDecay, "dense", Fault.OPTIMIZER),
     (unlisted.EverySecondBatch, "dense", Fault.SEVERAL_BATCHES),
     (unlisted.GradientOfANeighbour, "dense", Fault.HANDED),
     (unlisted.InputOfANeighbour, "dense", Fault.HANDED),
@@ -320,6 +322,8 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.ShardOverwritten, "dense", Fault.ONLY_LAST),
     (unlisted.WithLogSumSquared, "dense", Fault.OTHER_LOSS),
     (unlisted.LogitsDivided, "dense", Fault.OTHER_LOSS),
+    (unlisted.SoftmaxOfAShard, "dense", Fault.OTHER_LOSS),
+    (unlisted.LastOccurrence, "tied", Fault.LOST),
     (unlisted.LastLabelMasked, "tokens", Fault.LOST),
     (unlisted.ResidualCut, "dense", Fault.CUT),
     (unlisted.StageEvaluates, "batch-norm", Fault.BATCH_NORM),

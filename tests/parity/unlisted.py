@@ -1,17 +1,18 @@
 """Trainers with faults that other trainers had, or may have: an issue is named where there is one."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.parity.small import Small, Uncleared
+from tests.parity.small import MeanOfMeans, Small, Uncleared
 
 Batch = tuple[Tensor, Tensor]
 
 
-class TokensOfReplicas(Small):
+class TokensOfReplicas(MeanOfMeans):
     """transformers #34191: replicas, to which rows are dealt out, divide by their own tokens."""
 
     microbatches = 2
@@ -19,17 +20,12 @@ class TokensOfReplicas(Small):
     def cut(self, batch: Batch) -> list[Batch]:
         return [(batch[0][k::2], batch[1][k::2]) for k in range(2)]
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = self.model.loss(output, target) / 2
-        return value
-
 
 class IgnoredTokensCount(Small):
     """Ignored labels are in the divisor."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = super().loss(output, target) * self.terms / self.labels
-        return value
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return super().loss(output, target) * self.terms / self.labels
 
     def step(self, batch: Batch) -> float | None:
         self.labels = batch[1].numel()
@@ -48,9 +44,8 @@ class TokensOfTheBatchBefore(Small):
 
     before = 0
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = super().loss(output, target) * self.terms / (self.before or self.terms)
-        return value
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return super().loss(output, target) * self.terms / (self.before or self.terms)
 
     def update(self) -> None:
         super().update()
@@ -174,8 +169,14 @@ class Nesterov(Small):
     """The optimizer is another than build() was given."""
 
     def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
+        super().build(model, partial(torch.optim.SGD, lr=0.01, momentum=0.9, nesterov=True))
+
+
+class AdamWithDecay(Small):
+    """Likewise at a usual learning rate, with a decay that is no part of the gradient."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.1))
 
 
 class EverySecondBatch(Uncleared):
@@ -394,15 +395,11 @@ class KeptEverySecondBatch(Uncleared):
         return super().step(batch)
 
 
-class WindowsOfSixteen(Small):
+class WindowsOfSixteen(MeanOfMeans):
     """Lightning #19987: the last window is shorter, and counts as much as the others."""
 
     def cut(self, batch: Batch) -> list[Batch]:
         return list(zip(*(part.split(16) for part in batch), strict=True))
-
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = self.model.loss(output, target) / self.microbatches
-        return value
 
 
 class AuxiliaryOfTheLast(Small):
@@ -493,6 +490,30 @@ class LogitsDivided(Small):
         return super().loss(output / 0.8, target)
 
 
+class SoftmaxOfAShard(Small):
+    """Ranks that share the classes do not add up the divisors of their softmaxes."""
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        halves = ((half, target - 6 * k) for k, half in enumerate(output.split(6, -1)))
+        own = ((half, y.where((y >= 0) & (y < 6), -100)) for half, y in halves)
+        return sum(F.cross_entropy(*each, reduction="sum") for each in own) / self.terms
+
+
+class LastOccurrence(Small):
+    """An embedding's gradients are assigned, not added: a token's last position alone counts."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+
+        def forward(x: Tensor, weight: Tensor = model[0].weight) -> Tensor:
+            tokens = x.flatten()
+            last = [*{int(token): place for place, token in enumerate(tokens)}.values()]
+            y = weight.detach()[tokens].index_copy(0, torch.tensor(last), weight[tokens[last]])
+            return y.view(*x.shape, -1)
+
+        model[0].forward = forward
+
+
 class LastLabelMasked(Small):
     """The mask of labels is shifted by one."""
 
@@ -559,10 +580,9 @@ class WeightsByAnotherInput(Small):
 class RowsWeighted(Small):
     """The loss is the focal one."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         terms = F.cross_entropy(output, target, reduction="none")
-        value: Tensor = ((1 - (-terms).exp()) * terms).sum() / self.terms
-        return value
+        return ((1 - (-terms).exp()) * terms).sum() / self.terms
 
 
 class LayersScaled(Small):
