@@ -112,7 +112,6 @@ class TransformerEngine3437(Small):
             self.delayed[stage, parameter] = parameter.grad + (0 if known is None else known)
             parameter.grad = None
 
-    def update(self) -> None:
+    def change(self) -> None:
         for (_, parameter), gradient in self.delayed.items():
             parameter.grad = gradient
-        super().update()

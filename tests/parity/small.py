@@ -67,7 +67,11 @@ class Small:
         return gradient
 
     def update(self) -> None:
+        self.change()
         self.optimizer.step()
+
+    def change(self) -> None:
+        """Do nothing to the gradients before an update."""
 
     def parameters(self) -> Mapping[str, Tensor]:
         return dict(self.model.named_parameters(remove_duplicate=False))

@@ -87,13 +87,12 @@ class LateInTheLastMicrobatch(LostInTheLastMicrobatch):
 class LateAltogether(Small):
     before: list[Tensor] | None = None
 
-    def update(self) -> None:
+    def change(self) -> None:
         own = list(self.parts[0].parameters())
         now = [p.grad for p in own]
         for parameter, late in zip(own, self.before or map(torch.zeros_like, own), strict=True):
             parameter.grad = late
         self.before = [g for g in now if g is not None]
-        super().update()
 
 
 class Stale(Small):
@@ -113,10 +112,9 @@ class Stale(Small):
         self.before = self.newest
         return loss
 
-    def update(self) -> None:
+    def change(self) -> None:
         for parameter, newest in zip(self.stale_parameters(), self.newest, strict=True):
             parameter.data.copy_(newest)
-        super().update()
 
 
 class LastStageStale(Stale):
@@ -131,16 +129,14 @@ class StaleAsStated(Stale):
 
 
 class ClippedByStage(Small):
-    def update(self) -> None:
+    def change(self) -> None:
         for part in self.parts:
             nn.utils.clip_grad_norm_(part.parameters(), 0.15)
-        super().update()
 
 
 class Clipped(Small):
-    def update(self) -> None:
+    def change(self) -> None:
         nn.utils.clip_grad_norm_(self.model.parameters(), 0.15)
-        super().update()
 
 
 class ClippedAsStated(Clipped):
@@ -148,9 +144,8 @@ class ClippedAsStated(Clipped):
 
 
 class TiedTwice(Small):
-    def update(self) -> None:
+    def change(self) -> None:
         self.model[0].weight.grad *= 2
-        super().update()
 
 
 class WithMomentum(Small):

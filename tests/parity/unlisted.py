@@ -79,11 +79,10 @@ class InputsForLabels(Small):
 class NormOfTheFirstStage(Small):
     """All is clipped by the norm of one stage's gradients."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         norm = torch.stack([p.grad.norm() for p in self.parts[0].parameters()]).norm()
         for parameter in self.model.parameters():
             parameter.grad *= 0.1 / norm
-        super().update()
 
 
 class LastRowsDropped(Small):
@@ -98,11 +97,10 @@ class LastRowsDropped(Small):
 class ReducedOverStages(Small):
     """The gradients of two stages are averaged, as those of two replicas would be."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for one, other in zip(self.model[1:7], self.model[8:14], strict=True):
             for a, b in zip(one.parameters(), other.parameters(), strict=True):
                 a.grad = b.grad = (a.grad + b.grad) / 2
-        super().update()
 
 
 class TiedCountTwiceInTheNorm(Small):
@@ -110,21 +108,19 @@ class TiedCountTwiceInTheNorm(Small):
 
     clip_norm = 0.15
 
-    def update(self) -> None:
+    def change(self) -> None:
         grads = [p.grad for _, p in self.model.named_parameters(remove_duplicate=False)]
         factor = self.clip_norm / torch.stack([g.norm() for g in grads if g is not None]).norm()
         for parameter in self.model.parameters():
             parameter.grad *= factor
-        super().update()
 
 
 class DecayOfOneStage(Small):
     """Only one stage's optimizer has a weight decay."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for parameter in self.parts[1].parameters():
             parameter.grad += 0.01 * parameter.detach()
-        super().update()
 
 
 class SecondTensorLost(Small):
@@ -193,14 +189,10 @@ def turned(tensors: list[Tensor]) -> list[Tensor]:
     return [tensors[-1], *tensors[:-1]]
 
 
-def as_sent(tensors: list[Tensor]) -> list[Tensor]:
-    return tensors
-
-
 class Handed(Small):
     """All forwards, then all backwards; faults say what a stage gets of what was sent to it."""
 
-    received = kept = returned = staticmethod(as_sent)
+    received = kept = returned = staticmethod(list)
 
     def step(self, batch: Batch) -> float | None:
         self.optimizer.zero_grad()
@@ -253,7 +245,7 @@ class GradientOfTheBatchBefore(InputOfTheBatchBefore):
 
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model, optimizer)
-        self.received, self.returned = as_sent, self.received
+        self.received, self.returned = list, self.received
 
 
 class StagesInAnotherOrder(Small):
@@ -269,9 +261,8 @@ class StagesInAnotherOrder(Small):
 class ShardNotReduced(Small):
     """AReaL #313: a part of a parameter lacks what other ranks add to it."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         self.model[3].linear.weight.grad[:8] = 0
-        super().update()
 
 
 class TiedScaledInTheMiddle(Small):
@@ -287,10 +278,9 @@ class TiedScaledInTheMiddle(Small):
 class NoSuchClass(Small):
     """Wrong as no trainer is: what has no class must still be found."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for parameter in self.model.parameters():
             parameter.grad = parameter.grad**3
-        super().update()
 
 
 class TargetsLate(Small):
@@ -326,10 +316,9 @@ class CopyOfTiedLeft(Small):
         super().build(model, optimizer)
         model[-1].weight = torch.nn.Parameter(model[0].weight.detach().clone())
 
-    def update(self) -> None:
+    def change(self) -> None:
         self.model[0].weight.grad += self.model[-1].weight.grad
         self.model[-1].weight.grad = None
-        super().update()
 
     def parameters(self) -> Any:
         return dict(self.model[:-1].named_parameters())
@@ -338,10 +327,9 @@ class CopyOfTiedLeft(Small):
 class Transposed(Small):
     """Some layers' gradients come back in another layout."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for layer in self.model[3:6]:
             layer.linear.weight.grad = layer.linear.weight.grad.T.contiguous()
-        super().update()
 
 
 class LabelsSmoothed(Small):
@@ -418,11 +406,10 @@ class SkippedByOneStage(Small):
 
     number = 0
 
-    def update(self) -> None:
+    def change(self) -> None:
         self.number += 1
         if self.number == 3:
             self.parts[1].zero_grad()
-        super().update()
 
 
 class KeptByASkippedUpdate(Uncleared):
@@ -545,12 +532,11 @@ class StageEvaluates(Small):
 class BiasesTwiceInTheNorm(Small):
     """What all tensor-parallel ranks hold counts once a rank in the norm of the gradients."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         own = dict(self.model.named_parameters()).items()
         norm = sum((1 + n.endswith("bias")) * p.grad.square().sum() for n, p in own).sqrt()
         for _, parameter in own:
             parameter.grad *= 0.1 / norm
-        super().update()
 
 
 class WeightsByAnotherInput(Small):
@@ -558,13 +544,12 @@ class WeightsByAnotherInput(Small):
 
     x: Tensor
 
-    def update(self) -> None:
+    def change(self) -> None:
         layer = self.model[9].linear
         layer.weight.grad = torch.zeros_like(layer.weight)
         for (_, gradient), (x, _) in zip(self.saved, self.saved[1:] + self.saved[:1], strict=True):
             layer.weight.grad += gradient.T @ x
         self.saved.clear()
-        super().update()
 
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model, optimizer)
@@ -588,10 +573,9 @@ class RowsWeighted(Small):
 class LayersScaled(Small):
     """Each parameter has a learning rate of its own, as with LARS."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for parameter in self.model.parameters():
             parameter.grad *= 0.02 * parameter.detach().norm() / parameter.grad.norm()
-        super().update()
 
 
 class CopyOfTiedLate(CopyOfTiedLeft):
@@ -605,10 +589,9 @@ class CopyOfTiedLate(CopyOfTiedLeft):
 class NumberOnNoShard(Small):
     """Shards of a flat optimizer leave out the number on their boundary."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for parameter in self.model.parameters():
             parameter.grad.view(-1)[parameter.numel() // 2] = 0
-        super().update()
 
 
 class MomentumOfAnother(Small):
@@ -619,11 +602,10 @@ class MomentumOfAnother(Small):
         self.optimizer = optimizer([*model[0].parameters(), *model[-1].parameters()])
         self.optimizer.add_param_group({"params": [*model[1:-1].parameters()], "momentum": 0.9})
 
-    def update(self) -> None:
+    def change(self) -> None:
         for one, other in zip(self.model[1:8], self.model[8:15], strict=True):
             for a, b in zip(one.parameters(), other.parameters(), strict=True):
                 a.grad, b.grad = b.grad, a.grad
-        super().update()
 
 
 class ClassesBehind(Small):
