@@ -57,8 +57,8 @@ class Observed:
         self.other_start = [n for n in own if not torch.equal(start[n].float(), own[n].float())]
         loop.weights[0] = start
         for version in range(1, self.steps + 1):
-            buffers = self._joined(version, loop.buffers[-1])
-            loop.advance(self._joined(version, loop.weights[-1]), buffers)
+            for tensors in (loop.weights, loop.buffers):
+                tensors.append(self._joined(version, tensors[-1]))
         self.held = {name for record in records for name in record.parameters[-1]}
         used = {use for name in self.held for use in loop.uses.get(name, ())}
         self.missing = [n for n in loop.uses if n not in used and n not in loop.frozen]

@@ -87,10 +87,8 @@ def _other_losses(e: Observed) -> Iterator[Known]:
         logits, *others = several(output)
         return loss((change(logits, target), *others), target)
 
-    def log_sum_squared(output: Any, target: Tensor) -> Tensor:
-        logits, *_ = several(output)
-        mean: Tensor = logits[target != IGNORED].logsumexp(-1).square().mean()
-        return mean
+    def log_sum_squared(output: Any, target: Tensor) -> Any:
+        return several(output)[0][target != IGNORED].logsumexp(-1).square().mean()
 
     def divided(by: float) -> Callable[[Any, Tensor], Tensor]:
         return partial(of_logits, lambda logits, _: logits / by)

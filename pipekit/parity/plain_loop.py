@@ -78,13 +78,10 @@ class PlainLoop:
         own = PlainLoop(self.case, self.batches)
         for step in range(steps):
             gradients = own.expected(step, microbatches, clip_norm)
-            own.advance({n: w - LEARNING_RATE * gradients[n] for n, w in own.weights[-1].items()})
+            before = own.weights[-1].items()
+            own.weights.append({n: w - LEARNING_RATE * gradients[n] for n, w in before})
+            own.buffers.append(own.buffers[-1])
         return own.weights
-
-    def advance(self, weights: Tensors, buffers: Tensors | None = None) -> None:
-        """Add the weights, and the buffers if they are known, after one more update."""
-        self.weights.append(weights)
-        self.buffers.append(buffers or self.buffers[-1])
 
     def expected(self, step: int, microbatches: int, clip_norm: float | None = None) -> Tensors:
         """Return the gradient of a batch's loss: what SGD is to be given."""

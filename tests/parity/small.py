@@ -55,7 +55,7 @@ class Small:
             out = (loss,) if stage == len(self.parts) - 1 else outputs[stage]
             self.backward(stage, k, (out,) if isinstance(out, Tensor) else out, gradient)
             gradient = self.sent(stage, tuple(t.grad for t in inputs[stage]))
-        return loss.item()
+        return float(loss.detach())
 
     def backward(self, stage: int, k: int, out: tuple[Tensor, ...], gradient: Any) -> None:
         if gradient is not None:

@@ -192,7 +192,9 @@ def turned(tensors: list[Tensor]) -> list[Tensor]:
 class Handed(Small):
     """All forwards, then all backwards; faults say what a stage gets of what was sent to it."""
 
-    received = kept = returned = staticmethod(list)
+    received: Any = list
+    kept: Any = list
+    returned: Any = list
 
     def step(self, batch: Batch) -> float | None:
         self.optimizer.zero_grad()
@@ -205,7 +207,7 @@ class Handed(Small):
         gradients = self.returned([x.grad for x in inputs if x.grad is not None])
         torch.autograd.backward(self.kept(sent), gradients)
         self.update()
-        return sum(loss.item() for loss in losses)
+        return sum(float(loss.detach()) for loss in losses)
 
 
 class GradientOfANeighbour(Handed):
@@ -335,7 +337,7 @@ class Transposed(Small):
 class LabelsSmoothed(Small):
     """The loss is another one than the model's."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         share: float = self.model.count(target) / self.terms
         return F.cross_entropy(output, target, label_smoothing=0.1) * share
 
@@ -345,7 +347,7 @@ class IgnoredTrained(Small):
 
     microbatches = 1
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return F.cross_entropy(output.flatten(0, -2), target.clamp(min=0).flatten())
 
 
@@ -360,7 +362,7 @@ class SecondTensorScaled(Small):
 class EachRowsMean(Small):
     """The mean of the rows' own means, however many labels each has."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         terms = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
         means = terms.view(target.shape).sum(1) / (target != -100).sum(1)
         return means.sum() / (self.microbatches * len(target))
@@ -397,7 +399,7 @@ class AuxiliaryOfTheLast(Small):
         self.last = k == self.microbatches - 1
         return super().microbatch(k, x, target)
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output if self.last else output[:1], target)
 
 
@@ -425,7 +427,7 @@ class KeptByASkippedUpdate(Uncleared):
 class HalfASequence(Small):
     """Of ranks that share sequences one has no part in the sum."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output[:, :3], target[:, :3])
 
 
@@ -434,7 +436,7 @@ class MeanOfEachHalfSequence(Small):
 
     microbatches = 1
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         halves = zip(output.split(3, 1), target.split(3, 1), strict=True)
         return sum((self.model.loss(*half) / 2 for half in halves), torch.zeros(()))
 
@@ -465,7 +467,7 @@ class ShardOverwritten(Small):
 class WithLogSumSquared(Small):
     """A penalty of the logits' size (PaLM's z-loss)."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         more: Tensor = 1e-3 * output.logsumexp(-1).square().sum() / 240
         return super().loss(output, target) + more
 
@@ -473,14 +475,14 @@ class WithLogSumSquared(Small):
 class LogitsDivided(Small):
     """The loss has a temperature."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output / 0.8, target)
 
 
 class SoftmaxOfAShard(Small):
     """Ranks that share the classes do not add up the divisors of their softmaxes."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         halves = ((half, target - 6 * k) for k, half in enumerate(output.split(6, -1)))
         own = ((half, y.where((y >= 0) & (y < 6), -100)) for half, y in halves)
         return sum(F.cross_entropy(*each, reduction="sum") for each in own) / self.terms
@@ -611,7 +613,7 @@ class MomentumOfAnother(Small):
 class ClassesBehind(Small):
     """A rank's first class is off by one."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output, (target + 1) % output.shape[-1])
 
 
@@ -683,5 +685,5 @@ class LastNotDivided(Small):
         self.factor = self.microbatches if k == self.microbatches - 1 else 1
         return super().microbatch(k, x, target)
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output, target) * self.factor
