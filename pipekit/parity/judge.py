@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from math import isclose
@@ -17,7 +17,7 @@ from pipekit.parity.adapter import SEED, STEPS, Adapter, RankRecord, train
 from pipekit.parity.fit import Source, explained
 from pipekit.parity.launch import Ranks
 from pipekit.parity.observed import Observed
-from pipekit.parity.plain_loop import PassResult, PlainLoop, along
+from pipekit.parity.plain_loop import Pass, PassResult, PlainLoop, along
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import LOSS, Fault, Finding, Ratio, Verdict
 
@@ -76,17 +76,20 @@ def parity(
     verdict = judged(model, records := run(SEED))
     if Fault.UNKNOWN not in verdict.classes or SUITE[model].random:
         return verdict
-    ends = (
-        (a.parameters[-1], b.parameters[-1]) for a, b in zip(records, run(SEED + 1), strict=True)
-    )
+    pairs = zip(records, run(SEED + 1), strict=True)
+    ends = ((a.parameters[-1], b.parameters[-1]) for a, b in pairs)
     if all(torch.equal(tensor, b[name]) for a, b in ends for name, tensor in a.items()):
         return verdict
-    said = ("another seed gives other weights",)
-    findings = (
-        Finding((Fault.DROPOUT,), said, f.parameters) if f.classes == (Fault.UNKNOWN,) else f
-        for f in verdict.findings
+    findings = _by_masks("another seed gives other weights", verdict.findings)
+    return replace(verdict, findings=findings)
+
+
+def _by_masks(said: str, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings of which other masks explain those without a class."""
+    return tuple(
+        Finding((Fault.DROPOUT,), (said,), f.parameters) if f.classes == (Fault.UNKNOWN,) else f
+        for f in findings
     )
-    return replace(verdict, findings=tuple(findings))
 
 
 def _trained(_: int, adapter: Any, model: str, seed: int) -> RankRecord:
@@ -138,7 +141,7 @@ def _wrong_buffers(e: Observed) -> list[str]:
 
 def _loss(e: Observed) -> Iterator[Finding]:
     ratios = [
-        loss / e.loop.batch(e.loop.whole(step), e.parts).loss
+        loss / e.loop.batch(step, e.parts).loss
         for step in range(e.steps)
         for loss in e.losses(step)
     ]
@@ -163,12 +166,9 @@ def _ratios(e: Observed) -> dict[str, Ratio]:
     weights, three = e.loop.weights, min(3, len(e.loop.weights) - 1)
     plain = e.loop.train(three, e.microbatches or 1, e.stated.clip_norm)
     for entry in e.entries:
-        name = entry.name
-        one, last = (
-            along(weights[0][name] - weights[n][name], plain[0][name] - plain[n][name])
-            for n in (1, three)
-        )
-        found.setdefault(name, Ratio(one, last, e.off(entry), entry not in e.wrong))
+        own, right = ([each[entry.name] for each in loop] for loop in (weights, plain))
+        one, last = (along(own[0] - own[n], right[0] - right[n]) for n in (1, three))
+        found.setdefault(entry.name, Ratio(one, last, e.off(entry), entry not in e.wrong))
     return found
 
 
@@ -184,40 +184,36 @@ def _with_dropout(model: str, e: Observed) -> Verdict:
         e.judge_by(lambda step, of=drawn: of(step).gradients)  # type: ignore[misc]
         losses = [(drawn(step).loss, e.losses(step)) for step in range(e.steps)]
         if not e.wrong or all(of and isclose(of[0], own, rel_tol=LOSS) for own, of in losses):
-            return _with_these_masks(model, e)
-    e.judge_by(cache(lambda step: _drawn(e.loop, step, training=False).gradients))
+            said = "other masks in a backward than in its forward"
+            exact = ((of_updates.scaled,), (of_updates.of_the_update,))
+            return Verdict(model, _by_steps(e), _by_masks(said, explained(e, exact)))
+    off = Pass(through=(tuple(range(e.loop.depth)), of_passes.evaluated))
+    e.judge_by(cache(lambda step: e.loop.run_anew(step, off).gradients))
     rows = _along_draws(e)
     findings = _in_the_mean(e, rows) if e.wrong else [Finding((Fault.DROPOUT,), ("none at all",))]
     remark = f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
     return Verdict(model, rows, tuple(findings), (remark,))
 
 
-def _with_these_masks(model: str, e: Observed) -> Verdict:
-    rows, findings = {}, []
+def _by_steps(e: Observed) -> dict[str, Ratio]:
+    rows = {}
     for entry in e.entries:
-        name, steps = entry.name, (0, min(DRAWN, e.steps) - 1)
-        first, last = (along(entry.values[step], e.right(step)[name]) for step in steps)
-        rows[name] = Ratio(first, last, e.off(entry), entry not in e.wrong)
-    if e.wrong:
-        whole = [(k.fault, k.said) for k in of_updates.scaled(e) if len(k.covers) == len(e.wrong)]
-        other = (Fault.DROPOUT, "other masks in a backward than in its forward")
-        classes, said = zip(*(whole or [other]), strict=True)
-        findings = [Finding(classes, said, tuple(entry.name for entry in e.wrong))]
-    return Verdict(model, rows, tuple(findings))
+        right = [e.right(step)[entry.name] for step in range(min(DRAWN, e.steps))]
+        first, last = (along(entry.values[step], right[step]) for step in (0, len(right) - 1))
+        rows[entry.name] = Ratio(first, last, e.off(entry), entry not in e.wrong)
+    return rows
 
 
 def _with_seed(loop: PlainLoop, count: int, step: int) -> PassResult:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + step)
-        return loop.batch(loop.whole(step), loop.cut(count), anew=True)
-
-
-def _drawn(loop: PlainLoop, step: int, training: bool = True) -> PassResult:
-    return loop.run_anew(replace(loop.whole(step), training=training))
+        return loop.batch(step, loop.cut(count), anew=True)
 
 
 def _along_draws(e: Observed) -> dict[str, Ratio]:
-    draws = [[_drawn(e.loop, step).gradients for _ in range(DRAWS)] for step in range(DRAWN)]
+    draws = [
+        [e.loop.run_anew(step, Pass()).gradients for _ in range(DRAWS)] for step in range(DRAWN)
+    ]
     rows = {}
     for entry in e.entries:
         found, off = list[float](), list[float]()

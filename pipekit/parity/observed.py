@@ -1,5 +1,6 @@
 """What a trainer did beside the plain loop: its ranks joined, each update as a gradient."""
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipekit.parity.adapter import RankRecord
-from pipekit.parity.plain_loop import LEARNING_RATE, PlainLoop, Rows, Tensors
+from pipekit.parity.plain_loop import LEARNING_RATE, Pass, PlainLoop, Tensors
 from pipekit.parity.verdict import TOLERANCE
 
 ULP, TINY = 2.0**-23, 2.0**-149  # of a float32 that is 1, and the least one above 0
@@ -56,8 +57,8 @@ class Observed:
         self.other_start = [n for n in own if not torch.equal(start[n].float(), own[n].float())]
         loop.weights[0] = start
         for version in range(1, self.steps + 1):
-            buffers = self._joined(version, loop.buffers[-1])
-            loop.advance(self._joined(version, loop.weights[-1]), buffers)
+            for tensors in (loop.weights, loop.buffers):
+                tensors.append(self._joined(version, tensors[-1]))
         self.held = {name for record in records for name in record.parameters[-1]}
         used = {use for name in self.held for use in loop.uses.get(name, ())}
         self.missing = [n for n in loop.uses if n not in used and n not in loop.frozen]
@@ -106,12 +107,15 @@ class Observed:
         self.ulp = cache(self._ulp)
         self.wrong = [entry for entry in self.entries if self.off(entry) > TOLERANCE]
 
+    def wrong_values(self, step: int) -> Tensors:
+        return {entry.name: entry.values[step] for entry in self.wrong}
+
     def losses(self, step: int) -> list[float]:
         return [loss for r in self.records if (loss := r.losses[step]) is not None]
 
     @property
-    def parts(self) -> list[Rows]:
-        """The rows that the trainer lets see one another, as far as that is known."""
+    def parts(self) -> list[Pass]:
+        """The passes of rows that the trainer lets see one another, as far as that is known."""
         return self.loop.together(self.microbatches or 1)
 
     def off(self, entry: Entry) -> float:
@@ -138,13 +142,10 @@ class Observed:
 
     def _joined(self, version: int, instead: Tensors) -> Tensors:
         """Return each tensor of a version from the first rank that holds it, by any name."""
-        joined = dict(instead)
-        for name in instead:
-            uses = dict.fromkeys((name, *self.loop.uses.get(name, ())))
-            held = (r.parameters[version].get(use) for use in uses for r in self.records)
-            tensor = next((found for found in held if found is not None), None)
-            if tensor is not None:
-                joined[name] = tensor.to(instead[name].dtype)
+        held, joined = ChainMap(*(record.parameters[version] for record in self.records)), {}
+        for name, own in instead.items():
+            uses = (use for use in (name, *self.loop.uses.get(name, ())) if use in held)
+            joined[name] = held.get(next(uses, name), own).to(own.dtype)
         return joined
 
     def _differs(self, name: str) -> bool:

@@ -1,7 +1,7 @@
 """Faults of the loss: other targets, labels left out, another function."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -15,9 +15,8 @@ from torch.nn.functional import pad
 from pipekit.parity.factors import LEAST, NOTHING, Factors, same, shown
 from pipekit.parity.fit import Known, Named, named
 from pipekit.parity.observed import Observed
-from pipekit.parity.of_passes import of_batch, passing, several
-from pipekit.parity.of_updates import beside_right
-from pipekit.parity.plain_loop import Tensors, total
+from pipekit.parity.of_passes import SHARDS, of_batch, passing, several
+from pipekit.parity.plain_loop import Tensors
 from pipekit.parity.suite import CLASSES, IGNORED, loss, loss_of
 from pipekit.parity.verdict import TOLERANCE, Fault
 
@@ -27,28 +26,27 @@ MOST_MOVED = 24  # microbatches, up to which targets may be those of another one
 def of_the_loss(e: Observed) -> Iterator[Known]:
     """Yield other targets, and other weights of the loss's parts."""
     case, targets = e.loop.case, partial(passing, e, Fault.TARGETS)
+    late = partial(targets, first=1)
     for parts in (n for n in e.candidates if n <= MOST_MOVED):
         by = e.loop.rows // parts
         for shift, side in ((by, "before"), (-by, "behind")):
             said = f"the inputs of {parts} microbatches with the targets of the one {side}"
             yield from targets(said, given=lambda x, y, *_, by=shift: (x, y.roll(by, 0)))
         said = f"the targets come one of {parts} microbatches late, from batch to batch"
-        late = partial(lambda by, x, y, _, old: (x, torch.cat([old[-by:], y[:-by]])), by)
-        yield from targets(said, first=1, given=late)
+        yield from late(said, given=lambda x, y, _, old, k=by: (x, torch.cat([old[-k:], y[:-k]])))
     yield from targets("in the reverse order", given=lambda x, y, *_: (x, y.flip(0)))
-    yield from targets("those of the batch before", first=1, given=lambda x, _, __, old: (x, old))
-    for k in (1, -1):
-        counted = partial(lambda k, x, y, *_: (x, y.where(y == IGNORED, (y + k) % CLASSES)), k)
-        yield from targets(f"the classes behind by {k}", given=counted)
-    if case.tokens:
-        for by, side in ((-1, "further"), (1, "before")):
-            moved = partial(lambda by, x, y, *_: (x, pad(y, (by, -by), value=IGNORED)), by)
-            yield from targets(f"labels of one token {side}", given=moved)
-            moved = partial(lambda by, x, y, *_: (x, y.roll(by, 1)), by)
-            yield from targets(f"labels of one token {side}, or of the other end", given=moved)
+    yield from late("those of the batch before", given=lambda x, _, __, old: (x, old))
     if not case.coupled:
-        said = "beside the inputs of the batch before"
-        yield from targets(said, first=1, given=lambda _, y, old, __: (old, y))
+        yield from late("beside the inputs of the batch before", given=lambda _, y, x, __: (x, y))
+    for k in (1, -1):
+        behind = partial(lambda k, x, y, *_: (x, y.where(y == IGNORED, (y + k) % CLASSES)), k)
+        yield from targets(f"the classes behind by {k}", given=behind)
+    for by, side in ((-1, "further"), (1, "before")) if case.tokens else ():
+        moved = partial(lambda by, x, y, *_: (x, pad(y, (by, -by), value=IGNORED)), by)
+        said = f"labels of one token {side}"
+        yield from targets(said, given=moved)
+        said += ", or of the other end"
+        yield from targets(said, given=lambda x, y, *_, by=by: (x, y.roll(by, 1)))
     if case.tokens:
         ignored = partial(lambda to, x, y, *_: (x, x.masked_fill(y == to, to)), IGNORED)
         yield from targets("the inputs themselves", given=ignored)
@@ -75,36 +73,60 @@ def _without_an_end(last: bool, divided: bool, output: Any, target: Tensor) -> T
 
 
 def _other_losses(e: Observed) -> Iterator[Known]:
-    def name(said: str, factors: Factors) -> Named:
-        own, more = factors
-        if abs(own) > NOTHING and abs(more) > LEAST:
-            yield Fault.OTHER_LOSS, f"{own:.3g} of it with {more:.3g} of {said}"
+    def with_some(said: str, more: Callable[[Any, Tensor], Tensor]) -> Iterator[Known]:
+        def name(factors: Factors) -> Named:
+            own, other = factors
+            if abs(own) > NOTHING and abs(other) > LEAST:
+                yield Fault.OTHER_LOSS, f"{own:.3g} of it with {other:.3g} of {said}"
 
-    for more, said in (
-        (partial(loss, smoothing=1.0), "labels that are smooth"),
-        (_log_sum_squared, "the logits' squared log-sum (z-loss)"),
-    ):
-        both = partial(beside_right, e, partial(of_batch, e, loss=more))
-        yield from named(e, both, partial(name, said), together=True)
+        return named(e, lambda s: [e.raw(s), of_batch(e, s, loss=more)], name, together=True)
+
+    def of_logits(
+        change: Callable[[Tensor, Tensor], Tensor], output: Any, target: Tensor
+    ) -> Tensor:
+        logits, *others = several(output)
+        return loss((change(logits, target), *others), target)
+
+    def log_sum_squared(output: Any, target: Tensor) -> Any:
+        return several(output)[0][target != IGNORED].logsumexp(-1).square().mean()
+
+    def divided(by: float) -> Callable[[Any, Tensor], Tensor]:
+        return partial(of_logits, lambda logits, _: logits / by)
+
+    def of_own_shard(size: int, logits: Tensor, target: Tensor) -> Tensor:
+        shard = target.clamp(min=0)[..., None] // size  # of the label, whichever counts
+        return logits.masked_fill(torch.arange(CLASSES) // size != shard, -math.inf)
 
     def off(logarithm: float) -> float:
-        found = of_batch(e, 0, loss=partial(_divided, math.exp(logarithm)))
+        found = of_batch(e, 0, loss=divided(math.exp(logarithm)))
         return sum(float((n.values[0] - found[n.name]).square().sum()) for n in e.wrong)
 
+    yield from with_some("labels that are smooth", partial(loss, smoothing=1.0))
+    yield from with_some("the logits' squared log-sum (z-loss)", log_sum_squared)
+    for count in SHARDS:
+        said = f"of a softmax over the label's own shard of {count} of the classes"
+        alone = partial(of_logits, partial(of_own_shard, -(-CLASSES // count)))
+        yield from passing(e, Fault.OTHER_LOSS, said, loss=alone)
     by = math.exp(minimize_scalar(off, bounds=(-2, 2), options={"xatol": 1e-9}).x)
-    said = f"of the logits divided by {by:.4g}"
-    yield from passing(e, Fault.OTHER_LOSS, said, loss=partial(_divided, by))
+    yield from passing(e, Fault.OTHER_LOSS, f"of the logits divided by {by:.4g}", loss=divided(by))
 
 
-def _divided(temperature: float, output: Any, target: Tensor) -> Tensor:
-    logits, *others = several(output)
-    return loss((logits / temperature, *others), target)
+def _auxiliary(e: Observed) -> Iterator[Known]:
+    def basis(step: int) -> list[Tensors]:
+        without, alone = (
+            [replace(part, loss=of) for part in e.parts]
+            for of in (lambda output, target: loss(output[0], target), lambda o, _: o[1].mean())
+        )
+        of_each = (e.loop.batch(step, [part]).gradients for part in alone)
+        return [e.loop.batch(step, without).gradients, *of_each]
 
+    def name(factors: Factors) -> Named:
+        rest, *counts = factors
+        if abs(rest) > NOTHING and not all(same(count, rest) for count in counts):
+            said = f"of {len(counts)} microbatches it counts {shown(counts)} times"
+            yield Fault.AUXILIARY, said + ("" if same(rest, 1.0) else f", and the rest {rest:.4g}")
 
-def _log_sum_squared(output: Any, target: Tensor) -> Tensor:
-    logits, *_ = several(output)
-    mean: Tensor = logits[target != IGNORED].logsumexp(-1).square().mean()
-    return mean
+    return named(e, basis, name, together=True)
 
 
 def of_other_rows(e: Observed) -> Iterator[Known]:
@@ -123,22 +145,3 @@ def of_other_rows(e: Observed) -> Iterator[Known]:
     zero = e.right(0)[heads[0].name].sum(0)
     if all(e.ulps(step, heads[0].name, s, zero) <= TOLERANCE for step, s in enumerate(sums)):
         yield Known(Fault.TARGETS, "the same labels, in other rows", frozenset(e.wrong))
-
-
-def _auxiliary(e: Observed) -> Iterator[Known]:
-    def basis(step: int) -> list[Tensors]:
-        whole = e.loop.whole(step)
-        without = replace(whole, loss=lambda output, target: loss(output[0], target))
-        found = [e.loop.batch(without, e.parts).gradients]
-        for rows in e.parts:
-            own = (e.loop.batch(like, [rows]).gradients for like in (whole, without))
-            found.append(total(zip((1.0, -1.0), own, strict=True)))
-        return found
-
-    def name(factors: Factors) -> Named:
-        rest, *counts = factors
-        if abs(rest) > NOTHING and not all(same(count, rest) for count in counts):
-            said = f"of {len(counts)} microbatches it counts {shown(counts)} times"
-            yield Fault.AUXILIARY, said + ("" if same(rest, 1.0) else f", and the rest {rest:.4g}")
-
-    return named(e, basis, name, together=True)

@@ -1,4 +1,4 @@
-"""Faults of a pass: older weights, other layers or targets, tensors lost or exchanged between."""
+"""Faults of a pass: older weights, other layers, tensors lost or exchanged between them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,8 +15,8 @@ from pipekit.parity.factors import NOTHING, Factors, same
 from pipekit.parity.fit import Known, Named, multiples, named
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import meanings, sometimes
-from pipekit.parity.plain_loop import Tensors, total
-from pipekit.parity.suite import loss_of
+from pipekit.parity.plain_loop import Pass, Tensors, Through
+from pipekit.parity.suite import CLASSES, loss_of
 from pipekit.parity.verdict import Fault
 
 MOST_READ = 16  # microbatches, up to which each may read weights of its own
@@ -25,12 +25,13 @@ SHARDS = (2, 4)  # of a layer, over ranks that share it
 BOTH = (0, 1)
 BLOCKS = (2, 3, 4)  # stages that are tried where their number is not known
 
-Through = tuple[tuple[int, ...], Callable[[nn.Module, Any], Any]]  # as a pass has it
+Change = Callable[[nn.Module, Any], Any]  # from a layer and its input to its output
 
 
 def of_batch(e: Observed, step: int, **changed: Any) -> Tensors:
     """Return what a batch's passes give if they are as right, but for what is changed."""
-    return e.loop.batch(replace(e.loop.whole(step), **changed), e.parts, anew=True).gradients
+    passes = [replace(part, **changed) for part in e.parts]
+    return e.loop.batch(step, passes, anew=True).gradients
 
 
 def passing(
@@ -47,54 +48,48 @@ def in_time(e: Observed) -> Iterator[Known]:
     for k in range(1, e.steps):
         said = f"every stage reads the weights of {_updates(k)} before"
         said += " or of more" if k == e.steps - 1 else ""
-        fault = Fault.STALE.format(_updates(k))
-        yield from passing(e, fault, said, behind=k, delays=(k,) * depth)
+        yield from _stale(e, k, said, delays=(k,) * depth)
     if e.stage_of is not None and e.stages is not None and e.stages > 1:
-        delays = tuple(e.stages - 1 - stage for stage in e.stage_of)
-        most = max(delays)
-        fault = Fault.STALE.format(f"up to {_updates(most)}")  # PipeDream, section 3.4
-        for backward, read in ((None, "the same"), ((0,) * depth, "the newest")):
-            said = "each stage reads one update older than the next in its forward, "
-            said += f"{read} in its backward"
-            yield from passing(e, fault, said, behind=most, delays=delays, backward=backward)
-        yield from _as_they_come(e, delays)
-        for stage, k in product(range(e.stages), (1, 2)):
-            said = f"stage {stage} alone reads the weights of {_updates(k)} before"
-            own = tuple(k * (each == stage) for each in e.stage_of)
-            fault = Fault.STALE.format(_updates(k))
-            yield from passing(e, fault, said, behind=max(own), delays=own)
-
+        yield from _stale_by_stage(e, e.stages, e.stage_of)
     earlier = partial(of_batch, e, given=lambda _, __, *before: before)
     said = "each update is of the batch before, on the newest weights"
     yield from multiples(e, Fault.EARLIER_BATCH, said, earlier, together=True)
     yield from sometimes(e, Fault.EARLIER_BATCH, earlier)
-    uses = {use for entry in e.wrong for use in e.loop.uses[entry.name][1:]}
-    for use, k in product(uses, (1, e.steps)):
-        said = f"the copy of a shared weight that {use} names"
-        fault = Fault.NEVER if k == e.steps else Fault.STALE.format(_updates(k))
-        own = tuple(k * (layer == e.loop.layer(use)) for layer in range(depth))
-        yield from passing(e, fault, said, behind=k, delays=own)
+    for use in {use for entry in e.wrong for use in e.loop.uses[entry.name][1:]}:
+        said, there = f"the copy of a shared weight that {use} names", e.loop.layer(use)
+        once, never = (tuple(k * (n == there) for n in range(depth)) for k in (1, e.steps))
+        yield from _stale(e, 1, said, delays=once)
+        yield from passing(e, Fault.NEVER, said, behind=e.steps, delays=never)
+
+
+def _stale_by_stage(e: Observed, stages: int, stage_of: list[int]) -> Iterator[Known]:
+    delays = tuple(stages - 1 - stage for stage in stage_of)
+    for backward, read in ((None, "the same"), ((), "the newest")):  # PipeDream, section 3.4
+        said = "each stage reads one update older than the next in its forward, "
+        said += f"{read} in its backward"
+        yield from _stale(e, max(delays), said, "up to ", delays=delays, backward=backward)
+
+    def as_they_come(count: int, step: int) -> Tensors:
+        late = [tuple(-((k - delay) // count) for delay in delays) for k in range(count)]
+        parts = zip(e.loop.cut(count), late, strict=True)
+        return e.loop.batch(step, [replace(p, delays=k, backward=()) for p, k in parts]).gradients
+
+    for count in (count for count in e.candidates if count <= MOST_READ):  # PACI, 2606.07881, 3
+        most = -(-max(delays) // count)
+        said = f"the forwards of {count} microbatches read what is there, backwards the newest"
+        fault = Fault.STALE.format(f"up to {_updates(most)}")
+        yield from multiples(e, fault, said, partial(as_they_come, count), most)
+    for stage, k in product(range(stages), (1, 2)):
+        said = f"stage {stage} alone reads the weights of {_updates(k)} before"
+        yield from _stale(e, k, said, delays=tuple(k * (each == stage) for each in stage_of))
+
+
+def _stale(e: Observed, k: int, said: str, up_to: str = "", **changed: Any) -> Iterator[Known]:
+    return passing(e, Fault.STALE.format(up_to + _updates(k)), said, behind=k, **changed)
 
 
 def _updates(k: int) -> str:
     return f"{k} update{'s' * (k > 1)}"
-
-
-def _as_they_come(e: Observed, delays: Sequence[int]) -> Iterator[Known]:
-    """Yield forwards on whatever version is there, as PACI's (arXiv 2606.07881, 3)."""
-
-    def predicted(count: int, step: int) -> Tensors:
-        like, sums = replace(e.loop.whole(step), backward=(0,) * e.loop.depth), []
-        for k, rows in enumerate(e.loop.cut(count)):
-            late = tuple(-((k - delay) // count) for delay in delays)
-            sums.append((1.0, e.loop.batch(replace(like, delays=late), [rows]).gradients))
-        return total(sums)
-
-    for count in (count for count in e.candidates if count <= MOST_READ):
-        most = -(-max(delays) // count)
-        said = f"the forwards of {count} microbatches read what is there, backwards the newest"
-        fault = Fault.STALE.format(f"up to {_updates(most)}")
-        yield from multiples(e, fault, said, partial(predicted, count), most)
 
 
 def left_out(e: Observed) -> Iterator[Known]:
@@ -109,6 +104,29 @@ def left_out(e: Observed) -> Iterator[Known]:
         yield from _in_order(e, [order], Fault.MISSING, f"as if layers {which} were not there")
 
 
+def orders(e: Observed) -> Iterator[Known]:
+    """Yield blocks of layers, perhaps stages, that are left out, run twice or change places."""
+    for blocks in _blocks(e):
+        names = [f"layers {block[0]} to {block[-1]}" for block in blocks]
+        for k, name in enumerate(names):
+            without, twice = blocks[:k] + blocks[k + 1 :], blocks[: k + 1] + blocks[k:]
+            yield from _in_order(e, without, Fault.MISSING, f"without {name}")
+            yield from _in_order(e, twice, Fault.ORDER, f"{name} twice")
+        for a, b in combinations(range(len(blocks)), 2):
+            order = list(blocks)
+            order[a], order[b] = order[b], order[a]
+            said = f"{names[a]} and {names[b]} in each other's place"
+            yield from _in_order(e, order, Fault.ORDER, said)
+
+
+def _in_order(e: Observed, blocks: list[list[int]], fault: str, said: str) -> Iterator[Known]:
+    order = tuple(chain(*blocks))
+    with suppress(Exception):  # layers that do not fit fail in any way
+        e.loop.run(0, Pass(order=order))
+        return passing(e, fault, said, order=order)
+    return iter(())
+
+
 def _blocks(e: Observed) -> list[list[list[int]]]:
     """Return the layers of each stage, or of each block in several ways to cut the model."""
     layers, of = torch.arange(e.loop.depth), torch.tensor(e.stage_of or [0])
@@ -117,35 +135,38 @@ def _blocks(e: Observed) -> list[list[list[int]]]:
     return [[block.tolist() for block in cut] for cut in cuts]
 
 
-def _groups(e: Observed) -> list[tuple[int, ...]]:
-    """Return all layers, all inner ones, those of each stage or block, and each alone."""
-    every = range(e.loop.depth)
-    found = (every, every[1:-1], *chain(*_blocks(e)), *([layer] for layer in every))
-    return list(dict.fromkeys(map(tuple, found)))
-
-
 def altered(e: Observed) -> Iterator[Known]:
-    """Yield layers that compute something else, or send back only a part of the gradients."""
-    for layers, (fault, said, change) in product(_groups(e), _changes(e)):
-        said = said.format(f"layers {layers[0]} to {layers[-1]}")
-        yield from passing(e, fault, said, through=(layers, change))
+    """Yield layers that compute something else, or send back only a part of the gradients.
+
+    These are all layers, all inner ones, those of each stage or block, each alone, or an embedding.
+    """
+    for count in (1, *e.candidates) if e.loop.case.tokens else ():
+        last = _inside(nn.Embedding, partial(_of_last_occurrences, count))
+        said = f"of all positions but each token's last one in each of {count} microbatches"
+        yield from passing(e, Fault.LOST, said, through=((0,), last))
+    every = range(e.loop.depth)
+    groups = (every, every[1:-1], *chain(*_blocks(e)), *([layer] for layer in every))
+    for layers in dict.fromkeys(map(tuple, groups)):
+        of = f"layers {layers[0]} to {layers[-1]}"
+        for fault, said, change in _changes(of, bool(e.loop.buffers[0])):
+            yield from passing(e, fault, said, through=(layers, change))
 
 
-def _changes(e: Observed) -> Iterator[tuple[str, str, Callable[[nn.Module, Any], Any]]]:
+def _changes(of: str, batch_norm: bool) -> Iterator[tuple[str, str, Change]]:
     """Yield a class of fault, what about some layers, and what each gives for its output."""
     for way in ("x", "f(x)"):
-        yield Fault.CUT, f"of x + f(x) in {{}} only {way} sends one back", partial(_one_way, way)
+        yield Fault.CUT, f"of x + f(x) in {of} only {way} sends one back", partial(_one_way, way)
     for count in SHARDS:
         for k in range(count):
-            shard = partial(_inside, nn.Linear, partial(_of_one_shard, k, count))
-            yield Fault.CUT, f"of {{}} only shard {k + 1} of {count} sends one back", shard
-        biases = partial(_inside, nn.Linear, partial(_with_biases, count))
-        yield Fault.SUMMED, f"each of {count} shards of {{}} adds its bias", biases
-    if e.loop.buffers[0]:
-        yield Fault.BATCH_NORM, "{} in evaluation mode", _evaluated
+            shard = _inside(nn.Linear, partial(_of_one_shard, k, count))
+            yield Fault.CUT, f"of {of} only shard {k + 1} of {count} sends one back", shard
+        biases = _inside(nn.Linear, partial(_with_biases, count))
+        yield Fault.SUMMED, f"each of {count} shards of {of} adds its bias", biases
+    if batch_norm:
+        yield Fault.BATCH_NORM, f"{of} in evaluation mode", evaluated
         for what in ("mean", "mean and variance"):
-            apart = partial(_inside, nn.BatchNorm1d, partial(_statistics_apart, what))
-            yield Fault.BATCH_NORM, f"no gradient goes through the {what} in {{}}", apart
+            apart = _inside(nn.BatchNorm1d, partial(_statistics_apart, what))
+            yield Fault.BATCH_NORM, f"no gradient goes through the {what} in {of}", apart
 
 
 def _one_way(way: str, layer: nn.Module, value: Any) -> Any:
@@ -157,16 +178,27 @@ def _one_way(way: str, layer: nn.Module, value: Any) -> Any:
     return (y, *rest) if rest else y
 
 
-def _inside(
-    kind: type[nn.Module], changed: Callable[..., Tensor], layer: nn.Module, value: Any
-) -> Any:
-    """Return a layer's output with that of each module of a kind in it changed."""
-    found = [module for module in layer.modules() if isinstance(module, kind)]
-    hooks = [module.register_forward_hook(changed) for module in found]
-    output = layer(value)
-    for hook in hooks:
-        hook.remove()
-    return output
+def _inside(kind: type[nn.Module], changed: Callable[..., Tensor]) -> Change:
+    """Return what a layer gives with the output of each module of a kind in it changed."""
+
+    def run(layer: nn.Module, value: Any) -> Any:
+        found = [module for module in layer.modules() if isinstance(module, kind)]
+        hooks = [module.register_forward_hook(changed) for module in found]
+        output = layer(value)
+        for hook in hooks:
+            hook.remove()
+        return output
+
+    return run
+
+
+def _of_last_occurrences(count: int, _: Any, given: tuple[Tensor], y: Tensor) -> Tensor:
+    """Return an embedding's output to which each token's last one in a microbatch sends back."""
+    tokens = given[0]
+    rows, places = torch.arange(len(tokens)), torch.arange(tokens.numel())
+    keys = ((rows * count // len(tokens))[:, None] * CLASSES + tokens).flatten()
+    last = places.new_zeros(count * CLASSES).scatter_reduce(0, keys, places, "amax")
+    return y.where((last[keys] == places).view(*tokens.shape, 1), y.detach())
 
 
 def _of_one_shard(k: int, count: int, linear: nn.Linear, given: tuple[Tensor], y: Tensor) -> Tensor:
@@ -181,11 +213,11 @@ def _with_biases(count: int, linear: nn.Linear, _: Any, y: Tensor) -> Tensor:
 
 def _by_other_input(by: int, linear: nn.Linear, given: tuple[Tensor], y: Tensor) -> Tensor:
     x = given[0].detach()
-    other = product_of(x.roll(by, 0) - x, linear.weight)
-    return y + (other - other.detach())
+    return instead(y, y + product_of(x.roll(by, 0) - x, linear.weight))
 
 
-def _evaluated(layer: nn.Module, value: Any) -> Any:
+def evaluated(layer: nn.Module, value: Any) -> Any:
+    """Return a layer's output in evaluation mode."""
     output = layer.eval()(value)
     layer.train()
     return output
@@ -197,103 +229,98 @@ def _statistics_apart(what: str, norm: nn.BatchNorm1d, given: tuple[Tensor], _: 
     return (given[0] - mean.detach()) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
 
 
-def orders(e: Observed) -> Iterator[Known]:
-    """Yield blocks of layers, perhaps stages, that are left out, run twice or change places."""
-    for blocks in _blocks(e):
-        names = [f"layers {block[0]} to {block[-1]}" for block in blocks]
-        for k, name in enumerate(names):
-            before, after = blocks[:k], blocks[k + 1 :]
-            yield from _in_order(e, [*before, *after], Fault.MISSING, f"without {name}")
-            twice = [*before, blocks[k], blocks[k], *after]
-            yield from _in_order(e, twice, Fault.ORDER, f"{name} twice")
-        for a, b in combinations(range(len(blocks)), 2):
-            order = list(blocks)
-            order[a], order[b] = order[b], order[a]
-            said = f"{names[a]} and {names[b]} in each other's place"
-            yield from _in_order(e, order, Fault.ORDER, said)
-
-
-def _in_order(e: Observed, blocks: list[list[int]], fault: str, said: str) -> Iterator[Known]:
-    order = tuple(chain(*blocks))
-    with suppress(Exception):  # layers that do not fit fail in any way
-        e.loop.run(replace(e.loop.whole(0), order=order))
-        return passing(e, fault, said, order=order)
-    return iter(())
-
-
 def between(e: Observed) -> Iterator[Known]:
     """Yield tensors that reach the wrong microbatch of a layer, or are lost on the way."""
-    tuples = e.loop.case.tuples
     firsts = [n + 1 for n, (a, b) in enumerate(pairwise(e.stage_of or ())) if a != b]
     firsts = firsts or list(range(1, e.loop.depth))
+    tuples, trained = e.loop.case.tuples, {*map(e.loop.layer, e.loop.uses.keys() - e.loop.frozen)}
     for first in firsts if tuples else ():
-        for number in BOTH:
-            yield from _sent_back(e, first, number)
-        for said, to in (("exchanged", (1, 0)), ("added up for the first", (0, 0))):
-            said = f"those of the two tensors that layer {first} gets are {said}"
-            yield from passing(e, Fault.CUT, said, through=_given(first, partial(_rerouted, to)))
+        yield from _of_two(e, first)
     if e.loop.case.coupled:
         return  # whose rows go through in turn, each microbatch alone
+    yield from _handed(e, firsts)
+    for first in firsts if not tuples else ():
+        if first > min(trained):  # which sends gradients back
+            yield from _of_the_batch_before(e, first)
+
+
+def _of_two(e: Observed, first: int) -> Iterator[Known]:
+    """Yield that of two tensors' gradients one counts so many times, or is for the other one."""
+
+    def basis(to: tuple[int | None, ...], step: int) -> list[Tensors]:
+        return [e.raw(step), of_batch(e, step, through=_given(first, partial(_rerouted, to)))]
+
+    def name(number: int, factors: Factors) -> Named:
+        said = f"x {factors[0]:.4g}, of tensor {number + 1} of the two that layer {first} gets"
+        if same(sum(factors), 1.0) and not same(factors[0], 1.0):
+            lost = abs(factors[0]) < NOTHING
+            yield from ((f, said) for f in ([Fault.CUT] if lost else meanings(e, factors[0])))
+
+    for number, to in enumerate(((None, 1), (0, None))):
+        yield from named(e, partial(basis, to), partial(name, number), together=True)
+    for said, to in (("exchanged", (1, 0)), ("added up for the first", (0, 0))):
+        said = f"those of the two tensors that layer {first} gets are {said}"
+        yield from passing(e, Fault.CUT, said, through=_given(first, partial(_rerouted, to)))
+
+
+def _rerouted(to: tuple[int | None, ...], value: Any) -> Any:
+    """Return tensors each of which sends its gradient back for one of them, or for none."""
+    if isinstance(value, Tensor) or (None not in to and value[0].shape != value[1].shape):
+        return value
+    own = zip(value, to, strict=True)
+    return tuple(v.detach() if k is None else instead(v, value[k]) for v, k in own)
+
+
+def _handed(e: Observed, firsts: Sequence[int]) -> Iterator[Known]:
+    """Yield tensors that are those of other microbatches."""
     counts = [count for count in e.candidates if count <= MOST_HANDED]
     for count, sign in product(counts, (1, -1)):
         by_other = partial(_by_other_input, sign * e.loop.rows // count)
-        of_all = tuple(range(e.loop.depth)), partial(_inside, nn.Linear, by_other)
+        of_all = tuple(range(e.loop.depth)), _inside(nn.Linear, by_other)
         said = f"of weights by the input of a neighbour of {count} microbatches"
         yield from passing(e, Fault.HANDED, said, through=of_all)
     # A layer that sends gradients back to others leaves all layers from itself on right.
     highest = max(e.loop.layer(e.loop.uses[entry.name][0]) for entry in e.wrong)
     for layer, count in product(firsts, counts):
         size = e.loop.rows // count
-        numbers = (BOTH, (0,), (1,)) if tuples else (BOTH,)
+        numbers = (BOTH, (0,), (1,)) if e.loop.case.tuples else (BOTH,)
         for by, back, chosen in product((size, -size), (0, 1), numbers):
             of = "input" if chosen == BOTH else f"tensor {chosen[0] + 1} of two"
             said = f"layer {layer}'s {of} is that of a neighbour of {count} microbatches"
-            moved = _given(layer, partial(_handed, by, back * by, chosen=chosen))
+            moved = _given(layer, partial(_of_other_rows, by, back * by, chosen=chosen))
             yield from passing(e, Fault.HANDED, said, through=moved)
         if layer > highest:
-            sent_back = partial(_pairs, e, layer, count)
-            yield from named(e, sent_back, partial(_of_others, layer, count), together=True)
-    trained = min(e.loop.layer(name) for name in e.loop.uses if name not in e.loop.frozen)
-    for layer in firsts if not tuples else ():
-        if layer > trained:  # which sends gradients back
-            yield from _of_the_batch_before(e, layer)
+            yield from _back_to_others(e, layer, count)
 
 
-def several(value: Any) -> tuple[Any, ...]:
-    """Return the tensors that a layer hands on, one or two."""
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _given(layer: int, changed: Callable[[Any], Any]) -> Through:
-    """Return that a layer gets something else than what it was given."""
-    return (layer,), lambda own, value: own(changed(value))
-
-
-def _handed(shift: int, back: int, value: Any, chosen: tuple[int, ...] = BOTH) -> Any:
+def _of_other_rows(shift: int, back: int, value: Any, chosen: tuple[int, ...] = BOTH) -> Any:
     """Return values of other rows, which send their gradients back to others again."""
     if isinstance(value, Tensor):
-        late = value.roll(back, 0)
-        return late + (value.roll(shift, 0) - late).detach()
-    return tuple(_handed(shift, back, v) if n in chosen else v for n, v in enumerate(value))
+        return instead(value.roll(shift, 0), value.roll(back, 0))
+    own = enumerate(value)
+    return tuple(_of_other_rows(shift, back, v) if n in chosen else v for n, v in own)
 
 
-def _pairs(e: Observed, layer: int, count: int, step: int) -> list[Tensors]:
-    """Return what each microbatch's loss gives if a layer sends its gradients back to each."""
-    found, size = [], e.loop.rows // count
-    for own, other in product(range(count), repeat=2):
-        part = partial(loss_of, slice(own * size, (own + 1) * size))
-        back = _given(layer, partial(_handed, 0, (own - other) * size))
-        gradients = of_batch(e, step, loss=part, through=back)
-        found.append({n: g for n, g in gradients.items() if e.loop.layer(n) < layer})
-    return found
+def _back_to_others(e: Observed, layer: int, count: int) -> Iterator[Known]:
+    """Yield what each microbatch's loss gives if a layer sends its gradients back to each."""
+    pairs, size = [*product(range(count), repeat=2)], e.loop.rows // count
 
+    def basis(step: int) -> list[Tensors]:
+        found = []
+        for own, other in pairs:
+            part = partial(loss_of, slice(own * size, (own + 1) * size))
+            back = _given(layer, partial(_of_other_rows, 0, (own - other) * size))
+            gradients = of_batch(e, step, loss=part, through=back)
+            found.append({n: g for n, g in gradients.items() if e.loop.layer(n) < layer})
+        return found
 
-def _of_others(layer: int, count: int, factors: Factors) -> Named:
-    pairs = product(range(count), repeat=2)
-    there = [(*pair, f) for pair, f in zip(pairs, factors, strict=True) if abs(f) > NOTHING]
-    if any(own != other for own, other, _ in there):
-        said = f"of {count} microbatches layer {layer} sends back the gradient of "
-        yield Fault.HANDED, said + ", ".join(f"{k} to {n} x {f:.3g}" for k, n, f in there)
+    def name(factors: Factors) -> Named:
+        there = [(*pair, f) for pair, f in zip(pairs, factors, strict=True) if abs(f) > NOTHING]
+        if any(own != other for own, other, _ in there):
+            said = f"of {count} microbatches layer {layer} sends back the gradient of "
+            yield Fault.HANDED, said + ", ".join(f"{k} to {n} x {f:.3g}" for k, n, f in there)
+
+    return named(e, basis, name, together=True)
 
 
 def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:
@@ -309,11 +336,11 @@ def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:
 
         def given(value: Tensor) -> Tensor:
             if what == "input":
-                return held[0] + (value - value.detach())
+                return instead(held[0], value)
             value.register_hook(lambda _: held[1])
             return value
 
-        e.loop.run_anew(replace(e.loop.whole(max(step - 1, 0)), through=_given(first, hold)))
+        e.loop.run_anew(max(step - 1, 0), Pass(through=_given(first, hold)))
         return of_batch(e, step, through=_given(first, given))
 
     for what in ("input", "gradient"):
@@ -321,25 +348,16 @@ def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:
         yield from multiples(e, Fault.HANDED, said, partial(late, what), together=True, first=1)
 
 
-def _rerouted(to: Sequence[int | None], value: Any) -> Any:
-    """Return tensors each of which sends its gradient back for one of them, or for none."""
-    if isinstance(value, Tensor) or (None not in to and value[0].shape != value[1].shape):
-        return value
-    own = zip(value, to, strict=True)
-    return tuple(v.detach() + (0 if k is None else value[k] - value[k].detach()) for v, k in own)
+def several(value: Any) -> tuple[Any, ...]:
+    """Return the tensors that a layer hands on, one or two."""
+    return value if isinstance(value, tuple) else (value,)
 
 
-def _sent_back(e: Observed, first: int, number: int) -> Iterator[Known]:
-    """Yield that of two tensors one's gradient is sent back so many times, or not at all."""
-    cut = partial(_rerouted, [None if k == number else k for k in BOTH])
+def instead(value: Tensor, own: Tensor) -> Tensor:
+    """Return a value that sends its gradient back to another tensor."""
+    return own + (value - own).detach()
 
-    def basis(step: int) -> list[Tensors]:
-        return [e.raw(step), of_batch(e, step, through=_given(first, cut))]
 
-    def name(factors: Factors) -> Named:
-        said = f"x {factors[0]:.4g}, of tensor {number + 1} of the two that layer {first} gets"
-        if same(sum(factors), 1.0) and not same(factors[0], 1.0):
-            lost = abs(factors[0]) < NOTHING
-            yield from ((f, said) for f in ([Fault.CUT] if lost else meanings(e, factors[0])))
-
-    return named(e, basis, name, together=True)
+def _given(layer: int, changed: Callable[[Any], Any]) -> Through:
+    """Return that a layer gets something else than what it was given."""
+    return (layer,), lambda own, value: own(changed(value))

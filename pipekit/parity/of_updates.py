@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from pipekit.parity.factors import LEAST, NOTHING, SAME, Factors, constant, same, whole
 from pipekit.parity.fit import Fits, Known, Named, Source, alike, fit, multiples, named
 from pipekit.parity.observed import Entry, Observed
-from pipekit.parity.plain_loop import Tensors, total
+from pipekit.parity.plain_loop import Tensors, late, total
 from pipekit.parity.verdict import TOLERANCE, Fault
 
 _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
@@ -68,7 +68,7 @@ def _by_other_terms(e: Observed, factors: Factors) -> bool:
     before = (e.loop.terms(step) / e.loop.terms(step - 1) for step in range(1, len(factors)))
     return all(map(same, factors[1:], before)) or any(
         all(
-            any(same(factor * count * e.loop.share(step, rows), 1.0) for rows in e.loop.cut(count))
+            any(same(factor * count * e.loop.share(step, part), 1.0) for part in e.loop.cut(count))
             for step, factor in enumerate(factors)
         )
         for count in e.candidates
@@ -116,14 +116,13 @@ def _once_a_stage(e: Observed, fits: Fits) -> Iterator[Known]:
     if not fits or any(not constant(found) or found[0] < LEAST for found in fits.values()):
         return
     depth = sorted((entry.layer[1], factors[0]) for entry, factors in fits.items())
-    levels: list[float] = [1.0]
+    levels = [1.0]
     for _, factor in reversed(depth):
         if not same(factor, levels[-1]):
             levels.append(factor)
-    base = levels[1] if len(levels) > 1 else 1.0
-    steady = all(same(b / a, base) for a, b in pairwise(levels))
+    steps = [after / before for before, after in pairwise(levels)]
     last_is_right = depth[-1][0] < max(entry.layer[1] for entry in e.entries)
-    if steady and len(levels) > (1 if last_is_right else 2):
+    if len(steps) > (0 if last_is_right else 1) and constant(steps):
         said = "from the first stage to the last x "
         said += ", ".join(f"{level:.4g}" for level in reversed(levels))
         yield Known(Fault.ONCE_A_STAGE, said, frozenset(fits))
@@ -145,17 +144,11 @@ def _clipped(e: Observed, fits: Fits) -> Iterator[Known]:
 
 def of_the_update(e: Observed) -> Iterator[Known]:
     """Yield what an optimizer does to gradients or adds to them, perhaps late."""
-    own = {entry.name: entry.values for entry in e.wrong}
-    most = max(float(v.abs().max()) for values in own.values() for v in values[: e.steps])
+    most = max(float(v.abs().max()) for n in e.wrong for v in n.values[: e.steps])
+    before, right_late = partial(late, e.wrong_values), partial(late, e.raw)
 
     def clamped(step: int) -> Tensors:
         return {n: g.clamp(-most, most) for n, g in e.raw(step).items()}
-
-    def before(step: int) -> Tensors:
-        return {n: v[step - 1] if step else 0 * v[0] for n, v in own.items()}
-
-    def late(step: int) -> Tensors:
-        return total([(float(step > 0), e.raw(max(step - 1, 0)))])
 
     def every(k: int, step: int) -> Tensors:
         now = float((step + 1) % k == 0)
@@ -166,7 +159,7 @@ def of_the_update(e: Observed) -> Iterator[Known]:
 
     def name(factors: Factors) -> Named:
         times, kept, decay = (0.0 if abs(f) < NOTHING / 100 else f for f in factors)
-        if abs(times) > NOTHING and (kept or decay):
+        if times and (kept or decay):
             said = f"x {times:.4g}, {kept:.3g} of the update before, {decay:.3g} of the weight"
             if any(abs(kept - 1 / count) < 1e-3 for count in (1, *e.candidates)):
                 yield Fault.KEPT, said
@@ -176,17 +169,13 @@ def of_the_update(e: Observed) -> Iterator[Known]:
     if most:
         yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
     yield from named(e, added, name, first=1)
-    yield from multiples(e, Fault.LATE, "each update applies the gradient of the one before", late)
+    said = "each update applies the gradient of the one before"
+    yield from multiples(e, Fault.LATE, said, right_late)
     for k in range(2, e.steps // 2 + 1):
         said = f"every {k} batches"
         yield from multiples(e, Fault.SEVERAL_BATCHES, said, partial(every, k))
-    for other in (before, late):
+    for other in (before, right_late):
         yield from sometimes(e, Fault.LATE, other)
-
-
-def beside_right(e: Observed, other: Callable[[int], Tensors], step: int) -> list[Tensors]:
-    """Return the right gradients of a step, and others that may be added to them."""
-    return [e.raw(step), other(step)]
 
 
 def sometimes(e: Observed, fault: str, other: Callable[[int], Tensors]) -> Iterator[Known]:
@@ -198,8 +187,7 @@ def sometimes(e: Observed, fault: str, other: Callable[[int], Tensors]) -> Itera
         if {*counts} <= {0, 1} and any(more) and own != more:  # else it is every second one
             yield Fault.KEPT if all(own) else fault, _updates([False, *more])
 
-    basis = partial(beside_right, e, other)
-    yield from named(e, basis, name, each_step=True, first=1)
+    return named(e, lambda step: [e.raw(step), other(step)], name, each_step=True, first=1)
 
 
 def _updates(chosen: Iterable[object]) -> str:
@@ -208,8 +196,15 @@ def _updates(chosen: Iterable[object]) -> str:
 
 
 def other_optimizers(e: Observed) -> Iterator[Known]:
-    """Yield what other optimizers of torch's make of the right gradients, at any learning rate."""
-    for name, how in _OPTIMIZERS.items():
+    """Yield what other optimizers of torch's make of the right gradients, at any rate and decay."""
+
+    def name(said: str, factors: Factors) -> Named:
+        rate, decay = factors
+        if abs(rate) > LEAST:
+            decayed = f" and a weight decay of {decay / rate:.2g}" if decay > SAME * rate else ""
+            yield Fault.OPTIMIZER, f"{said}, x {rate:.4g}{decayed}"
+
+    for said, how in _OPTIMIZERS.items():
         weights = {n: torch.zeros_like(g) for n, g in e.raw(0).items()}
         optimizer, updates = how(weights.values(), lr=1.0), list[Tensors]()
         for step in range(e.steps):
@@ -218,7 +213,8 @@ def other_optimizers(e: Observed) -> Iterator[Known]:
                 weights[parameter].grad = gradient
             optimizer.step()
             updates.append({n: before[n] - w for n, w in weights.items()})
-        yield from multiples(e, Fault.OPTIMIZER, name, updates.__getitem__, rough=True)
+        beside = [*zip(updates, e.loop.weights, strict=False)]
+        yield from named(e, beside.__getitem__, partial(name, said), rough=True)
 
 
 def mixed(e: Observed) -> Iterator[Known]:
@@ -228,7 +224,7 @@ def mixed(e: Observed) -> Iterator[Known]:
         shapes.setdefault(gradient.shape, []).append(name)
 
     def basis(names: Sequence[str], step: int) -> list[Tensors]:
-        before = {n.name: n.values[step - 1] * (step > 0) for n in e.wrong}  # with momentum
+        before = late(e.wrong_values, step)  # with momentum
         return [*(dict.fromkeys(names, e.raw(step)[n]) for n in names), before]
 
     def mixture(names: Sequence[str], factors: Factors) -> Named:
@@ -265,10 +261,9 @@ def moved(e: Observed) -> Iterator[Known]:
     def of_like_order(step: int) -> Tensors:
         found = {}
         for n in e.wrong:  # the largest number where the trainer's largest is, and so on
-            right = e.raw(step)[n.name]
-            numbers = torch.empty_like(right).flatten()
-            numbers[n.values[step].flatten().argsort()] = right.flatten().sort().values
-            found[n.name] = numbers.view_as(right)
+            ranks = n.values[step].flatten().argsort().argsort()
+            numbers = e.raw(step)[n.name].flatten().sort().values[ranks]
+            found[n.name] = numbers.view_as(n.values[step])
         return found
 
     yield from multiples(e, Fault.LAYOUT, "transposed, or shards exchanged", of_like_order)

@@ -5,7 +5,7 @@ stages, schedules or processes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,25 +17,26 @@ from pipekit.oracle.shared_weights import with_copies
 from pipekit.parity.suite import Batch, Case, count, loss
 
 Tensors = dict[str, Tensor]
-Rows = tuple[int, ...]  # the first, the one behind the last, and perhaps the distance of two
+Range = tuple[int | None, ...]  # the first, the one behind the last, perhaps the distance of two
+Through = tuple[tuple[int, ...], Callable[[nn.Module, Any], Any]]
 LEARNING_RATE = 0.25  # large, since a change of float32 weights shows a small step only roughly
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward and backward of some rows, right or as a fault has it."""
+    """One forward and backward of a part of a batch, right unless a fault has it otherwise."""
 
-    step: int  # whose batch it is of
-    rows: Rows  # of the batch
-    delays: tuple[int, ...]  # by how many updates the weights that a forward reads are older
-    backward: tuple[int, ...] | None = None  # likewise a backward, by layer; None: the same
+    rows: Range = (0, None)  # of the batch
+    positions: Range = (0, None)  # in each row of tokens
+    # By how many updates the weights that a forward reads are older, by layer; (): the newest.
+    delays: tuple[int, ...] = ()
+    backward: tuple[int, ...] | None = None  # likewise a backward; None: the same
     order: tuple[int, ...] | None = None  # the layers as they run; None: each once
     # Some layers, and what such a layer and its input give instead of its output.
-    through: tuple[tuple[int, ...], Callable[[nn.Module, Any], Any]] = ((), nn.Module.__call__)
-    # From its rows' inputs and targets, and those of the batch before, to what it has of them.
+    through: Through = ((), nn.Module.__call__)
+    # From its inputs and targets, and those of the batch before, to what it has of them.
     given: Callable[[Tensor, Tensor, Tensor, Tensor], Batch] | None = None
     loss: Callable[[Any, Tensor], Tensor] = loss
-    training: bool = True  # whether layers are in training mode
 
 
 class PassResult(NamedTuple):
@@ -44,7 +45,6 @@ class PassResult(NamedTuple):
     loss: float  # a mean
     gradients: Tensors  # of a shared weight the sum over its uses
     of_use: Tensors  # of each use alone
-    buffers: Tensors  # afterwards
 
 
 class PlainLoop:
@@ -78,75 +78,63 @@ class PlainLoop:
         own = PlainLoop(self.case, self.batches)
         for step in range(steps):
             gradients = own.expected(step, microbatches, clip_norm)
-            own.advance({n: w - LEARNING_RATE * gradients[n] for n, w in own.weights[-1].items()})
+            before = own.weights[-1].items()
+            own.weights.append({n: w - LEARNING_RATE * gradients[n] for n, w in before})
+            own.buffers.append(own.buffers[-1])
         return own.weights
-
-    def advance(self, weights: Tensors, buffers: Tensors | None = None) -> None:
-        """Add the weights, and the buffers if they are known, after one more update."""
-        self.weights.append(weights)
-        self.buffers.append(buffers or self.buffers[-1])
 
     def expected(self, step: int, microbatches: int, clip_norm: float | None = None) -> Tensors:
         """Return the gradient of a batch's loss: what SGD is to be given."""
-        gradients = self.batch(self.whole(step), self.together(microbatches)).gradients
+        gradients = self.batch(step, self.together(microbatches)).gradients
         norm = torch.stack([g.norm() for n, g in gradients.items() if n == self.uses[n][0]]).norm()
         factor = min(1.0, clip_norm / (float(norm) + 1e-6)) if clip_norm else 1.0
         return {name: factor * gradient for name, gradient in gradients.items()}
 
-    def batch(self, like: Pass, parts: Sequence[Rows], anew: bool = False) -> PassResult:
-        """Return what passes of the parts add up to, each by its share of the terms of the mean.
+    def batch(self, step: int, passes: Iterable[Pass], anew: bool = False) -> PassResult:
+        """Return what passes add up to, each by its share of the terms of the batch's mean.
 
         ``anew``: with new random numbers, and not kept.
         """
-        shares = [self.share(like.step, rows) for rows in parts]
-        passes = [replace(like, rows=rows) for rows in parts]
-        found = [self.run_anew(each) if anew else self.run(each) for each in passes]
-        if shares == [1.0]:
-            return found[0]
-        loss = sum(share * each.loss for share, each in zip(shares, found, strict=True))
-        of_use = total(zip(shares, (each.of_use for each in found), strict=True))
-        return PassResult(loss, self._over_uses(of_use), of_use, found[-1].buffers)
+        run = self.run_anew if anew else self.run
+        found = [(self.share(step, each), run(step, each)) for each in passes]
+        of_use = total((share, result.of_use) for share, result in found)
+        mean = sum(share * result.loss for share, result in found)
+        return PassResult(mean, self._over_uses(of_use), of_use)
 
     def terms(self, step: int) -> int:
         """Return how many terms the mean over a batch has."""
         return count(self.batches[step][1])
 
-    def share(self, step: int, rows: Rows) -> float:
-        """Return which part of the terms of a batch's mean some rows have."""
-        return count(self.batches[step][1][slice(*rows)]) / self.terms(step)
+    def share(self, step: int, part: Pass) -> float:
+        """Return which part of the terms of a batch's mean a pass has."""
+        return count(self._part(step, part)[1]) / self.terms(step)
 
-    def whole(self, step: int) -> Pass:
-        """Return the pass of a whole batch."""
-        return Pass(step, (0, self.rows), (0,) * self.depth)
-
-    def cut(self, microbatches: int) -> list[Rows]:
-        """Return the rows of each microbatch, as ``tensor_split`` cuts."""
+    def cut(self, microbatches: int) -> list[Pass]:
+        """Return the passes of microbatches, as ``tensor_split`` cuts."""
         ends = torch.arange(self.rows + 1)[1:].tensor_split(microbatches)
-        return list(pairwise([0, *(int(part[-1]) for part in ends)]))
+        return [*map(Pass, pairwise([0, *(int(part[-1]) for part in ends)]))]
 
-    def together(self, microbatches: int) -> list[Rows]:
-        """Return the rows that see one another: a microbatch's, or none, as if all did."""
+    def together(self, microbatches: int) -> list[Pass]:
+        """Return the passes of rows that see one another: a microbatch's, or all, if none does."""
         return self.cut(microbatches if self.case.coupled else 1)
 
     def running_statistics(self, step: int, microbatches: int) -> Tensors:
         """Return the buffers after a batch whose microbatches went through in turn."""
-        before = self.buffers[step]
-        for rows in self.cut(microbatches):
-            before = self.run_anew(replace(self.whole(step), rows=rows), before).buffers
-        return before
+        buffers = self.buffers[step]
+        for part in self.cut(microbatches):
+            self.run_anew(step, part, buffers)
+            buffers = {name: buffer.clone() for name, buffer in self._own_buffers.items()}
+        return buffers
 
-    def run_anew(
-        self, what: Pass, buffers: Tensors | None = None, weights: Tensors | None = None
-    ) -> PassResult:
-        """Return what a pass gives, perhaps with other weights and buffers than the trainer's."""
-        x, target = (part[slice(*what.rows)] for part in self.batches[what.step])
+    def run_anew(self, step: int, what: Pass, instead: Tensors | None = None) -> PassResult:
+        """Return what a pass gives, perhaps with other tensors instead of the trainer's own."""
+        x, target = self._part(step, what)
         if what.given:
-            before = (part[slice(*what.rows)] for part in self.batches[max(what.step - 1, 0)])
-            x, target = what.given(x, target, *before)
-        self._model.train(what.training)
-        self._load(what.step, what.delays, weights)
+            x, target = what.given(x, target, *self._part(max(step - 1, 0), what))
+        instead = instead or {}
+        self._load(step, what.delays, instead)
         for name, buffer in self._own_buffers.items():
-            buffer.copy_((buffers or self.buffers[what.step])[name])
+            buffer.copy_(instead.get(name, self.buffers[step][name]))
         value = x.double() if x.is_floating_point() else x
         layers, through = what.through
         for layer in range(self.depth) if what.order is None else what.order:
@@ -154,13 +142,17 @@ class PlainLoop:
             value = through(own, value) if layer in layers else own(value)
         mean = what.loss(value, target)
         if what.backward is not None:
-            self._load(what.step, what.backward)
+            self._load(step, what.backward, {})
         trained = {n: p for n, p in self._parameters.items() if p.requires_grad}
         found = torch.autograd.grad(mean, [*trained.values()], materialize_grads=True)
         of_use = dict(zip(trained, found, strict=True))
         of_use |= {n: torch.zeros_like(self._parameters[n]) for n in self.frozen}
-        after = {name: buffer.clone() for name, buffer in self._own_buffers.items()}
-        return PassResult(mean.item(), self._over_uses(of_use), of_use, after)
+        return PassResult(mean.item(), self._over_uses(of_use), of_use)
+
+    def _part(self, step: int, what: Pass) -> Batch:
+        index = (slice(*what.rows), slice(*what.positions))[: 1 + self.case.tokens]
+        x, target = self.batches[step]
+        return x[index], target[index]
 
     def _over_uses(self, of_use: Tensors) -> Tensors:
         return {
@@ -168,11 +160,11 @@ class PlainLoop:
             for name in self._parameters
         }
 
-    def _load(self, step: int, delays: Sequence[int], weights: Tensors | None = None) -> None:
+    def _load(self, step: int, delays: tuple[int, ...], instead: Tensors) -> None:
         # Through .data, which autograd does not watch: a backward may read other weights.
         for name, parameter in self._parameters.items():
-            version = max(step - delays[self.layer(name)], 0)
-            parameter.data.copy_((weights or self.weights[version])[name])
+            delay = delays[self.layer(name)] if delays else 0
+            parameter.data.copy_(instead.get(name, self.weights[max(step - delay, 0)][name]))
 
 
 def along(value: Tensor, right: Tensor) -> float:
@@ -181,13 +173,15 @@ def along(value: Tensor, right: Tensor) -> float:
     return float((value * right).sum()) / size if size else 1.0 + float(value.abs().max())
 
 
+def late(of: Callable[[int], Tensors], step: int) -> Tensors:
+    """Return what comes an update late: nothing in the first one."""
+    return total([(float(step > 0), of(max(step - 1, 0)))])
+
+
 def total(parts: Iterable[tuple[float, Tensors]]) -> Tensors:
     """Return a sum of gradients, each with its factor."""
     sums: Tensors = {}
     for factor, gradients in parts:
         for name, gradient in gradients.items():
-            if name in sums:
-                sums[name].add_(gradient, alpha=factor)
-            else:
-                sums[name] = factor * gradient
+            sums[name] = sums.get(name, 0.0) + factor * gradient
     return sums

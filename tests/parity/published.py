@@ -11,9 +11,8 @@ from tests.parity.small import Small
 class Torchtitan2972(Small):
     """torchtitan #2972: the pipeline's loss is a sum, divided by its tokens for the log only."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = self.model.loss(output, target) * self.model.count(target)
-        return value
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return self.model.loss(output, target) * self.model.count(target)
 
     def step(self, batch: tuple[Tensor, Tensor]) -> float | None:
         summed = super().step(batch)
@@ -25,9 +24,8 @@ class Torchtitan1732(Small):
 
     microbatches = 8  # two rounds of four
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = self.model.loss(output, target) / 2
-        return value
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return self.model.loss(output, target) / 2
 
     def microbatch(self, k: int, x: Any, target: Tensor) -> float:
         loss = super().microbatch(k, x, target)
@@ -71,9 +69,8 @@ class Torchtitan771(Small):
 class DeepSpeed7773(Small):
     """DeepSpeed #7773: microbatches' gradients are summed, and the loss averaged in the log only."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = self.model.loss(output, target)
-        return value
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return self.model.loss(output, target)
 
     def step(self, batch: tuple[Tensor, Tensor]) -> float | None:
         summed = super().step(batch)
@@ -115,7 +112,6 @@ class TransformerEngine3437(Small):
             self.delayed[stage, parameter] = parameter.grad + (0 if known is None else known)
             parameter.grad = None
 
-    def update(self) -> None:
+    def change(self) -> None:
         for (_, parameter), gradient in self.delayed.items():
             parameter.grad = gradient
-        super().update()

@@ -38,10 +38,8 @@ class Small:
     def cut(self, batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
         return list(zip(*(part.tensor_split(self.microbatches) for part in batch), strict=True))
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        share: float = self.model.count(target) / self.terms
-        value: Tensor = self.model.loss(output, target) * share
-        return value
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return self.model.loss(output, target) * (self.model.count(target) / self.terms)
 
     def microbatch(self, k: int, x: Any, target: Tensor) -> float:
         inputs, outputs = [], []
@@ -57,7 +55,7 @@ class Small:
             out = (loss,) if stage == len(self.parts) - 1 else outputs[stage]
             self.backward(stage, k, (out,) if isinstance(out, Tensor) else out, gradient)
             gradient = self.sent(stage, tuple(t.grad for t in inputs[stage]))
-        return loss.item()
+        return float(loss.detach())
 
     def backward(self, stage: int, k: int, out: tuple[Tensor, ...], gradient: Any) -> None:
         if gradient is not None:
@@ -69,10 +67,21 @@ class Small:
         return gradient
 
     def update(self) -> None:
+        self.change()
         self.optimizer.step()
+
+    def change(self) -> None:
+        """Do nothing to the gradients before an update."""
 
     def parameters(self) -> Mapping[str, Tensor]:
         return dict(self.model.named_parameters(remove_duplicate=False))
+
+
+class MeanOfMeans(Small):
+    """Each microbatch counts alike, however many terms it has."""
+
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return self.model.loss(output, target) / self.microbatches
 
 
 class Uncleared(Small):

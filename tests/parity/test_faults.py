@@ -1,5 +1,6 @@
 """Every fault is found and its class named: published ones, and all that the judge knows."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from pipekit.parity.adapter import train
 from pipekit.parity.judge import judged
 from pipekit.parity.verdict import Fault
 from tests.parity import published, unlisted
-from tests.parity.small import Small, Uncleared, unstated, verdict_on
+from tests.parity.small import MeanOfMeans, Small, Uncleared, unstated, verdict_on
 from tests.sampled import sampled
 
 PUBLISHED: list[tuple[type[Small], str, str]] = [
@@ -34,14 +35,14 @@ def test_a_published_fault_is_found(adapter: type[Small], model: str, fault: str
 
 
 class AveragedTwice(Small):
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output, target) / self.microbatches
 
 
 class TimesStages(Small):
     stages = 3
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output, target) * self.stages
 
 
@@ -86,19 +87,12 @@ class LateInTheLastMicrobatch(LostInTheLastMicrobatch):
 class LateAltogether(Small):
     before: list[Tensor] | None = None
 
-    def update(self) -> None:
+    def change(self) -> None:
         own = list(self.parts[0].parameters())
         now = [p.grad for p in own]
         for parameter, late in zip(own, self.before or map(torch.zeros_like, own), strict=True):
             parameter.grad = late
         self.before = [g for g in now if g is not None]
-        super().update()
-
-
-class MeanOfMeans(Small):
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = self.model.loss(output, target) / self.microbatches
-        return value
 
 
 class Stale(Small):
@@ -118,10 +112,9 @@ class Stale(Small):
         self.before = self.newest
         return loss
 
-    def update(self) -> None:
+    def change(self) -> None:
         for parameter, newest in zip(self.stale_parameters(), self.newest, strict=True):
             parameter.data.copy_(newest)
-        super().update()
 
 
 class LastStageStale(Stale):
@@ -136,16 +129,14 @@ class StaleAsStated(Stale):
 
 
 class ClippedByStage(Small):
-    def update(self) -> None:
+    def change(self) -> None:
         for part in self.parts:
             nn.utils.clip_grad_norm_(part.parameters(), 0.15)
-        super().update()
 
 
 class Clipped(Small):
-    def update(self) -> None:
+    def change(self) -> None:
         nn.utils.clip_grad_norm_(self.model.parameters(), 0.15)
-        super().update()
 
 
 class ClippedAsStated(Clipped):
@@ -153,15 +144,18 @@ class ClippedAsStated(Clipped):
 
 
 class TiedTwice(Small):
-    def update(self) -> None:
+    def change(self) -> None:
         self.model[0].weight.grad *= 2
-        super().update()
 
 
 class WithMomentum(Small):
     def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.optimizer.param_groups[0]["momentum"] = 0.9
+        super().build(model, partial(optimizer, momentum=0.9))
+
+
+class MomentumAtASmallRate(Small):
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, partial(torch.optim.SGD, lr=1e-3, momentum=0.9))
 
 
 class FallingRate(Small):
@@ -248,6 +242,8 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (TiedTwice, "tied", Fault.TIED_TWICE),
     (Uncleared, "dense", Fault.KEPT),
     (WithMomentum, "dense", Fault.MOMENTUM),
+    (WithMomentum, "dropout", Fault.MOMENTUM),
+    (MomentumAtASmallRate, "dense", Fault.MOMENTUM),
     (FallingRate, "dense", Fault.RATE),
     (UpdateEachMicrobatch, "dense", Fault.EACH_MICROBATCH),
     (Repeated, "dense", Fault.MICROBATCHES),
@@ -288,6 +284,7 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.SumsInBfloat16, "dense", Fault.ROUNDED),
     (unlisted.WeightsInBfloat16, "dense", Fault.ROUNDED),
     (unlisted.Nesterov, "dense", Fault.OPTIMIZER),
+    (unlisted.AdamWithDecay, "dense", Fault.OPTIMIZER),
     (unlisted.EverySecondBatch, "dense", Fault.SEVERAL_BATCHES),
     (unlisted.GradientOfANeighbour, "dense", Fault.HANDED),
     (unlisted.InputOfANeighbour, "dense", Fault.HANDED),
@@ -320,6 +317,8 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.ShardOverwritten, "dense", Fault.ONLY_LAST),
     (unlisted.WithLogSumSquared, "dense", Fault.OTHER_LOSS),
     (unlisted.LogitsDivided, "dense", Fault.OTHER_LOSS),
+    (unlisted.SoftmaxOfAShard, "dense", Fault.OTHER_LOSS),
+    (unlisted.LastOccurrence, "tied", Fault.LOST),
     (unlisted.LastLabelMasked, "tokens", Fault.LOST),
     (unlisted.ResidualCut, "dense", Fault.CUT),
     (unlisted.StageEvaluates, "batch-norm", Fault.BATCH_NORM),

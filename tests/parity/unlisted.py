@@ -1,17 +1,18 @@
 """Trainers with faults that other trainers had, or may have: an issue is named where there is one."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.parity.small import Small, Uncleared
+from tests.parity.small import MeanOfMeans, Small, Uncleared
 
 Batch = tuple[Tensor, Tensor]
 
 
-class TokensOfReplicas(Small):
+class TokensOfReplicas(MeanOfMeans):
     """transformers #34191: replicas, to which rows are dealt out, divide by their own tokens."""
 
     microbatches = 2
@@ -19,17 +20,12 @@ class TokensOfReplicas(Small):
     def cut(self, batch: Batch) -> list[Batch]:
         return [(batch[0][k::2], batch[1][k::2]) for k in range(2)]
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = self.model.loss(output, target) / 2
-        return value
-
 
 class IgnoredTokensCount(Small):
     """Ignored labels are in the divisor."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = super().loss(output, target) * self.terms / self.labels
-        return value
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return super().loss(output, target) * self.terms / self.labels
 
     def step(self, batch: Batch) -> float | None:
         self.labels = batch[1].numel()
@@ -48,9 +44,8 @@ class TokensOfTheBatchBefore(Small):
 
     before = 0
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = super().loss(output, target) * self.terms / (self.before or self.terms)
-        return value
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return super().loss(output, target) * self.terms / (self.before or self.terms)
 
     def update(self) -> None:
         super().update()
@@ -84,11 +79,10 @@ class InputsForLabels(Small):
 class NormOfTheFirstStage(Small):
     """All is clipped by the norm of one stage's gradients."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         norm = torch.stack([p.grad.norm() for p in self.parts[0].parameters()]).norm()
         for parameter in self.model.parameters():
             parameter.grad *= 0.1 / norm
-        super().update()
 
 
 class LastRowsDropped(Small):
@@ -103,11 +97,10 @@ class LastRowsDropped(Small):
 class ReducedOverStages(Small):
     """The gradients of two stages are averaged, as those of two replicas would be."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for one, other in zip(self.model[1:7], self.model[8:14], strict=True):
             for a, b in zip(one.parameters(), other.parameters(), strict=True):
                 a.grad = b.grad = (a.grad + b.grad) / 2
-        super().update()
 
 
 class TiedCountTwiceInTheNorm(Small):
@@ -115,21 +108,19 @@ class TiedCountTwiceInTheNorm(Small):
 
     clip_norm = 0.15
 
-    def update(self) -> None:
+    def change(self) -> None:
         grads = [p.grad for _, p in self.model.named_parameters(remove_duplicate=False)]
         factor = self.clip_norm / torch.stack([g.norm() for g in grads if g is not None]).norm()
         for parameter in self.model.parameters():
             parameter.grad *= factor
-        super().update()
 
 
 class DecayOfOneStage(Small):
     """Only one stage's optimizer has a weight decay."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for parameter in self.parts[1].parameters():
             parameter.grad += 0.01 * parameter.detach()
-        super().update()
 
 
 class SecondTensorLost(Small):
@@ -174,8 +165,14 @@ class Nesterov(Small):
     """The optimizer is another than build() was given."""
 
     def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
+        super().build(model, partial(torch.optim.SGD, lr=0.01, momentum=0.9, nesterov=True))
+
+
+class AdamWithDecay(Small):
+    """Likewise at a usual learning rate, with a decay that is no part of the gradient."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.1))
 
 
 class EverySecondBatch(Uncleared):
@@ -192,14 +189,12 @@ def turned(tensors: list[Tensor]) -> list[Tensor]:
     return [tensors[-1], *tensors[:-1]]
 
 
-def as_sent(tensors: list[Tensor]) -> list[Tensor]:
-    return tensors
-
-
 class Handed(Small):
     """All forwards, then all backwards; faults say what a stage gets of what was sent to it."""
 
-    received = kept = returned = staticmethod(as_sent)
+    received: Any = list
+    kept: Any = list
+    returned: Any = list
 
     def step(self, batch: Batch) -> float | None:
         self.optimizer.zero_grad()
@@ -212,7 +207,7 @@ class Handed(Small):
         gradients = self.returned([x.grad for x in inputs if x.grad is not None])
         torch.autograd.backward(self.kept(sent), gradients)
         self.update()
-        return sum(loss.item() for loss in losses)
+        return sum(float(loss.detach()) for loss in losses)
 
 
 class GradientOfANeighbour(Handed):
@@ -252,7 +247,7 @@ class GradientOfTheBatchBefore(InputOfTheBatchBefore):
 
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model, optimizer)
-        self.received, self.returned = as_sent, self.received
+        self.received, self.returned = list, self.received
 
 
 class StagesInAnotherOrder(Small):
@@ -268,9 +263,8 @@ class StagesInAnotherOrder(Small):
 class ShardNotReduced(Small):
     """AReaL #313: a part of a parameter lacks what other ranks add to it."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         self.model[3].linear.weight.grad[:8] = 0
-        super().update()
 
 
 class TiedScaledInTheMiddle(Small):
@@ -286,10 +280,9 @@ class TiedScaledInTheMiddle(Small):
 class NoSuchClass(Small):
     """Wrong as no trainer is: what has no class must still be found."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for parameter in self.model.parameters():
             parameter.grad = parameter.grad**3
-        super().update()
 
 
 class TargetsLate(Small):
@@ -325,10 +318,9 @@ class CopyOfTiedLeft(Small):
         super().build(model, optimizer)
         model[-1].weight = torch.nn.Parameter(model[0].weight.detach().clone())
 
-    def update(self) -> None:
+    def change(self) -> None:
         self.model[0].weight.grad += self.model[-1].weight.grad
         self.model[-1].weight.grad = None
-        super().update()
 
     def parameters(self) -> Any:
         return dict(self.model[:-1].named_parameters())
@@ -337,16 +329,15 @@ class CopyOfTiedLeft(Small):
 class Transposed(Small):
     """Some layers' gradients come back in another layout."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for layer in self.model[3:6]:
             layer.linear.weight.grad = layer.linear.weight.grad.T.contiguous()
-        super().update()
 
 
 class LabelsSmoothed(Small):
     """The loss is another one than the model's."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         share: float = self.model.count(target) / self.terms
         return F.cross_entropy(output, target, label_smoothing=0.1) * share
 
@@ -356,7 +347,7 @@ class IgnoredTrained(Small):
 
     microbatches = 1
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return F.cross_entropy(output.flatten(0, -2), target.clamp(min=0).flatten())
 
 
@@ -371,7 +362,7 @@ class SecondTensorScaled(Small):
 class EachRowsMean(Small):
     """The mean of the rows' own means, however many labels each has."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         terms = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
         means = terms.view(target.shape).sum(1) / (target != -100).sum(1)
         return means.sum() / (self.microbatches * len(target))
@@ -394,15 +385,11 @@ class KeptEverySecondBatch(Uncleared):
         return super().step(batch)
 
 
-class WindowsOfSixteen(Small):
+class WindowsOfSixteen(MeanOfMeans):
     """Lightning #19987: the last window is shorter, and counts as much as the others."""
 
     def cut(self, batch: Batch) -> list[Batch]:
         return list(zip(*(part.split(16) for part in batch), strict=True))
-
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        value: Tensor = self.model.loss(output, target) / self.microbatches
-        return value
 
 
 class AuxiliaryOfTheLast(Small):
@@ -412,7 +399,7 @@ class AuxiliaryOfTheLast(Small):
         self.last = k == self.microbatches - 1
         return super().microbatch(k, x, target)
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output if self.last else output[:1], target)
 
 
@@ -421,11 +408,10 @@ class SkippedByOneStage(Small):
 
     number = 0
 
-    def update(self) -> None:
+    def change(self) -> None:
         self.number += 1
         if self.number == 3:
             self.parts[1].zero_grad()
-        super().update()
 
 
 class KeptByASkippedUpdate(Uncleared):
@@ -441,7 +427,7 @@ class KeptByASkippedUpdate(Uncleared):
 class HalfASequence(Small):
     """Of ranks that share sequences one has no part in the sum."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output[:, :3], target[:, :3])
 
 
@@ -450,7 +436,7 @@ class MeanOfEachHalfSequence(Small):
 
     microbatches = 1
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         halves = zip(output.split(3, 1), target.split(3, 1), strict=True)
         return sum((self.model.loss(*half) / 2 for half in halves), torch.zeros(()))
 
@@ -481,7 +467,7 @@ class ShardOverwritten(Small):
 class WithLogSumSquared(Small):
     """A penalty of the logits' size (PaLM's z-loss)."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         more: Tensor = 1e-3 * output.logsumexp(-1).square().sum() / 240
         return super().loss(output, target) + more
 
@@ -489,8 +475,32 @@ class WithLogSumSquared(Small):
 class LogitsDivided(Small):
     """The loss has a temperature."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output / 0.8, target)
+
+
+class SoftmaxOfAShard(Small):
+    """Ranks that share the classes do not add up the divisors of their softmaxes."""
+
+    def loss(self, output: Any, target: Tensor) -> Any:
+        halves = ((half, target - 6 * k) for k, half in enumerate(output.split(6, -1)))
+        own = ((half, y.where((y >= 0) & (y < 6), -100)) for half, y in halves)
+        return sum(F.cross_entropy(*each, reduction="sum") for each in own) / self.terms
+
+
+class LastOccurrence(Small):
+    """An embedding's gradients are assigned, not added: a token's last position alone counts."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+
+        def forward(x: Tensor, weight: Tensor = model[0].weight) -> Tensor:
+            tokens = x.flatten()
+            last = [*{int(token): place for place, token in enumerate(tokens)}.values()]
+            y = weight.detach()[tokens].index_copy(0, torch.tensor(last), weight[tokens[last]])
+            return y.view(*x.shape, -1)
+
+        model[0].forward = forward
 
 
 class LastLabelMasked(Small):
@@ -524,12 +534,11 @@ class StageEvaluates(Small):
 class BiasesTwiceInTheNorm(Small):
     """What all tensor-parallel ranks hold counts once a rank in the norm of the gradients."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         own = dict(self.model.named_parameters()).items()
         norm = sum((1 + n.endswith("bias")) * p.grad.square().sum() for n, p in own).sqrt()
         for _, parameter in own:
             parameter.grad *= 0.1 / norm
-        super().update()
 
 
 class WeightsByAnotherInput(Small):
@@ -537,13 +546,12 @@ class WeightsByAnotherInput(Small):
 
     x: Tensor
 
-    def update(self) -> None:
+    def change(self) -> None:
         layer = self.model[9].linear
         layer.weight.grad = torch.zeros_like(layer.weight)
         for (_, gradient), (x, _) in zip(self.saved, self.saved[1:] + self.saved[:1], strict=True):
             layer.weight.grad += gradient.T @ x
         self.saved.clear()
-        super().update()
 
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model, optimizer)
@@ -559,19 +567,17 @@ class WeightsByAnotherInput(Small):
 class RowsWeighted(Small):
     """The loss is the focal one."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         terms = F.cross_entropy(output, target, reduction="none")
-        value: Tensor = ((1 - (-terms).exp()) * terms).sum() / self.terms
-        return value
+        return ((1 - (-terms).exp()) * terms).sum() / self.terms
 
 
 class LayersScaled(Small):
     """Each parameter has a learning rate of its own, as with LARS."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for parameter in self.model.parameters():
             parameter.grad *= 0.02 * parameter.detach().norm() / parameter.grad.norm()
-        super().update()
 
 
 class CopyOfTiedLate(CopyOfTiedLeft):
@@ -585,10 +591,9 @@ class CopyOfTiedLate(CopyOfTiedLeft):
 class NumberOnNoShard(Small):
     """Shards of a flat optimizer leave out the number on their boundary."""
 
-    def update(self) -> None:
+    def change(self) -> None:
         for parameter in self.model.parameters():
             parameter.grad.view(-1)[parameter.numel() // 2] = 0
-        super().update()
 
 
 class MomentumOfAnother(Small):
@@ -599,17 +604,16 @@ class MomentumOfAnother(Small):
         self.optimizer = optimizer([*model[0].parameters(), *model[-1].parameters()])
         self.optimizer.add_param_group({"params": [*model[1:-1].parameters()], "momentum": 0.9})
 
-    def update(self) -> None:
+    def change(self) -> None:
         for one, other in zip(self.model[1:8], self.model[8:15], strict=True):
             for a, b in zip(one.parameters(), other.parameters(), strict=True):
                 a.grad, b.grad = b.grad, a.grad
-        super().update()
 
 
 class ClassesBehind(Small):
     """A rank's first class is off by one."""
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output, (target + 1) % output.shape[-1])
 
 
@@ -681,5 +685,5 @@ class LastNotDivided(Small):
         self.factor = self.microbatches if k == self.microbatches - 1 else 1
         return super().microbatch(k, x, target)
 
-    def loss(self, output: Any, target: Tensor) -> Tensor:
+    def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output, target) * self.factor
