@@ -1,14 +1,19 @@
-"""Messages that were not recorded, and the waits for them that spans contain.
+"""Messages that were not recorded, the waits for them that spans contain, and workers' clocks.
 
-A pass begins when its worker is free and its input is there.  Such a span begins when the worker is
-free, and nobody recorded when the message came.  But a pass whose input was sent long before shows
-how long it takes, and one whose worker was free first also how long its message does.  Messages of
-a link take the time, in both directions, with which passes of one kind and stage vary least beside
-the length of their microbatches.
+A pass begins when its worker is free and its input is there.  Where spans begin when the worker is
+free, nobody recorded when the message came.  But a pass whose input was sent long before shows how
+long it takes, and one whose worker was free first also how long its message does, if clocks agree;
+if they do not, messages one way take so much more as those the other way take less.  So the seconds
+of messages and what clocks are ahead are fitted at once: they are those with which passes of one
+kind and stage vary least beside the length of their microbatches.
+
+If nearly all passes of one kind wait, as where another stage is slow throughout, their seconds and
+those of their messages have one sum, and nothing tells them apart.  Then they take as long in
+proportion to the stage's other passes as those of other stages do.
 """
 
 from collections.abc import Callable
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,6 +21,7 @@ from numpy.typing import NDArray
 
 from pipekit.measured.messages import (
     PASSES,
+    Mask,
     Numbers,
     among,
     before_in_stream,
@@ -29,9 +35,22 @@ Times = NDArray[np.float64]
 _WITH_WAITS, _CLEARLY = 0.05, 0.1  # of passes, and of the pass
 # A pass waited for its message if its worker idled for over this share of the message's time.
 _WAITED = 0.5
-_ROUNDS = 3  # lengths of microbatches and times of messages depend on one another
-_TRIED = 33
+_ROUNDS = 4  # lengths of microbatches and times of messages depend on one another
+_TRIED = 13
+_SAMPLE = 1000  # messages of a link, from which to fit what each takes
 _UNLIKE = 8.0  # how much likelier (its logarithm) it must be that a link is not like the others
+_FREE = 0.2  # the share of passes that must not wait, so that they show how long they take
+_AT_ONCE = 0.02  # of a pass: what it may begin late without a wait
+
+
+class Fit(NamedTuple):
+    """What passes and messages say together."""
+
+    begin_s: Times  # of each operation without its wait, on its worker's clock
+    seconds: Times  # of each message
+    behind_s: Times  # of each message's link: the clock of the worker with the higher number
+    within_s: Times  # of each message's link: how much passes that use its messages vary
+    alike: Mask  # of each operation: nothing but other stages tells how long such passes take
 
 
 def lengths(relative: pd.Series, microbatch: Numbers) -> pd.Series:
@@ -46,30 +65,43 @@ def lengths(relative: pd.Series, microbatch: Numbers) -> pd.Series:
     return 1 + (mean - 1) * np.clip(1 - within / count / max(between, 1e-300), 0, 1)
 
 
+def sent_in(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the messages between two workers, link by link, in the order of each lane.
+
+    Columns: kind, the rows of the passes by which they are ``made`` and ``used``, link, toward (1:
+    the worker with the higher number), lane (of a step and way), number (in it) and sent_s.
+    """
+    worker, step = table["worker"].to_numpy(), table["step"].to_numpy()
+    sent = pd.concat(
+        [
+            pd.DataFrame({"kind": payload.value, "payload": number, "made": made, "used": used})
+            for number, (payload, made, used) in enumerate(between_workers(table))
+        ],
+        ignore_index=True,
+    )
+    a, b = worker[sent["made"]], worker[sent["used"]]
+    sent["sent_s"] = table["end_s"].to_numpy()[sent["made"]]
+    sent["way"] = packed(sent["payload"], a, b)
+    sent["lane"] = packed(step[sent["made"]], sent["way"])
+    sent["toward"] = np.sign(b - a)
+    sent["link"] = packed(np.minimum(a, b), np.maximum(a, b))
+    sent = sent.sort_values(["link", "lane", "sent_s"], kind="stable", ignore_index=True)
+    return sent.assign(number=sent.groupby("lane").cumcount())
+
+
 def with_messages(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with a row for each message between two workers, in the order of its link.
 
     None is under way before its pass has ended, nor before the one in front of it was used at the
     latest.  Where spans contain the waits for messages, they are taken off.
     """
-    worker, start, end = (table[name].to_numpy() for name in ("worker", "start_s", "end_s"))
-    ways = [
-        pd.DataFrame({"kind": payload.value, "payload": number, "made": made, "used": used})
-        for number, (payload, made, used) in enumerate(between_workers(table))
-    ]
-    sent = pd.concat(ways, ignore_index=True)
-    a, b = worker[sent["made"]], worker[sent["used"]]
-    sent["sent_s"] = end[sent["made"]]
-    sent["way"] = packed(sent["payload"], a, b)
-    sent["lane"] = packed(table["step"].to_numpy()[sent["made"]], sent["way"])
-    sent["link"] = packed(np.minimum(a, b), np.maximum(a, b))
-    sent = sent.sort_values(["lane", "sent_s"], kind="stable", ignore_index=True)
-    sent["number"] = sent.groupby("lane").cumcount()
+    start, end = (table[name].to_numpy() for name in ("start_s", "end_s"))
+    sent = sent_in(table)
     made, used = sent["made"].to_numpy(), sent["used"].to_numpy()
     early = end[made] - start[used] > _CLEARLY * (end[used] - start[used])
     if (pd.Series(early).groupby(sent["payload"]).mean() > _WITH_WAITS).any():
-        begins, seconds = _taken_off(table, sent)
-        table = table.assign(start_s=begins)
+        fit = fitted(table, sent)
+        table, seconds = table.assign(start_s=fit.begin_s), fit.seconds
     else:
         seconds = _seen(table, sent)
     message = table.take(made).assign(
@@ -99,46 +131,122 @@ def _seen(table: pd.DataFrame, sent: pd.DataFrame) -> Times:
     return np.asarray(np.fmin(usual, of_link).fillna(taken.median()).fillna(0.0))
 
 
-def _taken_off(table: pd.DataFrame, sent: pd.DataFrame) -> tuple[Times, Times]:
-    """Return when each operation of a table begins without its wait, and each message's seconds.
+def fitted(table: pd.DataFrame, sent: pd.DataFrame, clock: Numbers | None = None) -> Fit:
+    """Return what fits a table's passes best, of messages that :func:`sent_in` found.
 
-    Of each message there are the row of the pass that uses it, its link, its lane and number on its
-    way, and sent_s.
+    ``clock`` numbers for each operation the period for which clocks stay as far apart as they are,
+    and messages go both ways on each link; None: all workers are on one clock.
     """
     start, end = (table[name].to_numpy() for name in ("start_s", "end_s"))
+    names = ("used", "number", "sent_s", "lane", "toward")
+    used, number, sent_s, lane, toward = (sent[name].to_numpy() for name in names)
+    period = np.zeros_like(used) if clock is None else clock[used]
+    pair = pd.factorize(packed(sent["link"], period))[0]  # of a link and a period
+    links = [slice(each.index[0], each.index[-1] + 1) for _, each in sent.groupby("link")]
+    # No pass ends before its message has come.
+    room = pd.Series(end[used] - sent_s).groupby([pair, toward]).min().unstack()
+    low, high = np.zeros((2, len(room))) if clock is None else (room[[1, -1]] * [-1, 1]).to_numpy().T
+    half = room.mean(axis=1).to_numpy()
+    most = max(np.median(half[pair[here.start] : pair[here.stop - 1] + 1]) for here in links)
+
     passes = among(table["kind"], PASSES)
-    own = packed(table["worker"], table["stage"], table["kind"].cat.codes)
-    microbatch = packed(*(table[name] for name in ("step", "replica", "microbatch")))[passes]
-    begins, length, seconds = start.copy(), np.ones(len(table)), np.zeros(len(sent))
+    own = pd.factorize(packed(table["worker"], table["stage"], table["kind"].cat.codes))[0]
+    microbatch = packed(*(table[name] for name in ("step", "replica", "microbatch")))
+    least = pd.Series(end - start).groupby(own).min().clip(lower=1e-9).to_numpy()
+    usual = np.full(len(least), np.nan)
+    begins, behind, seconds = start.copy(), np.zeros(len(room)), np.zeros(len(sent))
+    cost = np.zeros(len(room))
 
-    def begin_s(here: pd.DataFrame, tried: Times) -> Times:
-        """When the worker is free and the message there, which follows those in front of it."""
-        number = here["number"].to_numpy()[:, None]
-        leaves = pd.DataFrame(here["sent_s"].to_numpy()[:, None] - number * tried)
-        comes = leaves.groupby(here["lane"].to_numpy()).cummax() + (number + 1) * tried
-        return np.asarray(np.maximum(comes.to_numpy(), start[here["used"], None]))
+    def lasting(rows: Mask) -> Times:
+        """The length of each operation's microbatch, as some passes tell."""
+        took = pd.Series((end - begins)[rows])
+        relative = (took / took.groupby(own[rows]).transform("mean")).fillna(1.0)
+        of = lengths(relative, microbatch[rows]).groupby(microbatch[rows]).first()
+        return of.reindex(microbatch).fillna(1.0).clip(lower=0.01).to_numpy()
 
-    def spread(here: pd.DataFrame, tried: Times) -> Times:
-        used = here["used"].to_numpy()
-        took = pd.DataFrame((end[used, None] - begin_s(here, tried)) / length[used, None])
-        off = (took - took.groupby(own[used]).transform("median")).abs() - took.clip(upper=0.0)
-        return np.asarray(off.div(usual[used], axis=0).sum())
+    def comes(here: slice, tried: Times) -> Times:
+        """When each message comes that takes so long, on its sender's clock."""
+        leaves = pd.DataFrame(sent_s[here, None] - number[here, None] * tried)
+        waited = leaves.groupby(lane[here]).cummax().to_numpy()  # for those in front of it
+        return np.asarray(waited + (number[here, None] + 1) * tried)
 
-    most = 1.5 * float(np.median(end[sent["used"]] - begin_s(sent, np.zeros(1))[:, 0]))
+    def vary(here: slice, came: Times, behind: Times) -> Times:
+        """How much passes differ from usual, [pairs, messages' seconds, clocks]."""
+        to, each = used[here], pair[here] - pair[here.start]
+        came = came[:, :, None] - toward[here, None, None] * behind[each]
+        took = end[to, None, None] - np.maximum(came, start[to, None, None])
+        took = took.reshape(len(to), -1) / length[to, None]
+        usually, unit = usual[own[to], None], np.fmax(usual, least)[own[to], None]
+        if np.isnan(usually).any():
+            alone = pd.DataFrame(took).groupby(packed(each, own[to])).transform("median")
+            usually = np.where(np.isnan(usually), alone, usually)
+        off = np.minimum(abs(took - usually), unit) - np.minimum(took, 0.0)
+        first = np.flatnonzero(np.diff(each, prepend=-1))
+        return np.add.reduceat(off / unit, first, axis=0).reshape(behind.shape)
+
+    def best(here: slice, tried: Times) -> tuple[Times, Times]:
+        """The least of that, [pairs, messages' seconds], and the clocks with which it is least."""
+        came, pairs = comes(here, tried), slice(pair[here.start], pair[here.stop - 1] + 1)
+        begin, stop = low[pairs, None] + tried, high[pairs, None] - tried
+        found, width = (begin + stop) / 2, abs(stop - begin) / 2
+        grid = np.zeros(1) if clock is None else np.linspace(-1, 1, _TRIED)
+        for _ in range(1 if clock is None else 3):
+            clocks = found[:, :, None] + width[:, :, None] * grid
+            costs = vary(here, came, clocks)
+            found = np.take_along_axis(clocks, costs.argmin(2)[:, :, None], 2)[:, :, 0]
+            width *= 2 / (_TRIED - 1)
+        return costs.min(2), found
+
+    def total(tried: Times, *of: slice) -> Times:
+        some = [
+            slice(h.start, h.stop if clock is None else min(h.stop, h.start + _SAMPLE)) for h in of
+        ]
+        return np.sum([best(here, tried)[0].sum(0) for here in some], axis=0)
+
+    length = lasting(passes & ~np.isin(np.arange(len(table)), used))  # those wait for nobody
     for _ in range(_ROUNDS):
-        took = pd.Series(end - begins)
-        usual = took.groupby(own).transform("median").clip(lower=1e-9).to_numpy()
-        common = _least(partial(spread, sent), most)
-        for _, here in sent.groupby("link"):
-            alone = _least(partial(spread, here), most)
-            alike, unlike = np.maximum(spread(here, np.array([common, alone])), 1e-12)
-            likelier = len(here) * np.log(alike / unlike)
-            seconds[here.index] = alone if likelier > _UNLIKE else common
-        begins[sent["used"]] = np.minimum(begin_s(sent, seconds[:, None])[:, 0], end[sent["used"]])
-        took = pd.Series(end - begins)[passes]
-        relative = (took / took.groupby(own[passes]).transform("mean")).fillna(1.0)
-        length[passes] = lengths(relative, microbatch).clip(lower=0.01)
-    return begins, seconds
+        common = _least(lambda tried: total(tried, *links), most)
+        for here in links:
+            alone = _least(lambda tried, here=here: total(tried, here), most)
+            costs, found = best(here, np.array([common, alone]))
+            alike, unlike = np.maximum(costs.sum(0), 1e-12)
+            chosen = int((here.stop - here.start) * np.log(alike / unlike) > _UNLIKE)
+            seconds[here] = (common, alone)[chosen]
+            pairs = slice(pair[here.start], pair[here.stop - 1] + 1)
+            behind[pairs], cost[pairs] = found[:, chosen], costs[:, chosen]
+            came = comes(here, seconds[here][:1])[:, 0] - (toward * behind[pair])[here]
+            begins[used[here]] = np.clip(came, start[used[here]], end[used[here]])
+        length = lasting(passes)
+        each = pd.Series((end - begins) / length).groupby(own).median()
+        usual = each.clip(lower=1e-9).to_numpy()
+        free = begins <= start + _AT_ONCE * usual[own]
+        usual, told = _in_proportion(usual, table, own, free)
+    within = cost / np.bincount(pair) * np.median(least)
+    return Fit(begins, seconds, behind[pair], within[pair], ~told[own])
+
+
+def _in_proportion(
+    usual: Times, table: pd.DataFrame, own: Numbers, free: Mask
+) -> tuple[Times, Mask]:
+    """Return what passes take, and whether those that are ``free`` of waits tell it.
+
+    What they do not tell is in proportion to what they tell of the stage, or else to all of it.
+    """
+    passes, home = among(table["kind"], PASSES), packed(table["worker"], table["stage"])
+    columns = {"home": home, "kind": table["kind"].cat.codes, "told": free}
+    about = pd.DataFrame(columns)[passes].groupby(own[passes])
+    about = about.agg({"home": "first", "kind": "first", "told": "mean"})
+    about["usual"] = usual[about.index]
+    told = about["told"] = about["told"] >= _FREE
+    whole, tells = (about.pivot(index="home", columns="kind", values=v) for v in ("usual", "told"))
+    tells = tells.eq(True).all(axis=1)
+    whole = (whole[tells] if tells.any() else whole).dropna()
+    about["share"] = about["kind"].map(whole.div(whole.sum(axis=1), axis=0).median())
+    base = told | ~told.groupby(about["home"]).transform("any")
+    sums = about[["usual", "share"]].where(base).groupby(about["home"]).transform("sum")
+    takes = about["usual"].where(told, about["share"] * sums["usual"] / sums["share"])
+    every = range(len(usual))
+    return takes.reindex(every).to_numpy(), told.reindex(every, fill_value=True).to_numpy()
 
 
 def _least(cost: Callable[[Times], Times], most: float) -> float:
