@@ -137,92 +137,109 @@ def fitted(table: pd.DataFrame, sent: pd.DataFrame, clock: Numbers | None = None
     ``clock`` numbers for each operation the period for which clocks stay as far apart as they are,
     and messages go both ways on each link; None: all workers are on one clock.
     """
-    start, end = (table[name].to_numpy() for name in ("start_s", "end_s"))
-    names = ("used", "number", "sent_s", "lane", "toward")
-    used, number, sent_s, lane, toward = (sent[name].to_numpy() for name in names)
-    period = np.zeros_like(used) if clock is None else clock[used]
-    pair = pd.factorize(packed(sent["link"], period))[0]  # of a link and a period
+    passes, search = among(table["kind"], PASSES), _Search(table, sent, clock)
+    pair, own, behind = search.pair, search.own, np.zeros(len(search.low))
+    seconds, cost = np.zeros(len(sent)), behind.copy()
+    local = passes & ~np.isin(np.arange(len(table)), search.used)  # they wait for nobody
+    search.measure_lengths(search.start, local)
     links = [slice(each.index[0], each.index[-1] + 1) for _, each in sent.groupby("link")]
-    # No pass ends before its message has come.
-    room = pd.Series(end[used] - sent_s).groupby([pair, toward]).min().unstack()
-    low, high = np.zeros((2, len(room))) if clock is None else (room[[1, -1]] * [-1, 1]).to_numpy().T
-    half = room.mean(axis=1).to_numpy()
-    most = max(np.median(half[pair[here.start] : pair[here.stop - 1] + 1]) for here in links)
+    most = max(float(np.median(search.room[np.unique(pair[link])])) for link in links)
+    for _ in range(_ROUNDS):
+        common = _least(lambda tried: search.total(links, tried), most)
+        for link in links:
+            alone = _least(lambda tried, link=link: search.total([link], tried), most)
+            costs, found = search.best(link, np.array([common, alone]))
+            alike, unlike = np.maximum(costs.sum(0), 1e-12)
+            chosen = int((link.stop - link.start) * np.log(alike / unlike) > _UNLIKE)
+            seconds[link], pairs = (common, alone)[chosen], np.unique(pair[link])
+            behind[pairs], cost[pairs] = found[:, chosen], costs[:, chosen]
+        begins = search.start.copy()
+        came = search.comes(slice(None), seconds[:, None])[:, 0] - search.toward * behind[pair]
+        begins[search.used] = np.clip(came, *(at[search.used] for at in (search.start, search.end)))
+        search.measure_lengths(begins, passes)
+        took = (
+            pd.Series((search.end - begins) / search.length).groupby(own).median().clip(lower=1e-9)
+        )
+        free = begins <= search.start + _AT_ONCE * took.to_numpy()[own]
+        search.usual, told = _in_proportion(took.to_numpy(), table, own, free)
+    within = cost / np.bincount(pair) * np.median(search.least)
+    return Fit(begins, seconds, behind[pair], within[pair], ~told[own])
 
-    passes = among(table["kind"], PASSES)
-    own = pd.factorize(packed(table["worker"], table["stage"], table["kind"].cat.codes))[0]
-    microbatch = packed(*(table[name] for name in ("step", "replica", "microbatch")))
-    least = pd.Series(end - start).groupby(own).min().clip(lower=1e-9).to_numpy()
-    usual = np.full(len(least), np.nan)
-    begins, behind, seconds = start.copy(), np.zeros(len(room)), np.zeros(len(sent))
-    cost = np.zeros(len(room))
 
-    def lasting(rows: Mask) -> Times:
-        """The length of each operation's microbatch, as some passes tell."""
-        took = pd.Series((end - begins)[rows])
-        relative = (took / took.groupby(own[rows]).transform("mean")).fillna(1.0)
-        of = lengths(relative, microbatch[rows]).groupby(microbatch[rows]).first()
-        return of.reindex(microbatch).fillna(1.0).clip(lower=0.01).to_numpy()
+class _Search:
+    """How much passes vary, for times of messages and of clocks that are tried."""
 
-    def comes(here: slice, tried: Times) -> Times:
+    def __init__(self, table: pd.DataFrame, sent: pd.DataFrame, clock: Numbers | None) -> None:
+        names = ("used", "number", "sent_s", "lane", "toward")
+        self.used, self.number, self.sent_s, self.lane, self.toward = (
+            sent[name].to_numpy() for name in names
+        )
+        self.start, self.end = (table[name].to_numpy() for name in ("start_s", "end_s"))
+        period = np.zeros(1) if clock is None else clock[self.used]
+        self.pair = pd.factorize(packed(sent["link"], period))[0]  # of a link and a period
+        # No pass ends before its message has come.
+        room = pd.Series(self.end[self.used] - self.sent_s).groupby([self.pair, self.toward])
+        ways = room.min().unstack()
+        self.room, self.grid = ways.mean(axis=1).to_numpy(), np.linspace(-1, 1, _TRIED)
+        if clock is None:
+            self.low = self.high = np.zeros(len(ways))
+            self.grid = np.zeros(1)
+        else:
+            self.low, self.high = -ways[1].to_numpy(), ways[-1].to_numpy()
+        own = packed(table["worker"], table["stage"], table["kind"].cat.codes)
+        self.own = pd.factorize(own)[0]  # the number of a worker's kind and stage
+        least = pd.Series(self.end - self.start).groupby(self.own).min()
+        self.least = least.clip(lower=1e-9).to_numpy()
+        self.usual = np.full(len(self.least), np.nan)
+        self.microbatch = packed(*(table[name] for name in ("step", "replica", "microbatch")))
+
+    def measure_lengths(self, begins: Times, rows: Mask) -> None:
+        """Set the length of each operation's microbatch, as some passes tell."""
+        took = pd.Series((self.end - begins)[rows])
+        relative = (took / took.groupby(self.own[rows]).transform("mean")).fillna(1.0)
+        microbatch = self.microbatch[rows]
+        found = lengths(relative, microbatch).groupby(microbatch).first()
+        self.length = found.reindex(self.microbatch).fillna(1.0).clip(lower=0.01).to_numpy()
+
+    def comes(self, link: slice, tried: Times) -> Times:
         """When each message comes that takes so long, on its sender's clock."""
-        leaves = pd.DataFrame(sent_s[here, None] - number[here, None] * tried)
-        waited = leaves.groupby(lane[here]).cummax().to_numpy()  # for those in front of it
-        return np.asarray(waited + (number[here, None] + 1) * tried)
+        number = self.number[link, None]
+        leaves = pd.DataFrame(self.sent_s[link, None] - number * tried)
+        waited = leaves.groupby(self.lane[link]).cummax()  # for those in front of it
+        return np.asarray(waited.to_numpy() + (number + 1) * tried)
 
-    def vary(here: slice, came: Times, behind: Times) -> Times:
-        """How much passes differ from usual, [pairs, messages' seconds, clocks]."""
-        to, each = used[here], pair[here] - pair[here.start]
-        came = came[:, :, None] - toward[here, None, None] * behind[each]
-        took = end[to, None, None] - np.maximum(came, start[to, None, None])
-        took = took.reshape(len(to), -1) / length[to, None]
-        usually, unit = usual[own[to], None], np.fmax(usual, least)[own[to], None]
-        if np.isnan(usually).any():
-            alone = pd.DataFrame(took).groupby(packed(each, own[to])).transform("median")
-            usually = np.where(np.isnan(usually), alone, usually)
-        off = np.minimum(abs(took - usually), unit) - np.minimum(took, 0.0)
-        first = np.flatnonzero(np.diff(each, prepend=-1))
-        return np.add.reduceat(off / unit, first, axis=0).reshape(behind.shape)
+    def total(self, links: list[slice], tried: Times) -> Times:
+        """The least cost of some links, of each time that is tried for their messages."""
+        sampled = _SAMPLE if len(self.grid) > 1 else len(self.used)
+        some = [slice(link.start, min(link.stop, link.start + sampled)) for link in links]
+        return np.sum([self.best(link, tried)[0].sum(0) for link in some], axis=0)
 
-    def best(here: slice, tried: Times) -> tuple[Times, Times]:
-        """The least of that, [pairs, messages' seconds], and the clocks with which it is least."""
-        came, pairs = comes(here, tried), slice(pair[here.start], pair[here.stop - 1] + 1)
-        begin, stop = low[pairs, None] + tried, high[pairs, None] - tried
+    def best(self, link: slice, tried: Times) -> tuple[Times, Times]:
+        """The least cost, [pairs, times of messages], and the clocks with which it is least."""
+        came, pairs = self.comes(link, tried), np.unique(self.pair[link])
+        begin, stop = self.low[pairs, None] + tried, self.high[pairs, None] - tried
         found, width = (begin + stop) / 2, abs(stop - begin) / 2
-        grid = np.zeros(1) if clock is None else np.linspace(-1, 1, _TRIED)
-        for _ in range(1 if clock is None else 3):
-            clocks = found[:, :, None] + width[:, :, None] * grid
-            costs = vary(here, came, clocks)
+        for _ in range(3 if len(self.grid) > 1 else 1):
+            clocks = found[:, :, None] + width[:, :, None] * self.grid
+            costs = self._vary(link, came, clocks)
             found = np.take_along_axis(clocks, costs.argmin(2)[:, :, None], 2)[:, :, 0]
             width *= 2 / (_TRIED - 1)
         return costs.min(2), found
 
-    def total(tried: Times, *of: slice) -> Times:
-        some = [
-            slice(h.start, h.stop if clock is None else min(h.stop, h.start + _SAMPLE)) for h in of
-        ]
-        return np.sum([best(here, tried)[0].sum(0) for here in some], axis=0)
-
-    length = lasting(passes & ~np.isin(np.arange(len(table)), used))  # those wait for nobody
-    for _ in range(_ROUNDS):
-        common = _least(lambda tried: total(tried, *links), most)
-        for here in links:
-            alone = _least(lambda tried, here=here: total(tried, here), most)
-            costs, found = best(here, np.array([common, alone]))
-            alike, unlike = np.maximum(costs.sum(0), 1e-12)
-            chosen = int((here.stop - here.start) * np.log(alike / unlike) > _UNLIKE)
-            seconds[here] = (common, alone)[chosen]
-            pairs = slice(pair[here.start], pair[here.stop - 1] + 1)
-            behind[pairs], cost[pairs] = found[:, chosen], costs[:, chosen]
-            came = comes(here, seconds[here][:1])[:, 0] - (toward * behind[pair])[here]
-            begins[used[here]] = np.clip(came, start[used[here]], end[used[here]])
-        length = lasting(passes)
-        each = pd.Series((end - begins) / length).groupby(own).median()
-        usual = each.clip(lower=1e-9).to_numpy()
-        free = begins <= start + _AT_ONCE * usual[own]
-        usual, told = _in_proportion(usual, table, own, free)
-    within = cost / np.bincount(pair) * np.median(least)
-    return Fit(begins, seconds, behind[pair], within[pair], ~told[own])
+    def _vary(self, link: slice, came: Times, behind: Times) -> Times:
+        """How much passes differ from usual, [pairs, times of messages, clocks]."""
+        to, each = self.used[link], self.pair[link] - self.pair[link.start]
+        own, start = self.own[to], self.start[to, None, None]
+        came = came[:, :, None] - self.toward[link, None, None] * behind[each]
+        took = self.end[to, None, None] - np.maximum(came, start)
+        took = took.reshape(len(to), -1) / self.length[to, None]
+        usual, unit = self.usual[own, None], np.fmax(self.usual, self.least)[own, None]
+        if np.isnan(usual).any():
+            alone = pd.DataFrame(took).groupby(packed(each, own)).transform("median")
+            usual = np.where(np.isnan(usual), alone, usual)
+        off = np.minimum(abs(took - usual), unit) - np.minimum(took, 0.0)  # a pause counts once
+        first = np.flatnonzero(np.diff(each, prepend=-1))
+        return np.asarray(np.add.reduceat(off / unit, first, axis=0).reshape(behind.shape))
 
 
 def _in_proportion(
