@@ -13,6 +13,7 @@ proportion to the stage's other passes as those of other stages do.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -137,109 +138,102 @@ def fitted(table: pd.DataFrame, sent: pd.DataFrame, clock: Numbers | None = None
     ``clock`` numbers for each operation the period for which clocks stay as far apart as they are,
     and messages go both ways on each link; None: all workers are on one clock.
     """
-    passes, search = among(table["kind"], PASSES), _Search(table, sent, clock)
-    pair, own, behind = search.pair, search.own, np.zeros(len(search.low))
-    seconds, cost = np.zeros(len(sent)), behind.copy()
-    local = passes & ~np.isin(np.arange(len(table)), search.used)  # they wait for nobody
-    search.measure_lengths(search.start, local)
-    links = [slice(each.index[0], each.index[-1] + 1) for _, each in sent.groupby("link")]
-    most = max(float(np.median(search.room[np.unique(pair[link])])) for link in links)
+    start, end = (table[name].to_numpy() for name in ("start_s", "end_s"))
+    passes, used = among(table["kind"], PASSES), sent["used"].to_numpy()
+    own = pd.factorize(packed(table["worker"], table["stage"], table["kind"].cat.codes))[0]
+    microbatch = packed(*(table[name] for name in ("step", "replica", "microbatch")))
+    least = pd.Series(end - start).groupby(own).min().clip(lower=1e-9).to_numpy()
+    pair = packed(sent["link"], np.zeros(1) if clock is None else clock[used])
+    sent = sent.assign(pair=pd.factorize(pair)[0], own=own[used], unit=least[own[used]])
+    sent = sent.assign(start_s=start[used], end_s=end[used], usual=np.nan, behind=0.0)
+    # No pass ends before its message has come.
+    room = (sent["end_s"] - sent["sent_s"]).groupby([sent["pair"], sent["toward"]]).min().unstack()
+    most = room.mean(axis=1).groupby(sent.groupby("pair")["link"].first()).median().max()
+    if clock is not None:
+        sent = sent.join(room.rename(columns={1: "ahead_room", -1: "behind_room"}), on="pair")
+
+    def lasting(begins: Times, rows: Mask) -> Times:
+        """The length of each operation's microbatch, as some passes tell."""
+        took = pd.Series((end - begins)[rows])
+        relative = (took / took.groupby(own[rows]).transform("mean")).fillna(1.0)
+        found = lengths(relative, microbatch[rows]).groupby(microbatch[rows]).first()
+        return found.reindex(microbatch).fillna(1.0).clip(lower=0.01).to_numpy()
+
+    length = lasting(start, passes & ~np.isin(np.arange(len(table)), used))  # no wait in these
     for _ in range(_ROUNDS):
-        common = _least(lambda tried: search.total(links, tried), most)
+        sent["length"] = length[used]
+        links = [link for _, link in sent.groupby("link")]
+        common = _least(lambda tried, links=links: sum(_cost(link, tried) for link in links), most)
         for link in links:
-            alone = _least(lambda tried, link=link: search.total([link], tried), most)
-            costs, found = search.best(link, np.array([common, alone]))
+            alone = _least(partial(_cost, link), most)
+            costs, behind = _best(link, np.array([common, alone]))
             alike, unlike = np.maximum(costs.sum(0), 1e-12)
-            chosen = int((link.stop - link.start) * np.log(alike / unlike) > _UNLIKE)
-            seconds[link], pairs = (common, alone)[chosen], np.unique(pair[link])
-            behind[pairs], cost[pairs] = found[:, chosen], costs[:, chosen]
-        begins = search.start.copy()
-        came = search.comes(slice(None), seconds[:, None])[:, 0] - search.toward * behind[pair]
-        begins[search.used] = np.clip(came, *(at[search.used] for at in (search.start, search.end)))
-        search.measure_lengths(begins, passes)
-        took = (
-            pd.Series((search.end - begins) / search.length).groupby(own).median().clip(lower=1e-9)
-        )
-        free = begins <= search.start + _AT_ONCE * took.to_numpy()[own]
-        search.usual, told = _in_proportion(took.to_numpy(), table, own, free)
-    within = cost / np.bincount(pair) * np.median(search.least)
-    return Fit(begins, seconds, behind[pair], within[pair], ~told[own])
+            chosen = int(len(link) * np.log(alike / unlike) > _UNLIKE)
+            pairs = link["pair"].to_numpy() - link["pair"].iloc[0]
+            sent.loc[link.index, "seconds"] = (common, alone)[chosen]
+            sent.loc[link.index, "behind"] = behind[pairs, chosen]
+            sent.loc[link.index, "varies"] = costs[pairs, chosen]
+        begins = start.copy()
+        came = _comes(sent, sent[["seconds"]].to_numpy())[:, 0] - sent["toward"] * sent["behind"]
+        begins[used] = np.clip(came, start[used], end[used])
+        length = lasting(begins, passes)
+        usual = pd.Series((end - begins) / length).groupby(own).median().clip(lower=1e-9).to_numpy()
+        usual, told = _in_proportion(usual, table, own, begins <= start + _AT_ONCE * usual[own])
+        sent["usual"] = usual[own[used]]
+        sent["unit"] = sent["usual"].fillna(sent["unit"])
+    within = sent["varies"] / sent.groupby("pair")["pair"].transform("size") * np.median(least)
+    seconds, behind, within = (
+        each.to_numpy() for each in (sent["seconds"], sent["behind"], within)
+    )
+    return Fit(begins, seconds, behind, within, ~told[own])
 
 
-class _Search:
-    """How much passes vary, for times of messages and of clocks that are tried."""
+def _comes(link: pd.DataFrame, tried: Times) -> Times:
+    """When each message comes that takes so long, on its sender's clock."""
+    number, sent_s = link["number"].to_numpy()[:, None], link["sent_s"].to_numpy()[:, None]
+    waited = pd.DataFrame(sent_s - number * tried).groupby(link["lane"].to_numpy()).cummax()
+    return np.asarray(waited.to_numpy() + (number + 1) * tried)  # behind those in front of it
 
-    def __init__(self, table: pd.DataFrame, sent: pd.DataFrame, clock: Numbers | None) -> None:
-        names = ("used", "number", "sent_s", "lane", "toward")
-        self.used, self.number, self.sent_s, self.lane, self.toward = (
-            sent[name].to_numpy() for name in names
-        )
-        self.start, self.end = (table[name].to_numpy() for name in ("start_s", "end_s"))
-        period = np.zeros(1) if clock is None else clock[self.used]
-        self.pair = pd.factorize(packed(sent["link"], period))[0]  # of a link and a period
-        # No pass ends before its message has come.
-        room = pd.Series(self.end[self.used] - self.sent_s).groupby([self.pair, self.toward])
-        ways = room.min().unstack()
-        self.room, self.grid = ways.mean(axis=1).to_numpy(), np.linspace(-1, 1, _TRIED)
-        if clock is None:
-            self.low = self.high = np.zeros(len(ways))
-            self.grid = np.zeros(1)
-        else:
-            self.low, self.high = -ways[1].to_numpy(), ways[-1].to_numpy()
-        own = packed(table["worker"], table["stage"], table["kind"].cat.codes)
-        self.own = pd.factorize(own)[0]  # the number of a worker's kind and stage
-        least = pd.Series(self.end - self.start).groupby(self.own).min()
-        self.least = least.clip(lower=1e-9).to_numpy()
-        self.usual = np.full(len(self.least), np.nan)
-        self.microbatch = packed(*(table[name] for name in ("step", "replica", "microbatch")))
 
-    def measure_lengths(self, begins: Times, rows: Mask) -> None:
-        """Set the length of each operation's microbatch, as some passes tell."""
-        took = pd.Series((self.end - begins)[rows])
-        relative = (took / took.groupby(self.own[rows]).transform("mean")).fillna(1.0)
-        microbatch = self.microbatch[rows]
-        found = lengths(relative, microbatch).groupby(microbatch).first()
-        self.length = found.reindex(self.microbatch).fillna(1.0).clip(lower=0.01).to_numpy()
+def _cost(link: pd.DataFrame, tried: Times) -> Times:
+    """How much passes vary, of each time that is tried for a link's messages."""
+    some = link.head(_SAMPLE) if "ahead_room" in link else link
+    return np.asarray(_best(some, tried)[0].sum(0))
 
-    def comes(self, link: slice, tried: Times) -> Times:
-        """When each message comes that takes so long, on its sender's clock."""
-        number = self.number[link, None]
-        leaves = pd.DataFrame(self.sent_s[link, None] - number * tried)
-        waited = leaves.groupby(self.lane[link]).cummax()  # for those in front of it
-        return np.asarray(waited.to_numpy() + (number + 1) * tried)
 
-    def total(self, links: list[slice], tried: Times) -> Times:
-        """The least cost of some links, of each time that is tried for their messages."""
-        sampled = _SAMPLE if len(self.grid) > 1 else len(self.used)
-        some = [slice(link.start, min(link.stop, link.start + sampled)) for link in links]
-        return np.sum([self.best(link, tried)[0].sum(0) for link in some], axis=0)
+def _best(link: pd.DataFrame, tried: Times) -> tuple[Times, Times]:
+    """How little passes vary, [pairs, times of messages], and how far clocks are apart then."""
+    pairs = np.flatnonzero(np.diff(link["pair"], prepend=-1))
+    if "ahead_room" not in link:
+        apart = np.zeros((len(pairs), len(tried), 1))
+        return _vary(link, tried, apart)[:, :, 0], apart[:, :, 0]
+    low = tried - link["ahead_room"].to_numpy()[pairs, None]
+    high = link["behind_room"].to_numpy()[pairs, None] - tried
+    found, width = (low + high) / 2, abs(high - low) / 2
+    for _ in range(3):
+        apart = found[:, :, None] + width[:, :, None] * np.linspace(-1, 1, _TRIED)
+        costs = _vary(link, tried, apart)
+        found = np.take_along_axis(apart, costs.argmin(2)[:, :, None], 2)[:, :, 0]
+        width *= 2 / (_TRIED - 1)
+    return costs.min(2), found
 
-    def best(self, link: slice, tried: Times) -> tuple[Times, Times]:
-        """The least cost, [pairs, times of messages], and the clocks with which it is least."""
-        came, pairs = self.comes(link, tried), np.unique(self.pair[link])
-        begin, stop = self.low[pairs, None] + tried, self.high[pairs, None] - tried
-        found, width = (begin + stop) / 2, abs(stop - begin) / 2
-        for _ in range(3 if len(self.grid) > 1 else 1):
-            clocks = found[:, :, None] + width[:, :, None] * self.grid
-            costs = self._vary(link, came, clocks)
-            found = np.take_along_axis(clocks, costs.argmin(2)[:, :, None], 2)[:, :, 0]
-            width *= 2 / (_TRIED - 1)
-        return costs.min(2), found
 
-    def _vary(self, link: slice, came: Times, behind: Times) -> Times:
-        """How much passes differ from usual, [pairs, times of messages, clocks]."""
-        to, each = self.used[link], self.pair[link] - self.pair[link.start]
-        own, start = self.own[to], self.start[to, None, None]
-        came = came[:, :, None] - self.toward[link, None, None] * behind[each]
-        took = self.end[to, None, None] - np.maximum(came, start)
-        took = took.reshape(len(to), -1) / self.length[to, None]
-        usual, unit = self.usual[own, None], np.fmax(self.usual, self.least)[own, None]
-        if np.isnan(usual).any():
-            alone = pd.DataFrame(took).groupby(packed(each, own)).transform("median")
-            usual = np.where(np.isnan(usual), alone, usual)
-        off = np.minimum(abs(took - usual), unit) - np.minimum(took, 0.0)  # a pause counts once
-        first = np.flatnonzero(np.diff(each, prepend=-1))
-        return np.asarray(np.add.reduceat(off / unit, first, axis=0).reshape(behind.shape))
+def _vary(link: pd.DataFrame, tried: Times, apart: Times) -> Times:
+    """How much passes differ from what they usually take, as ``apart`` has it.
+
+    That is [pairs, times of messages, differences of clocks].
+    """
+    names = ("start_s", "end_s", "toward", "length", "usual", "unit")
+    start, end, toward, length, usual, unit = (link[name].to_numpy()[:, None] for name in names)
+    pair = link["pair"].to_numpy() - link["pair"].iloc[0]
+    came = _comes(link, tried)[:, :, None] - toward[:, :, None] * apart[pair]
+    took = (end - np.maximum(came.reshape(len(link), -1), start)) / length
+    if np.isnan(usual).any():
+        alone = pd.DataFrame(took).groupby([pair, link["own"].to_numpy()]).transform("median")
+        usual = np.where(np.isnan(usual), alone, usual)
+    off = np.minimum(abs(took - usual), unit) - np.minimum(took, 0.0)  # a pause counts once
+    first = np.flatnonzero(np.diff(pair, prepend=-1))
+    return np.asarray(np.add.reduceat(off / unit, first, axis=0).reshape(apart.shape))
 
 
 def _in_proportion(
