@@ -249,14 +249,13 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
         behind, within = (slack[-1] - slack[1]) / 2, abs(slack[-1] + slack[1]) / 2
         sent = sent.assign(behind=behind.to_numpy(), within=within.to_numpy())
     else:
-        fit = fitted(passes, sent, clock)
-        for kind, alike in passes[fit.alike].groupby("kind", observed=True):
+        sent, _, told = fitted(passes, sent, clock)
+        for kind, alike in passes[~told].groupby("kind", observed=True):
             named = ", ".join(map(str, sorted(set(alike["stage"]))))
             notes.append(
                 f"each {kind} of stages {named} waits for its input: its seconds are taken in "
                 f"proportion to the other passes (estimated)"
             )
-        sent = sent.assign(behind=fit.behind_s, within=fit.within_s)
     ends = np.sort([worker[sent["made"]], worker[sent["used"]]], axis=0)
     sent = sent.assign(low=ends[0], high=ends[1]).drop_duplicates(["clock", "link"])
     offset, width = dict[tuple[int, int], float](), [0.0]

@@ -101,8 +101,8 @@ def with_messages(table: pd.DataFrame) -> pd.DataFrame:
     made, used = sent["made"].to_numpy(), sent["used"].to_numpy()
     early = end[made] - start[used] > _CLEARLY * (end[used] - start[used])
     if (pd.Series(early).groupby(sent["payload"]).mean() > _WITH_WAITS).any():
-        fit = fitted(table, sent)
-        table, seconds = table.assign(start_s=fit.begin_s), fit.seconds
+        sent, begins, _ = fitted(table, sent)
+        table, seconds = table.assign(start_s=begins), sent["seconds"].to_numpy()
     else:
         seconds = _seen(table, sent)
     message = table.take(made).assign(
@@ -132,20 +132,25 @@ def _seen(table: pd.DataFrame, sent: pd.DataFrame) -> Times:
     return np.asarray(np.fmin(usual, of_link).fillna(taken.median()).fillna(0.0))
 
 
-def fitted(table: pd.DataFrame, sent: pd.DataFrame, clock: Numbers | None = None) -> Fit:
-    """Return what fits a table's passes best, of messages that :func:`sent_in` found.
+def fitted(
+    table: pd.DataFrame, sent: pd.DataFrame, clock: Numbers | None = None
+) -> tuple[pd.DataFrame, Times, Mask]:
+    """Return what fits a table's passes best: messages, when operations begin without waits, told.
 
-    ``clock`` numbers for each operation the period for which clocks stay as far apart as they are,
-    and messages go both ways on each link; None: all workers are on one clock.
+    Messages are those that :func:`sent_in` found, with the ``seconds`` that each takes, by how much
+    the clock of the worker with the higher number is ``behind`` on its link, and ``within`` how
+    much passes vary then.  ``told`` is false where all passes wait, so that only other stages tell
+    how long they take.  ``clock`` numbers for each operation the period for which clocks stay as
+    far apart as they are, and messages go both ways on each link; None: all are on one clock.
     """
     start, end = (table[name].to_numpy() for name in ("start_s", "end_s"))
     passes, used = among(table["kind"], PASSES), sent["used"].to_numpy()
-    own = pd.factorize(packed(table["worker"], table["stage"], table["kind"].cat.codes))[0]
+    own = table.groupby(["worker", "stage", "kind"], observed=True).ngroup().to_numpy()
     microbatch = packed(*(table[name] for name in ("step", "replica", "microbatch")))
-    least = pd.Series(end - start).groupby(own).min().clip(lower=1e-9).to_numpy()
+    least = pd.Series(end - start).groupby(own).transform("min").clip(lower=1e-9).to_numpy()
     pair = packed(sent["link"], np.zeros(1) if clock is None else clock[used])
-    sent = sent.assign(pair=pd.factorize(pair)[0], own=own[used], unit=least[own[used]])
-    sent = sent.assign(start_s=start[used], end_s=end[used], usual=np.nan, behind=0.0)
+    sent = sent.assign(pair=pd.factorize(pair)[0], own=own[used], unit=least[used])
+    sent = sent.assign(start_s=start[used], end_s=end[used], usual=np.nan)
     # No pass ends before its message has come.
     room = (sent["end_s"] - sent["sent_s"]).groupby([sent["pair"], sent["toward"]]).min().unstack()
     most = room.mean(axis=1).groupby(sent.groupby("pair")["link"].first()).median().max()
@@ -172,20 +177,18 @@ def fitted(table: pd.DataFrame, sent: pd.DataFrame, clock: Numbers | None = None
             pairs = link["pair"].to_numpy() - link["pair"].iloc[0]
             sent.loc[link.index, "seconds"] = (common, alone)[chosen]
             sent.loc[link.index, "behind"] = behind[pairs, chosen]
-            sent.loc[link.index, "varies"] = costs[pairs, chosen]
+            sent.loc[link.index, "within"] = costs[pairs, chosen]
         begins = start.copy()
         came = _comes(sent, sent[["seconds"]].to_numpy())[:, 0] - sent["toward"] * sent["behind"]
         begins[used] = np.clip(came, start[used], end[used])
         length = lasting(begins, passes)
-        usual = pd.Series((end - begins) / length).groupby(own).median().clip(lower=1e-9).to_numpy()
-        usual, told = _in_proportion(usual, table, own, begins <= start + _AT_ONCE * usual[own])
-        sent["usual"] = usual[own[used]]
+        about = table[["worker", "stage", "kind"]].assign(took=(end - begins) / length)
+        about = _usual(about[passes].assign(waited=(begins - start)[passes]), own[passes])
+        sent["usual"] = about["usual"].reindex(own[used]).to_numpy()
         sent["unit"] = sent["usual"].fillna(sent["unit"])
-    within = sent["varies"] / sent.groupby("pair")["pair"].transform("size") * np.median(least)
-    seconds, behind, within = (
-        each.to_numpy() for each in (sent["seconds"], sent["behind"], within)
-    )
-    return Fit(begins, seconds, behind, within, ~told[own])
+    sent["within"] *= np.median(least) / sent.groupby("pair")["pair"].transform("size")
+    told = about["told"].reindex(own, fill_value=True).to_numpy()
+    return sent, begins, told
 
 
 def _comes(link: pd.DataFrame, tried: Times) -> Times:
@@ -236,28 +239,25 @@ def _vary(link: pd.DataFrame, tried: Times, apart: Times) -> Times:
     return np.asarray(np.add.reduceat(off / unit, first, axis=0).reshape(apart.shape))
 
 
-def _in_proportion(
-    usual: Times, table: pd.DataFrame, own: Numbers, free: Mask
-) -> tuple[Times, Mask]:
-    """Return what passes take, and whether those that are ``free`` of waits tell it.
+def _usual(passes: pd.DataFrame, own: Numbers) -> pd.DataFrame:
+    """Return by ``own`` what passes take, as ``usual``, and whether those without waits tell it.
 
-    What they do not tell is in proportion to what they tell of the stage, or else to all of it.
+    What they do not tell is in proportion to what is told of the stage, or else to all of it.
     """
-    passes, home = among(table["kind"], PASSES), packed(table["worker"], table["stage"])
-    columns = {"home": home, "kind": table["kind"].cat.codes, "told": free}
-    about = pd.DataFrame(columns)[passes].groupby(own[passes])
-    about = about.agg({"home": "first", "kind": "first", "told": "mean"})
-    about["usual"] = usual[about.index]
-    told = about["told"] = about["told"] >= _FREE
-    whole, tells = (about.pivot(index="home", columns="kind", values=v) for v in ("usual", "told"))
-    tells = tells.eq(True).all(axis=1)
-    whole = (whole[tells] if tells.any() else whole).dropna()
-    about["share"] = about["kind"].map(whole.div(whole.sum(axis=1), axis=0).median())
-    base = told | ~told.groupby(about["home"]).transform("any")
-    sums = about[["usual", "share"]].where(base).groupby(about["home"]).transform("sum")
-    takes = about["usual"].where(told, about["share"] * sums["usual"] / sums["share"])
-    every = range(len(usual))
-    return takes.reindex(every).to_numpy(), told.reindex(every, fill_value=True).to_numpy()
+    usual = passes["took"].groupby(own).transform("median").clip(lower=1e-9)
+    passes = passes.assign(usual=usual, told=passes["waited"] <= _AT_ONCE * usual)
+    about = passes.groupby(own).agg(dict.fromkeys(("worker", "stage", "kind", "usual"), "first"))
+    about["told"] = passes["told"].groupby(own).mean() >= _FREE
+    home = [about["worker"], about["stage"]]
+    whole = about.set_index(["worker", "stage", "kind"])["usual"].unstack().dropna()
+    tells = about["told"].groupby(home).all().reindex(whole.index)
+    whole = whole[tells] if tells.any() else whole
+    share = about["kind"].astype(object).map(whole.div(whole.sum(axis=1), axis=0).median())
+    base = about["told"] | ~about["told"].groupby(home).transform("any")
+    takes, shares = (
+        each.where(base).groupby(home).transform("sum") for each in (about["usual"], share)
+    )
+    return about.assign(usual=about["usual"].where(about["told"], share * takes / shares))
 
 
 def _least(cost: Callable[[Times], Times], most: float) -> float:
