@@ -234,20 +234,20 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     and messages take.  One clock is left alone, unless a pass ends before its input is sent.
     """
     passes, own_clocks = recording.passes, recording.own_clocks
-    start, end, worker = (passes[name].to_numpy() for name in ("start_s", "end_s", "worker"))
+    start, end = (passes[name].to_numpy() for name in ("start_s", "end_s"))
     sent = sent_in(passes)
     if not own_clocks and (end[sent["used"]] - sent["sent_s"] > -_TOLERATED_S).all():
         return recording
     clock = passes["step"].to_numpy() * own_clocks
-    sent["clock"] = clock[sent["used"]]
-    both_ways = sent.groupby(["clock", "link"])["toward"].transform("nunique") > 1
-    sent = sent[both_ways].reset_index(drop=True)
+    sent["clock"], link = clock[sent["used"]], ["clock", "link"]
+    sent = sent[sent.groupby(link)["toward"].transform("nunique") > 1].reset_index(drop=True)
+    if sent.empty:
+        return recording
     if _idle(passes):
-        sent["slack"] = start[sent["used"]] - sent["sent_s"]
-        slack = sent.groupby(["clock", "link", "toward"])["slack"].min().unstack()
-        sent = sent.groupby(["clock", "link"], as_index=False).first()
-        behind, within = (slack[-1] - slack[1]) / 2, abs(slack[-1] + slack[1]) / 2
-        sent = sent.assign(behind=behind.to_numpy(), within=within.to_numpy())
+        slack = pd.Series(start[sent["used"]] - sent["sent_s"])
+        slack = slack.groupby([sent["clock"], sent["link"], sent["toward"]]).min().unstack()
+        sent = sent.join(((slack[-1] - slack[1]) / 2).rename("behind"), on=link)
+        sent = sent.join(((slack[-1] + slack[1]).abs() / 2).rename("within"), on=link)
     else:
         sent, _, told = fitted(passes, sent, clock)
         for kind, alike in passes[~told].groupby("kind", observed=True):
@@ -256,17 +256,11 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
                 f"each {kind} of stages {named} waits for its input: its seconds are taken in "
                 f"proportion to the other passes (estimated)"
             )
-    ends = np.sort([worker[sent["made"]], worker[sent["used"]]], axis=0)
-    sent = sent.assign(low=ends[0], high=ends[1]).drop_duplicates(["clock", "link"])
-    offset, width = dict[tuple[int, int], float](), [0.0]
-    for number, links in sent.groupby("clock"):
-        for each, (ahead, within) in _offsets(links).items():
-            offset[number, each] = ahead
-            width.append(within)
-    most = max(map(abs, offset.values()), default=0.0)
+    found = _offsets(sent.drop_duplicates(link))
+    offset = {place: ahead for place, (ahead, _) in found.items()}
     notes.append(
-        f"clocks of workers are aligned by messages: by up to {most:.3g} s, to within "
-        f"{max(width):.2g} s (estimated)"
+        f"clocks of workers are aligned by messages: by up to {max(map(abs, offset.values())):.3g} "
+        f"s, to within {max(within for _, within in found.values()):.2g} s (estimated)"
     )
     return _moved(recording, offset)
 
@@ -280,13 +274,14 @@ def _idle(passes: pd.DataFrame) -> bool:
     return bool((idle > _IDLE * least).groupby(passes["step"]).any().mean() > 0.5)
 
 
-def _offsets(links: pd.DataFrame) -> dict[int, tuple[float, float]]:
-    """Return what to add to each worker's times, and how sure it is, by the surest links."""
+def _offsets(links: pd.DataFrame) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return by clock and worker what to add to times, and how sure it is, by the surest links."""
     import networkx as nx  # here, since few clocks are apart
 
-    graph, found = nx.Graph(), dict[int, tuple[float, float]]()
-    for low, high, behind, within in links[["low", "high", "behind", "within"]].to_numpy():
-        graph.add_edge(int(low), int(high), weight=within, behind=behind)
+    graph, found = nx.Graph(), dict[tuple[int, int], tuple[float, float]]()
+    for each in links.to_dict("records"):
+        ends = ((each["clock"], each["low"]), (each["clock"], each["high"]))
+        graph.add_edge(*ends, weight=each["within"], behind=each["behind"])
     surest = nx.minimum_spanning_tree(graph)
     for workers in nx.connected_components(surest):
         found[first := min(workers)] = 0.0, 0.0

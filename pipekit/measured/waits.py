@@ -69,8 +69,9 @@ def lengths(relative: pd.Series, microbatch: Numbers) -> pd.Series:
 def sent_in(table: pd.DataFrame) -> pd.DataFrame:
     """Return the messages between two workers, link by link, in the order of each lane.
 
-    Columns: kind, the rows of the passes by which they are ``made`` and ``used``, link, toward (1:
-    the worker with the higher number), lane (of a step and way), number (in it) and sent_s.
+    Columns: kind, the rows of the passes by which they are ``made`` and ``used``, the link's worker
+    of the ``low`` number and that of the ``high`` one, ``toward`` which they go (1: the latter),
+    lane (of a step and way), number (in it) and sent_s.
     """
     worker, step = table["worker"].to_numpy(), table["step"].to_numpy()
     sent = pd.concat(
@@ -84,8 +85,8 @@ def sent_in(table: pd.DataFrame) -> pd.DataFrame:
     sent["sent_s"] = table["end_s"].to_numpy()[sent["made"]]
     sent["way"] = packed(sent["payload"], a, b)
     sent["lane"] = packed(step[sent["made"]], sent["way"])
-    sent["toward"] = np.sign(b - a)
-    sent["link"] = packed(np.minimum(a, b), np.maximum(a, b))
+    sent["toward"], sent["low"], sent["high"] = np.sign(b - a), np.minimum(a, b), np.maximum(a, b)
+    sent["link"] = packed(sent["low"], sent["high"])
     sent = sent.sort_values(["link", "lane", "sent_s"], kind="stable", ignore_index=True)
     return sent.assign(number=sent.groupby("lane").cumcount())
 
