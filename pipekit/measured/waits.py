@@ -163,15 +163,15 @@ def fitted(
         took = pd.Series((end - begins)[rows])
         relative = (took / took.groupby(own[rows]).transform("mean")).fillna(1.0)
         found = lengths(relative, microbatch[rows]).groupby(microbatch[rows]).first()
-        return found.reindex(microbatch).fillna(1.0).clip(lower=0.01).to_numpy()
+        return np.asarray(found.reindex(microbatch).fillna(1.0).clip(lower=0.01))
 
     length = lasting(start, passes & ~np.isin(np.arange(len(table)), used))  # no wait in these
     for _ in range(_ROUNDS):
         sent["length"] = length[used]
         links = [link for _, link in sent.groupby("link")]
-        common = _least(lambda tried, links=links: sum(_cost(link, tried) for link in links), most)
+        common = _least(partial(_cost, links), most)
         for link in links:
-            alone = _least(partial(_cost, link), most)
+            alone = _least(partial(_cost, [link]), most)
             costs, behind = _best(link, np.array([common, alone]))
             alike, unlike = np.maximum(costs.sum(0), 1e-12)
             chosen = int(len(link) * np.log(alike / unlike) > _UNLIKE)
@@ -199,10 +199,10 @@ def _comes(link: pd.DataFrame, tried: Times) -> Times:
     return np.asarray(waited.to_numpy() + (number + 1) * tried)  # behind those in front of it
 
 
-def _cost(link: pd.DataFrame, tried: Times) -> Times:
-    """How much passes vary, of each time that is tried for a link's messages."""
-    some = link.head(_SAMPLE) if "ahead_room" in link else link
-    return np.asarray(_best(some, tried)[0].sum(0))
+def _cost(links: list[pd.DataFrame], tried: Times) -> Times:
+    """How much passes vary, of each time that is tried for the messages of some links."""
+    some = [link.head(_SAMPLE) if "ahead_room" in link else link for link in links]
+    return np.asarray(np.sum([_best(link, tried)[0].sum(0) for link in some], axis=0))
 
 
 def _best(link: pd.DataFrame, tried: Times) -> tuple[Times, Times]:
