@@ -242,6 +242,7 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     sent["clock"], link = clock[sent["used"]], ["clock", "link"]
     sent = sent[sent.groupby(link)["toward"].transform("nunique") > 1].reset_index(drop=True)
     if sent.empty:
+        notes.append("clocks of workers are apart, which messages of one direction cannot tell")
         return recording
     if _idle(passes):
         slack = pd.Series(start[sent["used"]] - sent["sent_s"])
