@@ -11,7 +11,8 @@ import pandas as pd
 from pipekit.measured import messages
 from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.recording import Recording, head, is_json
-from pipekit.measured.messages import RULES, Numbers, among, packed, small
+from pipekit.measured.messages import RULES, among, packed, small
+from pipekit.measured.waits import fitted, sent_in
 from pipekit.traces import Trace
 
 _COMPILED = 1.5  # a first step that takes so many times the median compiled something
@@ -229,28 +230,67 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
 
     No pass begins before its input is sent.  So messages to a worker say how much its clock is at
     most ahead, and those back how much it is at most behind; the middle is taken, and half of the
-    width is the uncertainty.  One clock is left alone, unless a pass ends before its input is sent.
+    width is the uncertainty.  If spans contain waits, clocks are fitted together with what passes
+    and messages take.  One clock is left alone, unless a pass ends before its input is sent.
     """
-    passes = recording.passes
-    _, *sent = zip(*messages.between_workers(passes), strict=True)
-    made, used = map(np.concatenate, sent)
-    end = passes["end_s"].to_numpy()
-    if not recording.own_clocks and (end[used] - end[made] > -_TOLERATED_S).all():
+    passes, own_clocks = recording.passes, recording.own_clocks
+    start, end = (passes[name].to_numpy() for name in ("start_s", "end_s"))
+    sent = sent_in(passes)
+    if not own_clocks and (end[sent["used"]] - sent["sent_s"] > -_TOLERATED_S).all():
         return recording
-    slack = _slack(passes, made, used, 0.0 if recording.own_clocks else np.nan)
-    offset: dict[tuple[int, int], float] = {}
-    width = [0.0]
-    for step, rows in slack.groupby(slack["step"] * recording.own_clocks):
-        found = _offsets(rows.groupby(["sender", "worker"])["slack"].min().to_dict())
-        offset |= {(step, worker): ahead for worker, (ahead, _) in found.items()}
-        width += [within for _, within in found.values()]
-
-    most = max(map(abs, offset.values()), default=0.0)
+    clock = passes["step"].to_numpy() * own_clocks
+    sent["clock"], link = clock[sent["used"]], ["clock", "link"]
+    sent = sent[sent.groupby(link)["toward"].transform("nunique") > 1].reset_index(drop=True)
+    if sent.empty:
+        notes.append("clocks of workers are apart, which messages of one direction cannot tell")
+        return recording
+    if _idle(passes):
+        slack = pd.Series(start[sent["used"]] - sent["sent_s"])
+        slack = slack.groupby([sent["clock"], sent["link"], sent["toward"]]).min().unstack()
+        sent = sent.join(((slack[-1] - slack[1]) / 2).rename("behind"), on=link)
+        sent = sent.join(((slack[-1] + slack[1]).abs() / 2).rename("within"), on=link)
+    else:
+        sent, _, told = fitted(passes, sent, clock)
+        for kind, alike in passes[~told].groupby("kind", observed=True):
+            named = ", ".join(map(str, sorted(set(alike["stage"]))))
+            notes.append(
+                f"each {kind} of stages {named} waits for its input: its seconds are taken in "
+                f"proportion to the other passes (estimated)"
+            )
+    found = _offsets(sent.drop_duplicates(link))
+    offset = {place: ahead for place, (ahead, _) in found.items()}
     notes.append(
-        f"clocks of workers are aligned by messages: by up to {most:.3g} s, to within "
-        f"{max(width):.2g} s (estimated)"
+        f"clocks of workers are aligned by messages: by up to {max(map(abs, offset.values())):.3g} "
+        f"s, to within {max(within for _, within in found.values()):.2g} s (estimated)"
     )
     return _moved(recording, offset)
+
+
+def _idle(passes: pd.DataFrame) -> bool:
+    """Whether workers idle in most steps, between two passes; else spans contain waits."""
+    by_worker = passes.sort_values("end_s").groupby(["step", "worker"])["end_s"]
+    idle = passes["start_s"] - by_worker.shift()
+    took = passes["end_s"] - passes["start_s"]
+    least = took.groupby([passes["worker"], passes["kind"]], observed=True).transform("min")
+    return bool((idle > _IDLE * least).groupby(passes["step"]).any().mean() > 0.5)
+
+
+def _offsets(links: pd.DataFrame) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return by clock and worker what to add to times, and how sure it is, by the surest links."""
+    import networkx as nx  # here, since few clocks are apart
+
+    graph, found = nx.Graph(), dict[tuple[int, int], tuple[float, float]]()
+    for each in links.to_dict("records"):
+        ends = ((each["clock"], each["low"]), (each["clock"], each["high"]))
+        graph.add_edge(*ends, weight=each["within"], behind=each["behind"])
+    surest = nx.minimum_spanning_tree(graph)
+    for workers in nx.connected_components(surest):
+        found[first := min(workers)] = 0.0, 0.0
+        for here, there in nx.bfs_edges(surest, first):
+            link, (offset, width) = surest.edges[here, there], found[here]
+            behind = link["behind"] if here < there else -link["behind"]
+            found[there] = offset + behind, width + link["weight"]
+    return found
 
 
 def _together(recording: Recording, notes: list[str], apart: bool) -> Recording:
@@ -284,35 +324,3 @@ def _moved(recording: Recording, offset: dict[tuple[int, int], float]) -> Record
     steps = recording.steps
     aligned = moved(steps) if steps is not None and "worker" in steps else steps
     return replace(recording, rows=moved(recording.rows), steps=aligned)
-
-
-def _slack(passes: pd.DataFrame, made: Numbers, used: Numbers, begin_s: float) -> pd.DataFrame:
-    """Return by message its step, its workers, and how long after it was sent it was used at least.
-
-    A span before which its worker idled, since ``begin_s`` in a step, has no wait in it.  Else it
-    may have, so that its end tells, less what such a pass takes at least.
-    """
-    rows, end = passes.take(used), passes["end_s"].to_numpy()
-    took = rows["end_s"] - rows["start_s"]
-    least = took.groupby([rows["worker"], rows["kind"]]).transform("min")
-    ends = passes.sort_values("end_s").groupby(["step", "worker"])["end_s"]
-    idle = rows["start_s"] - ends.shift(fill_value=begin_s).reindex(rows.index)
-    begins = rows["start_s"].where(idle > _IDLE * least, rows["end_s"] - least)
-    sender = passes["worker"].to_numpy()[made]
-    return rows.assign(slack=begins.to_numpy() - end[made], sender=sender)
-
-
-def _offsets(slack: dict[tuple[int, int], float]) -> dict[int, tuple[float, float]]:
-    """Return what to add to each worker's times, and how sure it is, by the slack of its links."""
-    import networkx as nx  # here, since few clocks are apart
-
-    graph, there_and_back = nx.Graph(), [way for way in slack if way[::-1] in slack]
-    graph.add_weighted_edges_from((a, b, abs(slack[a, b] + slack[b, a])) for a, b in there_and_back)
-    surest, found = nx.minimum_spanning_tree(graph), dict[int, tuple[float, float]]()
-    for workers in nx.connected_components(surest):
-        found[first := min(workers)] = 0.0, 0.0
-        for here, there in nx.bfs_edges(surest, first):
-            ahead, behind = slack[here, there], slack[there, here]
-            offset, width = found[here]
-            found[there] = offset + (behind - ahead) / 2, width + abs(ahead + behind) / 2
-    return found

@@ -63,9 +63,14 @@ def passes(trace: pk.Trace) -> pd.DataFrame:
     return frame.assign(step=0)
 
 
-def primus(trace: pk.Trace, folder: Path, iterations: int = 6) -> Path:
+def with_waits(frame: pd.DataFrame) -> pd.DataFrame:
+    """Let each span begin where the one before it ends."""
+    return frame.assign(start_s=frame.groupby("worker")["end_s"].shift(fill_value=0.0))
+
+
+def primus(trace: pk.Trace, folder: Path, iterations: int = 6, *, waits: bool = False) -> Path:
     """Write a run as Primus does: each rank on a clock of its own, the first iteration slow."""
-    frame = passes(trace)
+    frame = with_waits(passes(trace)) if waits else passes(trace)
     folder.mkdir(parents=True, exist_ok=True)
     config = {"pp_size": trace.workers, "vp_size": 1, "num_mbs": int(frame["microbatch"].max()) + 1}
     (folder / "config.json").write_text(json.dumps(config))
@@ -109,9 +114,7 @@ def kineto(trace: pk.Trace, folder: Path, off_s: float = 0.0, *, waits: bool = F
     """
     letters = {op.name: op.letter for op in OPS}
     folder.mkdir(parents=True, exist_ok=True)
-    for rank, rows in trace.frame.groupby("worker"):
-        if waits:
-            rows = rows.assign(start_s=rows["end_s"].shift(fill_value=0.0))
+    for rank, rows in (with_waits(trace.frame) if waits else trace.frame).groupby("worker"):
         events = [
             {
                 "ph": "X",

@@ -108,16 +108,20 @@ def test_clocks_of_unequal_microbatches_are_aligned_without_an_invented_wait(
     assert read.causes[0].saves_s == pytest.approx(pk.explain(trace).causes[0].saves_s, rel=0.01)
 
 
-@pytest.mark.parametrize("make", [slow_runs.slow_link, slow_runs.heavy_stage])
-def test_waits_within_spans_hide_neither_links_nor_stages(make: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [recordings.kineto, recordings.primus])
+@pytest.mark.parametrize(("make", "seed"), [(slow_runs.slow_link, 1), (slow_runs.heavy_stage, 0)])
+def test_waits_within_spans_hide_neither_links_nor_stages(
+    make: Any, seed: int, write: Any, tmp_path: Path
+) -> None:
+    """Not where each rank has a clock of its own, either, and a slow stage lets all others wait."""
     schedule = schedules.flush(4, 12).take(1)
-    fault = make(np.random.default_rng(1), schedule)
+    fault = make(np.random.default_rng(seed), schedule)
     jitter = np.random.default_rng(2).uniform(0.95, 1.05, len(schedule.dependencies.tasks))
     runs = [
         simulated(schedule, slow_runs._costs(schedule, jitter, times), links)
         for times, links in ((fault.times, fault.links), (slow_runs.alike, slow_runs.LINKS))
     ]
-    path = recordings.kineto(runs[0], tmp_path / "ranks", waits=True)
+    path = write(runs[0], tmp_path / "ranks", waits=True)
     first = pk.explain(pk.read_trace(path)).causes[0]
     assert (first.kind, first.where in fault.where) == (fault.kind, True)
     assert first.saves_s == pytest.approx(runs[0].makespan_s - runs[1].makespan_s, rel=0.05)
