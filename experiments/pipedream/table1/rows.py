@@ -107,7 +107,7 @@ class Row:
     def plan_of(self, system: str) -> Plan:
         if system == BSP:
             return plans.data_parallel(self.profile, self.setting.workers)
-        return self.plan if system == PIPEDREAM else self._straight
+        return self.plan if system == PIPEDREAM else self._planned(replicate=False)
 
     def method_of(self, system: str) -> Method:
         if system == MODEL_PARALLEL:  # section 5.3
@@ -181,10 +181,6 @@ class Row:
         """How many times as fast as BSP at both ends of what a minibatch may be."""
         profiles = map(self.profile.scaled, plans.MINIBATCHES)
         return [replace(self, profile=each, given=None, runs={}).over_bsp() for each in profiles]
-
-    @cached_property
-    def _straight(self) -> Plan:
-        return self._planned(replicate=False)
 
     def _planned(self, replicate: bool = True) -> Plan:
         links = self.planned_for or self.cluster
