@@ -24,7 +24,6 @@ TITLES = {
 }
 
 NAMED_CAUSES = 3  # in the sentence of causes; the others are counted
-NOTHING = "No claim is judged yet: cards appear here as the cells below run."
 
 
 def scoreboard(outcomes: Iterable[Outcome]) -> str:
@@ -47,7 +46,7 @@ def scoreboard(outcomes: Iterable[Outcome]) -> str:
     }
     return str(
         template("scoreboard.html.j2").render(
-            sentences=sentences(recorded) or [NOTHING],
+            sentences=sentences(recorded),
             tables=tables,
             ours=ours,
             causes_of=causes_of,
