@@ -12,7 +12,7 @@ from nbformat import NotebookNode
 from experiments.study.notebook import Notebook
 from experiments.study.notebook import parameters as given_to
 from pipekit.datasets import mnist, python_source
-from pipekit.ledger.batches.experiment import GIVEN, SCALES, load_all
+from pipekit.ledger.batches.experiment import GIVEN, SCALES, load
 from pipekit.ledger.batches.ranges import Parameter, read
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +121,7 @@ def test_no_cell_ends_with_a_name_that_jupyter_would_print(notebook: NotebookNod
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_an_experiment_runs_each(scale: str) -> None:
-    jobs = load_all(sorted((ROOT / "experiments").glob("*.yaml")), scale).jobs  # in one batch
+    jobs = load(*sorted((ROOT / "experiments").glob("*.yaml")), scale=scale).jobs  # in one batch
     assert {job.notebook.resolve() for job in jobs} >= set(NOTEBOOKS)
 
 
