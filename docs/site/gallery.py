@@ -11,7 +11,7 @@ from typing import Any
 
 from pipekit import plots
 from pipekit.explore.page.view import figures
-from pipekit.ledger.batches.experiment import load_all
+from pipekit.ledger.batches.experiment import load
 from pipekit.ledger.report.page import anchor
 from pipekit.ledger.report.scoreboard import TITLES as PAPERS
 
@@ -39,7 +39,7 @@ def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[
     """Copy a checkout's notebooks to the site's source, ``linked``, executed if a run has them."""
     executed = {path.stem: path for path in sorted((root / "results/runs").glob("*/*.ipynb"))}
     experiments = sorted((root / "experiments").glob("*.yaml"))
-    jobs = load_all(experiments).jobs if experiments else ()
+    jobs = load(*experiments).jobs if experiments else ()
     called = {job.notebook: job.name for job in jobs}
     names = {}
     for path in sorted((root / "notebooks").rglob("*.ipynb"), key=_place):

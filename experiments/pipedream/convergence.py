@@ -17,7 +17,7 @@ from torch import nn
 from experiments.pipedream import IMAGES, LR, ROWS, VGG16_SGD, Change
 from experiments.pipedream.table1.plans import Setting, data_parallel
 from experiments.pipedream.table1.rows import BSP as ONE_STAGE
-from experiments.pipedream.table1.rows import PIPEDREAM, UNCHANGED, Row, otherwise
+from experiments.pipedream.table1.rows import PIPEDREAM, Row
 from experiments.study.costs import faster_links
 from experiments.study.traces import mean_interval
 from experiments.study.training import Recipe, Training, he_initialised, train_pipeline
@@ -161,10 +161,9 @@ FIGURES: Mapping[str, tuple[Arm, ...]] = {
 """The curves of each figure, PipeDream's before its BSP's."""
 
 
-def epoch_hours(arm: Arm, changed: Change = UNCHANGED) -> float:
+def epoch_hours(arm: Arm, change: Change | None = None) -> float:
     """Return the simulated hours of an epoch of ImageNet, by Table 1's row or one changed so."""
-    known = otherwise(arm.setting)
-    row = known.get(changed, known[UNCHANGED])
+    row = Row.of(arm.setting).changed(change)
     if arm.method in (ASP, ASP_LATER):  # which "has no communication overhead" (section 5.2)
         seconds = row.compute_s / arm.setting.workers
     else:
@@ -206,10 +205,10 @@ class Ratio(NamedTuple):
 
 
 def ratio(
-    epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int, changed: Change = UNCHANGED
+    epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int, change: Change | None = None
 ) -> Ratio:
     """Return how many times less ``fast`` takes, by the epochs that each method needs."""
     bound = math.isinf(epochs[slow.method])
     needed = trained if bound else epochs[slow.method]
-    seconds = epoch_hours(slow, changed) / epoch_hours(fast, changed)
+    seconds = epoch_hours(slow, change) / epoch_hours(fast, change)
     return Ratio(needed / epochs[fast.method], seconds, bound)

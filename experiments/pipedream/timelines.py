@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 from torch import Tensor
 
-from experiments.study.traces import busy_s, hidden_share
+from experiments.study.traces import busy_s
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
 from pipekit.engine.observers.observer import Observer
@@ -158,10 +158,14 @@ def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFra
     return frame.assign(**times)[TRANSFERS]
 
 
-def hidden_fraction(
+def hidden_share(
     trace: Trace, transfers: pd.DataFrame, replicas: Sequence[int], margin: int = 1
 ) -> float:
-    """Return the share of the steady state's time on links in which their machine computes."""
+    """Return the share of the steady state's time on links in which a worker at an end computes."""
     start, end, _ = steady(trace, replicas, margin)
     within = transfers[(transfers["start_s"] >= start) & (transfers["end_s"] <= end)]
-    return hidden_share(trace.passes, within)
+    own, hidden = dict(iter(trace.passes.groupby("worker"))), 0.0
+    for side in ("source", "destination"):
+        for worker, *span in within[[side, "start_s", "end_s"]].itertuples(index=False):
+            hidden += busy_s(own[worker], *span)
+    return hidden / (2 * busy_s(within))

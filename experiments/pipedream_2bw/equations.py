@@ -81,16 +81,6 @@ def compared(
     return Compared(run, apart, run.losses == truth.losses, states)
 
 
-def crossing_bytes(run: Run, width: int) -> dict[str, int]:
-    traffic = run.traffic
-    changes = traffic[traffic["source"] % width != traffic["destination"] % width]
-    weights = changes["purpose"] == "weights"
-    return {
-        "bytes between pipelines": int(changes.loc[~weights, "bytes"].sum()),
-        "gradients summed (bytes)": int(changes.loc[weights, "bytes"].sum()),
-    }
-
-
 def _states(optimizer: Optimizer) -> float:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     kept = [x for state in optimizer.state.values() for x in state.values()]

@@ -177,9 +177,9 @@ def simulated(job: Pipelines, system: str) -> float:
     return _seconds(job, system, lambda table: simulate(table, job.timed, job.plan, job.cluster))
 
 
-def emulated(job: Pipelines, system: str, faster: float) -> float:
+def emulated(job: Pipelines, system: str, faster: float, pace: float = 1) -> float:
     """Return a batch's seconds on the real engine, as if compute and links were not sped up."""
-    how = job.timed, job.plan, job.cluster, faster
+    how = job.timed, job.plan, job.cluster, faster * pace
     return _seconds(job, system, lambda table: study.emulate_at_pace(table, *how).trace)
 
 

@@ -37,9 +37,6 @@ class PaperClaim(NamedTuple):
     optimizer: str = ""  # the only one that it is about; empty: any
     other_optimizer: str = ""  # that of the other method, if it is not the same
 
-    def covers(self, proxy: str, optimizer: str) -> bool:
-        return f"{proxy.partition('-')[0]} {optimizer}" in self.trained.split(", ")
-
     def verdict(self, told: float, above: bool, below: bool) -> str:
         """Return whether a comparison agrees; ``told``: the excess if its sign is shown, else 0."""
         higher, lower = told > 0 and not above, told < 0 and not below
@@ -99,7 +96,8 @@ def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
         for row in own[own["optimizer"].str.fullmatch(claim.optimizer or ".*")].to_dict("records"):
             told = row["excess"] * (row["p_holm"] < LEVEL)
             verdict = claim.verdict(told, row["above"] < LEVEL, row["below"] < LEVEL)
-            trained = claim.covers(row["proxy"], row["optimizer"])
+            network = row["proxy"].partition("-")[0]
+            trained = f"{network} {row['optimizer']}" in claim.trained.split(", ")
             about = {"name": claim.name, "claim": claim.text, "source": claim.source}
             judged = {"verdict": verdict, "trained": trained}
             rows.append(about | judged | {"effect": row["excess"] / row["margin"]} | row)

@@ -8,7 +8,6 @@ from experiments.study.claims import emulated as emulated
 from experiments.study.claims import unless_parted as unless_parted
 from experiments.study.costs import emulate_at_pace as emulate_at_pace
 from experiments.study.costs import estimated as estimated
-from experiments.study.costs import images as images
 from experiments.study.costs import published as published
 from experiments.study.costs import recomputed_late as recomputed_late
 from experiments.study.costs import stretched as stretched
@@ -27,8 +26,6 @@ from experiments.study.tables import splits as splits
 from experiments.study.tables import table as table
 from experiments.study.tables import with_line as with_line
 from experiments.study.traces import EQUAL_SLOTS as EQUAL_SLOTS
-from experiments.study.traces import busy_s as busy_s
-from experiments.study.traces import hidden_share as hidden_share
 from experiments.study.traces import in_turns as in_turns
 from experiments.study.traces import mean_interval as mean_interval
 from experiments.study.traces import memory_of as memory_of

@@ -29,7 +29,8 @@ from pipekit.traces import Memory, Trace
 F = TypeVar("F", bound=Callable[..., Any])
 
 _BOARD, _FIGURE = "pipekit-scoreboard", "pipekit-figure"
-"""Jupyter's names of the outputs that :meth:`Notebook.scoreboard` makes, one each a notebook."""
+"""Jupyter's names of two outputs below :func:`begin`, where claims get a card each, and the figure
+of most of them, as later cells record them; without claims both stay empty."""
 
 
 @dataclass(frozen=True)
@@ -157,12 +158,6 @@ class Notebook:
         """Leave the numbers of one run of a grid, for the table of them all."""
         frame.to_csv(self.folder / GRID, index=False)
 
-    def scoreboard(self) -> None:
-        """Show a card a claim and the figure of most claims, kept up to date by later cells."""
-        for name, shown in self._found():
-            self._shown[name] = shown
-            display(shown, raw=True, display_id=name)
-
     def _found(self) -> Iterator[tuple[str, dict[str, str]]]:
         outcomes = claims.outcomes(self.folder)
         yield _BOARD, {"text/html": scoreboard(outcomes)}
@@ -171,8 +166,6 @@ class Notebook:
         if drawn:
             most = self.folder / Counter(drawn).most_common(1)[0][0]
             yield _FIGURE, {"image/svg+xml": most.read_text(encoding="utf-8")}
-        else:
-            yield _FIGURE, {"text/html": ""}  # none is there yet, and here it will be
 
 
 def begin(
@@ -193,6 +186,9 @@ def begin(
         torch.set_num_threads(threads)
     record = provenance(label, seed=seed, notebook=name, scale=scale, parameters=given)
     write(folder / "provenance.json", record)
+    if get_ipython() is not None:
+        for name in (_BOARD, _FIGURE):
+            display({"text/html": ""}, raw=True, display_id=name)
     return Notebook(folder, {"scale": scale} | ({} if seed is None else {"seed": seed}))
 
 

@@ -86,15 +86,6 @@ def busy_s(events: pd.DataFrame, start: float = -math.inf, end: float = math.inf
     return float(clipped.sum())
 
 
-def hidden_share(events: pd.DataFrame, transfers: pd.DataFrame) -> float:
-    """Return the share of the transfers' time in which a worker at their ends computes."""
-    own, hidden = dict(iter(events.groupby("worker"))), 0.0
-    for side in ("source", "destination"):
-        for worker, *span in transfers[[side, "start_s", "end_s"]].itertuples(index=False):
-            hidden += busy_s(own[worker], *span)
-    return hidden / (2 * busy_s(transfers))
-
-
 LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD"}  # of messages: the colour of their maker
 
 

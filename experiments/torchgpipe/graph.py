@@ -127,27 +127,10 @@ def found2(m: int, n: int) -> Edges:
     return _reduced(messages(m, n) | ran.edges | follows)
 
 
-def follows_the_order(orders: Sequence[Sequence[PaperTask]], m: int) -> bool:
-    """Return whether every device did F(1), ..., F(m) and then B(m), ..., B(1) (section 2.1)."""
-    up = list(range(1, m + 1))
-    return all(
-        [t.i for t in tasks if t.kind == "F"] == up
-        and [t.i for t in tasks if t.kind == "B"] == up[::-1]
-        for tasks in orders
-    )
-
-
 def cycles(issued: Sequence[PaperTask]) -> list[set[tuple[int, int]]]:
     """Return the tasks (i, j) of each clock cycle, new where i + j changes (Algorithm 1)."""
     runs = groupby(issued, key=lambda task: task.i + task.j)
     return [{(i, j) for _, i, j in tasks} for _, tasks in runs]
-
-
-def clock_cycles(m: int, n: int) -> list[set[tuple[int, int]]]:
-    """Return the tasks (i, j) of each clock cycle, which is i + j - 1 (Algorithm 1)."""
-    return [
-        {(i, k + 1 - i) for i in range(1, m + 1) if 1 <= k + 1 - i <= n} for k in range(1, m + n)
-    ]
 
 
 def out_of_order(m: int, n: int, issues: int, in_order: bool, seed: int = 0) -> int:

@@ -80,11 +80,6 @@ def figure3(device: int, n: int, m: int) -> list[str]:
     return forward * m + backward + ["F'", *backward] * (m - 1)
 
 
-def recomputes_before_the_gradient(journal: Sequence[str]) -> list[bool]:
-    """Return, for each recomputation of a device, whether it was over before its gradient came."""
-    return [after == "receive" for what, after in pairwise(journal) if what == "F'"]
-
-
 def counted(model: nn.Sequential, x: Tensor, balance: Sequence[int], chunks: int) -> Counter[Link]:
     """Train on a minibatch and return the bytes over each link; backward links go down."""
     schedule = gpipe(len(balance), chunks)

@@ -8,7 +8,7 @@ from experiments.study.traces import messages
 from experiments.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
 from pipekit.emulation import emulate
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Op, Schedule, check, slots
+from pipekit.schedules import Op, Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
@@ -28,15 +28,10 @@ def drawn(name: str, setting: Setting, batches: int = 1) -> Trace:
 
 def idle(name: str, setting: Setting) -> dict[str, float]:
     """Return the slots that the worst worker idles in a batch, of the makespan and of its span."""
-    made = schedule(name, setting).take(1)
-    times = slots(made, _durations(name, setting), _overlap(made, setting))
-    busy = [float((each[:, 1] - each[:, 0]).sum()) for each in times]
-    makespan = max(float(each[:, 1].max()) for each in times)
-    spans = [float(each[:, 1].max() - each[:, 0].min()) for each in times]
-    return {
-        "makespan": makespan - min(busy),
-        "span": max(span - work for span, work in zip(spans, busy, strict=True)),
-    }
+    frame = drawn(name, setting).frame
+    own = frame.assign(busy=frame["end_s"] - frame["start_s"]).groupby("worker")
+    first, last, busy = own["start_s"].min(), own["end_s"].max(), own["busy"].sum()
+    return {"makespan": last.max() - busy.min(), "span": (last - first - busy).max()}
 
 
 def activations(name: str, setting: Setting) -> float:

@@ -154,7 +154,7 @@ def _run_again(outcome: "Outcome") -> Path:
     import time
 
     from pipekit.ledger.batches import batch
-    from pipekit.ledger.batches.experiment import load_all
+    from pipekit.ledger.batches.experiment import load
 
     id = outcome.claim.id
     is_run = not (outcome.claim.preset or outcome.claim.out_of_reach)
@@ -162,7 +162,7 @@ def _run_again(outcome: "Outcome") -> Path:
     measured = csv.DictReader((REFERENCE / "notebooks.csv").read_text("utf-8").splitlines())
     usual = {row["name"]: f"{float(row['seconds']):.0f} s on {row['cpu']}" for row in measured}
     for file in sorted((CHECKOUT / "experiments").glob("*.yaml")) if found else ():
-        for job in load_all([file], "quick").jobs:
+        for job in load(file).jobs:
             if job.notebook == (CHECKOUT / found[0]).resolve():
                 takes = usual.get(job.name, "a time that nobody has noted")
                 typer.echo(f"{found[0]} takes {takes} (measured)", err=True)

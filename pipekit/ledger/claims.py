@@ -1,8 +1,6 @@
 """Write what a notebook found about the papers' claims, and read it back."""
 
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +77,12 @@ def record(
     try:
         entry = Record(
             id=id,
-            value=_plain(value, id),
-            repeats=tuple(_plain(repeat, id) for repeat in repeats),
+            value=value,
+            repeats=tuple(repeats),
             invalid=invalid,
             shown=shown,
             shown_only=shown_only,
-            causes=tuple(replace(cause, value=_plain(cause.value, id)) for cause in causes),
+            causes=tuple(causes),
             contradiction=contradiction,
             known_error=known_error,
             note=note,
@@ -93,7 +91,7 @@ def record(
             folder=folder.resolve(),
         )
     except ValidationError as error:
-        raise ValueError(first_fault(error)) from None
+        raise ValueError(f"{id}: {first_fault(error)}") from None
     line, outcome = entry.model_dump_json(), judge(load()[id], entry)  # or refused: nothing written
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / FILE).open("a", encoding="utf-8") as file:
@@ -116,22 +114,6 @@ def outcomes(folder: str | Path) -> list[Outcome]:
     records = sorted(_read(Path(folder)), key=lambda record: record.provenance["utc"])
     newest = {record.id: record for record in records}
     return [judge(claim, newest.get(claim.id)) for claim in load().values()]
-
-
-def _plain(value: Any, id: str) -> Any:
-    """Return the value as JSON has it: arrays and tensors become lists, their scalars numbers."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(element, id) for element in value]
-    if isinstance(value, float | int) and not abs(value) <= sys.float_info.max:
-        raise ValueError(f"the value of {id} is {value}: record a finite number, or nothing")
-    if isinstance(value, bool | int | float | str):
-        return value
-    raise ValueError(
-        f"the value of {id} must be a number, a truth value, a text or a list of these, "
-        f"not a {type(value).__name__}: record the figures that its criterion needs"
-    )
 
 
 def _read(folder: Path) -> Iterator[Record]:

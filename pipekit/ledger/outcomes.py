@@ -1,12 +1,13 @@
 """What became of a claim: our value beside the paper's, and the verdict of its criterion."""
 
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from pipekit.ledger.criteria import evaluate, is_number, parse
@@ -56,6 +57,25 @@ CAUSE_UNKNOWN = "unknown"  # no experiment has turned the miss, nor moved it hal
 CONTRADICTION = "the paper contradicts itself"  # it has another number, too
 
 
+def _plain(value: Any) -> Any:
+    """Return the value as JSON has it: arrays and tensors become lists, their scalars numbers."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(element) for element in value]
+    if isinstance(value, float | int) and not abs(value) <= sys.float_info.max:
+        raise ValueError(f"it is {value}: record a finite number, or nothing")
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"it must be a number, a truth value, a text or a list of these, not a "
+        f"{type(value).__name__}: record the figures that its criterion needs"
+    )
+
+
+Plain = Annotated[Any, BeforeValidator(_plain)]
+
+
 @checked_dataclass(frozen=True)
 class Cause:
     """What may make our value miss: our ``value``, of its ``label``, with that one thing changed.
@@ -65,7 +85,7 @@ class Cause:
     """
 
     name: str
-    value: Any
+    value: Plain
     label: str
     changed: str = ""
 
@@ -74,8 +94,8 @@ class Record(BaseModel, frozen=True):
     """A value that a notebook wrote for a claim; arguments of :func:`pipekit.claims.record`."""
 
     id: str
-    value: Any
-    repeats: tuple[Any, ...] = ()
+    value: Plain
+    repeats: tuple[Plain, ...] = ()
     invalid: str = ""
     shown: str = ""
     shown_only: str = ""
@@ -94,13 +114,8 @@ class Record(BaseModel, frozen=True):
             raise ValueError(f"each label must be one of {', '.join(OURS)}, not {labels}")
         if not isinstance(self.provenance.get("utc"), str):
             raise ValueError("its provenance says no time, 'utc'")
-        values = (self.value, *self.repeats, *(cause.value for cause in self.causes))
-        if not all(map(_is_plain, values)):
-            raise ValueError("a value is not a finite number, a truth value, a text or a list")
         if any(shape(repeat) != shape(self.value) for repeat in self.repeats):
-            raise ValueError(
-                f"the repeats of {self.id} must be of the same shape as its value, {self.value}"
-            )
+            raise ValueError(f"the repeats must be of the same shape as its value, {self.value}")
         errors = self.known_error if isinstance(self.known_error, tuple) else (self.known_error,)
         numbers = len(self.value) if isinstance(self.value, list) else 1
         if not all(0 <= error < inf for error in errors):
@@ -269,12 +284,6 @@ def show(value: Any) -> str:
         case list():
             return ", ".join(f"[{show(v)}]" if isinstance(v, list) else show(v) for v in value)
     return str(value)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return isinstance(value, bool | str) or is_number(value)
 
 
 def _ratio(value: Any, reference: Any) -> str:

@@ -59,6 +59,7 @@ class Row:
     runs: Mapping[str, Ran] = field(default_factory=dict)
 
     @classmethod
+    @cache
     def of(cls, setting: Setting) -> "Row":
         """Return a setting's row, planned for the printed bandwidth (3.2)."""
         profile, cluster = plans.profile_of(setting), plans.calibrated(setting)
@@ -94,10 +95,19 @@ class Row:
         kept = {name: ran._replace(timed=ran.timed.only(number)) for name, ran in self.runs.items()}
         return replace(self, given=self.plan, runs=kept)
 
+    @cached_property
+    def otherwise(self) -> dict[names.Change, "Row"]:
+        """The row, simulated, with each change that can be made to it."""
+        return dict(_changes(self))
+
+    def changed(self, change: names.Change | None = None) -> "Row":
+        """Return the row, simulated, with a change if it can have that."""
+        return self.simulated if change is None else self.otherwise.get(change, self.simulated)
+
     def plan_of(self, system: str) -> Plan:
         if system == BSP:
             return plans.data_parallel(self.profile, self.setting.workers)
-        return self.plan if system == PIPEDREAM else self._straight
+        return self.plan if system == PIPEDREAM else self._planned(replicate=False)
 
     def method_of(self, system: str) -> Method:
         if system == MODEL_PARALLEL:  # section 5.3
@@ -172,10 +182,6 @@ class Row:
         profiles = map(self.profile.scaled, plans.MINIBATCHES)
         return [replace(self, profile=each, given=None, runs={}).over_bsp() for each in profiles]
 
-    @cached_property
-    def _straight(self) -> Plan:
-        return self._planned(replicate=False)
-
     def _planned(self, replicate: bool = True) -> Plan:
         links = self.planned_for or self.cluster
         return plan(self.profile, links, cost=self.cost, replicate=replicate)
@@ -185,12 +191,10 @@ class Row:
         return {}
 
 
-UNCHANGED = "", ""
 FREE = 1e18  # bytes/s of links that take no time
 
 
-def changes(row: Row) -> Iterator[tuple[names.Change, Row]]:
-    """Yield a row with each change that can be made to it, by its cause."""
+def _changes(row: Row) -> Iterator[tuple[names.Change, Row]]:
     kept, planned, setting = row.simulated, replace(row, given=None, runs={}), row.setting
     machines = setting.machines()
     free = machines.calibrated(machines.levels[0].name, FREE, "links that take no time")
@@ -209,6 +213,8 @@ def changes(row: Row) -> Iterator[tuple[names.Change, Row]]:
     if setting in plans.TABLE1:
         yield names.PLAN, replace(kept, given=row.chosen)
         yield names.OWN_BANDWIDTH, replace(kept, cluster=calibrated(setting, (setting,)))
+    if (estimated := plans.roofline(setting)) != plans.profile_of(setting):
+        yield names.TIMES, replace(planned, profile=estimated)
     if setting == S2VT:
         rows, sample = names.ROWS["s2vt"], PUBLISHED["s2vt"].sample
         other = study.estimated(plans.without_embeddings, lambda: sample(rows), machines.device)
@@ -217,24 +223,6 @@ def changes(row: Row) -> Iterator[tuple[names.Change, Row]]:
         part = 0.05 * kept.sent(BSP).total / kept.sent(PIPEDREAM).activations
         fewer = study.with_costs(row.profile, output_bytes=lambda layer: layer.output_bytes * part)
         yield names.ACTIVATIONS, replace(planned, profile=fewer)
-    if (estimated := plans.roofline(setting)) != plans.profile_of(setting):
-        yield names.TIMES, replace(planned, profile=estimated)
-
-
-def changed(rows: Mapping[str, Row]) -> dict[names.Change, dict[str, Row]]:
-    """Return rows, by name, with each change that any of them can have, by its cause."""
-    found: dict[names.Change, dict[str, Row]] = {}
-    for name, row in rows.items():
-        for cause, other in changes(row):
-            found.setdefault(cause, {})[name] = other
-    return found
-
-
-@cache
-def otherwise(setting: Setting) -> dict[names.Change, Row]:
-    """Return a setting's row by cause, and :data:`UNCHANGED`."""
-    row = Row.of(setting)
-    return {UNCHANGED: row, **dict(changes(row))}
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -262,7 +250,6 @@ def emulated(
 
 def claim(
     nb: study.Notebook,
-    changed: Mapping[names.Change, Mapping[str, Row]],
     repeats: int,
     id: str,
     *rows: Row,
@@ -284,11 +271,10 @@ def claim(
     notes = dict.fromkeys([note, *(run.note for run in runs)])
     emulations = tuple([row.in_round(n) for row in rows] for n in range(repeats))
     rounds = study.Rounds[list[Row]](emulations, [row.in_round(None) for row in rows])
-    settings = {row.setting.name: row for row in rows}
     because = [
-        study.changed(*cause, [each.get(name, row.simulated) for name, row in settings.items()])
-        for cause, each in changed.items()
-        if cause not in circular and each.keys() & {*settings}
+        study.changed(*change, [row.changed(change) for row in rows])
+        for change in dict.fromkeys(change for row in rows for change in row.otherwise)
+        if change not in circular
     ]
     how: Any = {"over": [list(rows)] if label else rounds, "because": because, "figure": figure}
 

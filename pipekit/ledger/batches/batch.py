@@ -14,7 +14,7 @@ from tqdm.std import tqdm
 
 from pipekit.ledger.batches import runs
 from pipekit.ledger.batches.execution import execute, kill_kernels, told
-from pipekit.ledger.batches.experiment import NotebookJob, load_all
+from pipekit.ledger.batches.experiment import NotebookJob, load
 from pipekit.ledger.batches.runs import BatchRun, NotebookResult
 from pipekit.reading import read_text
 
@@ -43,7 +43,7 @@ def run(
     of ``pipekit run``.  A ValueError: nothing was run, since a file or an argument is not as
     described, or there is nothing to resume. An OSError: nobody answers at the cluster's address.
     """
-    experiment = load_all(experiments, scale)
+    experiment = load(*experiments, scale=scale)
     if only is not None:
         experiment = experiment.only(only)
     if jobs < 1:

@@ -26,7 +26,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -77,25 +77,30 @@ class Experiment:
         return replace(self, jobs=tuple(chosen))
 
 
-def load_all(files: Sequence[Path], scale: str = "quick") -> Experiment:
-    """Read and check experiment files that are run together, as one; else a ValueError."""
-    experiments = [load(file, scale) for file in files]
-    owner: dict[str, Path] = {}
-    for file, experiment in zip(files, experiments, strict=True):
-        for job in experiment.jobs:
-            if (other := owner.setdefault(job.name, file)) is not file:
-                raise ValueError(
-                    f"{other} and {file} both have a notebook called {job.name}: "
-                    "give one another 'name'"
-                )
-    name = " + ".join(experiment.name for experiment in experiments)
-    return Experiment(name, scale, tuple(job for e in experiments for job in e.jobs))
-
-
-def load(file: Path, scale: str = "quick") -> Experiment:
-    """Read and check one experiment file and its notebooks, as :func:`load_all` does."""
+def load(*files: Path, scale: str = "quick") -> Experiment:
+    """Read and check experiment files and their notebooks, which run as one; else a ValueError."""
     if scale not in SCALES:
         raise ValueError(f"scale must be {' or '.join(SCALES)}, not {scale!r}")
+    names, jobs, owner = list[str](), list[NotebookJob](), dict[str, Path]()
+    for file in files:
+        found = _read(file)
+        names.append(found.name)
+        for number, entry in enumerate(found.notebooks, start=1):
+            try:
+                own = _jobs(entry, file.parent, scale, found.cell_timeout_s)
+            except ValueError as error:
+                raise ValueError(f"{file}, notebook {number}: {error}") from error
+            for job in own:
+                if other := owner.get(job.name):
+                    both = f"{other} and {file} both have a notebook"
+                    both = f"{file} has two notebooks" if other is file else both
+                    raise ValueError(f"{both} called {job.name}: give one another 'name'")
+                owner[job.name] = file
+            jobs += own
+    return Experiment(" + ".join(names), scale, tuple(jobs))
+
+
+def _read(file: Path) -> "_File":
     if not file.is_file():
         raise ValueError(
             f"no experiment file is named {file}: name a YAML file, as experiments/quickstart.yaml"
@@ -108,16 +113,7 @@ def load(file: Path, scale: str = "quick") -> Experiment:
         raise ValueError(f"{file} is not an experiment, see docs/papers.md: {why}") from error
     if not found.name.isprintable():
         raise ValueError(f"{file}: 'name' must be printable, not {found.name!r}")
-    jobs: list[NotebookJob] = []
-    for number, entry in enumerate(found.notebooks, start=1):
-        try:
-            jobs += _jobs(entry, file.parent, scale, found.cell_timeout_s)
-        except ValueError as error:
-            raise ValueError(f"{file}, notebook {number}: {error}") from error
-    counted = Counter(job.name for job in jobs)
-    if twice := [name for name, count in counted.items() if count > 1]:
-        raise ValueError(f"{file} has two notebooks called {twice[0]}: give each a 'name'")
-    return Experiment(found.name, scale, tuple(jobs))
+    return found
 
 
 def _jobs(entry: "_Entry", folder: Path, scale: str, cell_timeout_s: int) -> list[NotebookJob]:

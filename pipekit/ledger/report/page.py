@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from pipekit.host.provenance import LABELS
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, Outcome, Record, Status
-from pipekit.ledger.report.printed import cells, ours, printed_tables
+from pipekit.ledger.report.printed import causes_of, cells, ours, printed_tables
 from pipekit.ledger.report.scoreboard import TITLES, template
 from pipekit.ledger.report.tables import changes, experiments, frame, kinds, scores
 from pipekit.reading import parse_json, read_text
@@ -68,21 +67,6 @@ MACHINE = "python", "torch", "pipekit", "platform", "cpu", "cores", "memory_gb",
 _PICTURES = {".svg", ".png"}
 
 
-@dataclass(frozen=True)
-class Group:
-    """Claims of a paper that share a figure's file or, without one, their place in the paper."""
-
-    figure: Path | None
-    outcomes: tuple[Outcome, ...]
-
-    @property
-    def heading(self) -> str:
-        """The tables and figures that its claims stand at, or else the first one's place."""
-        found = dict.fromkeys(_place(outcome.claim) for outcome in self.outcomes)
-        named = [place for place in found if place.startswith(("Figure", "Table"))]
-        return ", ".join(named or list(found)[:1])
-
-
 def destination(folder: Path) -> Path:
     """Return the folder that gets the report: a run's own, the newest run's of many, or itself."""
     if (folder / "provenance.json").exists():
@@ -103,8 +87,10 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     causes = sorted(found, key=lambda cause: (cause == CAUSE_UNKNOWN, -found[cause]))
     page = template("page.html.j2").render(
         papers=_groups(outcomes),
+        heading=_heading,
         tables=printed_tables(outcomes),
         ours=ours,
+        causes_of=causes_of,
         address=lambda path: _address(path, folder),
         causes={name: [each for each in outcomes if each.cause == name] for name in causes},
         what_if=changes(tried).to_dict("records"),
@@ -128,17 +114,20 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     return html
 
 
-def _groups(outcomes: Iterable[Outcome]) -> dict[str, list[Group]]:
-    """Return the groups by paper."""
-    shared: dict[tuple[str, Path | str], list[Outcome]] = {}
+def _groups(outcomes: Iterable[Outcome]) -> dict[str, dict[Path | str, list[Outcome]]]:
+    """Return, by paper, claims that share a figure's file or, without one, their place in it."""
+    papers: dict[str, dict[Path | str, list[Outcome]]] = {}
     for outcome in outcomes:
-        together = _figure(outcome) or _place(outcome.claim)
-        shared.setdefault((outcome.claim.paper, together), []).append(outcome)
-    papers: dict[str, list[Group]] = {}
-    for (paper, together), having in shared.items():
-        figure = together if isinstance(together, Path) else None
-        papers.setdefault(paper, []).append(Group(figure, tuple(having)))
+        groups = papers.setdefault(outcome.claim.paper, {})
+        groups.setdefault(_figure(outcome) or _place(outcome.claim), []).append(outcome)
     return papers
+
+
+def _heading(outcomes: Iterable[Outcome]) -> str:
+    """Return the tables and figures that claims of a group stand at, or else the first's place."""
+    found = dict.fromkeys(_place(outcome.claim) for outcome in outcomes)
+    named = [place for place in found if place.startswith(("Figure", "Table"))]
+    return ", ".join(named or list(found)[:1])
 
 
 def _place(claim: Claim) -> str:

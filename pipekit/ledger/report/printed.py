@@ -4,10 +4,10 @@ A cell is a claim of kind "table": its ``conditions`` name the row, its ``quanti
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import chain, compress
 from typing import Any
 
 import pandas as pd
@@ -20,23 +20,7 @@ _LEAST_ROWS = 2
 _PRINTED = re.compile(r"\d+\.?(\d*)([MB]?)")
 _SUFFIXES = {"": 1, "M": 1e6, "B": 1e9}
 
-
-@dataclass(frozen=True)
-class PrintedRow:
-    """A row: the conditions that tell it from the others, and its claims by column."""
-
-    names: tuple[str, ...]
-    cells: dict[str, Outcome]
-
-    @cached_property
-    def causes(self) -> dict[str, list[str]]:
-        """Why cells miss: each cause, and the columns with what ours is once it is changed."""
-        found: dict[str, list[str]] = {}
-        for column, outcome in self.cells.items():
-            if outcome.cause:
-                cause, otherwise = because(outcome)
-                found.setdefault(cause, []).append(f"{column} {otherwise}".strip())
-        return found
+Row = dict[str, Outcome]  # the cells of a row, by the headings of their columns
 
 
 @dataclass(frozen=True)
@@ -47,12 +31,11 @@ class PrintedTable:
     name: str
     common: str  # the conditions of all rows
     units: dict[str, str]  # of the columns, by their headings
-    rows: tuple[PrintedRow, ...]
+    rows: dict[str, Row]  # by the conditions that tell them apart
 
     @property
-    def claims(self) -> set[str]:
-        """The ids of its cells."""
-        return {outcome.claim.id for row in self.rows for outcome in row.cells.values()}
+    def cells(self) -> list[Outcome]:
+        return [*chain.from_iterable(row.values() for row in self.rows.values())]
 
 
 def printed_tables(outcomes: Iterable[Outcome]) -> list[PrintedTable]:
@@ -66,18 +49,58 @@ def printed_tables(outcomes: Iterable[Outcome]) -> list[PrintedTable]:
     return [table for table in tables if table is not None]
 
 
+def _table(paper: str, name: str, cells: Sequence[Outcome]) -> PrintedTable | None:
+    """Return the table of some cells, without those that stand beside its rows and columns."""
+    parted = [(cell, tuple(cell.claim.conditions.split(", "))) for cell in cells]
+    in_rows = [(cell, parts) for cell, parts in parted if len(parts) == len(parted[0][1])]
+    columns = Counter(cell.claim.quantity for cell, _ in in_rows)
+    inside = [(cell, parts) for cell, parts in in_rows if columns[cell.claim.quantity] > 1]
+    judged = any(cell.record and cell.status is not Status.PRESET for cell, _ in inside)
+    conditions = [*dict.fromkeys(parts for _, parts in inside)]
+    if not judged or len(conditions) < _LEAST_ROWS:
+        return None
+    tells = [len({*each}) > 1 for each in zip(*conditions, strict=True)]
+    common = ", ".join(compress(conditions[0], (not each for each in tells)))
+    table = PrintedTable(paper, name, common, {}, {})
+    sentences = defaultdict[str, set[str]](set)
+    for cell, _ in inside:
+        sentences[cell.claim.quantity].add(cell.claim.claim)
+    for cell, parts in inside:
+        claim = cell.claim
+        heading = claim.claim if len(sentences[claim.quantity]) == 1 else claim.quantity
+        table.units[heading] = claim.unit
+        table.rows.setdefault(", ".join(compress(parts, tells)), {})[heading] = cell
+    return table
+
+
 def cells(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """Return a row a cell that is a number: id, paper, ours, status, cause, and ours so changed."""
     rows = []
-    for table in printed_tables(outcomes):
-        for claim, outcome in ((o.claim, o) for row in table.rows for o in row.cells.values()):
-            own = None if outcome.record is None else _own(claim, outcome.record.value)
-            if own is not None:
-                changed = _changed(outcome)
-                otherwise = None if changed is None else _own(claim, changed.value)
-                status = outcome.status.value
-                rows.append((claim.id, claim.printed, own, status, outcome.cause, otherwise))
+    for outcome in chain.from_iterable(table.cells for table in printed_tables(outcomes)):
+        claim, changed = outcome.claim, _changed(outcome)
+        own = None if outcome.record is None else _own(claim, outcome.record.value)
+        if own is not None:
+            otherwise = None if changed is None else _own(claim, changed.value)
+            status = outcome.status.value
+            rows.append((claim.id, claim.printed, own, status, outcome.cause, otherwise))
     return pd.DataFrame(rows, columns=["id", "paper", "ours", "status", "cause", "changed"])
+
+
+def causes_of(row: Row) -> dict[str, list[str]]:
+    """Return why cells of a row miss: by cause, with what was changed, columns and ours then."""
+    found: dict[str, list[str]] = {}
+    for column, outcome in row.items():
+        if not outcome.cause:
+            continue
+        name, text = "no experiment has found it", column
+        if cause := _changed(outcome):
+            name = f"{cause.name} ({cause.changed})" if cause.changed else cause.name
+            own = _own(outcome.claim, cause.value)
+            text = column if own is None else f"{column} {_as_printed(outcome.claim, own)}"
+        elif outcome.cause != CAUSE_UNKNOWN:
+            name = f"{CONTRADICTION}, {outcome.record and outcome.record.contradiction}"
+        found.setdefault(name, []).append(text)
+    return found
 
 
 def ours(outcome: Outcome) -> str:
@@ -93,57 +116,9 @@ def ours(outcome: Outcome) -> str:
     return f"{show(record.value)}: {claim.record}" if claim.record else show(record.value)
 
 
-def because(outcome: Outcome) -> tuple[str, str]:
-    """Return the cause of a miss, with the change in brackets, and our value so changed."""
-    if outcome.cause == CAUSE_UNKNOWN:
-        return "no experiment has found it", ""
-    cause = _changed(outcome)
-    if cause is None:
-        return f"{CONTRADICTION}, {outcome.record and outcome.record.contradiction}", ""
-    own = _own(outcome.claim, cause.value)
-    name = f"{cause.name} ({cause.changed})" if cause.changed else cause.name
-    return name, "" if own is None else _as_printed(outcome.claim, own)
-
-
 def _changed(outcome: Outcome) -> Cause | None:
     causes = outcome.record.causes if outcome.record else ()
     return next((each for each in causes if each.name == outcome.cause), None)
-
-
-def _table(paper: str, name: str, cells: Sequence[Outcome]) -> PrintedTable | None:
-    """Return the table of some cells, without those that stand beside its rows and columns."""
-    parts = len(_parts(cells[0]))
-    in_rows = [cell for cell in cells if len(_parts(cell)) == parts]
-    columns = Counter(cell.claim.quantity for cell in in_rows)
-    inside = [cell for cell in in_rows if columns[cell.claim.quantity] > 1]
-    judged = any(cell.record and cell.status is not Status.PRESET for cell in inside)
-    conditions = dict.fromkeys(_parts(cell) for cell in inside)
-    if not judged or len(conditions) < _LEAST_ROWS:
-        return None
-    varies = [len({*each}) > 1 for each in zip(*conditions, strict=True)]
-    headings = _headings([cell.claim for cell in inside])
-    rows = tuple(
-        PrintedRow(
-            tuple(name for name, tells in zip(row, varies, strict=True) if tells),
-            {headings[cell.claim.quantity]: cell for cell in inside if _parts(cell) == row},
-        )
-        for row in conditions
-    )
-    same = (name for name, tells in zip(next(iter(conditions)), varies, strict=True) if not tells)
-    units = {headings[cell.claim.quantity]: cell.claim.unit for cell in inside}
-    return PrintedTable(paper, name, ", ".join(same), units, rows)
-
-
-def _parts(outcome: Outcome) -> tuple[str, ...]:
-    return tuple(outcome.claim.conditions.split(", "))
-
-
-def _headings(claims: Sequence[Claim]) -> dict[str, str]:
-    """Return each quantity's heading: the claims' sentence if they share it, or its name."""
-    told: dict[str, set[str]] = {}
-    for claim in claims:
-        told.setdefault(claim.quantity, set()).add(claim.claim)
-    return {name: min(own) if len(own) == 1 else name for name, own in told.items()}
 
 
 def _own(claim: Claim, value: Any) -> float | None:

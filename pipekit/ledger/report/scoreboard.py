@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, Outcome, Status
-from pipekit.ledger.report.printed import ours, printed_tables
+from pipekit.ledger.report.printed import causes_of, ours, printed_tables
 from pipekit.units import plural
 
 TITLES = {
@@ -24,14 +24,13 @@ TITLES = {
 }
 
 NAMED_CAUSES = 3  # in the sentence of causes; the others are counted
-NOTHING = "No claim is judged yet: cards appear here as the cells below run."
 
 
 def scoreboard(outcomes: Iterable[Outcome]) -> str:
     """Return the recorded claims as HTML for a notebook's output, in its colours, light or dark."""
     every = [*outcomes]
     recorded, tables = [o for o in every if o.record is not None], printed_tables(every)
-    inside = {id for table in tables for id in table.claims}
+    inside = {cell.claim.id for table in tables for cell in table.cells}
     cells = [outcome for outcome in recorded if outcome.claim.id in inside]
     having = {
         status: [o for o in recorded if o.status is status and o not in cells] for status in Status
@@ -47,9 +46,10 @@ def scoreboard(outcomes: Iterable[Outcome]) -> str:
     }
     return str(
         template("scoreboard.html.j2").render(
-            sentences=sentences(recorded) or [NOTHING],
+            sentences=sentences(recorded),
             tables=tables,
             ours=ours,
+            causes_of=causes_of,
             titles=TITLES,
             groups={name: members for name, members in groups.items() if members},
             unknown=CAUSE_UNKNOWN,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from nbformat.v4 import new_code_cell, new_notebook
 
-from pipekit.ledger.batches.experiment import Experiment, load, load_all
+from pipekit.ledger.batches.experiment import Experiment, load
 from pipekit.ledger.batches.ranges import read
 from tests.hostile import damaged_json, damaged_text, read_or_refuse
 
@@ -40,7 +40,7 @@ def test_scale_chooses_the_parameters(
     tmp_path: Path, notebook: Notebook, scale: str, steps: int
 ) -> None:
     path = notebook("a", "1 + 1")
-    experiment = load(write(tmp_path, FILE), scale)
+    experiment = load(write(tmp_path, FILE), scale=scale)
     assert (experiment.name, experiment.scale) == ("two sizes", scale)
     small, plain = experiment.jobs
     assert (small.name, small.notebook, small.parameters) == ("small", path, {"steps": steps})
@@ -64,7 +64,7 @@ GRID_PARAMETERS = "scale = results_dir = steps = method = scale_of = 0"
 
 def test_a_grid_is_a_run_for_each_combination(tmp_path: Path, notebook: Notebook) -> None:
     notebook("a", parameters=GRID_PARAMETERS)
-    experiment = load(write(tmp_path, GRID), "full")
+    experiment = load(write(tmp_path, GRID), scale="full")
     assert {job.name: (job.parameters, job.point) for job in experiment.jobs} == {
         f"a-{number}-{label}": (
             {"scale_of": 2, "steps": steps, "method": method},
@@ -80,11 +80,11 @@ def test_a_grid_is_a_run_for_each_combination(tmp_path: Path, notebook: Notebook
 def test_what_a_scale_sets_is_not_varied_at_it(tmp_path: Path, notebook: Notebook) -> None:
     notebook("a", parameters=GRID_PARAMETERS)
     file = write(tmp_path, GRID.replace("    grid:", "    quick: {steps: 7}\n    grid:"))
-    assert [(job.name, job.parameters["steps"]) for job in load(file, "quick").jobs] == [
+    assert [(job.name, job.parameters["steps"]) for job in load(file).jobs] == [
         ("a-ours", 7),
         ("a-theirs", 7),
     ]
-    assert len(load(file, "full").jobs) == 4
+    assert len(load(file, scale="full").jobs) == 4
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def two_files(folder: Path, *names: str) -> Experiment:
     files = [folder / f"{name}.yaml" for name in ("one", "two")]
     for file, name in zip(files, names, strict=True):
         file.write_text(f"{{name: {file.stem}, notebooks: [{{notebook: a.ipynb, name: {name}}}]}}")
-    return load_all(files, "full")
+    return load(*files, scale="full")
 
 
 def test_several_files_are_one_experiment(tmp_path: Path, notebook: Notebook) -> None:
@@ -225,7 +225,7 @@ def test_missing_file_and_unknown_scale_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no experiment file is named"):
         load(tmp_path / "none.yaml")
     with pytest.raises(ValueError, match="scale must be quick or full, not 'big'"):
-        load(tmp_path / "none.yaml", "big")
+        load(tmp_path / "none.yaml", scale="big")
 
 
 RANGES = """

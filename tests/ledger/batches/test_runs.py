@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipekit.ledger.batches.batch import run
-from pipekit.ledger.batches.experiment import load_all
+from pipekit.ledger.batches.experiment import load
 from pipekit.ledger.batches.runs import RECORD, BatchRun, unfinished
 from tests.ledger.batches.test_batch import experiment
 
@@ -25,7 +25,7 @@ def begun(tmp_path: Path, file: Path) -> Path:
     """The folder of a run of which nothing is done yet."""
     folder = tmp_path / "runs" / "2026-01-01T00-00-00.000000Z"
     folder.mkdir(parents=True)
-    BatchRun(folder, load_all([file], "quick"))
+    BatchRun(folder, load(file))
     return folder
 
 
@@ -55,7 +55,7 @@ def test_links_among_a_notebook_s_files_go_and_what_they_lead_to_stays(
     (files / "data").symlink_to(mine)
     (files / "gone").symlink_to(mine / "nowhere")
     (files / "trainings").symlink_to(mine / "trainings")  # kept elsewhere, as they may be
-    batch = BatchRun(begun, load_all([file], "quick"))
+    batch = BatchRun(begun, load(file))
     batch.prepare(batch.todo[0])
     assert [path.name for path in files.iterdir()] == ["trainings"]
     assert (mine / "trainings").is_dir()
@@ -73,7 +73,7 @@ def test_a_run_before_a_damaged_one_is_continued(tmp_path: Path, file: Path, beg
     newer.mkdir()
     (newer / RECORD).write_text("{")
     (newer.parent / "2026-01-03T00-00-00.000000Z").mkdir()
-    folder, why = unfinished(begun.parent, load_all([file], "quick"))
+    folder, why = unfinished(begun.parent, load(file))
     assert folder == begun
     assert str(newer) in why
     record = json.loads((begun / RECORD).read_text())
