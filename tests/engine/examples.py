@@ -4,7 +4,7 @@ Worker processes import this file, so that it stays free of pytest and hypothesi
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -188,6 +188,22 @@ def data(
     ]
 
 
+class Midst:
+    """Batches; when their reader comes to number ``at``, something happens."""
+
+    def __init__(self, batches: Any, at: int, happens: Callable[[], object]) -> None:
+        self._batches, self._at, self._happens = batches, at, happens
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(self._batches):
+            if number == self._at:
+                self._happens()
+            yield batch
+
+
 # --- Training both ways --------------------------------------------------------------------------
 
 
@@ -217,9 +233,11 @@ def pipeline(
 def by_equations(
     model: nn.Sequential, batches: Batches, method: str, balance: Sequence[int], **options: Any
 ) -> oracle.OracleRun:
-    """The oracle's run with the same defaults."""
+    """The oracle's run with the same defaults; it knows neither transports nor recomputation."""
     m = options.pop("m", 4)
     arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss(), "seed": 0} | options
+    for name in ("transport", "recompute"):
+        arguments.pop(name, None)
     return oracle.train(
         model,
         batches,
@@ -228,6 +246,35 @@ def by_equations(
         microbatches=m if METHODS[method].divides else 1,
         **arguments,
     )
+
+
+class Trained(NamedTuple):
+    """What came of a training: losses, and the tensors that the model then has."""
+
+    losses: list[float]
+    state: dict[str, Tensor]
+
+
+def trained(pipe: pk.Pipeline, *calls: Any, **how: Any) -> Trained:
+    """Train a pipeline, call after call."""
+    losses = [loss for batches in calls for loss in pipe.train(batches, **how).losses]
+    return Trained(losses, pipe.state_dict())
+
+
+def unlike(found: Trained, truth: Trained | oracle.OracleRun) -> list[str]:
+    """What of two trainings is not equal bit for bit: losses, or tensors by their names."""
+    if isinstance(truth, oracle.OracleRun):
+        truth = Trained(truth.losses, truth.weights[-1] | truth.buffers)
+    losses = ["losses"] * (found.losses != truth.losses)
+    return losses + different(found.state, truth.state)
+
+
+def unlike_equations(
+    model: nn.Sequential, batches: Batches, method: str, balance: Sequence[int], **options: Any
+) -> list[str]:
+    """What differs between a pipeline's training and the oracle's."""
+    found = trained(pipeline(model, method, balance, **options), batches)
+    return unlike(found, by_equations(model, batches, method, balance, **options))
 
 
 def different(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
@@ -240,6 +287,13 @@ def different(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
         or one[name].dtype != other[name].dtype
         or not torch.equal(one[name], other[name])
     ]
+
+
+def dropping(stages: int) -> nn.Sequential:
+    """A layer a stage: linear ones with dropout, the last without."""
+    torch.manual_seed(5)
+    inner = (nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.2)) for _ in range(stages - 1))
+    return nn.Sequential(*inner, nn.Linear(6, 3))
 
 
 def cut(layers: int, edges: set[int]) -> list[int]:
