@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 import pipekit as pk
 from experiments.attacks.left import children, worker_processes
 from pipekit import schedules
-from tests.engine.examples import Batches, data, mlp, nesterov, pipeline, values
+from tests.engine.examples import Batches, Midst, data, mlp, nesterov, pipeline, values
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 
 LIMIT_S = 300.0  # only there to end a hang, on a loaded host as well
@@ -168,18 +167,13 @@ class FailsInEvaluation(nn.Module):
 # --- Interrupts and kills ------------------------------------------------------------------------
 
 
-class Interrupting(list[Any]):
-    """Half a minute's batches; soon after the first ones, Ctrl-C or a notebook's stop button.
+def interrupting(batches: Batches) -> Midst:
+    """Soon after the first batches, Ctrl-C or a notebook's stop button.
 
     Not some time after the call, which on a busy machine may be during the trial of the layers:
     Python loses an interrupt within a weak reference's callback, and torch has many there.
     """
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, batch in enumerate(super().__iter__()):
-            if number == 5:
-                threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
-            yield batch
+    return Midst(batches, 5, threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start)
 
 
 @first_over_processes("stages", [3, 1])
@@ -192,7 +186,7 @@ def test_an_interrupt(stages: int, transport: str) -> None:
         transport=transport,
     )
     with Watch(), pytest.raises(KeyboardInterrupt):
-        pipe.train(Interrupting(data(400)))
+        pipe.train(interrupting(data(400)))
 
 
 @TRANSPORTS
@@ -200,7 +194,7 @@ def test_an_interrupt_of_evaluation(transport: str) -> None:
     layers = nn.Sequential(Slow(), Slow(), nn.Linear(6, 3))
     pipe = pipeline(layers, "flush", [1, 2], transport=transport)
     with Watch(), pytest.raises(KeyboardInterrupt):
-        pipe.evaluate(Interrupting(data(1000)))
+        pipe.evaluate(interrupting(data(1000)))
 
 
 class Slow(nn.Module):

@@ -114,8 +114,9 @@ def test_the_weights_are_sequential_trainings(name: str, transport: str) -> None
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recomputed_and_clipped(name: str) -> None:
-    schedule, how = made(name), {"recompute": "except_last", "clip_norm": 0.1}
-    both(schedule, dropping(schedule.stages), [1] * schedule.stages, "threads", **how)
+    schedule = made(name)
+    layers, each = dropping(schedule.stages), [1] * schedule.stages
+    both(schedule, layers, each, "threads", recompute="except_last", clip_norm=0.1)
 
 
 @pytest.mark.parametrize("name", ["zb_h2", "zb_v", "v_min", "chimera", "dualpipe", "dualpipe_v"])

@@ -141,14 +141,9 @@ def assert_same(pipe: Pipeline, run: Run, states: list[Any], truth: oracle.Oracl
         torch.testing.assert_close(in_order, numbered, rtol=0, atol=0)
 
 
-OWN = ("transport", "recompute")
-"""What the equations know nothing of."""
-
-
 def judge(method: str, batches: Batches, balance: list[int], place: int, **options: Any) -> Any:
     """Train both ways; return the pipeline's run."""
-    own = {name: options.pop(name) for name in OWN if name in options}
-    pipe = pipeline(fragile(place), method, balance, **options, **own)
+    pipe = pipeline(fragile(place), method, balance, **options)
     run, states = trained(pipe, batches)
     truth = by_equations(fragile(place), batches, method, balance, **options)
     assert_same(pipe, run, states, truth)

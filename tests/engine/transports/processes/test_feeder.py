@@ -14,7 +14,7 @@ from pipekit.engine.transports.mailbox import KeyedMailbox
 from pipekit.engine.transports.processes.feeder import READ_AHEAD, received_batches, send_batches
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.schedules import Schedule, flush, pipedream
-from tests.engine.examples import data, mlp, pipeline
+from tests.engine.examples import Midst, data, mlp, pipeline
 from tests.engine.transports.test_message_layout import described
 
 
@@ -88,11 +88,9 @@ def test_evaluation_when_the_first_worker_gets_no_batches() -> None:
 def test_an_error_of_the_disk_surfaces_where_the_run_may_not_end() -> None:
     """It was taken for the end of a worker, for which everybody else then waited."""
 
-    class Damaged(list[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            yield from data(5)
-            raise OSError("damaged")
+    def read() -> None:
+        raise OSError("damaged")
 
     pipe = pipeline(mlp(6, 6, 3), pipedream([2, 1]), [1, 1], transport="distributed")
     with pytest.raises(OSError, match="damaged"):
-        pipe.train(Damaged(data(9)))
+        pipe.train(Midst(data(9), 5, read))
