@@ -44,9 +44,7 @@ METHODS: dict[str, Method] = {
     "model_parallel": Method("model_parallel", lambda d, _: schedules.model_parallel(d), False),
     "pipedream": Method("pipedream", lambda d, _: schedules.pipedream(d), False),
     "vertical_sync": Method(
-        "pipedream_vertical_sync",
-        lambda d, _: schedules.pipedream(d, vertical_sync=True),
-        False,
+        "pipedream_vertical_sync", lambda d, _: schedules.pipedream(d, vertical_sync=True), False
     ),
     "no_stashing": Method(
         "pipedream_no_stashing", lambda d, _: schedules.pipedream(d, stashing=False), False

@@ -255,10 +255,7 @@ IMAGES = torch.rand(2, 3, 8, 8)
 ROWS = torch.rand(4, 8)
 TOKENS = torch.rand(2, 6, 8)
 CHAINS: dict[str, tuple[nn.Sequential, Tree]] = {
-    "in-place ReLU": (
-        nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8)),
-        ROWS,
-    ),
+    "in-place ReLU": (nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8)), ROWS),
     "in-place ReLU of a view": (
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(144, 2)),
         IMAGES,

@@ -119,11 +119,7 @@ STRAIGHT = st.fixed_dictionaries(
 )
 @given(STRAIGHT, st.integers(1, 4), st.integers(1, 24), st.randoms(use_true_random=False))
 def test_any_method_any_model_interrupted_anywhere(
-    tmp_path_factory: pytest.TempPathFactory,
-    chosen: dict[str, Any],
-    every: int,
-    at: int,
-    draw: Any,
+    tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, Any], every: int, at: int, draw: Any
 ) -> None:
     """Weights, stashed versions, statistics, optimizer, scheduler, scales, losses: everything."""
     options = dict(chosen)

@@ -121,12 +121,7 @@ def test_without_stashing_differs_from_every_true_gradient() -> None:
         fresh = mlp(6, 6, 6, 3)
         fresh.load_state_dict(weights)
         true = oracle.train(
-            fresh,
-            batches[2:3],
-            method="sequential",
-            balance=[3],
-            loss=nn.MSELoss(),
-            **options,
+            fresh, batches[2:3], method="sequential", balance=[3], loss=nn.MSELoss(), **options
         ).gradients[0]
         assert not torch.allclose(applied["0.weight"], true["0.weight"], atol=1e-3)
 

@@ -102,16 +102,10 @@ CASES: dict[str, Case] = {
     "paci, spectrain": paci(staleness.SpecTrain(), equations.SpecTrain(), optimizers=PREDICTABLE),
     "paci, pipemare": paci(staleness.PipeMare(3), equations.PipeMare(3)),
     "2bw, delay warmed up": two_bw(
-        None,
-        None,
-        schedule=partial(schedules.two_bw, flush_after=FLUSHES),
-        flush_after=FLUSHES,
+        None, None, schedule=partial(schedules.two_bw, flush_after=FLUSHES), flush_after=FLUSHES
     ),
     "2bw, synchronous first": two_bw(
-        None,
-        None,
-        schedule=partial(schedules.two_bw, flush_after=FIRST),
-        flush_after=FIRST,
+        None, None, schedule=partial(schedules.two_bw, flush_after=FIRST), flush_after=FIRST
     ),
     # What they compute is judged in tests/staleness/test_optimizers.py.
     "nesterov": Case(

@@ -152,12 +152,7 @@ def test_the_trace_has_both_parts_and_the_memory_is_followed() -> None:
     model, batches, how = made("mlp")
     run = Pipeline(model, SPLIT, **values(**how)).train(batches, watch=Watch(memory=True))
     counts = run.trace.frame["op"].value_counts().to_dict()
-    assert counts == {
-        "FORWARD": 24,
-        "BACKWARD_INPUT": 24,
-        "BACKWARD_WEIGHT": 24,
-        "UPDATE": 6,
-    }
+    assert counts == {"FORWARD": 24, "BACKWARD_INPUT": 24, "BACKWARD_WEIGHT": 24, "UPDATE": 6}
     frame = measure_memory(run).frame
     assert (frame.groupby("worker")["activations"].last() == 0).all()
     assert run.peak_in_flight == schedules.check(SPLIT).peak_in_flight

@@ -111,9 +111,7 @@ class NeverRuns(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("batches", "number"),
-    [(data(rows=[8, 8, 3]), 2), (loader(18), 2)],
-    ids=["list", "DataLoader"],
+    ("batches", "number"), [(data(rows=[8, 8, 3]), 2), (loader(18), 2)], ids=["list", "DataLoader"]
 )
 def test_one_is_refused_before_training_begins(batches: Any, number: int) -> None:
     pipe = pipeline(nn.Sequential(NeverRuns(), nn.Linear(6, 3)), "flush", [1, 1])
