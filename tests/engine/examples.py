@@ -228,6 +228,11 @@ def pipeline(
     return pk.Pipeline(model, method, balance=balance, **values(**arguments))
 
 
+def twins(*arguments: Any, **options: Any) -> list[pk.Pipeline]:
+    """The same pipeline over threads and over processes."""
+    return [pipeline(*arguments, transport=each, **options) for each in ("threads", "distributed")]
+
+
 def by_equations(
     model: nn.Sequential, batches: Batches, method: str, balance: Sequence[int], **options: Any
 ) -> oracle.OracleRun:
@@ -299,20 +304,29 @@ def cut(layers: int, edges: set[int]) -> list[int]:
     return [b - a for a, b in pairwise([0, *sorted(edges), layers])]
 
 
-class _Sleep(torch.autograd.Function):
+class _Called(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.function = function
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        time.sleep(0.2)
-        return gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.function(gradient), None
+
+
+def in_backward(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return x; in the backward its gradient is what a function makes of that of the result."""
+    y: Tensor = _Called.apply(x, function)
+    return y
 
 
 class SlowBackward(nn.Module):
     """A layer whose backward takes 0.2 s."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = _Sleep.apply(x)
-        return y
+        def slow(gradient: Tensor) -> Tensor:
+            time.sleep(0.2)
+            return gradient
+
+        return in_backward(slow, x)

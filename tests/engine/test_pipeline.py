@@ -28,6 +28,7 @@ from tests.engine.examples import (
     unlike,
 )
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
+from tests.people.test_torchgpipe import Calls
 
 # --- train, and train again ----------------------------------------------------------------------
 
@@ -299,21 +300,17 @@ def test_without_a_trace() -> None:
 
 @TRANSPORTS
 def test_progress_shows_the_loss(transport: str, capsys: pytest.CaptureFixture[str]) -> None:
-    model = nn.Sequential(Slow(), nn.Linear(6, 3))
+    def slower_than_the_bars_shortest_interval(x: Tensor) -> Tensor:
+        time.sleep(0.15)
+        return x
+
+    model = nn.Sequential(Calls(slower_than_the_bars_shortest_interval), nn.Linear(6, 3))
     run = pipeline(model, "flush", [1, 1], m=1, transport=transport).train(
         data(3), watch=Watch(progress=True)
     )
     shown = capsys.readouterr().err
     assert "3/3" in shown
     assert f"loss={run.losses[-1]:.4f}" in shown
-
-
-class Slow(nn.Module):
-    """Slower than the bar's shortest interval."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        time.sleep(0.15)
-        return x
 
 
 # --- construction --------------------------------------------------------------------------------

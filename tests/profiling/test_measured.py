@@ -23,6 +23,7 @@ from pipekit.models.transformer import Block
 from pipekit.profiling import SkipProfile
 from pipekit.schedules import Op
 from pipekit.trees import Tree, differentiable, leaves
+from tests.engine.examples import in_backward
 from tests.people.test_torchgpipe import Calls
 
 pytestmark = pytest.mark.filterwarnings("ignore:the layers' times add up")  # a busy machine
@@ -66,17 +67,14 @@ def taking(seconds: float) -> Any:
     return pytest.approx(seconds, rel=0.01, abs=100 * TICK_S)
 
 
-class Sleeps(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
-        ctx.backward_s = backward_s
-        CLOCK.sleep(forward_s)
-        return x * 1
+def sleeping(x: Tensor, seconds: float) -> Tensor:
+    """Return x, whose gradient takes its time."""
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        CLOCK.sleep(ctx.backward_s)
-        return gradient, None, None
+    def sleep(gradient: Tensor) -> Tensor:
+        CLOCK.sleep(seconds)
+        return gradient
+
+    return in_backward(sleep, x)
 
 
 class Sleeper(nn.Module):
@@ -85,8 +83,9 @@ class Sleeper(nn.Module):
         self.seconds = forward_s, backward_s
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = Sleeps.apply(x, *self.seconds)
-        return y
+        forward_s, backward_s = self.seconds
+        CLOCK.sleep(forward_s)
+        return sleeping(x, backward_s)
 
 
 class WeightSleeper(nn.Module):
@@ -98,8 +97,7 @@ class WeightSleeper(nn.Module):
         self.seconds = seconds
 
     def forward(self, x: Tensor) -> Tensor:
-        weight: Tensor = Sleeps.apply(self.weight, 0.0, self.seconds)
-        return x + weight
+        return x + sleeping(self.weight, self.seconds)
 
 
 @pytest.mark.usefixtures("_clock")
@@ -378,16 +376,6 @@ def refuses(x: Tensor) -> Tensor:
     raise RuntimeError("no")
 
 
-class RefusesBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(_: Any, x: Tensor) -> Tensor:
-        return x * 1
-
-    @staticmethod
-    def backward(_: Any, gradient: Tensor) -> Tensor:
-        raise RuntimeError("not back")
-
-
 def test_a_dict_may_hold_more_than_a_recorded_model_takes() -> None:
     x = torch.rand(2, 8)
     layers = pipekit.stages(Calls(linear_relu_linear()), {"x": x})
@@ -404,7 +392,7 @@ class TestErrors:
         ("function", "error", "says"),
         [
             (refuses, ValueError, "layer '1 Calls' fails in its forward: RuntimeError: no"),
-            (RefusesBackward.apply, ValueError, "'1 Calls' fails in its backward: .* not back"),
+            (partial(in_backward, refuses), ValueError, "'1 Calls' fails in its backward: .* no"),
             (lambda x: "text", TypeError, "layer '1 Calls' cannot be profiled: .* not str"),
         ],
     )

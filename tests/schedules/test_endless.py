@@ -95,6 +95,7 @@ def test_one_batch_repeated_is_the_method(
 
 def test_batches_of_a_period_may_differ_in_size() -> None:
     schedule = parse("worker 0 | F0 B0^ F1 F2 B1 B2^").repeat()
+    check(schedule)
     assert schedule.batch_stops == (1, 3)
     assert [schedule.batch(n) for n in range(3)] == [range(1), range(1, 3), range(3, 4)]
     assert schedule.take(3).batches == (range(1), range(1, 3), range(3, 4))

@@ -8,16 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, parse, read_csv
+from pipekit.schedules import Op, Schedule, ScheduleError, Task, parse, read_csv
 from tests.schedules.strategies import methods
 
 HEADER = "worker,op,stage,microbatch,version\n"
-
-
-def test_batches_may_differ_in_size() -> None:
-    schedule = parse("worker 0 | F0 F1 F2 B0 B1 B2^ F3 B3^")
-    assert schedule.batches == (range(3), range(3, 4))
-    check(schedule)
 
 
 def test_an_empty_one() -> None:

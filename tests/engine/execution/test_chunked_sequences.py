@@ -12,6 +12,7 @@ import pipekit as pk
 from pipekit import Schedule, ScheduleError, models, schedules
 from pipekit.schedules import Op, seq1f1b
 from tests.engine.examples import Trained, pipeline, sgd, trained, unlike
+from tests.people.test_torchgpipe import Calls
 
 MICROBATCHES, CHUNKS, TOKENS = 2, 4, 16
 SEQ1F1B = seq1f1b(2, MICROBATCHES, chunks=CHUNKS)
@@ -58,13 +59,10 @@ def test_a_layer_that_is_known_to_read_other_tokens_is_refused_when_built() -> N
             pk.Pipeline([nn.Linear(4, 4), layer], SEQ1F1B, optimizer=sgd, loss=models.token_loss)
 
 
-class OwnAttention(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(x, x, x, is_causal=True)
-
-
 def test_any_other_is_refused_before_training() -> None:
-    model = nn.Sequential(nn.Embedding(11, 11), OwnAttention())
+    attention = functional.scaled_dot_product_attention
+    own = Calls(lambda x: attention(x, x, x, is_causal=True))
+    model = nn.Sequential(nn.Embedding(11, 11), own)
     pipe = pk.Pipeline(model, SEQ1F1B, optimizer=sgd, loss=models.token_loss)
     with pytest.raises(ValueError, match="output for a sequence differs in 4 chunks"):
         pipe.train([batch()])

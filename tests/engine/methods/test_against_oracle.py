@@ -1,6 +1,7 @@
 """The engine judged: every method's weights equal those of its update equation bit for bit."""
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from tests.engine.examples import (
     trained,
     unlike,
 )
+from tests.people.test_torchgpipe import Calls
 
 
 def step_lr(optimizer: Optimizer) -> LRScheduler:
@@ -153,33 +155,16 @@ class Branches(nn.Module):
         return {"left": self.left(x), "rest": [self.right(x), (x > 0, x.argmax(1))]}
 
 
-class Left(nn.Module):
-    def forward(self, x: dict[str, Any]) -> Tensor:
-        left: Tensor = x["left"]
-        return left
-
-
-class Select(nn.Module):
+def select(x: dict[str, Any]) -> Tensor:
     """Use everything: floats, a mask and indices."""
-
-    def forward(self, x: dict[str, Any]) -> Tensor:
-        right, (mask, index) = x["rest"]
-        y: Tensor = x["left"] * mask + right.gather(1, index[:, None])
-        return y
+    right, (mask, index) = x["rest"]
+    y: Tensor = x["left"] * mask + right.gather(1, index[:, None])
+    return y
 
 
-class Apply(nn.Module):
-    """A function as a layer."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def forward(self, x: Tensor) -> Tensor:
-        return FUNCTIONS[self.name](x)
-
-
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+FUNCTIONS: dict[str, Callable[[Any], Tensor]] = {
+    "left": itemgetter("left"),
+    "select": select,
     "transposed": lambda x: (x.t().contiguous().t() * 2).t().contiguous().t(),
     "expanded": lambda x: x[:, :1].expand(-1, 6),
     "strided": lambda x: torch.cat([x, x], 1)[:, ::2],
@@ -196,12 +181,16 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def layers(*names: str) -> nn.Sequential:
     """A linear layer, named functions, and a linear layer."""
     torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(6, 6), *map(Apply, names), nn.Linear(6, 3))
+    return nn.Sequential(nn.Linear(6, 6), *map(apply, names), nn.Linear(6, 3))
+
+
+def apply(name: str) -> Calls:
+    return Calls(FUNCTIONS[name])
 
 
 BOUNDARIES: dict[str, tuple[nn.Sequential, list[int]]] = {
-    "mask and indices": (nn.Sequential(Branches(), Select(), nn.Linear(6, 3)), [1, 2]),
-    "an unused tensor": (nn.Sequential(Branches(), Left(), nn.Linear(6, 3)), [1, 2]),
+    "mask and indices": (nn.Sequential(Branches(), apply("select"), nn.Linear(6, 3)), [1, 2]),
+    "an unused tensor": (nn.Sequential(Branches(), apply("left"), nn.Linear(6, 3)), [1, 2]),
     "pass through": (nn.Sequential(nn.Linear(6, 6), nn.Identity(), nn.Linear(6, 3)), [1, 1, 1]),
     "transposed": (layers("transposed"), [2, 1]),
     "expanded": (layers("expanded"), [2, 1]),
@@ -211,7 +200,7 @@ BOUNDARIES: dict[str, tuple[nn.Sequential, list[int]]] = {
     "view of the input": (layers("view", "narrow"), [1, 1, 1, 1]),
     "edited input": (layers("edit"), [1, 2]),
     "edited view of the input": (layers("view", "edit", "narrow"), [1, 3, 1]),
-    "edited batch": (nn.Sequential(Apply("edit"), nn.Linear(6, 3)), [1, 1]),
+    "edited batch": (nn.Sequential(apply("edit"), nn.Linear(6, 3)), [1, 1]),
     "channels last": (
         nn.Sequential(
             nn.Unflatten(1, (1, 2, 3)),
@@ -270,15 +259,10 @@ def test_embeddings_of_integer_inputs() -> None:
 
 
 def test_a_batch_of_several_tensors() -> None:
-    model = nn.Sequential(Sum(), nn.Linear(6, 3))
+    summed = Calls(lambda x: x["a"] + x["b"][0] * x["b"][1])
+    model = nn.Sequential(summed, nn.Linear(6, 3))
     batches: Batches = [({"a": x, "b": [x + 1, x]}, (y, y)) for x, y in data(3, rows=10)]
     assert_follows_equations(model, batches, "flush", [1, 1], loss=of_first)
-
-
-class Sum(nn.Module):
-    def forward(self, x: dict[str, Any]) -> Tensor:
-        total: Tensor = x["a"] + x["b"][0] * x["b"][1]
-        return total
 
 
 def of_first(output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:

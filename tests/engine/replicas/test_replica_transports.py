@@ -22,6 +22,7 @@ from tests.engine.examples import (
     pipeline,
     sgd,
     trained,
+    twins,
     unlike,
 )
 from tests.engine.gloo import over_gloo
@@ -38,10 +39,7 @@ def test_a_batch_of_the_run_before_is_not_taken_for_one_of_this(taken: int | Non
 
     if taken:
         schedule = schedule.take(taken)
-    pipes = [
-        pipeline(mlp(6, 6, 3), schedule, [2], optimizer=sgd, transport=transport)
-        for transport in ("threads", "distributed")
-    ]
+    pipes = twins(mlp(6, 6, 3), schedule, [2], optimizer=sgd)
     assert unlike(*(trained(pipe, data(5), data(5, rows=9)) for pipe in pipes)) == []
 
 

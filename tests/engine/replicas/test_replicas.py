@@ -26,6 +26,7 @@ from tests.engine.examples import (
     pipeline,
     sgd,
     trained,
+    twins,
     unlike,
 )
 from tests.engine.gloo import over_gloo
@@ -147,17 +148,9 @@ def test_a_worker_may_have_a_replicated_stage_and_another(transport: str) -> Non
 
 def test_side_by_side_with_dropout_and_uneven_microbatches() -> None:
     """17 rows in eight microbatches, four of them through each pipeline."""
-    runs = [
-        pipeline(
-            mixed(),
-            schedules.replicate(schedules.two_bw(2, 4), 2),
-            [4, 4],
-            transport=transport,
-            recompute="except_last",
-        )
-        for transport in ("threads", "distributed")
-    ]
-    assert unlike(*(trained(pipe, data(4, rows=17)) for pipe in runs)) == []
+    schedule = schedules.replicate(schedules.two_bw(2, 4), 2)
+    pipes = twins(mixed(), schedule, [4, 4], recompute="except_last")
+    assert unlike(*(trained(pipe, data(4, rows=17)) for pipe in pipes)) == []
 
 
 # --- ASP -----------------------------------------------------------------------------------------

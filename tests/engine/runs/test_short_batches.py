@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pipekit import Watch, oracle, schedules
+from pipekit import Pipeline, Watch, oracle, schedules
 from pipekit.layers import batch_norm
 from tests.engine.examples import (
     by_equations,
@@ -22,6 +22,7 @@ from tests.engine.examples import (
     unlike,
 )
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
+from tests.people.test_torchgpipe import Calls
 
 
 @first_over_processes("method", ["flush", "gpipe", "2bw", "interleaved"])
@@ -105,27 +106,27 @@ def loader(rows: int, drop_last: bool = False) -> DataLoader[Any]:
     return DataLoader(TensorDataset(x, y), batch_size=8, drop_last=drop_last)
 
 
-class NeverRuns(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+def never_trained() -> Pipeline:
+    def begin(x: torch.Tensor) -> torch.Tensor:
         raise AssertionError("training has begun")
+
+    return pipeline(nn.Sequential(Calls(begin), nn.Linear(6, 3)), "flush", [1, 1])
 
 
 @pytest.mark.parametrize(
     ("batches", "number"), [(data(rows=[8, 8, 3]), 2), (loader(18), 2)], ids=["list", "DataLoader"]
 )
 def test_one_is_refused_before_training_begins(batches: Any, number: int) -> None:
-    pipe = pipeline(nn.Sequential(NeverRuns(), nn.Linear(6, 3)), "flush", [1, 1])
     with pytest.raises(ValueError, match=rf"batch {number} has \d rows? for 4.*short_batches='few"):
-        pipe.train(batches)
+        never_trained().train(batches)
 
 
 @pytest.mark.parametrize("number", [0, 99, 110, 209])
 def test_the_first_and_the_last_hundred_of_a_list_are_looked_at(number: int) -> None:
-    pipe = pipeline(nn.Sequential(NeverRuns(), nn.Linear(6, 3)), "flush", [1, 1])
     batches = data(1) * 210
     batches[number] = data(rows=[3])[0]
     with pytest.raises(ValueError, match=f"batch {number} has 3 rows for 4 microbatches"):
-        pipe.train(batches)
+        never_trained().train(batches)
 
 
 @pytest.mark.parametrize("number", [100, 109])

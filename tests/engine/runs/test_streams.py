@@ -27,6 +27,7 @@ from tests.engine.examples import (
     unlike,
 )
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
+from tests.people.test_torchgpipe import Calls
 
 EACH_METHOD = first_over_processes("method", ["pipedream", "2bw", "flush"])
 BALANCE = [2, 3, 3]
@@ -102,11 +103,10 @@ def test_batches_are_read_when_they_are_needed(sized: bool) -> None:
     read = list[int]()
     run = list[int]()
 
-    class Counts(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if torch.is_grad_enabled():
-                run.append(len(read))
-            return x
+    def count(x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            run.append(len(read))
+        return x
 
     class Sized:
         def __len__(self) -> int:
@@ -117,7 +117,7 @@ def test_batches_are_read_when_they_are_needed(sized: bool) -> None:
                 read.append(number)
                 yield batch
 
-    model = nn.Sequential(Counts(), nn.Linear(6, 3))
+    model = nn.Sequential(Calls(count), nn.Linear(6, 3))
     pipeline(model, "flush", [1, 1], m=2).train(Sized() if sized else iter(Sized()))
     assert [count - number // 2 for number, count in enumerate(run)] == [1] * len(run)
 
