@@ -121,6 +121,11 @@ def test_the_first_stage_of_gpipe_recomputes_for_nothing() -> None:
     assert makespan(late(plain, {0})) == 66 + 2 * 7  # each batch's backwards but one wait for it
 
 
+def test_an_idle_slot_holds_one_recomputation() -> None:
+    plain = schedules.v_half(4, 2).take(1)
+    assert makespan(schedules.recomputed(plain, [0, 1])) <= makespan(late(plain, {0, 1}))
+
+
 def test_what_has_no_room_is_named() -> None:
     with pytest.raises(ScheduleError, match=r"no idle time left for J0 of stage 0 and 0 tasks"):
         schedules.filled(schedules.flush(1, 4), once_a_batch)
