@@ -250,9 +250,5 @@ PROGRAMS: dict[Program, tuple[str, ...]] = {
         "wait until the gradient is there",
         "wait until the backward is over",
     ),
-    gradients_summed: (
-        "wait for the gradient",
-        "wait for the other's part",
-        "wait for the sum",
-    ),
+    gradients_summed: ("wait for the gradient", "wait for the other's part", "wait for the sum"),
 }

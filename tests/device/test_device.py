@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.device.simulated.process import simulated
+from tests.engine.examples import in_backward
 
 
 def test_every_thread_has_its_own_current_device_and_stream() -> None:
@@ -143,20 +144,14 @@ def test_a_backward_runs_in_the_stream_of_its_forward() -> None:
     side = torch.Stream("sim:0")
     seen = []
 
-    class Look(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
-            seen.append(torch.accelerator.current_stream("sim:0").stream_id)
-            return gradient.clone()
+    def look(gradient: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.accelerator.current_stream("sim:0").stream_id)
+        return gradient.clone()
 
     w = torch.ones(3, device="sim:0", requires_grad=True)
     side.wait_stream(torch.accelerator.current_stream("sim:0"))
     with side:
-        y = Look.apply(w) * 2
+        y = in_backward(look, w) * 2
     torch.accelerator.current_stream("sim:0").wait_stream(side)
     y.sum().backward()
     assert seen == [side.stream_id], seen

@@ -22,6 +22,7 @@ from tests.device import sanitizer
 from tests.device.kind import SIMULATED, on, to_compare
 from tests.device.test_pipeline import build
 from tests.engine.examples import data, different, mixed, mlp
+from tests.people.test_torchgpipe import Calls
 from tests.test_devices import require_states_of
 
 
@@ -155,17 +156,13 @@ def default_device(device: str) -> Iterator[None]:
         torch.set_default_device(before)
 
 
-class Shifted(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.ones(6)
-
-
 def test_new_tensors_may_begin_on_the_accelerator(tmp_path: Path) -> None:
     """Those of the user's layers, by torch.set_default_device, and not those of the engine."""
     found = []
     for folder, places in enumerate((to_compare(2), on(min(2, len(devices.accelerators())), 2))):
         first, second = mlp(6, 6, 3)
-        model = nn.Sequential(Shifted(), first, Shifted(), second).to(places[0])
+        shift = Calls(lambda x: x + torch.ones(6))
+        model = nn.Sequential(shift, first, Calls(shift.function), second).to(places[0])
         batches = [(x.to(places[0]), y.to(places[0])) for x, y in data(3)]
         pipeline = build(model, schedules.two_bw(2, 3), places, balance=[2, 2])
         module = pk.PipelinedModule(copy.deepcopy(model), [2, 2], chunks=3, devices=places)

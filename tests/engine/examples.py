@@ -4,7 +4,7 @@ Worker processes import this file, so that it stays free of pytest and hypothesi
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -44,9 +44,7 @@ METHODS: dict[str, Method] = {
     "model_parallel": Method("model_parallel", lambda d, _: schedules.model_parallel(d), False),
     "pipedream": Method("pipedream", lambda d, _: schedules.pipedream(d), False),
     "vertical_sync": Method(
-        "pipedream_vertical_sync",
-        lambda d, _: schedules.pipedream(d, vertical_sync=True),
-        False,
+        "pipedream_vertical_sync", lambda d, _: schedules.pipedream(d, vertical_sync=True), False
     ),
     "no_stashing": Method(
         "pipedream_no_stashing", lambda d, _: schedules.pipedream(d, stashing=False), False
@@ -188,6 +186,22 @@ def data(
     ]
 
 
+class Midst:
+    """Batches; when their reader comes to number ``at``, something happens."""
+
+    def __init__(self, batches: Any, at: int, happens: Callable[[], object]) -> None:
+        self._batches, self._at, self._happens = batches, at, happens
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(self._batches):
+            if number == self._at:
+                self._happens()
+            yield batch
+
+
 # --- Training both ways --------------------------------------------------------------------------
 
 
@@ -214,12 +228,19 @@ def pipeline(
     return pk.Pipeline(model, method, balance=balance, **values(**arguments))
 
 
+def twins(*arguments: Any, **options: Any) -> list[pk.Pipeline]:
+    """The same pipeline over threads and over processes."""
+    return [pipeline(*arguments, transport=each, **options) for each in ("threads", "distributed")]
+
+
 def by_equations(
     model: nn.Sequential, batches: Batches, method: str, balance: Sequence[int], **options: Any
 ) -> oracle.OracleRun:
-    """The oracle's run with the same defaults."""
+    """The oracle's run with the same defaults; it knows neither transports nor recomputation."""
     m = options.pop("m", 4)
     arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss(), "seed": 0} | options
+    for name in ("transport", "recompute"):
+        arguments.pop(name, None)
     return oracle.train(
         model,
         batches,
@@ -228,6 +249,35 @@ def by_equations(
         microbatches=m if METHODS[method].divides else 1,
         **arguments,
     )
+
+
+class Trained(NamedTuple):
+    """What came of a training: losses, and the tensors that the model then has."""
+
+    losses: list[float]
+    state: dict[str, Tensor]
+
+
+def trained(pipe: pk.Pipeline, *calls: Any, **how: Any) -> Trained:
+    """Train a pipeline, call after call."""
+    losses = [loss for batches in calls for loss in pipe.train(batches, **how).losses]
+    return Trained(losses, pipe.state_dict())
+
+
+def unlike(found: Trained, truth: Trained | oracle.OracleRun) -> list[str]:
+    """What of two trainings is not equal bit for bit: losses, or tensors by their names."""
+    if isinstance(truth, oracle.OracleRun):
+        truth = Trained(truth.losses, truth.weights[-1] | truth.buffers)
+    losses = ["losses"] * (found.losses != truth.losses)
+    return losses + different(found.state, truth.state)
+
+
+def unlike_equations(
+    model: nn.Sequential, batches: Batches, method: str, balance: Sequence[int], **options: Any
+) -> list[str]:
+    """What differs between a pipeline's training and the oracle's."""
+    found = trained(pipeline(model, method, balance, **options), batches)
+    return unlike(found, by_equations(model, batches, method, balance, **options))
 
 
 def different(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
@@ -242,25 +292,41 @@ def different(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
     ]
 
 
+def dropping(stages: int) -> nn.Sequential:
+    """A layer a stage: linear ones with dropout, the last without."""
+    torch.manual_seed(5)
+    inner = (nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.2)) for _ in range(stages - 1))
+    return nn.Sequential(*inner, nn.Linear(6, 3))
+
+
 def cut(layers: int, edges: set[int]) -> list[int]:
     """The balance with a new stage at each of ``edges``."""
     return [b - a for a, b in pairwise([0, *sorted(edges), layers])]
 
 
-class _Sleep(torch.autograd.Function):
+class _Called(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.function = function
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        time.sleep(0.2)
-        return gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.function(gradient), None
+
+
+def in_backward(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return x; in the backward its gradient is what a function makes of that of the result."""
+    y: Tensor = _Called.apply(x, function)
+    return y
 
 
 class SlowBackward(nn.Module):
     """A layer whose backward takes 0.2 s."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = _Sleep.apply(x)
-        return y
+        def slow(gradient: Tensor) -> Tensor:
+            time.sleep(0.2)
+            return gradient
+
+        return in_backward(slow, x)

@@ -103,11 +103,7 @@ def test_labels_in_any_container_train_the_same(labels: Callable[..., Any], tran
 
     def losses(labels: Callable[..., Any], transport: str) -> list[float]:
         torch.manual_seed(0)
-        batch = {
-            "x": torch.randn(4, 8),
-            "y": labels([0, 2, 1, 2]),
-            "table": torch.arange(4.0),
-        }
+        batch = {"x": torch.randn(4, 8), "y": labels([0, 2, 1, 2]), "table": torch.arange(4.0)}
         how: dict[str, Any] = {"loss": with_table, "inputs": "x", "rows": {"table": False}}
         pipe = pipeline(mlp(8, 8, 3), schedules.flush(2, 2), transport=transport, **how)
         losses = pipe.train([batch] * 2).losses

@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,8 +14,9 @@ from torch import Tensor, nn
 import pipekit as pk
 from experiments.attacks.left import children, worker_processes
 from pipekit import schedules
-from tests.engine.examples import Batches, data, mlp, nesterov, pipeline, values
+from tests.engine.examples import Batches, Midst, data, in_backward, mlp, nesterov, pipeline, values
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
+from tests.people.test_torchgpipe import Calls
 
 LIMIT_S = 300.0  # only there to end a hang, on a loaded host as well
 
@@ -65,16 +65,8 @@ class NeedsTwoArguments(Exception):
         super().__init__(f"{one} and {two}")
 
 
-class Fault(torch.autograd.Function):
-    """Raise in the backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        raise OutOfCheeseError("in the backward")
+def fault(_: Tensor) -> Tensor:
+    raise OutOfCheeseError("in the backward")
 
 
 class Failing(nn.Module):
@@ -100,8 +92,7 @@ class Failing(nn.Module):
             if self.what == "exit":
                 os._exit(7)
             if self.what == "backward":
-                faulty: Tensor = Fault.apply(y)
-                return faulty
+                return in_backward(fault, y)
         return y
 
 
@@ -179,47 +170,34 @@ class FailsInEvaluation(nn.Module):
 # --- Interrupts and kills ------------------------------------------------------------------------
 
 
-class Interrupting(list[Any]):
-    """Half a minute's batches; soon after the first ones, Ctrl-C or a notebook's stop button.
+def interrupting(batches: Batches) -> Midst:
+    """Soon after the first batches, Ctrl-C or a notebook's stop button.
 
     Not some time after the call, which on a busy machine may be during the trial of the layers:
     Python loses an interrupt within a weak reference's callback, and torch has many there.
     """
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, batch in enumerate(super().__iter__()):
-            if number == 5:
-                threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
-            yield batch
+    return Midst(batches, 5, threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start)
 
 
 @first_over_processes("stages", [3, 1])
 def test_an_interrupt(stages: int, transport: str) -> None:
-    layers = [Slow() for _ in range(stages)]
-    pipe = pipeline(
-        nn.Sequential(*layers, nn.Linear(6, 3)),
-        "flush",
-        [*[1] * (stages - 1), 2],
-        transport=transport,
-    )
+    model = nn.Sequential(*(Calls(slow) for _ in range(stages)), nn.Linear(6, 3))
+    pipe = pipeline(model, "flush", [*[1] * (stages - 1), 2], transport=transport)
     with Watch(), pytest.raises(KeyboardInterrupt):
-        pipe.train(Interrupting(data(400)))
+        pipe.train(interrupting(data(400)))
 
 
 @TRANSPORTS
 def test_an_interrupt_of_evaluation(transport: str) -> None:
-    layers = nn.Sequential(Slow(), Slow(), nn.Linear(6, 3))
+    layers = nn.Sequential(Calls(slow), Calls(slow), nn.Linear(6, 3))
     pipe = pipeline(layers, "flush", [1, 2], transport=transport)
     with Watch(), pytest.raises(KeyboardInterrupt):
-        pipe.evaluate(Interrupting(data(1000)))
+        pipe.evaluate(interrupting(data(1000)))
 
 
-class Slow(nn.Module):
-    """Takes 20 ms a pass."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        time.sleep(0.02)
-        return x
+def slow(x: Tensor) -> Tensor:
+    time.sleep(0.02)
+    return x
 
 
 @pytest.mark.parametrize("stage", [0, 2])
@@ -266,11 +244,6 @@ def sharing() -> nn.Sequential:
     model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6))
     model[2].running_mean = model[0].running_mean
     return model
-
-
-class NoTensor(nn.Module):
-    def forward(self, x: Tensor) -> Any:
-        return {"x": x, "rows": len(x)}
 
 
 @pytest.mark.parametrize(
@@ -326,9 +299,9 @@ def test_wrong_batches(batches: Any, kind: type[Exception], message: str) -> Non
 
 
 def test_a_layer_whose_output_is_not_tensors() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), NoTensor(), nn.Linear(6, 3))
-    pipe = build(model=model)
-    with Watch(), pytest.raises(TypeError, match=r"layer 1 \(NoTensor\) returns .* not int"):
+    no_tensor = Calls(lambda x: {"x": x, "rows": len(x)})
+    pipe = build(model=nn.Sequential(nn.Linear(6, 6), no_tensor, nn.Linear(6, 3)))
+    with Watch(), pytest.raises(TypeError, match=r"layer 1 \(Calls\) returns .* not int"):
         pipe.train(data(2))
 
 

@@ -11,14 +11,14 @@ import pipekit as pk
 from pipekit import PipelinedModule, Profile
 from pipekit.clusters import V100
 from pipekit.layers.skips import Skippable, inlined
-from tests.engine.examples import by_equations, data, different, pipeline
+from tests.engine.examples import by_equations, data, pipeline, trained, unlike
 from tests.engine.gloo import over_gloo
 
 
 class First(Skippable):
     """Stashes nothing if its input's first number is negative, or in evaluation nothing at all."""
 
-    stashes = ("skip",)
+    stashes = ("before",)
 
     def __init__(self, forgets: bool = False, never: bool = False) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class First(Skippable):
         if self.forgets and torch.is_grad_enabled():
             return x
         nothing = self.never or bool(x[0, 0] < 0)
-        self.stash("skip", None if nothing else x)
+        self.stash("before", None if nothing else x)
         y: Tensor = self.linear(x)
         return y
 
@@ -46,31 +46,31 @@ class Between(Skippable):
         return x.tanh() if popped is None else x + popped
 
 
-class Named(First):
-    """The first one, by the name that the one between has for it."""
-
-    stashes = ("before",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.stash("before", None if bool(x[0, 0] < 0) else x)
-        y: Tensor = self.linear(x)
-        return y
-
-
 class Last(Skippable):
     pops = ("behind",)
 
     def forward(self, x: Tensor) -> Tensor:
-        popped = self.pop("behind")
+        popped = self.pop(*self.pops)
         return x if popped is None else x * popped
+
+
+class Only(Last):
+    """The last one of two."""
+
+    pops = ("before",)
+
+
+def pair(**how: bool) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(First(**how), nn.Tanh(), Only(), nn.Linear(6, 3))
 
 
 def model() -> nn.Sequential:
     """Two pairs, one within the other, by way of layers between them."""
     torch.manual_seed(0)
     return nn.Sequential(
-        Named().isolate("outer"),
-        Named().isolate("inner"),
+        First().isolate("outer"),
+        First().isolate("inner"),
         Between().isolate("inner", only=["before"]).isolate("deep", only="behind"),
         nn.Linear(6, 6),
         Last().isolate("deep"),
@@ -88,10 +88,10 @@ def test_a_skip_may_be_none(transport: str, recompute: str) -> None:
     assert len({bool(x[row, 0] < 0) for x, _ in batches for row in range(0, 8, 2)}) == 2
     truth = by_equations(model(), batches, "flush", balance)
     pipe = pipeline(model(), "flush", balance, transport=transport, recompute=recompute)
-    assert pipe.train(batches, watch=pk.Watch(memory=True)).losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1]) == []
+    found = trained(pipe, batches, watch=pk.Watch(memory=True))
+    assert unlike(found, truth) == []
     whole = model().eval()
-    whole.load_state_dict(pipe.state_dict())
+    whole.load_state_dict(found.state)
     with torch.no_grad():
         expected = [nn.functional.mse_loss(whole(x), y).item() for x, y in batches]
     assert pipe.evaluate(batches) == pytest.approx(sum(expected) / 3, rel=1e-6)
@@ -99,20 +99,10 @@ def test_a_skip_may_be_none(transport: str, recompute: str) -> None:
 
 def test_a_skip_that_is_always_none_under_torchrun() -> None:
     def run(transport: str) -> Any:
-        torch.manual_seed(0)
-        layers = nn.Sequential(First(never=True), nn.Tanh(), Popping(), nn.Linear(6, 3))
-        pipe = pipeline(layers, "flush", [1, 1, 2], transport=transport)
+        pipe = pipeline(pair(never=True), "flush", [1, 1, 2], transport=transport)
         return pipe.train(data(2)).losses
 
     assert over_gloo(lambda: run("distributed"), 3) == [run("threads")] * 3
-
-
-class Popping(Skippable):
-    pops = ("skip",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        popped = self.pop("skip")
-        return x if popped is None else x + popped
 
 
 @pytest.mark.parametrize("without", [(), ("portals",)])
@@ -131,7 +121,7 @@ def test_none_in_a_pipelined_module(without: tuple[str, ...]) -> None:
 
 
 def test_none_has_no_cost() -> None:
-    layers = nn.Sequential(First(never=True), nn.Tanh(), Popping(), nn.Linear(6, 3))
+    layers = pair(never=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # layers too short to be timed one by one
         costs = pk.profile(layers, torch.randn(4, 6), repeats=1)
@@ -141,9 +131,8 @@ def test_none_has_no_cost() -> None:
 
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
 def test_a_skip_that_is_stashed_in_the_trial_only(transport: str) -> None:
-    layers = nn.Sequential(First(forgets=True), nn.Tanh(), Popping(), nn.Linear(6, 3))
-    pipe = pipeline(layers, "flush", [1, 1, 2], transport=transport)
-    with pytest.raises(LookupError, match=r"no layer has stashed 'skip' in this forward") as caught:
+    pipe = pipeline(pair(forgets=True), "flush", [1, 1, 2], transport=transport)
+    with pytest.raises(LookupError, match=r"no layer has stashed 'before' in this for") as caught:
         pipe.train(data(1))
     assert not isinstance(caught.value, KeyError)
 

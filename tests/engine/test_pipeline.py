@@ -24,8 +24,11 @@ from tests.engine.examples import (
     mixed,
     mlp,
     pipeline,
+    trained,
+    unlike,
 )
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
+from tests.people.test_torchgpipe import Calls
 
 
 def test_in_a_cell_of_a_notebook_pipelines_and_runs_are_one_line() -> None:
@@ -53,13 +56,7 @@ def test_two_halves_are_the_whole(transport: str) -> None:
     batches = data(6, rows=10)
     truth = by_equations(mixed(), batches, "flush", [2, 3, 3], **options)
     pipe = pipeline(mixed(), "flush", [2, 3, 3], transport=transport, **options)
-    losses = [
-        loss
-        for part in (batches[:3], batches[3:5], batches[5:])
-        for loss in pipe.train(part).losses
-    ]
-    assert losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert unlike(trained(pipe, batches[:3], batches[3:5], batches[5:]), truth) == []
 
 
 @pytest.mark.parametrize("method", ["pipedream", "2bw"])
@@ -71,8 +68,7 @@ def test_each_call_drains_and_starts_from_the_newest_weights(method: str) -> Non
     model = mlp(6, 6, 6, 3)
     model.load_state_dict(pipe.state_dict())
     truth = by_equations(model, batches[3:], method, [1, 1, 1], **options)
-    assert pipe.train(batches[3:]).losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1]) == []
+    assert unlike(trained(pipe, batches[3:]), truth) == []
 
 
 def test_evaluation_in_between_changes_nothing() -> None:
@@ -316,21 +312,17 @@ def test_without_a_trace() -> None:
 
 @TRANSPORTS
 def test_progress_shows_the_loss(transport: str, capsys: pytest.CaptureFixture[str]) -> None:
-    model = nn.Sequential(Slow(), nn.Linear(6, 3))
+    def slower_than_the_bars_shortest_interval(x: Tensor) -> Tensor:
+        time.sleep(0.15)
+        return x
+
+    model = nn.Sequential(Calls(slower_than_the_bars_shortest_interval), nn.Linear(6, 3))
     run = pipeline(model, "flush", [1, 1], m=1, transport=transport).train(
         data(3), watch=Watch(progress=True)
     )
     shown = capsys.readouterr().err
     assert "3/3" in shown
     assert f"loss={run.losses[-1]:.4f}" in shown
-
-
-class Slow(nn.Module):
-    """Slower than the bar's shortest interval."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        time.sleep(0.15)
-        return x
 
 
 # --- construction --------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Skip connections between stages: straight from the one to the other, and the same training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,13 +12,7 @@ from torch import Tensor, nn
 from pipekit import Schedule, schedules
 from pipekit.clusters import flat
 from pipekit.layers.skips import Skippable, inlined
-from tests.engine.examples import (
-    by_equations,
-    cut,
-    data,
-    different,
-    pipeline,
-)
+from tests.engine.examples import Trained, by_equations, cut, data, pipeline, trained, unlike
 from tests.engine.gloo import over_gloo
 from tests.engine.parametrized import TRANSPORTS
 
@@ -69,14 +63,6 @@ METHODS: dict[str, Callable[[int], Schedule]] = {
 }
 
 
-def trained(
-    method: str, balance: list[int], batches: Sequence[Any], **options: Any
-) -> tuple[list[float], float, dict[str, Tensor]]:
-    pipe = pipeline(model(), METHODS[method](len(balance)), balance, **options)
-    losses = pipe.train(batches).losses
-    return losses, pipe.evaluate(batches), pipe.state_dict()
-
-
 @settings(max_examples=8)
 @given(
     st.sets(st.integers(1, 7), max_size=5),
@@ -88,31 +74,30 @@ def test_weights_are_the_equations_wherever_the_model_is_cut(
 ) -> None:
     balance = cut(8, edges)
     batches = data(4, rows=[12, 13, 12, 15])
-    losses, _, weights = trained(method, balance, batches, recompute=recompute)
+    pipe = pipeline(model(), METHODS[method](len(balance)), balance, recompute=recompute)
     m = len(balance) if method == "2bw" else 2
     truth = by_equations(model(), batches, method, balance, m=m)
-    assert losses == truth.losses
-    assert different(weights, truth.weights[-1]) == []
+    assert unlike(trained(pipe, batches), truth) == []
+
+
+def outcome(method: str, **options: Any) -> Trained:
+    """Of four stages; the last loss is that of an evaluation."""
+    batches = data(3, rows=[8, 9, 8])
+    pipe = pipeline(model(), METHODS[method](4), [2, 2, 2, 2], **options)
+    losses, state = trained(pipe, batches)
+    return Trained([*losses, pipe.evaluate(batches)], state)
 
 
 @pytest.mark.parametrize("method", ["2bw", "pipedream"])
 def test_processes_and_slow_links_give_the_bits_of_threads(method: str) -> None:
-    balance, batches = [2, 2, 2, 2], data(3, rows=[8, 9, 8])
-    here = trained(method, balance, batches)
+    here = outcome(method)
     for options in {"transport": "distributed"}, {"cluster": flat(4, 1e6)}:
-        there = trained(method, balance, batches, **options)
-        assert there[:2] == here[:2]
-        assert different(there[2], here[2]) == []
+        assert unlike(outcome(method, **options), here) == []
 
 
 def test_torchrun_too() -> None:
-    balance, batches = [2, 2, 2, 2], data(3, rows=[8, 9, 8])
-    here = trained("pipedream", balance, batches)
-    for there in over_gloo(
-        lambda: trained("pipedream", balance, batches, transport="distributed"), 4
-    ):
-        assert there[:2] == here[:2]
-        assert different(there[2], here[2]) == []
+    for there in over_gloo(lambda: outcome("pipedream", transport="distributed"), 4):
+        assert unlike(there, outcome("pipedream")) == []
 
 
 @TRANSPORTS
@@ -136,10 +121,8 @@ def test_a_skip_does_not_pass_through_the_stages_between(transport: str) -> None
 def test_replicas_send_skips_to_the_worker_of_the_minibatch() -> None:
     batches = data(5)
     pipe = pipeline(model(), schedules.pipedream([2, 1, 2]), [2, 3, 3])
-    losses = pipe.train(batches).losses
     truth = by_equations(model(), batches, "pipedream", [2, 3, 3], replicas=[2, 1, 2])
-    assert losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1]) == []
+    assert unlike(trained(pipe, batches), truth) == []
 
 
 def test_unmatched_names_are_refused_before_anything_runs() -> None:

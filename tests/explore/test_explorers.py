@@ -11,14 +11,7 @@ import pytest
 from ipywidgets import ValueWidget
 
 from pipekit.clusters import named
-from pipekit.explore import (
-    choose_parallelism,
-    own_schedule,
-    planner,
-    search,
-    timeline,
-    why_slow,
-)
+from pipekit.explore import choose_parallelism, own_schedule, planner, search, timeline, why_slow
 from pipekit.explore.page.controls import declared
 from pipekit.explore.page.view import View
 from pipekit.explore.search import CAPS

@@ -107,11 +107,7 @@ def test_flat_equals_brute_force_within_memory(
     st.sampled_from([1.0, 1.3, math.inf]),
 )
 def test_hierarchical_equals_brute_force(
-    profile: Profile,
-    widths: tuple[int, ...],
-    rates: tuple[float, ...],
-    cost: Cost,
-    part: float,
+    profile: Profile, widths: tuple[int, ...], rates: tuple[float, ...], cost: Cost, part: float
 ) -> None:
     """Hierarchical on the cluster and on its inner groups, or flat over the slowest link."""
     workers = math.prod(widths)

@@ -23,6 +23,7 @@ from pipekit.models.transformer import Block
 from pipekit.profiling import SkipProfile
 from pipekit.schedules import Op
 from pipekit.trees import Tree, differentiable, leaves
+from tests.engine.examples import in_backward
 from tests.people.test_torchgpipe import Calls
 
 pytestmark = pytest.mark.filterwarnings("ignore:the layers' times add up")  # a busy machine
@@ -66,17 +67,14 @@ def taking(seconds: float) -> Any:
     return pytest.approx(seconds, rel=0.01, abs=100 * TICK_S)
 
 
-class Sleeps(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
-        ctx.backward_s = backward_s
-        CLOCK.sleep(forward_s)
-        return x * 1
+def sleeping(x: Tensor, seconds: float) -> Tensor:
+    """Return x, whose gradient takes its time."""
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        CLOCK.sleep(ctx.backward_s)
-        return gradient, None, None
+    def sleep(gradient: Tensor) -> Tensor:
+        CLOCK.sleep(seconds)
+        return gradient
+
+    return in_backward(sleep, x)
 
 
 class Sleeper(nn.Module):
@@ -85,8 +83,9 @@ class Sleeper(nn.Module):
         self.seconds = forward_s, backward_s
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = Sleeps.apply(x, *self.seconds)
-        return y
+        forward_s, backward_s = self.seconds
+        CLOCK.sleep(forward_s)
+        return sleeping(x, backward_s)
 
 
 class WeightSleeper(nn.Module):
@@ -98,8 +97,7 @@ class WeightSleeper(nn.Module):
         self.seconds = seconds
 
     def forward(self, x: Tensor) -> Tensor:
-        weight: Tensor = Sleeps.apply(self.weight, 0.0, self.seconds)
-        return x + weight
+        return x + sleeping(self.weight, self.seconds)
 
 
 @pytest.mark.usefixtures("_clock")
@@ -255,10 +253,7 @@ IMAGES = torch.rand(2, 3, 8, 8)
 ROWS = torch.rand(4, 8)
 TOKENS = torch.rand(2, 6, 8)
 CHAINS: dict[str, tuple[nn.Sequential, Tree]] = {
-    "in-place ReLU": (
-        nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8)),
-        ROWS,
-    ),
+    "in-place ReLU": (nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8)), ROWS),
     "in-place ReLU of a view": (
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(144, 2)),
         IMAGES,
@@ -381,16 +376,6 @@ def refuses(x: Tensor) -> Tensor:
     raise RuntimeError("no")
 
 
-class RefusesBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(_: Any, x: Tensor) -> Tensor:
-        return x * 1
-
-    @staticmethod
-    def backward(_: Any, gradient: Tensor) -> Tensor:
-        raise RuntimeError("not back")
-
-
 def conditional(x: Tensor) -> Tensor:
     chosen: Tensor = torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
     return chosen
@@ -412,7 +397,7 @@ class TestErrors:
         ("function", "error", "says"),
         [
             (refuses, ValueError, "layer '1 Calls' fails in its forward: RuntimeError: no"),
-            (RefusesBackward.apply, ValueError, "'1 Calls' fails in its backward: .* not back"),
+            (partial(in_backward, refuses), ValueError, "'1 Calls' fails in its backward: .* no"),
             (conditional, ValueError, r"layer '1 Calls' calls .* torch\.cond.*use torch\.where"),
             (lambda x: "text", TypeError, "layer '1 Calls' cannot be profiled: .* not str"),
         ],

@@ -28,13 +28,7 @@ FILES = [
 ]
 
 numbers = st.floats(0, 1e99, allow_nan=False)
-layers = st.builds(
-    LayerProfile,
-    st.text(),
-    *[numbers] * 5,
-    st.booleans(),
-    *[numbers] * 3,
-)
+layers = st.builds(LayerProfile, st.text(), *[numbers] * 5, st.booleans(), *[numbers] * 3)
 profiles = st.builds(
     Profile,
     st.lists(layers, min_size=1, max_size=5).map(tuple),

@@ -197,7 +197,7 @@ def slipped(data: st.DataObject, schedule: Schedule, slip: Slip) -> Schedule:
     """Return a schedule after one slip."""
     lists = [list(tasks) for tasks in schedule.workers]
     slip(data, lists)
-    return Schedule(tuple(map(tuple, lists)), schedule.name, schedule.stashing)
+    return replace(schedule, head=tuple(map(tuple, lists)))
 
 
 def _pick(data: st.DataObject, lists: Lists) -> tuple[int, int]:

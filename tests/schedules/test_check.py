@@ -100,24 +100,14 @@ def test_a_broken_schedule_is_refused_with_the_tasks_at_fault(picture: str, mess
 
 def test_a_gap_in_the_updates_is_refused() -> None:
     tasks = (Task(F, 0, 0, 0), Task(B, 0, 0, 0), Task(U, 0, 0, 2))
-    with pytest.raises(
-        ScheduleError, match="U2 of stage 0 follows the initial weights; the next update must be U1"
-    ):
+    with pytest.raises(ScheduleError, match=r"U2 .* follows the initial weights; the .* be U1"):
         check(Schedule((tasks,)))
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "F0",
-        ("F", 0, 0, 0),
-        (F, 0.5, 0, 0),
-        (F, "0", 0, 0),
-        (F, 0, 0.5, 0),
-        (F, 0, None, 0),
-        (F, 0, 0, 1.5),
-    ],
-)
+WRONG = [("F", 0, 0, 0), (F, 0.5, 0, 0), (F, "0", 0, 0), (F, 0, 0.5, 0), (F, 0, None, 0)]
+
+
+@pytest.mark.parametrize("entry", ["F0", *WRONG, (F, 0, 0, 1.5)])
 def test_what_is_no_task_is_named(entry: Any) -> None:
     task: Any = entry if isinstance(entry, str) else Task(*entry)
     for head, period in (((task,),), ()), (((Task(F, 0, 0, 0), task),), ()), (((),), ((task,),)):
@@ -147,13 +137,9 @@ def test_a_number_out_of_all_proportion_is_refused_before_memory_is_taken(
 
 def test_without_stashing_a_backward_reads_what_lies_where_its_forward_read() -> None:
     """Version 0 is kept for F3, so that update 1 cannot replace it under B1."""
+    naive = "# naive; backward may read another version than forward\n"
     with pytest.raises(ScheduleError, match="B1 of stage 0 reads version 1, which does not lie"):
-        check(
-            parse("""
-                # naive; backward may read another version than forward
-                worker 0 | F0 F1 B0^ B1^ F2:0 B2^
-                """)
-        )
+        check(parse(naive + "worker 0 | F0 F1 B0^ B1^ F2:0 B2^"))
 
 
 # --- Updates that wait for one another: gradients clipped by their norm over the whole model -------

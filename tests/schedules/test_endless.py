@@ -38,12 +38,10 @@ batches = st.integers(1, 12)
 
 
 def test_the_first_batches_are_the_first_tasks_in_their_order() -> None:
-    assert two_bw(2, 2).take(3) == parse(
-        """
+    assert two_bw(2, 2).take(3) == parse("""
         worker 0 | F0 F1 .  B0 -  F2 B1 -^ F3:0 B2 -  F4 B3 -^ F5:1 B4 - B5 -^
         worker 1 | .  F0 B0 -  F1 B1 -^ F2:0 B2 - F3:0 B3 -^ F4:1 B4 - F5:1 B5 -^
-        """
-    )
+        """)
 
 
 @given(endless_methods, batches, batches)
@@ -97,6 +95,7 @@ def test_one_batch_repeated_is_the_method(
 
 def test_batches_of_a_period_may_differ_in_size() -> None:
     schedule = parse("worker 0 | F0 B0^ F1 F2 B1 B2^").repeat()
+    check(schedule)
     assert schedule.batch_stops == (1, 3)
     assert [schedule.batch(n) for n in range(3)] == [range(1), range(1, 3), range(3, 4)]
     assert schedule.take(3).batches == (range(1), range(1, 3), range(3, 4))

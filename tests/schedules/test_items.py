@@ -27,7 +27,7 @@ from pipekit.schedules import (
 )
 from pipekit.schedules.ops import PASSES
 from tests.schedules.reference import executable, refusal
-from tests.schedules.strategies import Slip, drop, move, swap
+from tests.schedules.strategies import Slip, drop, move, slipped, swap
 
 F, B, R = Op.FORWARD, Op.BACKWARD, Op.RECOMPUTE
 COPY = Op("Y", "COPY", needs=F.gives, stream="copy", slots=2)
@@ -271,9 +271,7 @@ def sums_too_early(tasks: tuple[Task, ...]) -> bool:
 def test_a_damaged_table_is_refused_exactly_where_it_is_wrong(
     data: st.DataObject, name: str, slip: Slip
 ) -> None:
-    lists = [list(tasks) for tasks in TABLES[name].workers]
-    slip(data, lists)
-    damaged = replace(TABLES[name], head=tuple(map(tuple, lists)))
+    damaged = slipped(data, TABLES[name], slip)
     why = refusal(lambda: check(damaged))
     assert (why is None) == is_right(damaged), why
 

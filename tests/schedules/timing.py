@@ -25,6 +25,9 @@ def every_costs() -> Iterator[Costs]:
     return (Costs(*each) for each in product((1, 2, 3), repeat=3))
 
 
+EQUAL = Costs()
+
+
 def ends(schedule: Schedule, costs: Costs, overlap: float | None = None) -> list[tuple[int, int]]:
     """Return when each worker begins and ends."""
     f, i, w = costs
@@ -38,12 +41,12 @@ def ends(schedule: Schedule, costs: Costs, overlap: float | None = None) -> list
     return [(each[:, 0].min(), each[:, 1].max()) for each in slots(schedule, durations, overlap)]
 
 
-def makespan(schedule: Schedule, costs: Costs, overlap: float | None = None) -> float:
+def makespan(schedule: Schedule, costs: Costs = EQUAL, overlap: float | None = None) -> float:
     return max(end for _, end in ends(schedule, costs, overlap))
 
 
-def spans(schedule: Schedule, costs: Costs, overlap: float | None = None) -> list[float]:
-    return [end - begin for begin, end in ends(schedule, costs, overlap)]
+def spans(schedule: Schedule, costs: Costs = EQUAL) -> list[float]:
+    return [end - begin for begin, end in ends(schedule, costs)]
 
 
 def peaks(schedule: Schedule) -> tuple[int, ...]:

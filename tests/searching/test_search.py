@@ -13,7 +13,8 @@ from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import OFFLOAD, ScheduleError, check
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.simulation import Costs
-from tests.engine.methods.test_methods import both, network
+from tests.engine.examples import dropping
+from tests.engine.methods.test_methods import both
 
 
 def unequal(stages: int, seed: int) -> Profile:
@@ -64,7 +65,7 @@ def test_it_is_trained_like_any_other() -> None:
     found = pk.search(
         unequal(4, 2), Plan.by_hand([1] * 4), None, microbatches=4, workers=2, seconds=0.2
     )
-    both(found.schedule.repeat().take(3), network(4), [1] * 4, "threads")
+    both(found.schedule.repeat().take(3), dropping(4), [1] * 4, "threads")
 
 
 def test_what_does_not_fit_may_be_offloaded() -> None:

@@ -6,11 +6,17 @@ from hypothesis import strategies as st
 
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Schedule, check, flush, parse, two_bw
+from pipekit.schedules import Schedule, check, flush, parse, pipedream, two_bw
 from pipekit.simulation import simulate
 from pipekit.traces.memory import Memory
 from tests.schedules.strategies import training_methods
 
+vectors = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+replicated = st.builds(
+    lambda replicas, more: pipedream(replicas).take(max(replicas) + more),
+    vectors,
+    st.integers(0, 8),
+)
 W, A, I = 1000.0, 100.0, 10.0  # noqa: E741  a stage's weights, all its activations, its input
 
 
@@ -21,7 +27,8 @@ def profile(stages: int) -> Profile:
 
 
 def memory(schedule: Schedule, recompute: Recompute = "never", states: float = 0) -> Memory:
-    plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
+    replicas = [len(workers) for workers in schedule.stage_workers]
+    plan = Plan.by_hand([1] * schedule.stages, replicas=replicas, recompute=recompute)
     trace = simulate(schedule, profile(schedule.stages), plan, optimizer_states=states)
     assert trace.memory is not None
     return trace.memory
@@ -47,14 +54,14 @@ def test_recomputing_2bw_keeps_d_inputs_and_one_microbatch_whole(d: int, more: i
     assert without_gradients(found)[0] == 2 * W + (A - I) + d * I
 
 
-@given(training_methods)
+@given(training_methods | replicated)
 def test_peaks_are_those_that_the_check_counts(schedule: Schedule) -> None:
     report, found = check(schedule), memory(schedule)
     assert peak(found, "activations") == [count * A for count in report.peak_in_flight]
     assert peak(found, "weights") == [count * W for count in report.peak_versions]
 
 
-@given(training_methods, st.sampled_from(["never", "except_last", "always"]))
+@given(training_methods | replicated, st.sampled_from(["never", "except_last", "always"]))
 def test_what_is_kept_is_let_go_of(schedule: Schedule, recompute: Recompute) -> None:
     last = memory(schedule, recompute, states=2).frame.groupby("worker").last()
     assert last["activations"].eq(0).all()

@@ -10,11 +10,10 @@ from pipekit import bucketing
 from pipekit.clusters import V100, Cluster, Level, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Schedule, asp, check, pipedream, replicate, two_bw
+from pipekit.schedules import Schedule, asp, pipedream, replicate, two_bw
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
-vectors = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 seconds = st.integers(1, 9).map(float)
 
 
@@ -133,19 +132,6 @@ def test_asp_never_waits(workers: int, rounds: int, more: int) -> None:
     for worker in range(workers):
         assert ends(trace, "BACKWARD", worker) == [3 * (r + 1) for r in range(rounds)]
     assert trace.makespan_s == 3 * rounds
-
-
-@given(vectors, st.integers(0, 8))
-def test_peaks_are_those_that_the_check_counts(replicas: list[int], more: int) -> None:
-    schedule = pipedream(replicas).take(max(replicas) + more)
-    layer = LayerProfile("layer", 1, 2, 10, 1000, saved_bytes=90, saves_output=True)
-    trace = simulate(schedule, Profile((layer,) * len(replicas), input_bytes=10))
-    assert trace.memory is not None
-    report, most = check(schedule), trace.memory.frame.groupby("worker").max()
-    assert most["activations"].tolist() == [100 * count for count in report.peak_in_flight]
-    assert most["weights"].tolist() == [1000 * count for count in report.peak_versions]
-    last = trace.memory.frame.groupby("worker").last()
-    assert last[["activations", "gradients", "recompute"]].eq(0).all(axis=None)
 
 
 def test_a_replica_keeps_its_gradients_until_all_have_theirs() -> None:

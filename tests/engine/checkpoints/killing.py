@@ -12,42 +12,14 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.checkpoints import files as checkpoints
+from tests.engine.examples import Midst
 
 
-class Struck:
+class Struck(Midst):
     """Batches; beside the training, ``strike`` is called when it comes to number ``at``."""
 
     def __init__(self, batches: Any, at: int, strike: Callable[[], object]) -> None:
-        self._batches, self._at, self._strike = batches, at, strike
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, batch in enumerate(self._batches):
-            if number == self._at:
-                threading.Thread(target=self._strike).start()
-            yield batch
-
-
-class Interrupted(Exception):
-    """Raised by :class:`EndsAfter`."""
-
-
-class EndsAfter:
-    """So many batches, and an error once a part of a checkpoint has been written to a folder."""
-
-    def __init__(self, count: int, batches: Any, folder: Path) -> None:
-        self._count, self._batches, self._folder = count, batches, folder
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from self._batches[: self._count]
-        while not list(self._folder.glob("*/stage*.worker*.pt")):
-            pass
-        raise Interrupted
+        super().__init__(batches, at, lambda: threading.Thread(target=strike).start())
 
 
 def kill(worker: int) -> None:

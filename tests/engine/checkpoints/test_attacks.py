@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import pipekit as pk
 from pipekit.engine.checkpoints import files
 from pipekit.engine.checkpoints.folder import FolderLock
 from pipekit.engine.config import CheckpointConfig
-from tests.engine.examples import data, different, mlp, pipeline
+from tests.engine.examples import Midst, data, different, mlp, pipeline
 
 Content = dict[str, Any]
 
@@ -71,20 +71,6 @@ def alone(scratch: Path, parts: int, content: Content) -> Path:
 # --- one training, one folder --------------------------------------------------------------------
 
 
-class While(list[Any]):
-    """Batches in whose midst something happens."""
-
-    def __init__(self, batches: Any, then: Callable[[], object]) -> None:
-        super().__init__(batches)
-        self._then = then
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, batch in enumerate(super().__iter__()):
-            if number == 2:
-                self._then()
-            yield batch
-
-
 def test_two_trainings_do_not_write_to_one_folder(tmp_path: Path) -> None:
     """Not even before either has written: the second is told at once, and the first goes on."""
     told: list[str] = []
@@ -92,12 +78,12 @@ def test_two_trainings_do_not_write_to_one_folder(tmp_path: Path) -> None:
     def second() -> None:
         read: list[int] = []
         with pytest.raises(ValueError, match="another training writes its checkpoints") as caught:
-            pipe().train(While(data(3), lambda: read.append(1)), checkpoints=tmp_path)
+            pipe().train(Midst(data(3), 0, lambda: read.append(1)), checkpoints=tmp_path)
         assert read == []
         told.append(str(caught.value))
 
     first = pipe()
-    first.train(While(data(4), second), checkpoints=tmp_path)
+    first.train(Midst(data(4), 2, second), checkpoints=tmp_path)
     assert f"process {os.getpid()} on" in told[0]
     assert first.train(data(2), checkpoints=tmp_path).losses
     assert not list(tmp_path.glob(".*")), "the lock is gone"
@@ -341,7 +327,7 @@ def test_what_fails_with_a_checkpoints_state_names_the_checkpoint(tmp_path: Path
 def test_a_folder_is_tried_before_the_first_batch(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     read: list[int] = []
-    batches = While(data(4), lambda: read.append(1))
+    batches = Midst(data(4), 0, lambda: read.append(1))
     with pytest.raises(OSError, match="file"):
         pipe().train(batches, checkpoints=tmp_path / "file" / "folder")
     assert read == []

@@ -16,7 +16,18 @@ import pipekit as pk
 from pipekit import schedules
 from pipekit.engine.checkpoints import files as checkpoints
 from tests.engine.checkpoints.killing import Struck, differences, kill
-from tests.engine.examples import METHODS, MODELS, OPTIMIZERS, data, different, mixed, pipeline
+from tests.engine.examples import (
+    METHODS,
+    MODELS,
+    OPTIMIZERS,
+    Trained,
+    data,
+    different,
+    mixed,
+    pipeline,
+    trained,
+    unlike,
+)
 from tests.engine.test_skips import model as model_with_skips
 from tests.engine.updates.test_ties import TIES, tied
 
@@ -108,11 +119,7 @@ STRAIGHT = st.fixed_dictionaries(
 )
 @given(STRAIGHT, st.integers(1, 4), st.integers(1, 24), st.randoms(use_true_random=False))
 def test_any_method_any_model_interrupted_anywhere(
-    tmp_path_factory: pytest.TempPathFactory,
-    chosen: dict[str, Any],
-    every: int,
-    at: int,
-    draw: Any,
+    tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, Any], every: int, at: int, draw: Any
 ) -> None:
     """Weights, stashed versions, statistics, optimizer, scheduler, scales, losses: everything."""
     options = dict(chosen)
@@ -170,17 +177,20 @@ def test_backwards_that_mix_updates_sum_as_they_did(tmp_path: Path) -> None:
         return pipeline(mixed(), schedule, [8])
 
     batches = data(2, rows=9)
-    build().train(batches, checkpoints=pk.Checkpoints(tmp_path, every=1))
-    whole = end(tmp_path)
-    kept = checkpoints.load(checkpoints.parts_of(whole)[0])
-    for part in checkpoints.parts_of(whole):
+    assert unlike(*without_its_last_checkpoint(build, batches, tmp_path)) == []
+
+
+def without_its_last_checkpoint(
+    build: Callable[[], pk.Pipeline], batches: Any, folder: Path
+) -> tuple[Trained, Trained]:
+    """Return a training that went on from the checkpoint before, and the one that wrote both."""
+    saves = pk.Checkpoints(folder, every=1)
+    whole = trained(build(), batches, checkpoints=saves)
+    for part in checkpoints.parts_of(end(folder)):
         part.path.unlink()
     again = build()
-    again.resume(tmp_path)
-    again.train(batches, checkpoints=tmp_path)
-    for name, weight in again.state_dict().items():
-        if name in kept["parameters"]:
-            assert torch.equal(weight, kept["parameters"][name])
+    again.resume(folder)
+    return trained(again, batches, checkpoints=saves), whole
 
 
 def test_a_stages_statistics_wait_for_its_own_forwards(tmp_path: Path) -> None:
@@ -194,15 +204,7 @@ def test_a_stages_statistics_wait_for_its_own_forwards(tmp_path: Path) -> None:
         layers = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
         return pipeline(layers, schedule, [1, 2])
 
-    torch.manual_seed(0)
-    whole = build()
-    whole.train(data(2), checkpoints=pk.Checkpoints(tmp_path, every=1))
-    for part in checkpoints.parts_of(end(tmp_path)):
-        part.path.unlink()
-    again = build()
-    again.resume(tmp_path)
-    again.train(data(2), checkpoints=pk.Checkpoints(tmp_path, every=1))
-    assert different(again.state_dict(), whole.state_dict()) == []
+    assert unlike(*without_its_last_checkpoint(build, data(2), tmp_path)) == []
 
 
 # --- Data, and several runs ----------------------------------------------------------------------
@@ -284,15 +286,13 @@ def test_a_rate_that_the_script_sets_before_resume_is_the_saved_runs(tmp_path: P
 
 
 def test_the_same_pipeline_goes_on_after_an_error(tmp_path: Path) -> None:
-    whole = pipeline(mixed(), "2bw", [3, 5])
-    losses = whole.train(data(6)).losses
+    whole = trained(pipeline(mixed(), "2bw", [3, 5]), data(6))
     pipe = pipeline(mixed(), "2bw", [3, 5], loss=(loss := Interrupting(18)))
     with pytest.raises(Interruption):
         pipe.train(data(6), checkpoints=pk.Checkpoints(tmp_path, every=2))
     loss.left = 1000
     pipe.resume(tmp_path)
-    assert pipe.train(data(6), checkpoints=pk.Checkpoints(tmp_path, every=2)).losses == losses
-    assert different(pipe.state_dict(), whole.state_dict()) == []
+    assert unlike(trained(pipe, data(6), checkpoints=tmp_path), whole) == []
 
 
 # --- With other stages, or another method --------------------------------------------------------

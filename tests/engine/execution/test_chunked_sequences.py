@@ -11,7 +11,8 @@ from torch.nn import functional
 import pipekit as pk
 from pipekit import Schedule, ScheduleError, models, schedules
 from pipekit.schedules import Op, seq1f1b
-from tests.engine.examples import different, pipeline, sgd
+from tests.engine.examples import Trained, pipeline, sgd, trained, unlike
+from tests.people.test_torchgpipe import Calls
 
 MICROBATCHES, CHUNKS, TOKENS = 2, 4, 16
 SEQ1F1B = seq1f1b(2, MICROBATCHES, chunks=CHUNKS)
@@ -33,28 +34,23 @@ def batch() -> tuple[Tensor, Tensor]:
     return tokens, tokens.roll(-1, dims=1)
 
 
-def trained(schedule: Schedule, **options: Any) -> tuple[list[float], dict[str, Tensor]]:
+def outcome(schedule: Schedule, **options: Any) -> Trained:
     pipe = pipeline(gpt(), schedule, [2, 3], optimizer=sgd, loss=models.token_loss, **options)
-    run = pipe.train([batch()] * 3)
-    state = dict(pipe.state_dict())
-    pipe.close()
-    return run.losses, state
+    return trained(pipe, [batch()] * 3)
 
 
 def test_chunks_train_as_the_whole_sequence() -> None:
-    losses, state = trained(SEQ1F1B)
-    expected_losses, expected = trained(schedules.flush(2, MICROBATCHES))
+    losses, state = outcome(SEQ1F1B)
+    expected_losses, expected = outcome(schedules.flush(2, MICROBATCHES))
     assert losses == pytest.approx(expected_losses, rel=1e-12)
     for name, weight in expected.items():
         torch.testing.assert_close(state[name], weight, rtol=1e-12, atol=1e-12)
 
 
 def test_no_bit_depends_on_the_transport_or_on_recomputation() -> None:
-    losses, state = trained(SEQ1F1B)
+    expected = outcome(SEQ1F1B)
     for options in ({"transport": "distributed"}, {"recompute": "always"}):
-        again, other = trained(SEQ1F1B, **options)
-        assert again == losses
-        assert different(other, state) == []
+        assert unlike(outcome(SEQ1F1B, **options), expected) == []
 
 
 def test_a_layer_that_is_known_to_read_other_tokens_is_refused_when_built() -> None:
@@ -63,13 +59,10 @@ def test_a_layer_that_is_known_to_read_other_tokens_is_refused_when_built() -> N
             pk.Pipeline([nn.Linear(4, 4), layer], SEQ1F1B, optimizer=sgd, loss=models.token_loss)
 
 
-class OwnAttention(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(x, x, x, is_causal=True)
-
-
 def test_any_other_is_refused_before_training() -> None:
-    model = nn.Sequential(nn.Embedding(11, 11), OwnAttention())
+    attention = functional.scaled_dot_product_attention
+    own = Calls(lambda x: attention(x, x, x, is_causal=True))
+    model = nn.Sequential(nn.Embedding(11, 11), own)
     pipe = pk.Pipeline(model, SEQ1F1B, optimizer=sgd, loss=models.token_loss)
     with pytest.raises(ValueError, match="output for a sequence differs in 4 chunks"):
         pipe.train([batch()])

@@ -8,7 +8,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pipekit import PipelinedModule
-from tests.engine.examples import Batches, by_equations, data, different, mlp, pipeline
+from tests.engine.examples import (
+    Batches,
+    by_equations,
+    data,
+    mlp,
+    pipeline,
+    trained,
+    unlike,
+    unlike_equations,
+)
 from tests.engine.parametrized import first_over_processes
 
 MARK = 100.0
@@ -50,11 +59,9 @@ def drawing(layer: nn.Module) -> nn.Sequential:
 @first_over_processes("method", ["2bw", "gpipe"])
 def test_a_layer_that_first_draws_in_mid_run(method: str, recompute: str, transport: str) -> None:
     batches, model = marked(4, since=2), drawing(DrawsIfMarked())
-    truth = by_equations(model, batches, method, [2, 2])
-    pipe = pipeline(model, method, [2, 2], recompute=recompute, transport=transport)
+    how: dict[str, Any] = {"recompute": recompute, "transport": transport}
     state = torch.get_rng_state()
-    assert pipe.train(batches).losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1]) == []
+    assert unlike_equations(model, batches, method, [2, 2], **how) == []
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -73,12 +80,11 @@ def test_a_layer_that_first_draws_in_mid_run_of_a_module() -> None:
 
 
 def test_a_layer_that_first_draws_again_in_a_later_backward() -> None:
-    trained = []
-    for layer in DrawsIfMarked, CheckpointsIfMarked:
-        pipe = pipeline(drawing(layer()), "gpipe", [2, 2])
-        pipe.train(marked(4, since=2))
-        trained.append(pipe.state_dict())
-    assert different(*trained) == []
+    pipes = [
+        pipeline(drawing(layer()), "gpipe", [2, 2])
+        for layer in (DrawsIfMarked, CheckpointsIfMarked)
+    ]
+    assert unlike(*(trained(pipe, marked(4, since=2)) for pipe in pipes)) == []
 
 
 # --- the trial -----------------------------------------------------------------------------------
@@ -107,8 +113,7 @@ def test_evaluation_comes_first(transport: str) -> None:
         expected = [nn.functional.mse_loss(model(x), y).item() for x, y in few]
     assert pipe.evaluate(few) == pytest.approx(sum(expected) / 2, rel=1e-6)
     truth = by_equations(normalised(), batches, "flush", balance)
-    assert pipe.train(batches).losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert unlike(trained(pipe, batches), truth) == []
 
 
 def test_a_module_is_evaluated_first() -> None:

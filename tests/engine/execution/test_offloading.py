@@ -1,6 +1,6 @@
 """Recomputation at a place, and activations that move away and back: equal to the bit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -20,8 +20,19 @@ from pipekit.measured import recognise
 from pipekit.schedules import Op, Step
 from pipekit.schedules.methods.offloading import bpipe, pipe_offload
 from pipekit.simulation import Costs
-from tests.engine.examples import MODELS, data, different, mixed, mlp, nesterov, pipeline
+from tests.engine.examples import (
+    MODELS,
+    Trained,
+    data,
+    mixed,
+    mlp,
+    nesterov,
+    pipeline,
+    trained,
+    unlike,
+)
 from tests.engine.execution.moving_tables import AWAY_AND_BACK, fill_and_drain, to, with_tasks
+from tests.people.test_torchgpipe import Calls
 
 BATCHES = 3
 BASES: dict[str, Callable[[], Schedule]] = {
@@ -36,17 +47,14 @@ OTHER_WAYS: list[dict[str, Any]] = [{"transport": "distributed"}, {"recompute": 
 TASKS = [R, AWAY_AND_BACK, (*AWAY_AND_BACK, *R), (*R, *AWAY_AND_BACK)]
 
 
-def trained(
-    schedule: Schedule, model: str = "mixed", balance: Sequence[int] = (4, 4), **options: Any
-) -> tuple[pk.Run, dict[str, Tensor]]:
-    pipe = pipeline(MODELS[model](), schedule, balance, **options)
-    return pipe.train(data(BATCHES, rows=16)), pipe.state_dict()
+def outcome(schedule: Schedule, model: str = "mixed", **options: Any) -> Trained:
+    pipe = pipeline(MODELS[model](), schedule, [4, 4], **options)
+    return trained(pipe, data(BATCHES, rows=16))
 
 
 @cache
-def as_ever(base: str, model: str) -> tuple[list[float], dict[str, Tensor]]:
-    run, state = trained(BASES[base](), model)
-    return run.losses, state
+def as_ever(base: str, model: str) -> Trained:
+    return outcome(BASES[base](), model)
 
 
 @settings(max_examples=12, deadline=None)
@@ -66,24 +74,20 @@ def test_where_tasks_stand_changes_no_bit(
     schedule = BASES[base]()
     for (stage, microbatch), (ops, places) in tasks.items():
         schedule = with_tasks(schedule, stage, microbatch, ops, places[: len(ops)])
-    run, state = trained(schedule, model)
-    losses, expected = as_ever(base, model)
-    assert run.losses == losses
-    assert different(state, expected) == []
+    assert unlike(outcome(schedule, model), as_ever(base, model)) == []
 
 
 @pytest.mark.parametrize("method", ["bpipe", "pipe_offload"])
 def test_published_methods_train_as_without_transfers(method: str) -> None:
-    one_a_layer: dict[str, Any] = {"balance": [1] * 8}
     if method == "bpipe":
         schedule, plain = bpipe(8, 8), schedules.flush(8, 8)
     else:
         schedule = pipe_offload(8, 8, workers=4)
         plain = pipe_offload(8, 8, workers=4, offloaded_stages=0)
-    run, state = trained(schedule, **one_a_layer)
-    expected_run, expected = trained(plain, **one_a_layer)
-    assert run.losses == expected_run.losses
-    assert different(state, expected) == []
+    pipe, other = (pipeline(mixed(), each, [1] * 8) for each in (schedule, plain))
+    batches = data(BATCHES, rows=16)
+    run = pipe.train(batches)
+    assert unlike(Trained(run.losses, pipe.state_dict()), trained(other, batches)) == []
     assert recognise(run.trace).method == method.replace("_", "-"), "by its recorded transfers"
 
 
@@ -91,7 +95,7 @@ def test_published_methods_train_as_without_transfers(method: str) -> None:
 def test_a_measured_trace_has_the_moves_of_a_simulated_one(peer: int | None) -> None:
     ops = AWAY_AND_BACK if peer is None else to(peer)
     schedule = fill_and_drain(2, 4, [0, 1, 2], ops)
-    trace = trained(schedule)[0].trace
+    trace = pipeline(mixed(), schedule, [4, 4]).train(data(BATCHES, rows=16)).trace
     drawn = pk.Trace.from_schedule(schedule, batches=BATCHES).transfers
     found = trace.transfers
     assert found is not None
@@ -108,16 +112,14 @@ def test_a_measured_trace_has_the_moves_of_a_simulated_one(peer: int | None) -> 
 
 def test_over_processes_with_modes_and_empty_microbatches() -> None:
     schedule = fill_and_drain(2, 4, offloaded=[0, 1, 2])
-    _, expected = trained(schedules.gpipe(2, 4))
+    expected = outcome(schedules.gpipe(2, 4))
     for options in OTHER_WAYS:
-        assert different(trained(schedule, **options)[1], expected) == []
+        assert unlike(outcome(schedule, **options), expected) == []
     some = [
         pipeline(mlp(6, 6, 3), each, [1, 1], short_batches="fewer")
         for each in (schedule, schedules.gpipe(2, 4))
     ]
-    for pipe in some:
-        pipe.train(data(2, rows=3))
-    assert different(*(pipe.state_dict() for pipe in some)) == []
+    assert unlike(*(trained(pipe, data(2, rows=3)) for pipe in some)) == []
 
 
 def peaks(schedule: Schedule) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -171,15 +173,13 @@ def test_what_has_left_is_freed() -> None:
     assert observer.bytes > 0
 
 
-class EditsWhatIsSaved(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
+def test_an_edit_of_what_a_backward_needs_is_refused_as_ever() -> None:
+    def edits_what_is_saved(x: Tensor) -> Tensor:
         y = x.exp()
         y.detach().mul_(2)
         return y
 
-
-def test_an_edit_of_what_a_backward_needs_is_refused_as_ever() -> None:
-    model = nn.Sequential(nn.Linear(6, 3), EditsWhatIsSaved())
+    model = nn.Sequential(nn.Linear(6, 3), Calls(edits_what_is_saved))
     schedule = fill_and_drain(1, 2, offloaded=[0])
     pipe = pipeline(model, schedule)
     with pytest.raises(RuntimeError, match="edited in place after it had been saved"):

@@ -5,12 +5,10 @@ from functools import cache, partial
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor, nn
 
 from pipekit import Schedule, schedules
 from pipekit.schedules.methods.by_name import METHODS
-from tests.engine.examples import OPTIMIZERS, data, different, pipeline
+from tests.engine.examples import OPTIMIZERS, Trained, data, dropping, pipeline, unlike
 from tests.engine.parametrized import first_over_processes
 
 BATCHES = 5
@@ -31,37 +29,24 @@ SCHEDULES: dict[str, Callable[[], Schedule]] = {
 }
 
 
-def trained(
-    schedule: Schedule, batches: Any, transport: str, **options: Any
-) -> tuple[list[float], dict[str, Tensor]]:
-    """A layer a stage, with dropout; losses, and weights."""
-    torch.manual_seed(5)
-    inner = (nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.2)) for _ in range(schedule.stages - 1))
-    pipe = pipeline(
-        nn.Sequential(*inner, nn.Linear(6, 3)),
-        schedule,
-        [1] * schedule.stages,
-        optimizer=OPTIMIZERS["adam"],
-        transport=transport,
-    )
+def outcome(schedule: Schedule, batches: Any, transport: str, **options: Any) -> Trained:
+    how: dict[str, Any] = {"optimizer": OPTIMIZERS["adam"], "transport": transport}
+    pipe = pipeline(dropping(schedule.stages), schedule, [1] * schedule.stages, **how)
     run = pipe.train(batches, **options)
-    weights = pipe.state_dict()
     assert run.schedule.workers == schedule.take(BATCHES).workers
-    pipe.close()
-    return run.losses, weights
+    return Trained(run.losses, pipe.state_dict())
 
 
 @cache
-def of_its_part(name: str) -> tuple[list[float], dict[str, Tensor]]:
+def of_its_part(name: str) -> Trained:
     """Return what training by the finite schedule of as many batches gives."""
-    return trained(SCHEDULES[name]().take(BATCHES), data(BATCHES, rows=16), "threads")
+    return outcome(SCHEDULES[name]().take(BATCHES), data(BATCHES, rows=16), "threads")
 
 
 @first_over_processes("name", ["2bw", *(name for name in SCHEDULES if name != "2bw")])
 def test_it_is_training_by_its_first_batches(name: str, transport: str) -> None:
-    losses, weights = trained(SCHEDULES[name](), data(BATCHES, rows=16), transport)
-    assert losses == of_its_part(name)[0]
-    assert different(weights, of_its_part(name)[1]) == []
+    found = outcome(SCHEDULES[name](), data(BATCHES, rows=16), transport)
+    assert unlike(found, of_its_part(name)) == []
 
 
 @pytest.mark.parametrize("name", ["flush", "2bw", "asp", "pipedream 2-1", "2bw with flushes"])
@@ -72,6 +57,5 @@ def test_batches_need_no_length_and_steps_end_longer_ones(
     name: str, batches: Callable[[Any], Any], steps: int | None
 ) -> None:
     given = batches(data(BATCHES, rows=16))
-    losses, weights = trained(SCHEDULES[name](), given, "threads", steps=steps)
-    assert losses == of_its_part(name)[0]
-    assert different(weights, of_its_part(name)[1]) == []
+    found = outcome(SCHEDULES[name](), given, "threads", steps=steps)
+    assert unlike(found, of_its_part(name)) == []

@@ -14,8 +14,17 @@ from torch import nn
 
 from pipekit import Checkpoints, LossScale, Pipeline, Run, Schedule, oracle
 from pipekit.schedules import replicate
-from tests.engine.checkpoints.killing import EndsAfter, Interrupted
-from tests.engine.examples import data, different, nesterov, pipeline, values
+from tests.engine.examples import (
+    Midst,
+    data,
+    different,
+    dropping,
+    nesterov,
+    pipeline,
+    trained,
+    unlike,
+    values,
+)
 from tests.engine.parametrized import first_over_processes
 from tests.engine.updates.test_ties import tied
 from tests.schedules.formats.torch_tables import torchs
@@ -56,13 +65,6 @@ def shares(schedule: Schedule) -> list[list[list[int]]]:
         ]
         for stage, workers in enumerate(schedule.stage_workers)
     ]
-
-
-def network(stages: int) -> nn.Sequential:
-    """A layer a stage: linear ones with dropout, the last without."""
-    torch.manual_seed(5)
-    inner = (nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.2)) for _ in range(stages - 1))
-    return nn.Sequential(*inner, nn.Linear(6, 3))
 
 
 def both(
@@ -107,20 +109,14 @@ NAMES = [*sorted(METHODS), *(f"torch's {name}" for name in TORCHS)]
 @first_over_processes("name", ["zb_v", *(name for name in NAMES if name != "zb_v")])
 def test_the_weights_are_sequential_trainings(name: str, transport: str) -> None:
     schedule = made(name)
-    both(schedule, network(schedule.stages), [1] * schedule.stages, transport)
+    both(schedule, dropping(schedule.stages), [1] * schedule.stages, transport)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recomputed_and_clipped(name: str) -> None:
     schedule = made(name)
-    both(
-        schedule,
-        network(schedule.stages),
-        [1] * schedule.stages,
-        "threads",
-        recompute="except_last",
-        clip_norm=0.1,
-    )
+    layers, each = dropping(schedule.stages), [1] * schedule.stages
+    both(schedule, layers, each, "threads", recompute="except_last", clip_norm=0.1)
 
 
 @pytest.mark.parametrize("name", ["zb_h2", "zb_v", "v_min", "chimera", "dualpipe", "dualpipe_v"])
@@ -141,7 +137,7 @@ def test_mixed_precision_with_a_scale_that_changes(name: str) -> None:
     schedule = made(name)
     run = both(
         schedule,
-        network(schedule.stages),
+        dropping(schedule.stages),
         [1] * schedule.stages,
         "threads",
         autocast=torch.float16,
@@ -156,19 +152,22 @@ def test_it_is_taken_up_again_between_its_batches(name: str, tmp_path: Path) -> 
     batches = data(BATCHES, rows=2 * len(schedule.batch(0)))
 
     def pipe() -> Pipeline:
-        return pipeline(network(schedule.stages), schedule, [1] * schedule.stages)
+        return pipeline(dropping(schedule.stages), schedule, [1] * schedule.stages)
 
-    whole = pipe()
-    losses = whole.train(batches).losses
-    with pytest.raises(Interrupted):
-        pipe().train(EndsAfter(2, batches, tmp_path), checkpoints=Checkpoints(tmp_path, every=1))
+    def interrupt() -> None:
+        """Once a part of a checkpoint has been written."""
+        while not [*tmp_path.glob("*/stage*.worker*.pt")]:
+            pass
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        pipe().train(Midst(batches, 2, interrupt), checkpoints=Checkpoints(tmp_path, every=1))
     again = pipe()
     again.resume(tmp_path)
-    assert again.train(batches).losses == losses
-    assert different(dict(again.state_dict()), dict(whole.state_dict())) == []
+    assert unlike(trained(again, batches), trained(pipe(), batches)) == []
 
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_parallel_pipelines_of_it(name: str) -> None:
     schedule = replicate(METHODS[name](1, 2), 2)
-    both(schedule, network(schedule.stages), [1] * schedule.stages, "threads")
+    both(schedule, dropping(schedule.stages), [1] * schedule.stages, "threads")

@@ -26,7 +26,7 @@ from pipekit import (
 from pipekit.profiling import Profile
 from pipekit.schedules import Op
 from tests.emulation.own_time import own_time
-from tests.engine.examples import Batches, different, values
+from tests.engine.examples import Batches, Trained, trained, unlike, values
 from tests.engine.parametrized import first_over_processes
 from tests.schedules.examples import SPLIT
 
@@ -105,39 +105,25 @@ def made(name: str) -> tuple[nn.Sequential, Batches, dict[str, Any]]:
     )
 
 
-def trained(name: str, schedule: Schedule, **options: Any) -> tuple[list[float], dict[str, Tensor]]:
+def outcome(name: str, schedule: Schedule, **options: Any) -> Trained:
     model, batches, how = made(name)
-    pipe = Pipeline(model, schedule, **values(**how, **options))
-    run = pipe.train(batches)
-    return run.losses, dict(pipe.state_dict())
+    return trained(Pipeline(model, schedule, **values(**how, **options)), batches)
 
 
 @first_over_processes("case", [*((name, "never") for name in NETWORKS), (min(NETWORKS), "always")])
-def test_the_weights_are_those_of_whole_backwards(case: tuple[str, str], transport: str) -> None:
+def test_the_weights_are_those_of_the_equation(case: tuple[str, str], transport: str) -> None:
     name, recompute = case
-    losses, weights = trained(name, SPLIT, transport=transport, recompute=recompute)
-    whole_losses, whole_weights = trained(name, WHOLE, recompute=recompute)
-    assert losses == whole_losses
-    assert different(weights, whole_weights) == []
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_the_weights_are_those_of_the_equation(name: str) -> None:
     model, batches, how = made(name)
     truth = oracle.train(model, batches, method="sequential", microbatches=4, **how)
-    losses, weights = trained(name, SPLIT)
-    assert losses == truth.losses
-    assert different({n: weights[n] for n in truth.weights[-1]}, truth.weights[-1]) == []
+    assert unlike(outcome(name, SPLIT, transport=transport, recompute=recompute), truth) == []
 
 
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
 def test_stages_on_several_workers(transport: str) -> None:
     """The sums of an update begin in the last part for the weights."""
     twice = partial(schedules.replicate, width=2)
-    losses, weights = trained("mlp", twice(SPLIT), transport=transport)
-    whole_losses, whole_weights = trained("mlp", twice(WHOLE))
-    assert losses == whole_losses
-    assert different(weights, whole_weights) == []
+    found = outcome("mlp", twice(SPLIT), transport=transport)
+    assert unlike(found, outcome("mlp", twice(WHOLE))) == []
 
 
 class Checkpointed(nn.Linear):
@@ -158,12 +144,7 @@ def test_the_trace_has_both_parts_and_the_memory_is_followed() -> None:
     model, batches, how = made("mlp")
     run = Pipeline(model, SPLIT, **values(**how)).train(batches, watch=Watch(memory=True))
     counts = run.trace.frame["op"].value_counts().to_dict()
-    assert counts == {
-        "FORWARD": 24,
-        "BACKWARD_INPUT": 24,
-        "BACKWARD_WEIGHT": 24,
-        "UPDATE": 6,
-    }
+    assert counts == {"FORWARD": 24, "BACKWARD_INPUT": 24, "BACKWARD_WEIGHT": 24, "UPDATE": 6}
     frame = measure_memory(run).frame
     assert (frame.groupby("worker")["activations"].last() == 0).all()
     assert run.peak_in_flight == schedules.check(SPLIT).peak_in_flight

@@ -65,12 +65,10 @@ def test_reversed_backwards_sum_from_the_last() -> None:
 
 def test_a_picture_trains() -> None:
     """A schedule drawn by hand: 1F1B on two stages."""
-    schedule = pk.schedules.parse(
-        """
+    schedule = pk.schedules.parse("""
         worker 0 | F0 F1 .  B0 -  B1 -^
         worker 1 | .  F0 B0 -  F1 B1 -^
-        """
-    )
+        """)
     pipe = pipeline(mixed(), schedule, [4, 4])
     run = pipe.train(data(1))
     assert run.losses == by_equations(mixed(), data(1), "gpipe", [4, 4], m=2).losses

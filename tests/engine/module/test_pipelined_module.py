@@ -14,9 +14,10 @@ from pipekit import PipelinedModule, Watch, is_checkpointing, is_recomputing
 from pipekit.engine.module.backward_order import link
 from pipekit.engine.module.minibatch import Minibatch
 from pipekit.models import unet
-from tests.engine.examples import SlowBackward
+from tests.engine.examples import SlowBackward, in_backward
 from tests.engine.gloo import over_gloo
 from tests.layers.test_skips import Stash
+from tests.people.test_torchgpipe import Calls
 
 
 def mlp(*between: nn.Module) -> nn.Sequential:
@@ -156,13 +157,8 @@ def test_a_frozen_layer_gets_no_gradient_and_passes_on() -> None:
     assert_same(*models, torch.randn(4, 6))
 
 
-class Swap(nn.Module):
-    def forward(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return pair[1].sin(), pair[0]
-
-
 def test_tuples() -> None:
-    layers = nn.Sequential(Swap(), Swap(), Swap())
+    layers = nn.Sequential(*(Calls(lambda pair: (pair[1].sin(), pair[0])) for _ in range(3)))
     model = PipelinedModule(layers, [1, 2], chunks=3)
     given = [torch.randn(6, 2, requires_grad=True), torch.randn(6, 3, requires_grad=True)]
     outputs = model(tuple(given))
@@ -176,7 +172,7 @@ def test_tuples() -> None:
 
 def test_without_gradients_nothing_is_kept() -> None:
     seen: list[bool] = []
-    look = Look(lambda _: seen.append(is_run_twice()))
+    look = showing(lambda _: seen.append(is_run_twice()))
     model = PipelinedModule(mlp(look), [3, 3], chunks=2, checkpoint="always")
     with torch.no_grad():
         assert not model(torch.randn(4, 6)).requires_grad
@@ -185,22 +181,20 @@ def test_without_gradients_nothing_is_kept() -> None:
 
 def test_evaluation_checkpoints_nothing_but_can_be_differentiated() -> None:
     seen: list[bool] = []
-    look = Look(lambda _: seen.append(is_run_twice()))
+    look = showing(lambda _: seen.append(is_run_twice()))
     model = PipelinedModule(mlp(look), [3, 3], chunks=2, checkpoint="always").eval()
     assert_same(model, mlp().eval(), torch.randn(4, 6))
     assert not any(seen)
 
 
-class Look(nn.Module):
-    """Shows what it passes on."""
+def showing(see: Callable[[Tensor], None]) -> Calls:
+    """Return a layer that shows what it passes on."""
 
-    def __init__(self, see: Callable[[Tensor], None]) -> None:
-        super().__init__()
-        self.see = see
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.see(x)
+    def pass_on(x: Tensor) -> Tensor:
+        see(x)
         return x
+
+    return Calls(pass_on)
 
 
 def is_run_twice() -> bool:
@@ -221,7 +215,7 @@ def is_run_twice() -> bool:
 def test_how_many_microbatches_are_checkpointed(checkpoint: Any, chunks: int, count: int) -> None:
     seen: list[str] = []
     flags = {(True, False): "checkpointing", (False, True): "recomputing", (False, False): "plain"}
-    look = Look(lambda _: seen.append(flags[is_checkpointing(), is_recomputing()]))
+    look = showing(lambda _: seen.append(flags[is_checkpointing(), is_recomputing()]))
     model = PipelinedModule(mlp(look), [3, 3], chunks=chunks, checkpoint=checkpoint)
     model(torch.randn(4, 6)).sum().backward()
     seen = seen[1 if chunks == 1 else 4 :]  # which try the model, and whether it mixes rows
@@ -242,7 +236,7 @@ def test_a_recomputed_forward_draws_the_same_numbers() -> None:
 
 def test_autocast_reaches_the_workers_and_what_is_recomputed() -> None:
     seen: list[torch.dtype] = []
-    look = Look(lambda x: seen.append(x.dtype))
+    look = showing(lambda x: seen.append(x.dtype))
     model = PipelinedModule(mlp(look), [3, 3], chunks=2, checkpoint="always")
     model(torch.randn(4, 6))
     seen.clear()
@@ -313,20 +307,12 @@ class Fails(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         if self.calls > 1 and not self.backward:
-            raise OSError("no more")
-        if self.backward:
-            x = _Refuses.apply(x)
-        return x
+            refuse(x)
+        return in_backward(refuse, x) if self.backward else x
 
 
-class _Refuses(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        raise OSError("no more")
+def refuse(_: Tensor) -> Tensor:
+    raise OSError("no more")
 
 
 @pytest.mark.filterwarnings("ignore:the forward changes 3.calls")
@@ -347,12 +333,9 @@ def test_a_second_backward_is_refused() -> None:
 
 
 def test_a_number_is_no_output() -> None:
-    class Mean(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.mean()
-
+    model = nn.Sequential(nn.Linear(6, 1), Calls(torch.mean))
     with pytest.raises(ValueError, match="compute the loss outside"):
-        PipelinedModule(nn.Sequential(nn.Linear(6, 1), Mean()), [1, 1], chunks=2)(torch.ones(4, 6))
+        PipelinedModule(model, [1, 1], chunks=2)(torch.ones(4, 6))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import Schedule, bucketing, schedules
-from tests.engine.examples import Batches, data, pipeline, sgd
+from tests.engine.examples import Batches, data, in_backward, pipeline, sgd
 from tests.engine.replicas.test_replicas import replicated
-from tests.engine.test_failures import LIMIT_S, Fault, OutOfCheeseError, pipekit_threads, wait_until
+from tests.engine.test_failures import LIMIT_S, OutOfCheeseError, fault, pipekit_threads, wait_until
 
 
 class FailsAtMark(nn.Module):
@@ -22,8 +22,7 @@ class FailsAtMark(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() and bool((x.abs() > 1000).any()):
             if self.what == "backward":
-                faulty: Tensor = Fault.apply(x)
-                return faulty
+                return in_backward(fault, x)
             if self.what == "late":  # the other replicas have come to wait for this one
                 time.sleep(0.1)
             raise OutOfCheeseError("in the forward")

@@ -1,7 +1,6 @@
 """Stages on several workers train to the same bits whatever the transport, and whoever is faster."""
 
 import copy
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Checkpoints, Pipeline, schedules
-from tests.engine.examples import OPTIMIZERS, Batches, data, different, mixed, mlp, pipeline, sgd
+from pipekit import Checkpoints, schedules
+from tests.engine.examples import (
+    OPTIMIZERS,
+    Batches,
+    Midst,
+    Trained,
+    data,
+    different,
+    mixed,
+    mlp,
+    pipeline,
+    sgd,
+    trained,
+    twins,
+    unlike,
+)
 from tests.engine.gloo import over_gloo
 from tests.engine.parametrized import TRANSPORTS
 from tests.engine.replicas.shared_tables import two_directions
@@ -24,27 +37,16 @@ def test_a_batch_of_the_run_before_is_not_taken_for_one_of_this(taken: int | Non
     """Each worker hears of all batches, and leaves the last one unread if it is the other's."""
     schedule = schedules.pipedream([2])
 
-    def trained(transport: str) -> tuple[list[float], Weights]:
-        pipe = pipeline(
-            mlp(6, 6, 3),
-            schedule.take(taken) if taken else schedule,
-            [2],
-            optimizer=sgd,
-            transport=transport,
-        )
-        losses = pipe.train(data(5)).losses + pipe.train(data(5, rows=9)).losses
-        return losses, pipe.state_dict()
-
-    losses, weights = trained("threads")
-    again, others = trained("distributed")
-    assert again == losses
-    assert different(others, weights) == []
+    if taken:
+        schedule = schedule.take(taken)
+    pipes = twins(mlp(6, 6, 3), schedule, [2], optimizer=sgd)
+    assert unlike(*(trained(pipe, data(5), data(5, rows=9)) for pipe in pipes)) == []
 
 
 def test_several_stages_on_several_workers() -> None:
     """Each worker has two stages of four, shares both with one other, and clips with all."""
 
-    def trained(**options: Any) -> tuple[list[float], Weights]:
+    def outcome(**options: Any) -> Trained:
         pipe = pipeline(
             tied(("0.weight", "4.weight")),
             schedules.replicate(schedules.interleaved(4, 3, workers=2), 2),
@@ -53,15 +55,11 @@ def test_several_stages_on_several_workers() -> None:
             clip_norm=0.1,
             **options,
         )
-        return pipe.train(data(5, rows=12)).losses, pipe.state_dict()
+        return trained(pipe, data(5, rows=12))
 
-    losses, weights = trained()
-    for again, others in (
-        trained(transport="distributed"),
-        *over_gloo(lambda: trained(transport="distributed"), 4),
-    ):
-        assert again == losses
-        assert different(others, weights) == []
+    processes = partial(outcome, transport="distributed")
+    for found in (processes(), *over_gloo(processes, 4)):
+        assert unlike(found, outcome()) == []
 
 
 @TRANSPORTS
@@ -70,8 +68,7 @@ def test_fewer_minibatches_than_replicas(transport: str) -> None:
     pipe = replicated(mlp(6, 8, 3), [3], [2], transport=transport)
     reference = replicated(mlp(6, 8, 3), [2], [2])
     for batches in (data(4)[:2], data(4)[2:]):
-        assert pipe.train(batches).losses == reference.train(batches).losses
-    assert different(pipe.state_dict(), reference.state_dict()) == []
+        assert unlike(trained(pipe, batches), trained(reference, batches)) == []
     assert len(pipe.train(data(6)).losses) == 6
 
 
@@ -79,10 +76,8 @@ def test_gradients_in_many_small_buckets() -> None:
     """Two dtypes take turns, which makes a bucket for each layer whatever the transport."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), Double(8), nn.Linear(8, 8), Double(8), nn.Linear(8, 3))
-    runs = [replicated(model, [3], [5], transport=how) for how in ("threads", "distributed")]
-    losses = [pipe.train(data(7)).losses for pipe in runs]
-    assert losses[0] == losses[1]
-    assert different(*(pipe.state_dict() for pipe in runs)) == []
+    pipes = [replicated(model, [3], [5], transport=how) for how in ("threads", "distributed")]
+    assert unlike(*(trained(pipe, data(7)) for pipe in pipes)) == []
 
 
 class Double(nn.Linear):
@@ -165,24 +160,12 @@ def test_other_stages_go_on_with_the_mean(tmp_path: Path) -> None:
     """A checkpoint in the midst of a run has each worker's own: here the one that an end leaves."""
     batches = data(12)
 
-    def pipe(replicas: list[int], balance: list[int]) -> Pipeline:
-        return replicated(normed(), replicas, balance)
+    def stop() -> None:
+        raise InterruptedError
 
-    class Stop(Exception):
-        pass
-
-    def until(n: int) -> Iterator[Any]:
-        yield from batches[:n]
-        raise Stop
-
-    class Part(list[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            return until(9)
-
-    first = pipe([3], [2])
-    with pytest.raises(Stop):
-        first.train(Part(batches), checkpoints=Checkpoints(tmp_path, every=6))
-    other = pipe([1, 1], [1, 1])
+    first, other = (replicated(normed(), *each) for each in (([3], [2]), ([1, 1], [1, 1])))
+    with pytest.raises(InterruptedError):
+        first.train(Midst(batches, 9, stop), checkpoints=Checkpoints(tmp_path, every=6))
     other.resume(tmp_path)
     each = [own_statistics(batches[place:9:3], normed()[0]) for place in range(3)]
     mean = torch.stack([norm.get_buffer("running_mean") for norm in each]).mean(0)
@@ -195,17 +178,15 @@ def test_processes_train_and_evaluate_as_threads_do() -> None:
     One worker of each stage evaluates in between.
     """
 
-    def run(transport: str) -> Any:
+    def run(transport: str) -> Trained:
         pipe = replicated(mixed(), [2, 1, 2], BALANCES[3], transport=transport)
-        losses = pipe.train(data(5)).losses
-        evaluated = pipe.evaluate(data(3))
-        return (losses, evaluated, pipe.train(data(5, rows=9)).losses), pipe.state_dict()
+        losses = [*pipe.train(data(5)).losses, pipe.evaluate(data(3))]
+        more, state = trained(pipe, data(5, rows=9))
+        return Trained(losses + more, state)
 
-    numbers, weights = run("threads")
     here, under_torchrun = run("distributed"), over_gloo(partial(run, "distributed"), 5)
-    for again, others in (here, *under_torchrun):
-        assert again == numbers
-        assert different(others, weights) == []
+    for found in (here, *under_torchrun):
+        assert unlike(found, run("threads")) == []
 
 
 def test_torchrun_refuses_a_run_that_leaves_a_process_behind() -> None:

@@ -17,6 +17,7 @@ from tests.engine.examples import (
     OPTIMIZERS,
     Batches,
     OptimizerFactory,
+    Trained,
     data,
     different,
     mixed,
@@ -24,6 +25,9 @@ from tests.engine.examples import (
     nesterov,
     pipeline,
     sgd,
+    trained,
+    twins,
+    unlike,
 )
 from tests.engine.gloo import over_gloo
 from tests.engine.parametrized import TRANSPORTS
@@ -144,25 +148,15 @@ def test_a_worker_may_have_a_replicated_stage_and_another(transport: str) -> Non
 
 def test_side_by_side_with_dropout_and_uneven_microbatches() -> None:
     """17 rows in eight microbatches, four of them through each pipeline."""
-    runs = [
-        pipeline(
-            mixed(),
-            schedules.replicate(schedules.two_bw(2, 4), 2),
-            [4, 4],
-            transport=transport,
-            recompute="except_last",
-        )
-        for transport in ("threads", "distributed")
-    ]
-    batches = data(4, rows=17)
-    assert runs[0].train(batches).losses == runs[1].train(batches).losses
-    assert different(runs[0].state_dict(), runs[1].state_dict()) == []
+    schedule = schedules.replicate(schedules.two_bw(2, 4), 2)
+    pipes = twins(mixed(), schedule, [4, 4], recompute="except_last")
+    assert unlike(*(trained(pipe, data(4, rows=17)) for pipe in pipes)) == []
 
 
 # --- ASP -----------------------------------------------------------------------------------------
 
 
-def by_hand(model: nn.Sequential, batches: Batches, delay: int) -> tuple[list[float], Weights]:
+def by_hand(model: nn.Sequential, batches: Batches, delay: int) -> Trained:
     """Update k + 1 takes the gradient of minibatch k at the weights after k - delay updates."""
     past, losses = [copy.deepcopy(model)], []
     newest = copy.deepcopy(model)
@@ -176,19 +170,13 @@ def by_hand(model: nn.Sequential, batches: Batches, delay: int) -> tuple[list[fl
         optimizer.step()
         losses.append(loss.item())
         past.append(copy.deepcopy(newest))
-    return losses, newest.state_dict()
+    return Trained(losses, dict(newest.state_dict()))
 
 
 @pytest.mark.parametrize(("workers", "delay"), [(1, 0), (2, 1), (3, 2), (3, 5)])
 def test_asp_is_the_equation_with_a_delay(workers: int, delay: int) -> None:
-    pipe = pipeline(
-        mlp(6, 8, 3),
-        schedules.asp(workers, delay),
-        [2],
-    )
-    losses, weights = by_hand(mlp(6, 8, 3), data(11), delay)
-    assert pipe.train(data(11)).losses == losses
-    assert different(pipe.state_dict(), dict(weights)) == []
+    pipe = pipeline(mlp(6, 8, 3), schedules.asp(workers, delay), [2])
+    assert unlike(trained(pipe, data(11)), by_hand(mlp(6, 8, 3), data(11), delay)) == []
 
 
 # --- Clipping ------------------------------------------------------------------------------------
@@ -229,8 +217,7 @@ def test_data_parallelism_with_clipping_is_one_workers() -> None:
 def test_a_worker_without_tasks_has_no_part_in_the_norm(transport: str) -> None:
     pipe = replicated(mlp(6, 8, 3), [3], [2], clip_norm=0.05, transport=transport)
     reference = replicated(mlp(6, 8, 3), [2], [2], clip_norm=0.05)
-    assert pipe.train(data(2)).losses == reference.train(data(2)).losses
-    assert different(pipe.state_dict(), reference.state_dict()) == []
+    assert unlike(trained(pipe, data(2)), trained(reference, data(2))) == []
 
 
 # --- Parameters in unusual places ----------------------------------------------------------------

@@ -44,14 +44,10 @@ METHODS = {
         "pipedream_no_stashing", lambda r, _: schedules.pipedream(r, stashing=False)
     ),
     "flush": Method(
-        "flush",
-        lambda r, m: schedules.replicate(schedules.flush(len(r), m), r[0]),
-        equal=True,
+        "flush", lambda r, m: schedules.replicate(schedules.flush(len(r), m), r[0]), equal=True
     ),
     "interleaved": Method(
-        "flush",
-        lambda r, m: schedules.replicate(interleaved(len(r), m), r[0]),
-        equal=True,
+        "flush", lambda r, m: schedules.replicate(interleaved(len(r), m), r[0]), equal=True
     ),
     "2bw": Method(
         "2bw",

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pipekit.schedules import Schedule, check, parse
-from tests.engine.examples import by_equations, data, different, mlp, pipeline
+from tests.engine.examples import Trained, by_equations, data, mlp, pipeline, trained, unlike
 from tests.engine.gloo import over_gloo
 from tests.engine.replicas.shared_tables import at_random, down_then_up, ring, two_directions
 
@@ -24,31 +24,20 @@ def model_for(schedule: Schedule) -> nn.Sequential:
     return mlp(*[6] * schedule.stages, 3)
 
 
-def trained(schedule: Schedule, **options: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Train twice: the second run begins where the first has left things."""
+def outcome(schedule: Schedule, **options: Any) -> Trained:
+    """Train twice, as the second run begins where the first has left things, and evaluate."""
     batches = data(len(schedule.batches), rows=10)
-    pipe = pipeline(
-        options.pop("model", None) or model_for(schedule),
-        schedule,
-        [1] * schedule.stages,
-        **options,
-    )
-    losses = pipe.train(batches).losses + pipe.train(batches).losses
-    return [*losses, pipe.evaluate(batches)], pipe.state_dict()
+    pipe = pipeline(model_for(schedule), schedule, [1] * schedule.stages, **options)
+    losses, state = trained(pipe, batches, batches)
+    return Trained([*losses, pipe.evaluate(batches)], state)
 
 
 def assert_trains_as_one(schedule: Schedule, **options: Any) -> None:
     check(schedule)
-    losses, weights = trained(schedule, **options)
-    batches = data(len(schedule.batches), rows=10)
-    truth = by_equations(
-        model_for(schedule),
-        batches * 2,
-        "gpipe",
-        [1] * schedule.stages,
-        m=len(schedule.batches[0]),
-        **{key: options[key] for key in ("clip_norm",) if key in options},
-    )
+    losses, weights = outcome(schedule, **options)
+    batches, balance = data(len(schedule.batches), rows=10) * 2, [1] * schedule.stages
+    options["m"] = len(schedule.batches[0])
+    truth = by_equations(model_for(schedule), batches, "gpipe", balance, **options)
     assert losses[:-1] == pytest.approx(truth.losses, rel=1e-4)
     for name, expected in truth.weights[-1].items():
         torch.testing.assert_close(weights[name], expected, rtol=1e-4, atol=1e-5)
@@ -74,12 +63,11 @@ def test_any_table_with_one_norm(seed: int) -> None:
 def test_processes_train_as_threads_do(name: str) -> None:
     """What a worker of the ring sends a stage has another form than what it gets for that stage."""
     schedule = TABLES[name]()
-    losses, weights = trained(schedule)
-    run = partial(trained, schedule, transport="distributed")
+    expected = outcome(schedule)
+    run = partial(outcome, schedule, transport="distributed")
     under_torchrun = over_gloo(run, len(schedule.workers)) if name == "ring" else []
-    for again, others in (run(), *under_torchrun):
-        assert again == losses
-        assert different(others, weights) == []
+    for found in (run(), *under_torchrun):
+        assert unlike(found, expected) == []
 
 
 def test_who_adds_nothing_to_a_sum_keeps_nobody_waiting() -> None:

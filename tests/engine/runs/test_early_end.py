@@ -20,12 +20,15 @@ from pipekit.schedules import Op, Step, Task
 from tests.engine.examples import (
     METHODS,
     Batches,
+    Trained,
     by_equations,
     data,
     different,
     mixed,
     mlp,
     pipeline,
+    trained,
+    unlike,
 )
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 from tests.engine.test_early_stop import RATES
@@ -124,24 +127,22 @@ def test_true_stops_and_all_stages_have_the_weights_of_the_batches_before(
         return stop(done)
 
     run = pipe.train(gated, on_batch=enough)
-    trained = len(run.losses)
-    assert 5 <= trained <= FREE + 1  # those on their way were finished
-    truth = by_equations(mixed(), batches[:trained], method, balance)
-    assert run.losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
-    assert len(run.schedule.batches) == trained == len(heard)
-    assert [done.rows for done in heard] == [8] * trained
+    done = len(run.losses)
+    assert 5 <= done <= FREE + 1  # those on their way were finished
+    truth = by_equations(mixed(), batches[:done], method, balance)
+    assert unlike(Trained(run.losses, pipe.state_dict()), truth) == []
+    assert len(run.schedule.batches) == done == len(heard)
+    assert [each.rows for each in heard] == [8] * done
 
 
 @TRANSPORTS
 def test_after_a_stop_training_goes_on_as_after_a_shorter_call(transport: str) -> None:
     batches = data(60)
     pipe = pipeline(mixed(), "pipedream", [2, 3, 3], transport=transport)
-    trained = len(pipe.train(batches, on_batch=lambda done: done.number == 2).losses)
+    done = len(pipe.train(batches, on_batch=lambda done: done.number == 2).losses)
     plain = pipeline(mixed(), "pipedream", [2, 3, 3])
-    plain.train(batches[:trained])
-    assert pipe.train(batches[:3]).losses == plain.train(batches[:3]).losses
-    assert different(pipe.state_dict(), plain.state_dict()) == []
+    plain.train(batches[:done])
+    assert unlike(trained(pipe, batches[:3]), trained(plain, batches[:3])) == []
 
 
 @first_over_processes("error", [OutOfCheeseError, KeyboardInterrupt])
@@ -158,9 +159,7 @@ def test_an_error_of_on_batch_costs_no_weights(error: type[BaseException], trans
     with pytest.raises(error, match="in the callback"):
         pipe.train(data(9), on_batch=fails)
     assert heard == [0, 1]
-    states = [
-        weights_after(mlp(6, 6, 6, 3), "2bw", data(9)[:trained], 4) for trained in range(2, 10)
-    ]
+    states = [weights_after(mlp(6, 6, 6, 3), "2bw", data(9)[:done], 4) for done in range(2, 10)]
     assert any(different(pipe.state_dict(), each) == [] for each in states)
     pipe.train(data(2))
 
@@ -185,14 +184,12 @@ def test_nobody_waits_for_the_gradients_of_batches_that_do_not_come(
     pipe = pipeline(mlp(6, 6, 3), schedule, balance, transport=transport)
     batches = data(15)
     gated = Gated(batches)
-    trained = len(pipe.train(gated, on_batch=gated.stop_at(4)).losses)
-    assert trained < 15
-    assert trained % of_a_round == 0
+    done = len(pipe.train(gated, on_batch=gated.stop_at(4)).losses)
+    assert done < 15
+    assert done % of_a_round == 0
     plain = pipeline(mlp(6, 6, 3), schedule, balance)
-    plain.train(batches[:trained])
-    assert pipe.train(batches[:4]).losses == plain.train(batches[:4]).losses
-    assert different(pipe.state_dict(), plain.state_dict()) == []
-    pipe.close()
+    plain.train(batches[:done])
+    assert unlike(trained(pipe, batches[:4]), trained(plain, batches[:4])) == []
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -216,8 +213,7 @@ def test_an_error_in_a_forward_leaves_the_batches_before(
     pipe = pipeline(picky(stage), method, BALANCE, m=m, transport=transport)
     with pytest.raises(OutOfCheeseError, match="in the forward"):
         pipe.train(batches)
-    expected = weights_after(picky(stage), method, batches[:7], m)
-    assert different(pipe.state_dict(), expected) == []
+    assert different(pipe.state_dict(), weights_after(picky(stage), method, batches[:7], m)) == []
 
 
 def test_an_error_in_the_loss_leaves_the_batches_before() -> None:
@@ -280,8 +276,7 @@ def test_what_a_failed_batch_has_added_to_gradients_is_dropped() -> None:
     pipe, plain = (pipeline(picky(2), "flush", BALANCE) for _ in range(2))
     with pytest.raises(OutOfCheeseError):
         pipe.train(spoilt(3, bad=1))
-    plain.train(data(1))
-    assert pipe.train(data(2)).losses == plain.train(data(2)).losses
+    assert pipe.train(data(2)).losses == trained(plain, data(1), data(2)).losses[1:]
 
 
 @TRANSPORTS
@@ -341,8 +336,8 @@ def test_a_run_that_was_stopped_is_taken_up_where_it_ended(
     gated = Gated(batches)
     options: dict[str, Any] = {"checkpoints": pk.Checkpoints(tmp_path, every)}
     pipe = pipeline(mixed(), method, [2, 3, 3], transport=transport)
-    trained = len(pipe.train(gated, on_batch=gated.stop_at(4), **options).losses)
-    assert trained < 40
+    done = len(pipe.train(gated, on_batch=gated.stop_at(4), **options).losses)
+    assert done < 40
     again = pipeline(mixed(), method, [2, 3, 3], transport=transport)
     assert again.resume(tmp_path) == 0
     if method != "no_stashing":
@@ -350,10 +345,9 @@ def test_a_run_that_was_stopped_is_taken_up_where_it_ended(
     heard: list[int] = []
     run = again.train(batches, on_batch=lambda done: heard.append(done.number), **options)
     assert heard == list(range(heard[0], 40))
-    assert heard[0] == trained if method != "no_stashing" else 0 < heard[0] <= trained
+    assert heard[0] == done if method != "no_stashing" else 0 < heard[0] <= done
     truth = by_equations(mixed(), batches, method, [2, 3, 3])
-    assert run.losses == truth.losses
-    assert different(again.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert unlike(Trained(run.losses, again.state_dict()), truth) == []
 
 
 @TRANSPORTS
@@ -398,8 +392,7 @@ def test_an_interrupt_leaves_the_batches_that_were_on_their_way(
     assert "a second interrupt" in capsys.readouterr().err
     assert len(heard) <= FREE + 1
     truth = by_equations(mixed(), batches[: len(heard)], "pipedream", [2, 3, 3])
-    assert heard == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert unlike(Trained(heard, pipe.state_dict()), truth) == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

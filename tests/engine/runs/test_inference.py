@@ -7,11 +7,7 @@ from torch import Tensor, nn
 from pipekit import MeanOver, schedules
 from tests.engine.examples import data, mixed, mlp, pipeline
 from tests.engine.parametrized import TRANSPORTS
-
-
-class Twice(nn.Module):
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {"once": x, "twice": 2 * x}
+from tests.people.test_torchgpipe import Calls
 
 
 def largest(output: Tensor, target: Tensor) -> Tensor:
@@ -29,7 +25,7 @@ def test_outputs_are_the_unsplit_models(transport: str) -> None:
 
 
 def test_outputs_may_be_structures_and_inputs_are_read_as_they_are_needed() -> None:
-    model = nn.Sequential(nn.Linear(6, 3), Twice())
+    model = nn.Sequential(nn.Linear(6, 3), Calls(lambda x: {"once": x, "twice": 2 * x}))
     pipe = pipeline(model, schedules.flush(2, 1), [1, 1])
     (output,) = pipe.predict(x for x in [torch.ones(2, 6)])
     assert torch.equal(output["twice"], 2 * output["once"])

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,6 @@ from pipekit import schedules
 from tests.engine.examples import data, different, mlp, pipeline
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 from tests.engine.test_failures import NeedsTwoArguments
-
-
-def negative_rate(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=-1.0)
-
-
-def quasi_newton(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.LBFGS(parameters)
 
 
 class AsksAgain(torch.optim.SGD):
@@ -50,8 +43,8 @@ def cannot_travel(parameters: Any) -> torch.optim.Optimizer:
 @pytest.mark.parametrize(
     ("optimizer", "message", "transport"),
     [
-        (negative_rate, "Invalid learning rate: -1.0", "threads"),
-        (quasi_newton, "LBFGS's step needs a closure.*use another optimizer", "threads"),
+        (partial(torch.optim.SGD, lr=-1.0), "Invalid learning rate: -1.0", "threads"),
+        (torch.optim.LBFGS, "LBFGS's step needs a closure.*use another optimizer", "threads"),
         (of_a_model, "gets a list of parameters, not the model", "threads"),
         (AsksAgain, "AsksAgain's step needs a closure", "threads"),
         (Sharp, "Sharp's step needs a closure", "threads"),

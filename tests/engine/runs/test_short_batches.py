@@ -8,10 +8,21 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pipekit import Watch, oracle, schedules
+from pipekit import Pipeline, Watch, oracle, schedules
 from pipekit.layers import batch_norm
-from tests.engine.examples import by_equations, data, different, mlp, nesterov, pairs, pipeline
+from tests.engine.examples import (
+    by_equations,
+    data,
+    different,
+    mlp,
+    nesterov,
+    pairs,
+    pipeline,
+    trained,
+    unlike,
+)
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
+from tests.people.test_torchgpipe import Calls
 
 
 @first_over_processes("method", ["flush", "gpipe", "2bw", "interleaved"])
@@ -48,8 +59,7 @@ def test_it_equals_the_same_rows_in_a_table_of_fewer_microbatches() -> None:
     batches = [(x[:3], y[:3]) for x, y in data(2)]
     truth = by_equations(plain_pairs(), batches, "gpipe", [4, 4], m=3)
     pipe = pipeline(plain_pairs(), "gpipe", [4, 4], m=4, short_batches="fewer")
-    assert pipe.train(batches).losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert unlike(trained(pipe, batches), truth) == []
 
 
 def plain_pairs() -> nn.Sequential:
@@ -96,20 +106,21 @@ def loader(rows: int, drop_last: bool = False) -> DataLoader[Any]:
     return DataLoader(TensorDataset(x, y), batch_size=8, drop_last=drop_last)
 
 
-class NeverRuns(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+def never_trained() -> Pipeline:
+    def begin(x: torch.Tensor) -> torch.Tensor:
         raise AssertionError("training has begun")
+
+    return pipeline(nn.Sequential(Calls(begin), nn.Linear(6, 3)), "flush", [1, 1])
 
 
 @pytest.mark.parametrize("number", [None, 0, 99, 110, 209])
 def test_one_is_refused_before_training_begins(number: int | None) -> None:
     """Of a list the first and the last hundred are looked at."""
-    pipe = pipeline(nn.Sequential(NeverRuns(), nn.Linear(6, 3)), "flush", [1, 1])
     batches = data(1) * 210
     batches[number or 0] = data(rows=[3])[0]
     says = rf"batch {2 if number is None else number} has \d rows? for 4.*short_batches='few"
     with pytest.raises(ValueError, match=says):
-        pipe.train(loader(18) if number is None else batches)
+        never_trained().train(loader(18) if number is None else batches)
 
 
 @pytest.mark.parametrize("number", [100, 109])

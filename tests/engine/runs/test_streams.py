@@ -14,8 +14,20 @@ from torch import nn
 import pipekit as pk
 from pipekit import Watch, schedules
 from pipekit.engine import BatchDone
-from tests.engine.examples import METHODS, by_equations, data, different, mixed, mlp, pipeline
+from tests.engine.examples import (
+    METHODS,
+    Trained,
+    by_equations,
+    data,
+    different,
+    mixed,
+    mlp,
+    pipeline,
+    trained,
+    unlike,
+)
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
+from tests.people.test_torchgpipe import Calls
 
 EACH_METHOD = first_over_processes("method", ["pipedream", "2bw", "flush"])
 BALANCE = [2, 3, 3]
@@ -45,8 +57,7 @@ def test_a_stream_without_end_is_read_as_far_as_steps_say(method: str, transport
     run = pipe.train(stream, steps=11)
     assert stream.read == 11
     truth = by_equations(mixed(), expected(11), method, BALANCE)
-    assert run.losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert unlike(Trained(run.losses, pipe.state_dict()), truth) == []
     assert run.schedule.workers == METHODS[method].schedule(3, 4).take(11).workers
 
 
@@ -55,11 +66,9 @@ def test_a_stream_without_end_is_read_until_on_batch_stops_it(transport: str) ->
     stream = Stream()
     pipe = pipeline(mixed(), "pipedream", BALANCE, transport=transport)
     run = pipe.train(stream, on_batch=lambda done: done.number == 6)
-    trained = len(run.losses)
-    assert 7 <= trained == stream.read
-    truth = by_equations(mixed(), expected(trained), "pipedream", BALANCE)
-    assert run.losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert 7 <= len(run.losses) == stream.read
+    truth = by_equations(mixed(), expected(stream.read), "pipedream", BALANCE)
+    assert unlike(Trained(run.losses, pipe.state_dict()), truth) == []
 
 
 @EACH_METHOD
@@ -85,8 +94,7 @@ def test_a_loader_may_fill_one_buffer_again_and_again(method: str, transport: st
     pipe = pipeline(mixed(), method, BALANCE, transport=transport)
     truth = by_equations(mixed(), batches, method, BALANCE)
     assert pipe.evaluate(refilled(batches)) == pipe.evaluate(batches)
-    assert pipe.train(refilled(batches)).losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert unlike(trained(pipe, refilled(batches)), truth) == []
 
 
 @pytest.mark.parametrize("sized", [False, True])
@@ -95,11 +103,10 @@ def test_batches_are_read_when_they_are_needed(sized: bool) -> None:
     read = list[int]()
     run = list[int]()
 
-    class Counts(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if torch.is_grad_enabled():
-                run.append(len(read))
-            return x
+    def count(x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            run.append(len(read))
+        return x
 
     class Sized:
         def __len__(self) -> int:
@@ -110,15 +117,15 @@ def test_batches_are_read_when_they_are_needed(sized: bool) -> None:
                 read.append(number)
                 yield batch
 
-    model = nn.Sequential(Counts(), nn.Linear(6, 3))
+    model = nn.Sequential(Calls(count), nn.Linear(6, 3))
     pipeline(model, "flush", [1, 1], m=2).train(Sized() if sized else iter(Sized()))
     assert [count - number // 2 for number, count in enumerate(run)] == [1] * len(run)
 
 
-@pytest.mark.parametrize(("steps", "trained"), [(3, 3), (9, 5)])
-def test_steps_are_the_most_batches_of_any_loader(steps: int, trained: int) -> None:
+@pytest.mark.parametrize(("steps", "most"), [(3, 3), (9, 5)])
+def test_steps_are_the_most_batches_of_any_loader(steps: int, most: int) -> None:
     losses = pipeline(mixed(), "2bw", BALANCE).train(data(5), steps=steps).losses
-    assert losses == by_equations(mixed(), data(trained), "2bw", BALANCE).losses
+    assert losses == by_equations(mixed(), data(most), "2bw", BALANCE).losses
 
 
 def test_stages_on_several_workers_read_a_stream_at_once_or_as_far_as_steps() -> None:
@@ -128,9 +135,9 @@ def test_stages_on_several_workers_read_a_stream_at_once_or_as_far_as_steps() ->
         return pipeline(mlp(6, 6, 6, 3), schedules.pipedream([2, 1]), [1, 2])
 
     for arguments in ({"batches": iter(data(5))}, {"batches": iter(data(9)), "steps": 5}):
-        pipe, plain = shared(), shared()
-        assert pipe.train(**arguments).losses == plain.train(data(5)).losses
-        assert different(pipe.state_dict(), plain.state_dict()) == []
+        pipe = shared()
+        found = Trained(pipe.train(**arguments).losses, pipe.state_dict())
+        assert unlike(found, trained(shared(), data(5))) == []
     assert len(pipe.train(iter(data(4)), steps=6).losses) == 4  # two updates of two
     with pytest.raises(ValueError, match="the batches ended after 5, within an update of several"):
         pipe.train(iter(data(5)), steps=6)

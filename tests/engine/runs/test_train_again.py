@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from pipekit import schedules
 from pipekit.engine.runs import tables
-from tests.engine.examples import data, different, mixed, mlp, pipeline
+from tests.engine.examples import data, different, mixed, mlp, pipeline, trained, twins, unlike
 
 
 def test_optimizers_and_tables_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_processes_keep_their_stages_until_they_are_others(tmp_path: Path) -> No
                 file.write("x")
         return torch.optim.Adam(parameters)
 
-    def trained(transport: str) -> dict[str, Tensor]:
+    def often(transport: str) -> dict[str, Tensor]:
         pipe = pipeline(
             mixed(), schedules.flush(2, 2), [4, 4], optimizer=optimizer, transport=transport
         )
@@ -65,20 +65,15 @@ def test_processes_keep_their_stages_until_they_are_others(tmp_path: Path) -> No
         return dict(pipe.state_dict())
 
     made: list[str] = []
-    first = trained("distributed")
+    first = often("distributed")
     assert [*map(len, made)] == [2, 4], "of each stage one, and again in new processes"
-    assert different(first, trained("threads")) == []
+    assert different(first, often("threads")) == []
 
 
 def test_replicas_begin_with_the_first_ones_statistics() -> None:
     """A worker with norms is sent the first one's again, or is a thread: the bits are the same."""
-    states = []
-    for transport in ("threads", "distributed"):
-        pipe = pipeline(mixed(), schedules.asp(2), [8], transport=transport)
-        for _ in range(3):
-            pipe.train(data(4))
-        states.append(dict(pipe.state_dict()))
-    assert different(*states) == []
+    pipes = twins(mixed(), schedules.asp(2), [8])
+    assert unlike(*(trained(pipe, *[data(4)] * 3) for pipe in pipes)) == []
 
 
 def test_evaluation_builds_no_optimizer() -> None:

@@ -14,14 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pipekit as pk
 from pipekit import schedules
-from tests.engine.examples import (
-    Batches,
-    data,
-    different,
-    mixed,
-    mlp,
-    pipeline,
-)
+from tests.engine.examples import Batches, data, different, mixed, mlp, pipeline
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 from tests.engine.runs.test_early_end import BALANCE, picky, spoilt
 from tests.engine.test_failures import OutOfCheeseError

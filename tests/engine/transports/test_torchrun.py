@@ -9,7 +9,7 @@ import torch
 
 from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.processes.runner import over_processes
-from tests.engine.examples import data, different, mixed, pipeline
+from tests.engine.examples import data, different, mixed, pipeline, twins
 from tests.engine.test_failures import LIMIT_S, wait_until
 from tests.engine.under_torchrun import under_torchrun
 
@@ -46,10 +46,7 @@ def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) ->
 
 
 def test_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "29500")
+    first_of(2, monkeypatch)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     pipe = pipeline(mixed(), "flush", [2, 3, 3], transport="distributed")
@@ -73,27 +70,24 @@ def test_two_processes_of_a_machine_share_no_gpu(monkeypatch: pytest.MonkeyPatch
 def test_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     assert not torchrun.launched()
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "29500")
+    first_of(2, monkeypatch)
     assert torchrun.launched()
 
 
-@pytest.mark.usefixtures("_alone")
-def test_what_a_batch_system_sets_is_not_taken_for_torchrun() -> None:
+def test_what_a_batch_system_sets_is_not_taken_for_torchrun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It did nothing for half a minute, and then said that MASTER_ADDR was missing."""
-    pipe = pipeline(mixed(), "flush", [4, 4], transport="distributed")
-    expected = pipeline(mixed(), "flush", [4, 4]).train(data(2))
-    assert pipe.train(data(2)).losses == expected.losses
+    first_of(3, monkeypatch)
+    monkeypatch.delenv("MASTER_ADDR")
+    threads, processes = twins(mixed(), "flush", [4, 4])
+    assert processes.train(data(2)).losses == threads.train(data(2)).losses
 
 
-@pytest.mark.usefixtures("_alone")
 def test_another_number_of_processes_is_refused_before_any_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "29500")
+    first_of(3, monkeypatch)
     pipe = pipeline(mixed(), "flush", [4, 4], transport="distributed")
     with pytest.raises(ValueError, match=r"started 3 processes .* 2 workers.*without torchrun"):
         pipe.train(data(1))
@@ -111,9 +105,9 @@ def test_it_says_whom_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
         wait_until(lambda: said in heard.getvalue(), LIMIT_S)
 
 
-@pytest.fixture
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a batch system's job of three processes, of which there is one here."""
+def first_of(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set what torchrun sets for the first process of some."""
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")

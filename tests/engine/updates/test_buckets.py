@@ -48,8 +48,7 @@ def test_by_default_they_are_those_of_distributed_data_parallel() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 9), st.sampled_from(DTYPES)), max_size=12),
-    st.integers(1, 60),
+    st.lists(st.tuples(st.integers(1, 9), st.sampled_from(DTYPES)), max_size=12), st.integers(1, 60)
 )
 def test_every_parameter_is_in_one_in_reverse_order_and_none_is_too_large(
     wanted: list[tuple[int, torch.dtype]], largest: int

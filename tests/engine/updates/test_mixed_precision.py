@@ -14,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
 
@@ -29,6 +28,7 @@ from tests.engine.examples import (
     cut,
     data,
     different,
+    in_backward,
     mixed,
     mlp,
     pipeline,
@@ -38,27 +38,15 @@ from tests.engine.examples import (
 BF16, FP16 = torch.bfloat16, torch.float16
 
 
-class Overflow(torch.autograd.Function):
-    """The identity, of which the gradient is infinite where it is beyond a limit."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, limit: Tensor) -> Tensor:
-        ctx.save_for_backward(limit)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
-        (limit,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        (gradient,) = gradients
-        return gradient.masked_fill(gradient.abs() > limit, math.inf), None
-
-
 class Fragile(nn.Linear):
     """A layer whose weight's gradient overflows, and no other, as in a narrow type."""
 
     def forward(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         x, limit = pair
-        weight = Overflow.apply(self.weight, limit.min())
+        weight = in_backward(
+            lambda gradient: gradient.masked_fill(gradient.abs() > limit.min(), math.inf),
+            self.weight,
+        )
         return nn.functional.linear(x, weight, self.bias), limit
 
 
@@ -141,14 +129,9 @@ def assert_same(pipe: Pipeline, run: Run, states: list[Any], truth: oracle.Oracl
         torch.testing.assert_close(in_order, numbered, rtol=0, atol=0)
 
 
-OWN = ("transport", "recompute")
-"""What the equations know nothing of."""
-
-
 def judge(method: str, batches: Batches, balance: list[int], place: int, **options: Any) -> Any:
     """Train both ways; return the pipeline's run."""
-    own = {name: options.pop(name) for name in OWN if name in options}
-    pipe = pipeline(fragile(place), method, balance, **options, **own)
+    pipe = pipeline(fragile(place), method, balance, **options)
     run, states = trained(pipe, batches)
     truth = by_equations(fragile(place), batches, method, balance, **options)
     assert_same(pipe, run, states, truth)

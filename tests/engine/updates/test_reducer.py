@@ -22,7 +22,7 @@ from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.engine.updates.weights import Gradients
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum
-from tests.engine.examples import mlp, sgd
+from tests.engine.examples import in_backward, mlp, sgd
 
 CPU = torch.device("cpu")
 ME, OTHER = 3, 5
@@ -108,33 +108,24 @@ def assert_close(found: Gradients, wanted: Gradients) -> None:
 # --- Wait-free -----------------------------------------------------------------------------------
 
 
-class Gate(torch.autograd.Function):
+class Gate(nn.Module):
     """In the backward, wait until the exchange has been asked for something."""
 
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:
-        assert GateLayer.exchange is not None
-        assert GateLayer.exchange.arrived.acquire(timeout=LIMIT_S), "nothing is summed yet"
-        return gradient
-
-
-class GateLayer(nn.Module):
-    exchange: "Alone | None" = None
+    exchange: Alone
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = Gate.apply(x)
-        return y
+        def wait(gradient: Tensor) -> Tensor:
+            assert self.exchange.arrived.acquire(timeout=LIMIT_S), "nothing is summed yet"
+            return gradient
+
+        return in_backward(wait, x)
 
 
 def test_the_last_layer_is_summed_before_the_first_layers_gradient_exists() -> None:
     """Between the layers the backward waits for the sum: it would wait for ever if it came after."""
-    exchange = GateLayer.exchange = Alone()
+    exchange = Gate.exchange = Alone()
     first, last = nn.Linear(6, 6, bias=False), nn.Linear(6, 3, bias=False)
-    versions = prepared(nn.Sequential(first, GateLayer(), last))
+    versions = prepared(nn.Sequential(first, Gate(), last))
     with reducing(versions, [[ME, OTHER]], exchange) as reducer:
         last_backward(reducer, versions, 1)
         reducer.gradients(7, 1)

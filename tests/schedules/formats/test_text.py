@@ -6,17 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import (
-    Op,
-    Schedule,
-    ScheduleError,
-    Task,
-    check,
-    draw,
-    parse,
-    pipedream,
-    read_csv,
-)
+from pipekit import schedules
+from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, draw, parse, read_csv
 from tests.schedules.reference import refusal
 from tests.schedules.strategies import SLIPS, Slip, methods, slipped, training_methods
 
@@ -67,7 +58,7 @@ def test_each_mark_is_read(row: str, tasks: list[Task]) -> None:
 
 
 def test_what_is_wider_than_a_terminal_stands_below() -> None:
-    table = pipedream(3).take(16)
+    table = schedules.pipedream(3).take(16)
     whole, narrow = (draw(table, width=width).splitlines()[1:] for width in (None, 80))
     assert max(map(len, narrow)) <= 80
     joined = (" ".join(line.partition("| ")[2] for line in narrow[row::4]) for row in range(4))
@@ -123,7 +114,7 @@ def test_whatever_is_executable_reads_back_from_both_texts(
 @pytest.mark.parametrize("name", ["", "a, b", 'say "hi"', "# 1", "tête", "a;b;c", "worker 0 | F0"])
 @pytest.mark.parametrize("stashing", [True, False])
 def test_any_name_leaves_the_rest_of_both_texts_intact(name: str, stashing: bool) -> None:
-    schedule = replace(pipedream(2, stashing=stashing).take(3), name=name)
+    schedule = replace(schedules.pipedream(2, stashing=stashing).take(3), name=name)
     for again in (parse(str(schedule)), read_csv(schedule.to_csv())):
         assert again == schedule
         assert again.name == name

@@ -7,32 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import (
-    Op,
-    Schedule,
-    ScheduleError,
-    Task,
-    check,
-    filled,
-    flush,
-    gpipe,
-    parse,
-    pipedream,
-    pipefisher,
-    read_csv,
-    recomputed,
-    slots,
-)
+from pipekit import schedules
+from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, parse, read_csv, slots
 from pipekit.schedules.methods.bubbles import CURVATURE, INVERSION
 from tests.schedules.methods.test_all_methods import METHODS
 from tests.schedules.reference import in_flight
+from tests.schedules.timing import makespan
 
 names = st.sampled_from(sorted(METHODS))
 WORK = Op("J", "EXTRA_WORK", slots=1)
-
-
-def end(schedule: Schedule) -> float:
-    return max(float(each[:, 1].max()) for each in slots(schedule))
 
 
 def times_of_passes(schedule: Schedule) -> list[list[tuple[Task, float]]]:
@@ -57,7 +40,7 @@ def once_a_batch(task: Task) -> Iterator[Task]:
 def test_what_fits_is_all_done_and_nothing_is_later(name: str, p: int, m: int) -> None:
     plain = METHODS[name](p, m)
     try:
-        schedule = filled(plain, once_a_batch)
+        schedule = schedules.filled(plain, once_a_batch)
     except ScheduleError:  # some worker has no slot left in a batch
         assert p == 1 or name not in ("gpipe", "flush", "looped_bfs", "interleaved")
         return
@@ -72,7 +55,7 @@ def test_what_fits_is_all_done_and_nothing_is_later(name: str, p: int, m: int) -
 
 
 def test_pipefisher_on_three_stages() -> None:
-    assert pipefisher(3, 2).take(2) == parse("""
+    assert schedules.pipefisher(3, 2).take(2) == parse("""
         worker 0 | F0 F1 . . . . . B0 - K0 B1 -^ F2 F3 K1:1 V1:1 - . . B2 - . B3 -^
         worker 1 | . F0 F1 . . B0 - K0 B1 -^ K1:1 V1:1 - F2 F3 . . B2 - . B3 -^
         worker 2 | . . F0 B0 - F1 B1 -^ K0:1 K1:1 V1:1 - . . F2 B2 - F3 B3 -^
@@ -81,11 +64,11 @@ def test_pipefisher_on_three_stages() -> None:
 
 @given(st.integers(2, 5), st.integers(1, 6))
 def test_pipefisher_does_k_fac_in_the_fewest_batches_bubbles(p: int, m: int) -> None:
-    schedule = pipefisher(p, m)
+    schedule = schedules.pipefisher(p, m)
     batches = len(schedule.batch_stops)
     check(schedule, joint_updates=True)
     assert check(schedule).peak_versions == (1,) * p
-    assert end(schedule.take(2 * batches)) == end(flush(p, m).take(2 * batches))
+    assert makespan(schedule.take(2 * batches)) == makespan(schedules.flush(p, m).take(2 * batches))
     for stage, tasks in enumerate(schedule.period):
         at = {(t.op, t.microbatch): n for n, t in enumerate(tasks)}
         for k in range(m):
@@ -103,9 +86,9 @@ def test_early_recomputation_takes_no_longer_than_late(
     """Late is what a plan's recompute does: right before the backward, once the worker is free."""
     plain = METHODS[name](p, m).take(1)
     stages = data.draw(st.sets(st.sampled_from(range(plain.stages)), min_size=1))
-    early = recomputed(plain, stages)
+    early = schedules.recomputed(plain, stages)
     report = check(early, joint_updates=True)
-    assert end(plain) <= end(early) <= end(late(plain, stages))
+    assert makespan(plain) <= makespan(early) <= makespan(late(plain, stages))
     for tasks, flying in zip(early.workers, report.in_flight, strict=True):
         assert flying.tolist() == in_flight(tasks)
         at = {task[:3]: n for n, task in enumerate(tasks)}
@@ -133,17 +116,22 @@ def late(plain: Schedule, stages: set[int]) -> Schedule:
 
 
 def test_the_first_stage_of_gpipe_recomputes_for_nothing() -> None:
-    longer = 2 * 7  # of a backward that waits for a recomputation, each slot more
-    plain = gpipe(4, 8).take(2)
-    assert end(plain) == end(recomputed(plain, [0])) == 66 == end(late(plain, {0})) - longer
+    plain = schedules.gpipe(4, 8).take(2)
+    assert makespan(plain) == makespan(schedules.recomputed(plain, [0])) == 66
+    assert makespan(late(plain, {0})) == 66 + 2 * 7  # each batch's backwards but one wait for it
+
+
+def test_an_idle_slot_holds_one_recomputation() -> None:
+    plain = schedules.v_half(4, 2).take(1)
+    assert makespan(schedules.recomputed(plain, [0, 1])) <= makespan(late(plain, {0, 1}))
 
 
 def test_what_has_no_room_is_named() -> None:
     with pytest.raises(ScheduleError, match=r"no idle time left for J0 of stage 0 and 0 tasks"):
-        filled(flush(1, 4), once_a_batch)
+        schedules.filled(schedules.flush(1, 4), once_a_batch)
     with pytest.raises(ScheduleError, match="no whole batches to change: use a method that fl"):
-        recomputed(pipedream(2), [0])
+        schedules.recomputed(schedules.pipedream(2), [0])
     with pytest.raises(ScheduleError, match="has stages 0 to 1, and not 2"):
-        recomputed(flush(2, 4), [1, 2])
+        schedules.recomputed(schedules.flush(2, 4), [1, 2])
     with pytest.raises(ScheduleError, match="one stage has no bubbles"):
-        pipefisher(1, 4)
+        schedules.pipefisher(1, 4)

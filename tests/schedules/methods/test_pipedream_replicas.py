@@ -13,19 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import (
-    Op,
-    Schedule,
-    ScheduleError,
-    Task,
-    check,
-    draw,
-    flush,
-    parse,
-    pipedream,
-    read_csv,
-    replicate,
-)
+from pipekit import schedules
+from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, draw, parse, read_csv
 from tests.schedules.reference import in_flight
 
 vectors = st.lists(st.integers(1, 5), min_size=1, max_size=4)
@@ -45,7 +34,7 @@ def seen(replicas: list[int], minibatches: int, stage: int, version: int) -> int
 
 
 def test_two_workers_share_the_first_of_three_stages() -> None:
-    assert str(pipedream([2, 1, 1]).take(6)) == cleandoc("""
+    assert str(schedules.pipedream([2, 1, 1]).take(6)) == cleandoc("""
         # PipeDream 2-1-1; batches of 1
         time             | 1   2   3   4   5   6   7   8   9   10  11  12  13  14  15  16  17  18  19  20  21  22  23  24
         worker 0         | F0  F2  .   .   .   .   .   B0  -^1 .   .   .   F4  B2  -^3 .   .   .   .   B4  -^5
@@ -56,7 +45,7 @@ def test_two_workers_share_the_first_of_three_stages() -> None:
 
 
 def test_a_replica_without_minibatches_has_no_tasks() -> None:
-    schedule = pipedream([3, 1]).take(2)
+    schedule = schedules.pipedream([3, 1]).take(2)
     assert [bool(tasks) for tasks in schedule.workers] == [True, True, False, True]
     assert schedule.stage_workers == ((0, 1), (3,))
     assert parse(str(schedule)) == schedule
@@ -65,7 +54,10 @@ def test_a_replica_without_minibatches_has_no_tasks() -> None:
 @given(counts)
 def test_one_stage_replicated_is_replicated_flush(rounds: int) -> None:
     """But for what a batch is: here each worker's minibatch is one."""
-    one, other = pipedream([3]).take(3 * rounds), replicate(flush(1, 1).take(rounds), 3)
+    one, other = (
+        schedules.pipedream([3]).take(3 * rounds),
+        schedules.replicate(schedules.flush(1, 1).take(rounds), 3),
+    )
     assert one.workers == other.workers
     assert (len(one.batches), len(other.batches)) == (3 * rounds, rounds)
 
@@ -77,7 +69,9 @@ def test_one_stage_replicated_is_replicated_flush(rounds: int) -> None:
 def test_no_replica_has_more_in_flight_than_the_workers_from_it_on_need(
     replicas: list[int], minibatches: int
 ) -> None:
-    for stage, lists in enumerate(replicas_of(pipedream(replicas).take(minibatches), replicas)):
+    for stage, lists in enumerate(
+        replicas_of(schedules.pipedream(replicas).take(minibatches), replicas)
+    ):
         most = math.ceil(sum(replicas[stage:]) / replicas[stage])
         for tasks in lists:
             passes = [task for task in tasks if task.op is not Op.UPDATE]
@@ -92,7 +86,7 @@ def test_no_replica_has_more_in_flight_than_the_workers_from_it_on_need(
 def test_round_robin_and_home_again(
     replicas: list[int], minibatches: int, variant: dict[str, Any]
 ) -> None:
-    schedule = pipedream(replicas, **variant).take(minibatches)
+    schedule = schedules.pipedream(replicas, **variant).take(minibatches)
     assert len(schedule.workers) == sum(replicas)
     assert schedule.stages == len(replicas)
     for stage, lists in enumerate(replicas_of(schedule, replicas)):
@@ -108,7 +102,7 @@ def test_after_start_up_forwards_and_backwards_alternate(
     replicas: list[int], minibatches: int
 ) -> None:
     """From a worker's first backward to its last forward."""
-    for tasks in pipedream(replicas).take(minibatches).workers:
+    for tasks in schedules.pipedream(replicas).take(minibatches).workers:
         order = "".join(task.op.letter for task in tasks if task.op is not Op.UPDATE)
         turns = order[order.find("B") : order.rfind("F") + 1]
         assert "FF" not in turns
@@ -118,7 +112,7 @@ def test_after_start_up_forwards_and_backwards_alternate(
 @given(vectors, counts)
 def test_each_update_sums_a_round(replicas: list[int], minibatches: int) -> None:
     """Consecutive minibatches, one a replica; the last update what is left of a round."""
-    schedule = pipedream(replicas).take(minibatches)
+    schedule = schedules.pipedream(replicas).take(minibatches)
     assert schedule.batches == tuple(range(k, k + 1) for k in range(minibatches))
     for stage, width in enumerate(replicas):
         starts = range(0, minibatches, width)
@@ -134,7 +128,7 @@ def test_each_update_sums_a_round(replicas: list[int], minibatches: int) -> None
 def test_it_passes_the_check_and_reads_back(
     replicas: list[int], minibatches: int, variant: dict[str, Any]
 ) -> None:
-    schedule = pipedream(replicas, **variant).take(minibatches)
+    schedule = schedules.pipedream(replicas, **variant).take(minibatches)
     check(schedule)
     for again in (parse(draw(schedule)), read_csv(schedule.to_csv())):
         assert again == schedule
@@ -148,7 +142,7 @@ def test_it_passes_the_check_and_reads_back(
 def test_with_stashing_both_passes_read_what_was_newest_at_the_forward(
     replicas: list[int], minibatches: int
 ) -> None:
-    for tasks in pipedream(replicas).take(minibatches).workers:
+    for tasks in schedules.pipedream(replicas).take(minibatches).workers:
         updates, read = 0, {}
         for op, _, k, version in tasks:
             if op is Op.UPDATE:
@@ -162,7 +156,7 @@ def test_with_stashing_both_passes_read_what_was_newest_at_the_forward(
 
 @given(vectors, counts)
 def test_without_stashing_passes_read_the_newest(replicas: list[int], minibatches: int) -> None:
-    schedule = pipedream(replicas, stashing=False).take(minibatches)
+    schedule = schedules.pipedream(replicas, stashing=False).take(minibatches)
     assert not schedule.stashing
     for tasks in schedule.workers:
         updates = 0
@@ -176,7 +170,7 @@ def test_vertical_sync_reads_what_has_seen_no_more_than_the_input_stage(
     replicas: list[int], minibatches: int
 ) -> None:
     """And no less than it must: the next version has seen a minibatch that the input's has not."""
-    schedule = pipedream(replicas, vertical_sync=True).take(minibatches)
+    schedule = schedules.pipedream(replicas, vertical_sync=True).take(minibatches)
     forwards = {
         t[1:3]: t.version for tasks in schedule.workers for t in tasks if t.op is Op.FORWARD
     }
@@ -189,4 +183,4 @@ def test_vertical_sync_reads_what_has_seen_no_more_than_the_input_stage(
 @pytest.mark.parametrize("replicas", [[], [0], [2, 0, 1], [-1, 2]])
 def test_no_stage_and_no_replica_are_refused(replicas: list[int]) -> None:
     with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
-        pipedream(replicas).take(4)
+        schedules.pipedream(replicas).take(4)

@@ -27,28 +27,24 @@ from tests.schedules.strategies import endless_methods, training_methods
 
 
 def test_figure_4_is_two_pipelines_of_depth_three() -> None:
-    assert replicate(two_bw(3, 3).take(1), 2) == parse(
-        """
+    assert replicate(two_bw(3, 3).take(1), 2) == parse("""
         worker 0         | F0 F2 F4 .  .  .  .  B0 -  .  B2 -  .  B4 -^5
         worker 1 stage 0 | F1 F3 F5 .  .  .  .  B1 -  .  B3 -  .  B5 -^
         worker 2 stage 1 | .  F0 F2 .  .  B0 -  F4 B2 -  .  B4 -^5
         worker 3 stage 1 | .  F1 F3 .  .  B1 -  F5 B3 -  .  B5 -^
         worker 4 stage 2 | .  .  F0 B0 -  F2 B2 -  F4 B4 -^5
         worker 5 stage 2 | .  .  F1 B1 -  F3 B3 -  F5 B5 -^
-        """
-    )
+        """)
 
 
 def test_an_update_comes_as_late_as_its_readers_allow() -> None:
     """The next batch hides the sum over the pipelines: version 1 is first read by 8 and 9."""
-    assert replicate(two_bw(2, 2).take(3), 2) == parse(
-        """
+    assert replicate(two_bw(2, 2).take(3), 2) == parse("""
         worker 0         | F0 F2 .  B0 -  F4 B2 -  F6 B4 -^3 F8 B6 -  F10 B8 -  .  B10 -^7^11
         worker 1 stage 0 | F1 F3 .  B1 -  F5 B3 -  F7 B5 -^3 F9 B7 -  F11 B9 -  .  B11 -^7^
         worker 2 stage 1 | .  F0 B0 -  F2 B2 -  F4 B4 -  F6 B6 -^3 F8 B8 -  F10 B10 -^7^11
         worker 3 stage 1 | .  F1 B1 -  F3 B3 -  F5 B5 -  F7 B7 -^3 F9 B9 -  F11 B11 -^7^
-        """
-    )
+        """)
 
 
 def test_partners_and_chunks_are_those_of_each_pipeline() -> None:
@@ -128,12 +124,10 @@ def joint(schedule: Schedule) -> bool:
 
 
 def test_without_end_2bw_makes_a_version_when_it_is_first_read() -> None:
-    assert late_updates(two_bw(2, 2)).take(4) == parse(
-        """
+    assert late_updates(two_bw(2, 2)).take(4) == parse("""
         worker 0 | F0 F1 B0 F2 B1 F3 B2 ^1 F4 B3 F5 B4 ^3 F6 B5 F7 B6 ^5 B7^
         worker 1 | F0 B0 F1 B1 F2 B2 F3 B3 ^1 F4 B4 F5 B5 ^3 F6 B6 F7 B7 ^5^
-        """
-    )
+        """)
 
 
 def most_sums(schedule: Schedule, tasks: Sequence[Task]) -> int:

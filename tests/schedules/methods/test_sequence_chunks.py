@@ -6,32 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import (
-    Op,
-    Schedule,
-    ScheduleError,
-    check,
-    flush,
-    gpipe,
-    parse,
-    seq1f1b,
-    slots,
-    terapipe,
-)
+from pipekit import schedules
+from pipekit.schedules import Op, Schedule, ScheduleError, check, parse
 from tests.schedules.reference import executable, key, refusal
-from tests.schedules.strategies import swap
-from tests.schedules.timing import peaks
+from tests.schedules.strategies import slipped, swap
+from tests.schedules.timing import makespan, peaks
 
 p, m, q = st.integers(1, 5), st.integers(1, 5), st.integers(1, 4)
 
 
 def test_two_stages_and_two_chunks() -> None:
-    assert seq1f1b(2, 2, chunks=2).take(1) == parse("""
+    assert schedules.seq1f1b(2, 2, chunks=2).take(1) == parse("""
         # Seq1F1B; 2 chunks a microbatch
         worker 0 | F0.0 F0.1 F1.0 .    B0.1 -    F1.1 B0.0 -    .    B1.1 -    B1.0 -^
         worker 1 | .    F0.0 F0.1 B0.1 -    F1.0 B0.0 -    F1.1 B1.1 -    B1.0 -^
         """)
-    assert terapipe(2, 1, chunks=2).take(1) == parse("""
+    assert schedules.terapipe(2, 1, chunks=2).take(1) == parse("""
         # TeraPipe; 2 chunks a microbatch
         worker 0 | F0.0 F0.1 . . . B0.1 - B0.0 -^
         worker 1 | . F0.0 F0.1 B0.1 - B0.0 -^
@@ -41,26 +31,29 @@ def test_two_stages_and_two_chunks() -> None:
 @given(p, m, q)
 def test_chunks_go_forward_in_order_and_backward_in_the_reverse_one(p: int, m: int, q: int) -> None:
     """And the last worker has all chunks of a microbatch before its first backward."""
-    for schedule in (seq1f1b(p, m, chunks=q).take(1), terapipe(p, m, chunks=q).take(1)):
+    for schedule in (
+        schedules.seq1f1b(p, m, chunks=q).take(1),
+        schedules.terapipe(p, m, chunks=q).take(1),
+    ):
         check(schedule, joint_updates=True)
         for tasks in schedule.workers:
             forward = [t.microbatch for t in tasks if t.op is Op.FORWARD]
             back = [t.microbatch for t in tasks if t.op is Op.BACKWARD]
             assert forward == list(range(m * q))
             assert back == [k * q + c for k in range(m) for c in reversed(range(q))]
-    first = [t.op for t in seq1f1b(p, m, chunks=q).take(1).workers[-1]]
+    first = [t.op for t in schedules.seq1f1b(p, m, chunks=q).take(1).workers[-1]]
     assert first.index(Op.BACKWARD) == q
 
 
 @given(p, m, q)
 def test_bubble_and_memory_shrink_with_the_chunks(p: int, m: int, q: int) -> None:
     """(p - 1) / q of a microbatch's time, and (p - 1 + q) / q microbatches in flight, not p."""
-    one = seq1f1b(p, m, chunks=q).take(1)
+    one = schedules.seq1f1b(p, m, chunks=q).take(1)
     assert peaks(one) == tuple(min(p - 1 - w + q, m * q) for w in range(p))
     if m >= p:
-        assert max(float(each[:, 1].max()) for each in slots(one)) == 3 * (m * q + p - 1)
-    assert seq1f1b(p, m, chunks=1) == flush(p, m)
-    assert terapipe(p, m, chunks=1) == gpipe(p, m)
+        assert makespan(one) == 3 * (m * q + p - 1)
+    assert schedules.seq1f1b(p, m, chunks=1) == schedules.flush(p, m)
+    assert schedules.terapipe(p, m, chunks=1) == schedules.gpipe(p, m)
 
 
 def causal(schedule: Schedule) -> bool:
@@ -76,10 +69,7 @@ def causal(schedule: Schedule) -> bool:
 
 @given(st.data())
 def test_what_is_out_of_order_is_refused_exactly_there(data: st.DataObject) -> None:
-    schedule = seq1f1b(2, 2, chunks=2).take(1)
-    lists = [list(tasks) for tasks in schedule.workers]
-    swap(data, lists)
-    damaged = replace(schedule, head=tuple(map(tuple, lists)))
+    damaged = slipped(data, schedules.seq1f1b(2, 2, chunks=2).take(1), swap)
     fine = executable(replace(damaged, chunks=1)) and causal(damaged)
     assert (refusal(lambda: check(damaged)) is None) == fine
 
@@ -87,4 +77,4 @@ def test_what_is_out_of_order_is_refused_exactly_there(data: st.DataObject) -> N
 @pytest.mark.parametrize("chunks", [0, 2.0])
 def test_chunks_are_counted(chunks: int) -> None:
     with pytest.raises(ScheduleError, match="chunks must be a whole number of at least 1"):
-        seq1f1b(2, 2, chunks=chunks)
+        schedules.seq1f1b(2, 2, chunks=chunks)

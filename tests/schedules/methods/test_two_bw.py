@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, slots, two_bw
 from tests.schedules.reference import versions_alive
 from tests.schedules.strategies import small, stages
+from tests.schedules.timing import makespan
 
 FIGURE_2 = two_bw(stages=4, microbatches=4).take(3)
 
@@ -67,9 +68,9 @@ def test_one_d_minus_s_inputs_in_flight(d: int, more: int, batches: int) -> None
 def test_there_is_no_flush(d: int, more: int, batches: int) -> None:
     """The pipeline fills and drains once: (m * batches + d - 1) forwards and backwards in all."""
     m = d + more
-    times = slots(two_bw(d, m).take(batches))
-    assert max(worker[:, 1].max() for worker in times) == (m * batches + d - 1) * (1 + 2)
-    output = times[-1]
+    schedule = two_bw(d, m).take(batches)
+    assert makespan(schedule) == (m * batches + d - 1) * (1 + 2)
+    output = slots(schedule)[-1]
     assert (output[1:, 0] == output[:-1, 1]).all()  # the output stage never idles in between
 
 

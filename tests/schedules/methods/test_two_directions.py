@@ -5,26 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from pipekit.schedules import (
-    OPS,
-    Op,
-    Schedule,
-    ScheduleError,
-    chimera,
-    dualpipe,
-    dualpipe_v,
-    parse,
-    slots,
-    v_half,
-    v_min,
-    zb_v,
-)
+from pipekit import schedules
+from pipekit.schedules import OPS, Op, Schedule, ScheduleError, parse, slots
 from tests.schedules.timing import Costs, every_costs, makespan, peaks, spans
 
 
 def test_four_workers_and_four_microbatches() -> None:
     """Figure 3: microbatches 0 and 1 go down, 2 and 3 up."""
-    assert chimera(4, 4).take(1) == parse("""
+    assert schedules.chimera(4, 4).take(1) == parse("""
         worker 0         | F0 F1 . F2@3 B2@3 F3@3 B3@3 B0 . B1^@3^3
         worker 1         | . F0 F2@2 F1 F3@2 B2@2 B0 B3@2 B1^@2^3
         worker 2 stage 1 | . F2 F0@2 F3 F1@2 B0@2 B2 B1@2 B3^3@2^
@@ -38,7 +26,7 @@ def test_idle_over_total_and_activations(d: int) -> None:
     equal, double = Costs(1, 1, 0), Costs(1, 1, 1)  # a backward is whole: both parts together
     for units in (1, 2, 3):
         n = units * d
-        schedule = chimera(d, n).take(1)
+        schedule = schedules.chimera(d, n).take(1)
         idle = 1 - 2 * n / makespan(schedule, equal)
         assert idle == pytest.approx((d - 2) / (2 * n + d - 2))
         slower = 1 - 3 * n / makespan(schedule, double)
@@ -51,40 +39,36 @@ def test_idle_over_total_and_activations(d: int) -> None:
 def idle(p: int, m: int, costs: Costs, overlapped: float) -> float:
     """The most that a worker idles in the makespan, if F and B together take ``overlapped``."""
     f, i, w = costs
-    schedule, overlap = dualpipe(p, m).take(1), overlapped / costs.work
+    schedule, overlap = schedules.dualpipe(p, m).take(1), overlapped / costs.work
     durations = {Op.FORWARD: f, Op.BACKWARD: i + w, Op.BACKWARD_INPUT: i, Op.BACKWARD_WEIGHT: w}
     times = slots(schedule, durations, overlap)
     busy = min((each[:, 1] - each[:, 0]).sum() for each in times)
     return float(makespan(schedule, costs, overlap) - busy)
 
 
-def letters(schedule: object, worker: int, count: int) -> str:
+def letters(schedule: Schedule, worker: int, count: int) -> str:
     """A worker's first passes, with 0 for the stage that it begins with and 1 for the other."""
-    tasks = schedule.workers[worker][:count]  # type: ignore[attr-defined]
+    tasks = schedule.workers[worker][:count]
     return " ".join(f"{t.op.letter}{int(t.stage != tasks[0].stage)}" for t in tasks)
 
 
 def test_the_phases_of_deepseeks_figure() -> None:
     """8 workers and 20 microbatches: the first row and the middle one of Figure 5."""
-    schedule = dualpipe(8, 20).take(1)
+    schedule = schedules.dualpipe(8, 20).take(1)
     assert letters(schedule, 0, 17) == "F0 F0 F0 F0 F0 F0 F0 F1 I1 W1 F1 I1 W1 F1 I1 W1 F1"
     assert letters(schedule, 3, 11) == "F0 F1 F0 F1 F0 F1 F0 F1 F0 B1 F1"
     assert Counter(task.op for task in schedule.workers[0])[Op.BACKWARD_WEIGHT] == 7
-    pairs = Counter(schedule.dependencies.worker_of[n] for n in paired(schedule))
+    graph = schedule.dependencies
+    pairs = Counter(graph.worker_of[n] for n, other in enumerate(graph.partner) if other > n)
     # DeepSeek's code: 2 (r + 3) of rank r's main phase, of which the middle one lacks one, and 3 - r
     half = [9, 10, 11, 12 - 1]
     assert [pairs[worker] for worker in range(8)] == half + half[::-1]
 
 
-def paired(schedule: object) -> list[int]:
-    graph = schedule.dependencies  # type: ignore[attr-defined]
-    return [n for n, other in enumerate(graph.partner) if other > n]
-
-
 @pytest.mark.parametrize("p", [2, 4, 6, 8])
 def test_half_of_the_microbatches_go_each_way_and_every_stage_has_two_copies(p: int) -> None:
     m = 2 * p + 2
-    schedule = dualpipe(p, m).take(1)
+    schedule = schedules.dualpipe(p, m).take(1)
     assert schedule.stage_workers == tuple(tuple(sorted((s, p - 1 - s))) for s in range(p))
     for worker, tasks in enumerate(schedule.workers):
         down = {t.microbatch for t in tasks if t.op is Op.FORWARD and t.stage == worker}
@@ -121,7 +105,7 @@ def test_the_bubble(p: int) -> None:
 @pytest.mark.parametrize("p", [1, 2, 3, 4])
 def test_dualpipe_v_is_one_half_of_dualpipe_folded(p: int) -> None:
     m = 2 * p + 3
-    folded, whole = dualpipe_v(2 * p, m).take(1), dualpipe(2 * p, 2 * m).take(1)
+    folded, whole = schedules.dualpipe_v(2 * p, m).take(1), schedules.dualpipe(2 * p, 2 * m).take(1)
     for w in range(p):
         one = [(t.op, t.stage) for t in folded.workers[w] if t.op is not Op.UPDATE]
         other = [(t.op, t.stage) for t in whole.workers[w] if t.op is not Op.UPDATE]
@@ -129,12 +113,11 @@ def test_dualpipe_v_is_one_half_of_dualpipe_folded(p: int) -> None:
     assert len(folded.overlaps) == len(whole.overlaps) // 2
 
 
-EQUAL = Costs()
-V_SHAPED = [zb_v, v_half, v_min]
+V_SHAPED = [schedules.zb_v, schedules.v_half, schedules.v_min]
 
 
 def test_zb_v_of_two_workers() -> None:
-    assert zb_v(4, 4).take(1) == parse("""
+    assert schedules.zb_v(4, 4).take(1) == parse("""
         worker 0 | F0 F1   F2   F0@3 I0@3 W0@3 F1@3 I1@3 W1@3 F3 I0 W0 F2@3 I2@3 W2@3 I1 W1 F3@3 I3@3 W3@3 I2 W2 I3 W3^@3^
         worker 1 | .  F0   F0@2 F1   F1@2 I0@2 W0@2 F2   I0   W0 F2@2 I1@2 W1@2 F3 I1 W1 F3@2 I2@2 W2@2 I2 I3@2 I3 W2 W3@2 W3^@2^
         """)
@@ -142,7 +125,7 @@ def test_zb_v_of_two_workers() -> None:
 
 def test_v_min_of_two_workers() -> None:
     """The activations of two microbatches, as few as any two workers need."""
-    assert v_min(4, 2).take(1) == parse("""
+    assert schedules.v_min(4, 2).take(1) == parse("""
         worker 0 | F0 F1 .    F0@3 I0@3 F1@3 I1@3 I0   W0@3 I1 W1@3 W0   W1^@3^
         worker 1 | .  F0 F0@2 F1   F1@2 I0@2 I0   I1@2 I1 W0@2 W0   W1@2 W1^@2^
         """)
@@ -157,20 +140,20 @@ def test_the_last_worker_has_two_stages_in_a_row(method: Callable[[int, int], Sc
 def test_whole_microbatches_of_activations(p: int) -> None:
     """p of ZB-V, floor((p+2)/2) of V-Half, floor((p+4)/3) of V-Min; a pass has half a stage's."""
     for m in (2 * p, 3 * p + 1):
-        assert max(peaks(zb_v(2 * p, m).take(1))) == 2 * p
-        assert max(peaks(v_half(2 * p, m).take(1))) == 2 * ((p + 2) // 2) if p > 1 else 2
-        assert max(peaks(v_min(2 * p, m).take(1))) == 2 * ((p + 4) // 3)
+        assert max(peaks(schedules.zb_v(2 * p, m).take(1))) == 2 * p
+        assert max(peaks(schedules.v_half(2 * p, m).take(1))) == 2 * ((p + 2) // 2) if p > 1 else 2
+        assert max(peaks(schedules.v_min(2 * p, m).take(1))) == 2 * ((p + 4) // 3)
 
 
 @pytest.mark.parametrize("p", range(1, 9))
 def test_spans_in_equal_slots(p: int) -> None:
     """No bubble in ZB-V's spans; about a half and two thirds of 1F1B's 6 (p - 1) in the others."""
     for m in (2 * p, 4 * p):
-        assert spans(zb_v(2 * p, m).take(1), EQUAL) == [6 * m] * p
-        assert makespan(zb_v(2 * p, m).take(1), EQUAL) == 6 * m + p - 1
-        half, least = (max(spans(v(2 * p, m).take(1), EQUAL)) - 6 * m for v in (v_half, v_min))
-        assert half <= 3 * (p - 1)
-        assert least <= 4 * (p - 1)
+        whole, half, least = (method(2 * p, m).take(1) for method in V_SHAPED)
+        assert spans(whole) == [6 * m] * p
+        assert makespan(whole) == 6 * m + p - 1
+        assert max(spans(half)) <= 6 * m + 3 * (p - 1)
+        assert max(spans(least)) <= 6 * m + 4 * (p - 1)
 
 
 @pytest.mark.parametrize("p", range(1, 6))
@@ -186,8 +169,8 @@ def test_fewer_microbatches_than_fill_it(method: Callable[[int, int], Schedule],
 @pytest.mark.parametrize(
     ("method", "stages", "m", "says"),
     [
-        (chimera, 3, 4, "one stage more or less, or flush"),
-        *((dualpipe, *each, "use an even number") for each in ((3, 8), (4, 6), (4, 9))),
+        (schedules.chimera, 3, 4, "one stage more or less, or flush"),
+        *((schedules.dualpipe, *each, "use an even number") for each in ((3, 8), (4, 6), (4, 9))),
         *((v, 5, 4, r"use an even number of stages, not 5 \(one stage a") for v in V_SHAPED),
     ],
 )

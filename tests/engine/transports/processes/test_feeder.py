@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from pipekit.engine.transports.mailbox import KeyedMailbox
 from pipekit.engine.transports.processes.feeder import READ_AHEAD, received_batches, send_batches
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.schedules import Schedule, flush, pipedream
-from tests.engine.examples import data, mlp, pipeline
+from tests.engine.examples import Midst, data, mlp, pipeline, twins
 from tests.engine.transports.test_message_layout import described
 
 
@@ -54,45 +53,28 @@ def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
         endpoint.close()
 
 
-class Layer(nn.Module):
-    """Neither the first nor the last: gets no batches."""
-
-    def forward(self, x: Any) -> Any:
-        return x
-
-
 @pytest.mark.long
 def test_more_batches_than_a_pipe_takes() -> None:
     """A note of 49 bytes for each to the worker in the middle, and 64 KiB hold 1,337 of them."""
-    model = nn.Sequential(nn.Linear(6, 6), Layer(), nn.Linear(6, 3))
-    runs = [
-        pipeline(model, "pipedream", [1, 1, 1], transport=transport).train(data(1700)).losses
-        for transport in ("threads", "distributed")
-    ]
-    assert runs[0] == runs[1]
+    model = nn.Sequential(nn.Linear(6, 6), nn.Identity(), nn.Linear(6, 3))
+    threads, processes = twins(model, "pipedream", [1, 1, 1])
+    assert threads.train(data(1700)).losses == processes.train(data(1700)).losses
 
 
 def test_evaluation_when_the_first_worker_gets_no_batches() -> None:
     """Only those who take inputs or targets know how many rows there are."""
     one, two, three = flush(3, 2).take(1).workers
     turned = Schedule((two, three, one), "turned").repeat()
-    losses = [
-        pipeline(mlp(6, 6, 6, 3), turned, [1, 1, 1], transport=transport).evaluate(
-            data(rows=[8, 5])
-        )
-        for transport in ("threads", "distributed")
-    ]
-    assert losses[0] == losses[1]
+    threads, processes = twins(mlp(6, 6, 6, 3), turned, [1, 1, 1])
+    assert threads.evaluate(data(rows=[8, 5])) == processes.evaluate(data(rows=[8, 5]))
 
 
 def test_an_error_of_the_disk_surfaces_where_the_run_may_not_end() -> None:
     """It was taken for the end of a worker, for which everybody else then waited."""
 
-    class Damaged(list[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            yield from data(5)
-            raise OSError("damaged")
+    def read() -> None:
+        raise OSError("damaged")
 
     pipe = pipeline(mlp(6, 6, 3), pipedream([2, 1]), [1, 1], transport="distributed")
     with pytest.raises(OSError, match="damaged"):
-        pipe.train(Damaged(data(9)))
+        pipe.train(Midst(data(9), 5, read))

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from pipekit import schedules
 from pipekit.engine.transports.processes import runner
 from pipekit.engine.transports.processes.pickling import RemoteTraceback, portable
-from tests.engine.examples import data, different, mixed, mlp, pipeline
+from tests.engine.examples import data, mixed, mlp, pipeline, trained, unlike
+from tests.people.test_torchgpipe import Calls
 
 
 @pytest.mark.parametrize("method", ["flush", "pipedream"])
@@ -23,11 +24,10 @@ def test_linked_by_torch_distributed(method: str, monkeypatch: pytest.MonkeyPatc
     """As processes with GPUs are; here over gloo."""
     batches, balance = data(rows=[8, 12, 9, 8]), [2, 3, 3]
     expected = pipeline(mixed(), method, balance, clip_norm=0.5)
-    losses = expected.train(batches).losses
+    there = trained(expected, batches)
     monkeypatch.setattr(runner, "is_accelerator", lambda _: True)
     pipe = pipeline(mixed(), method, balance, clip_norm=0.5, transport="distributed")
-    assert pipe.train(batches).losses == losses
-    assert different(pipe.state_dict(), expected.state_dict()) == []
+    assert unlike(trained(pipe, batches), there) == []
     assert pipe.evaluate(batches) == expected.evaluate(batches)
 
 
@@ -72,20 +72,17 @@ def test_a_stage_that_cannot_travel_says_so_each_time_and_trains_on() -> None:
     assert len(pipe.train(data(2)).losses) == 2
 
 
+def divide(x: Tensor) -> Tensor:
+    return x / (1 // 0) if torch.is_grad_enabled() else x
+
+
 def test_the_cause_is_the_workers_traceback() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), Divides(), nn.Linear(6, 3))
+    model = nn.Sequential(nn.Linear(6, 6), Calls(divide), nn.Linear(6, 3))
     with pytest.raises(ZeroDivisionError) as caught:
         pipeline(model, "flush", [1, 2], transport="distributed").train(data(2))
     cause = caught.value.__cause__
     assert isinstance(cause, RemoteTraceback)
     assert "return x / (1 // 0)" in str(cause)
-
-
-class Divides(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            return x / (1 // 0)
-        return x
 
 
 def test_notes_travel_with_the_error() -> None:
