@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         WorkerDied,
         measure_memory,
     )
+    from pipekit.host.user_frames import PipekitWarning
     from pipekit.layers import skips
     from pipekit.layers.batch_norm import DeferredBatchNorm, convert_batch_norm
     from pipekit.layers.pass_state import is_checkpointing, is_recomputing
@@ -57,6 +58,7 @@ _CONTENTS = {
     "emulation": "emulate",
     "engine": "Checkpoints Execution Pipeline PipelinedModule Run Stalled Updates Watch WorkerDied "
     "measure_memory",
+    "host.user_frames": "PipekitWarning",
     "layers.batch_norm": "DeferredBatchNorm convert_batch_norm",
     "layers.pass_state": "is_checkpointing is_recomputing",
     "losses.losses": "LossScale MeanOver",
@@ -83,6 +85,7 @@ __all__ = [
     "LossScale",
     "MeanOver",
     "Memory",
+    "PipekitWarning",
     "Pipeline",
     "PipelinedModule",
     "Plan",

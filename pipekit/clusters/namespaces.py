@@ -92,7 +92,7 @@ def call(function: Callable[..., Any], workers: int, link: str | None, *argument
     """
     import cloudpickle
 
-    from pipekit.unpickling import loads
+    from pipekit.host.unpickling import loads
 
     said = StringIO()
     with TemporaryDirectory() as folder, redirect_stdout(said), redirect_stderr(said):

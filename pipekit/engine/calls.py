@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from pipekit.engine.options import Checkpoints, Execution, Updates, Watch
-from pipekit.user_frames import hide_frames
+from pipekit.host.user_frames import hide_frames
 
 P = ParamSpec("P")
 T = TypeVar("T")

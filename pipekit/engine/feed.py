@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import warnings
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
 from pipekit.engine.batches import Batch, Shapes, copied
+from pipekit.host.user_frames import warn
 from pipekit.layers.seeded import DrawingUndisturbed
 from pipekit.losses.checks import is_mean
 from pipekit.losses.losses import MeanOver
@@ -128,10 +128,9 @@ class BatchSource:
         if isinstance(batches, Iterator):  # it may have more, for the next call
             return
         if len(self.rows) == self.total and next(self._rest, None) is not None:
-            warnings.warn(
+            warn(
                 f"the batches go on after {self.total}, where their len() has ended the run: pass "
-                f"iter(batches) to train on all",
-                stacklevel=2,
+                f"iter(batches) to train on all"
             )
 
     def _next(self, number: int, microbatches: range) -> Batch | None:

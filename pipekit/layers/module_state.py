@@ -1,7 +1,6 @@
 """Buffers, weights, generators and modes of modules: copied, left alone, read, and put back."""
 
 import copy
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from pipekit.host.user_frames import warn
 from pipekit.layers.edited_tensors import WrittenTensors
 from pipekit.layers.python_state import TORCHS, PythonState
 
@@ -116,10 +116,9 @@ def as_trained(model: Module) -> Module:
     model.train()
     if others := [module for module in kept if module.training]:  # than its own train() leaves
         kinds = ", ".join(dict.fromkeys(type(module).__name__ for module in others))
-        warnings.warn(
+        warn(
             f"{len(others)} of the model's modules are in evaluation mode ({kinds}), and stay in "
-            f"it in training: call .train() of the model before if they should not",
-            stacklevel=3,
+            f"it in training: call .train() of the model before if they should not"
         )
     for module in kept:
         setattr(module, _MARK, True)

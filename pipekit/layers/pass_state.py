@@ -4,7 +4,6 @@ Outside any pipeline no forward is run twice, and each is a batch of its own.
 """
 
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -13,6 +12,8 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from pipekit.host.user_frames import warn
 
 
 class _PassState(threading.local):
@@ -64,10 +65,9 @@ def warn_of_modes() -> None:
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         names.append("saved_tensors_hooks")
     if names:
-        warnings.warn(
+        warn(
             f"layers run in other threads, where the mode {names[0]} of this one does not act: "
-            f"enter it in the forward of a layer, or leave it out",
-            stacklevel=4,
+            f"enter it in the forward of a layer, or leave it out"
         )
 
 

@@ -5,13 +5,13 @@ draws from a generator of the module's own would otherwise read, when it is run 
 microbatches have left there.
 """
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from torch import Tensor, nn
 
+from pipekit.host.user_frames import warn
 from pipekit.layers.module_state import generators, generators_put_back, tensors_replaced
 
 ReadAgain = Callable[[], AbstractContextManager[None]]
@@ -53,12 +53,11 @@ class ReadState:
             owned, name = self._places[place]
             if read is not None and not self._edited[place]:
                 if owned[name] is not read or _version(owned[name]) != version:
-                    warnings.warn(
+                    warn(
                         f"a forward is run again with a buffer {name!r} that later forwards have "
                         f"edited, and the first batch had not, so that its gradients are of "
                         f"another forward: train with recompute='never' (of a PipelinedModule, "
-                        f"checkpoint='never')",
-                        stacklevel=3,
+                        f"checkpoint='never')"
                     )
                 read = copies.setdefault(id(read), read.clone())
             given.append((owned, name, read))

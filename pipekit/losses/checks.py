@@ -1,6 +1,5 @@
 """Whether a loss can be trained on, and is for a batch that of its microbatches together."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import isfinite
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from pipekit.host.user_frames import warn
 from pipekit.layers.pass_state import rounding
 from pipekit.losses.losses import MeanOver
 
@@ -114,13 +114,12 @@ def warn_of_another_whole(
     scale = max(abs(one), sum(map(abs, terms)))
     if not counted or not isfinite(one) or abs(found - one) <= rounding(dtype) * scale + 1e-6:
         return
-    warnings.warn(
+    warn(
         f"the loss of {rows} rows is {one / counted:.4g}, and that of their {len(terms)} "
         f"microbatches together {found / counted:.4g} (asked before training, of outputs of the "
         f"first microbatch, with {', '.join(cut) or 'nothing'} cut by rows): training minimizes "
         f"the latter. A mean over labels that count, or with class weights, is a "
         f"pipekit.MeanOver(summed, count); a loss that is a sum over rows, or a mean that somebody "
         f"has divided by a count of the whole batch, says so by loss.reduction = 'sum'; one that "
-        f"compares rows, as contrastive losses do, needs one microbatch a batch",
-        stacklevel=2,
+        f"compares rows, as contrastive losses do, needs one microbatch a batch"
     )

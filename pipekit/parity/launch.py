@@ -17,7 +17,7 @@ import cloudpickle
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
 from pipekit.engine.transports.processes.pickling import portable
 from pipekit.host.parent import end_with_parent
-from pipekit.unpickling import loads
+from pipekit.host.unpickling import loads
 
 READ, SHOWN = 4096, 300  # bytes of what a process has printed last, and characters in messages
 GRACE_S = 5.0  # for a process to leave by itself

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pipekit.choices import require_choice
+from pipekit.host.user_frames import warn
 from pipekit.layers.edited_tensors import OperatorMode, memory_of
 from pipekit.layers.module_state import buffers_untouched, named_buffers
 from pipekit.layers.pass_state import rounding
@@ -153,13 +154,12 @@ def warn_of_mixed_rows(first: Tree, second: Tree, evaluate: Callable[[Tree], Pro
         rows = [len(leaves(each)[0]) for each in (first, second, both)]
         has_rows = [len(t) if t.dim() else 0 for t in (one, other, together)] == rows
         if has_rows and (mixed := _mixed([one, other], together)):
-            warnings.warn(
+            warn(
                 f"the rows of a batch are not independent of one another: beside other rows, "
                 f"tensor {number} of the output {mixed}, in evaluation mode, so that microbatches "
                 f"give something else than their batch. If the first dimension is another one "
                 f"(batch_first=False), put the rows first; if rows belong together, train with one "
-                f"microbatch a batch",
-                stacklevel=2,
+                f"microbatch a batch"
             )
             return
 

@@ -1,6 +1,5 @@
 """One microbatch through the unsplit model, before any worker starts."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from torch.utils.flop_counter import flop_registry, shape_wrapper
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipekit.devices import as_current, moved
+from pipekit.host.user_frames import warn
 from pipekit.layers.edited_tensors import OperatorMode, memory_of, weights_untouched
 from pipekit.layers.module_state import (
     computing,
@@ -326,14 +326,13 @@ def _explained(number: int, layer: nn.Module) -> Iterator[None]:
 
 def _warn_of_edits(names: Sequence[str]) -> None:
     if names:
-        warnings.warn(
+        warn(
             f"the forward changes {', '.join(dict.fromkeys(names))}: in a pipeline it does so for "
             f"each microbatch, once more where it is recomputed, and in each weight version's copy "
             f"of the module, over processes in the workers' alone. Where the output depends on it, "
             f"keep it in a buffer that is edited in place; if it tells that weights have been "
             f"initialized, run the model on a batch before; what a hook is to tell you, keep in a "
-            f"list that its function names, over threads",
-            stacklevel=2,
+            f"list that its function names, over threads"
         )
 
 

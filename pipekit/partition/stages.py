@@ -1,6 +1,5 @@
 """Any module, cut into layers that pipelines, profiles and planners take."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -8,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from pipekit.host.user_frames import hiding_frames, warn
 from pipekit.partition.checks import require_data
 from pipekit.partition.recording.batch import first_forward, hooks_of
 from pipekit.partition.recording.modules import Wish
@@ -18,7 +18,6 @@ from pipekit.partition.recording.refusal import NotRecordable, ReadsNumbers
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.verify import verify
 from pipekit.plans import Plan
-from pipekit.user_frames import hiding_frames
 
 _KEEP_ORDER = "plan with profile.as_chain(), which keeps the order that the layers have"
 
@@ -87,10 +86,9 @@ def stages(
         first_forward(model, example)  # which gives modules their hooks
         recorded = _recorded(model, example, blocks, freeze)
     if recorded.frozen:
-        warnings.warn(
+        warn(
             f"all batches are assumed to be like the example in these respects: "
-            f"{'; '.join(recorded.frozen)}",
-            stacklevel=2,
+            f"{'; '.join(recorded.frozen)}"
         )
     return RecordedSequence.of(recorded)
 

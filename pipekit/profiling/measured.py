@@ -1,6 +1,5 @@
 """What each layer costs, measured: real passes on the device at hand."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from pipekit.choices import require_choice
 from pipekit.devices import is_accelerator, name_of, random_states_put_back, resolve
 from pipekit.host.provenance import provenance
+from pipekit.host.user_frames import hiding_frames, warn
 from pipekit.layers.module_state import as_trained, copied
 from pipekit.layers.pass_state import DTYPES
 from pipekit.losses.losses import default_loss, made_up_target
@@ -31,7 +31,6 @@ from pipekit.profiling.profile import Profile
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.progress import progress_bar
 from pipekit.trees import Tree, tree_bytes, tree_map
-from pipekit.user_frames import hiding_frames
 
 _MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.0, momentum=0.9)
 
@@ -130,11 +129,10 @@ def profile(
     alone = dict(zip(names, medians["forward"] + medians["backward"], strict=True))
     conservation = float(sum(alone.values()) / step_s)
     if abs(conservation - 1) > tolerance:
-        warnings.warn(
+        warn(
             f"the layers' times add up to {conservation:.0%} of the undivided model's "
             f"{step_s * 1e3:.3g} ms, which is not within {tolerance:.0%} of it: the machine may be "
-            f"busy, or the layers too short to be timed one by one",
-            stacklevel=2,
+            f"busy, or the layers too short to be timed one by one"
         )
     scales = {}  # by which layers add up to the undivided model
     for whole in ("forward", "backward"):

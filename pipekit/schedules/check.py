@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipekit.choices import require_kind
 from pipekit.host.memory import not_collected
+from pipekit.host.user_frames import hiding_frames
 from pipekit.schedules.dependencies import NOBODY, NOTHING, Dependencies
 from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.schedules.ops import Op, Payload
@@ -17,7 +18,6 @@ from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule, beginning, periods_under_way, starts
 from pipekit.schedules.task import ScheduleError, Task
 from pipekit.units import listed, plural
-from pipekit.user_frames import hiding_frames
 
 
 @dataclass(frozen=True)

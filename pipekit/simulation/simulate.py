@@ -8,6 +8,7 @@ import pandas as pd
 from pipekit.choices import require_choice, require_kind
 from pipekit.clusters import Cluster
 from pipekit.host.memory import not_collected
+from pipekit.host.user_frames import hiding_frames
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Payload, Schedule, Task, check
@@ -21,7 +22,6 @@ from pipekit.staleness.mitigation import Mitigation, named
 from pipekit.traces import RECOMPUTE, Trace
 from pipekit.traces.record import events_of, moved
 from pipekit.units import require_amount
-from pipekit.user_frames import hiding_frames
 
 
 @hiding_frames

@@ -16,7 +16,6 @@ import re
 import shutil
 import stat
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ import torch
 from pipekit.devices import CPU
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.config import CheckpointConfig
+from pipekit.host.user_frames import warn
 from pipekit.writing import sync
 
 FORMAT = 2
@@ -118,16 +118,14 @@ def newest(folder: Path) -> Path | None:
         damaged = [part.path for part in parts_of(home) if not part.sound]
         if not damaged:
             if not is_complete(home, finite=True):
-                warnings.warn(
+                warn(
                     f"the weights or the last loss in {home} are not finite: delete it to go back "
-                    f"to the checkpoint before it",
-                    stacklevel=3,
+                    f"to the checkpoint before it"
                 )
             return home
-        warnings.warn(
+        warn(
             f"{damaged[0]} is damaged: its checksum does not hold; the checkpoint before it is "
-            f"used if there is one",
-            stacklevel=3,
+            f"used if there is one"
         )
     return None
 

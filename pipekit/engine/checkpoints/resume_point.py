@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import itertools
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pipekit.engine.checkpoints.files import Content, PartFile, load, parts_of
 from pipekit.engine.config import Start
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.all_reduce import merged
+from pipekit.host.user_frames import warn
 from pipekit.layers.module_state import named_buffers, set_buffers
 from pipekit.partition.recording.stage import extra_states, set_extra_states
 from pipekit.schedules import Schedule
@@ -232,10 +232,9 @@ class ResumePoint:
         microbatches = self.about["microbatches"]
         same = table_id(schedule, balance) == self.about["table"]
         if batches == done < self.about.get("planned", done):
-            warnings.warn(
+            warn(
                 f"nothing is trained: {self.checkpoint} was written after {done} batches of a run, "
-                f"and this one has no more: pass all batches of that run, those before it too",
-                stacklevel=6,
+                f"and this one has no more: pass all batches of that run, those before it too"
             )
         if same or batches == done:
             resumed = self.boundary, self.checkpoint, self.losses if same else ()

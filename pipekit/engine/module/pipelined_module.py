@@ -21,6 +21,7 @@ from pipekit.engine.module.minibatch import Minibatch, ModuleRuntime, StepsByPas
 from pipekit.engine.observers.record import as_trace
 from pipekit.engine.options import Watch, require_timeout
 from pipekit.engine.transports.threads import ThreadWorker
+from pipekit.host.user_frames import hiding_frames
 from pipekit.layers import skips
 from pipekit.layers.batch_norm import convert_batch_norm, forget_batch
 from pipekit.layers.module_state import twin
@@ -46,7 +47,6 @@ from pipekit.schedules import gpipe, lower
 from pipekit.schedules.lowering.lower import Skips
 from pipekit.traces import Trace
 from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
-from pipekit.user_frames import hiding_frames
 
 COMPONENTS = ("order", "streams", "portals")
 """What :class:`PipelinedModule` can do without (torchgpipe, Table 1)."""

@@ -1,6 +1,5 @@
 """Reads the user's batches: the entries for the model and for the loss, and the rows."""
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from itertools import islice
@@ -16,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from pipekit.engine.batches import Batch, has_one_a_row, part_sizes
 from pipekit.engine.config import Start
 from pipekit.engine.options import Inputs
+from pipekit.host.user_frames import warn
 from pipekit.layers.python_state import PLAIN
 from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves, tensors_in
@@ -88,10 +88,9 @@ class BatchReader:
         taken = self._tensors_of(batch[0]) if is_pair else self.input(batch)
         named = batch if isinstance(batch, dict) else dict(enumerate(batch))
         if unknown := [name for name in self._unseen if name not in named]:
-            warnings.warn(
+            warn(
                 f"Execution(rows=...) names {', '.join(map(repr, unknown))}, and a batch has the "
-                f"entries {[*named]}: name these",
-                stacklevel=2,
+                f"entries {[*named]}: name these"
             )
         self._unseen.clear()
         cut = [entry for name, entry in named.items() if self._said.get(name, True)]
@@ -132,11 +131,10 @@ class BatchReader:
             if name not in self._told and before.sized.get(name, is_cut) != is_cut:
                 self._told.add(name)
                 one, other = (form, before) if is_cut else (before, form)
-                warnings.warn(
+                warn(
                     f"the batch[{name!r}] has one element a row in batch {one.number} alone, where "
                     f"it is cut into microbatches, and not in batch {other.number}: if these are "
-                    f"not rows, say Execution(rows={{{name!r}: False}})",
-                    stacklevel=2,
+                    f"not rows, say Execution(rows={{{name!r}: False}})"
                 )
 
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:

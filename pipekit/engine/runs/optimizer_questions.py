@@ -1,7 +1,6 @@
 """Questions to the user's optimizer before training, asked of copies of it."""
 
 import copy
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
@@ -13,6 +12,7 @@ from pipekit.devices import CPU
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.users_model import users_models
 from pipekit.engine.updates.weight_versions import NeedsClosure, OptimizerFactory
+from pipekit.host.user_frames import warn
 from pipekit.layers.module_state import trained
 from pipekit.layers.user_functions import FunctionCopies
 
@@ -49,13 +49,12 @@ def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
             "updates=Updates(clip_norm=...), which takes the norm over all stages, or use one stage"
         )
     if told and len(stages) > 1:
-        warnings.warn(f"the optimizer {told}", stacklevel=2)
+        warn(f"the optimizer {told}")
     if not question.drew and not _close(alone, again):
-        warnings.warn(
+        warn(
             "the optimizer keeps numbers that its state_dict() lacks: they begin anew where it is "
             "made again from that, after resume(), load_state_dict(), torch.manual_seed() or a "
-            "change of rates between calls. Keep them in its state[parameter] or param_groups",
-            stacklevel=2,
+            "change of rates between calls. Keep them in its state[parameter] or param_groups"
         )
 
 

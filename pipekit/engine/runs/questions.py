@@ -16,6 +16,7 @@ from pipekit.engine.execution.special_microbatches import require_same_in_chunks
 from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.optimizer_questions import ask_optimizer
 from pipekit.engine.runs.users_model import users_models
+from pipekit.host.user_frames import warn
 from pipekit.layers.module_state import state_untouched
 from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import is_pure, module_names
@@ -62,10 +63,9 @@ def ask(first: FirstBatch, schedule: Schedule) -> None:
             "x.detach()"
         )
     if not model.users.trained:
-        warnings.warn(
+        warn(
             "no parameter of the model is trained: call model.requires_grad_(True) before "
-            "Pipeline(model), or the pipeline's own requires_grad_(names)",
-            stacklevel=2,
+            "Pipeline(model), or the pipeline's own requires_grad_(names)"
         )
     if needed := first.tried.needed_weights:
         require_weights_as_read(needed, model.configs, schedule)
@@ -77,11 +77,10 @@ def ask(first: FirstBatch, schedule: Schedule) -> None:
     if len(microbatches) > 1 and all(batch.sizes):
         warn_of_mixed_rows(microbatches[0], microbatches[1], first.evaluate)
         if any(getattr(each, "scale_grad_by_freq", False) for each in first.original.modules()):
-            warnings.warn(
+            warn(
                 "an embedding with scale_grad_by_freq=True counts how often a batch has each "
                 "entry, and in a pipeline how often a microbatch has it: leave it out, or train "
-                "with one microbatch a batch",
-                stacklevel=2,
+                "with one microbatch a batch"
             )
     ask_loss(first)
     made_by = getattr(optimizer, "func", optimizer)  # of a partial
@@ -100,11 +99,10 @@ def warn_of_mode(first: FirstBatch) -> None:
             return
     except Exception:  # of whatever kind: outputs have other shapes, say
         pass
-    warnings.warn(
+    warn(
         "the model is in evaluation mode, as loaded ones are, and is trained in training mode, in "
         "which its output differs: call model.train() before Pipeline(model), and then .eval() "
-        "of those modules that are to stay in evaluation mode",
-        stacklevel=2,
+        "of those modules that are to stay in evaluation mode"
     )
 
 
@@ -207,12 +205,11 @@ class _LossQuestion:
                 continue
             if value is None or abs(other - value) > 1e-3 * abs(value) + 1e-6:
                 instead = "where it fails" if value is None else f"for {value:.4g}"
-                warnings.warn(
+                warn(
                     f"the batch[{name!r}] has as many elements as the batch has rows, and is cut "
                     f"with them; the loss also takes it whole, and is then {other:.4g} {instead}: "
                     f"say Execution(rows={{{name!r}: True}}) if these are rows, False if they are "
-                    f"not",
-                    stacklevel=2,
+                    f"not"
                 )
 
 
@@ -232,12 +229,11 @@ def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
         who |= {len(balance) - 1: "the loss"} if name in by_loss else {}
         told = [*(["the data"] if name in first.drawn else []), *who.values()]
         if len(told) > 1:
-            warnings.warn(
+            warn(
                 f"{told[0]} and {told[-1]} both draw from {name}'s generator, in threads that take "
                 f"turns in no fixed order, so that equal runs differ: give the data one of its "
                 f"own, np.random.default_rng(seed) or random.Random(seed), and let layers and "
-                f"losses draw by torch",
-                stacklevel=2,
+                f"losses draw by torch"
             )
 
 

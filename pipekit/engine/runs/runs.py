@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -34,6 +33,7 @@ from pipekit.engine.runs.tables import batches_done, executed, lowered_for, scal
 from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.engine.updates.loss_scaler import LossScaler
+from pipekit.host.user_frames import warn
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.names import TRANSPORTS
@@ -186,11 +186,10 @@ class Runs:
             ends = replace(ends, begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):
             self._warned = True
-            warnings.warn(
+            warn(
                 "the model edits its input in place, here a copy of the batch, which stays as it "
                 "is: a plain loop would find the edited one in its next epoch. Let the forward "
-                "begin with x = x.clone(), or edit the data before training",
-                stacklevel=2,
+                "begin with x = x.clone(), or edit the data before training"
             )
         stops = ends if parts.runner.can_end else PossibleStops()
         return BatchSource(first, rest, schedule.each_batch, total, stops, ends, read)

@@ -1,6 +1,5 @@
 """The user's own model and loss beside a pipeline's copies: changes are taken over, or noticed."""
 
-import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from pipekit.engine.config import Loss
 from pipekit.engine.observers.reporter import BatchDone, OnBatch
+from pipekit.host.user_frames import warn
 from pipekit.layers.module_state import named_buffers
 from pipekit.layers.python_state import Change, PythonState
 from pipekit.layers.user_functions import FunctionState
@@ -77,12 +77,11 @@ class UsersModel:
         if (now := _looks(self._layers, self._whole, self._before)) != self._before:
             told += self._unlike(now, copies)
         if told:
-            warnings.warn(
+            warn(
                 f"the model has changed since Pipeline(model) copied it (in "
                 f"{told[0].lstrip('.')}), and the copy goes on as before: build the pipeline "
                 f"afterwards, or call its load_state_dict() or requires_grad_(); of attributes "
-                f"only numbers with a fraction are taken over",
-                stacklevel=6,
+                f"only numbers with a fraction are taken over"
             )
         if self._recorded and (frozen := self._recorded.attributes.changes(known=True)):
             _warn(
@@ -185,7 +184,7 @@ def _numbers(tensor: Tensor) -> Any:
 def _warn(changes: Iterable[Change], of_them: str) -> None:
     names = dict.fromkeys(each.name for each in changes)
     if names:
-        warnings.warn(f"{', '.join(names)} {of_them}", stacklevel=3)
+        warn(f"{', '.join(names)} {of_them}")
 
 
 def watched(on_batch: OnBatch, loss: Loss) -> OnBatch:
@@ -195,10 +194,9 @@ def watched(on_batch: OnBatch, loss: Loss) -> OnBatch:
     def told(done: BatchDone) -> object:
         answer = on_batch(done)
         if names := ", ".join(state.changed()):
-            warnings.warn(
+            warn(
                 f"{names} of the loss changed within a call of train(), for all of which worker "
-                f"processes have copies of the loss: {_BETWEEN}, or use transport='threads'",
-                stacklevel=2,
+                f"processes have copies of the loss: {_BETWEEN}, or use transport='threads'"
             )
         return answer
 

@@ -1,6 +1,5 @@
 """An optimizer's state by the names of its parameters, so that other stages can take it over."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
+
+from pipekit.host.user_frames import warn
 
 NamedState = dict[str, dict[str, Any]]
 """For each parameter: ``state``, what the optimizer keeps of it, and ``options``, its group's."""
@@ -108,11 +109,10 @@ class NamedOptimizer:
                 }
                 if changed:
                     told = ", ".join(f"{k}={a!r} and not {b!r}" for k, (a, b) in changed.items())
-                    warnings.warn(
+                    warn(
                         f"the optimizer goes on with the options of the checkpoint: {told}; to "
                         f"change them, train without resume() from the checkpoint's weights, or "
-                        f"use an lr_scheduler from the start",
-                        stacklevel=2,
+                        f"use an lr_scheduler from the start"
                     )
 
     def load_state_dict(self, saved: NamedState) -> None:

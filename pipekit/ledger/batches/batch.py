@@ -3,7 +3,6 @@
 import signal
 import sys
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from tqdm.std import tqdm
 
+from pipekit.host.user_frames import warn
 from pipekit.ledger.batches import runs
 from pipekit.ledger.batches.execution import execute, kill_kernels, told
 from pipekit.ledger.batches.experiment import NotebookJob, load
@@ -55,9 +55,7 @@ def run(
             f"{results} has no unfinished run of {experiment.name} ({scale}) to continue: {why}"
         )
     if resume and why:
-        warnings.warn(
-            f"{earlier} is continued, although a newer run may be meant: {why}", stacklevel=2
-        )
+        warn(f"{earlier} is continued, although a newer run may be meant: {why}")
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
     with _ending_in_order(), _place(on, jobs) as where:  # nobody may answer: no folder yet

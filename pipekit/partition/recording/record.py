@@ -1,7 +1,6 @@
 """Record a module: it runs in both modes with batches of several sizes, and is left as it was."""
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from pipekit.host.user_frames import warn
 from pipekit.layers.edited_tensors import WrittenTensors, weights_untouched
 from pipekit.layers.module_state import in_evaluation, set_mode, state_untouched
 from pipekit.layers.python_state import module_names
@@ -222,9 +222,8 @@ def warn_of_hooks(model: nn.Module, wish: Wish | None) -> None:
         if module in blocks.outer and (module._forward_hooks or module._forward_pre_hooks)
     ]
     if hooked:
-        warnings.warn(
+        warn(
             f"{', '.join(hooked)} has forward hooks outside the blocks: stages run again what they "
             f"do to tensors, and not what they print or keep. Register them on modules within "
-            f"blocks, or name a module around them as a block by blocks=[...]",
-            stacklevel=3,
+            f"blocks, or name a module around them as a block by blocks=[...]"
         )

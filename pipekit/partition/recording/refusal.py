@@ -8,7 +8,7 @@ import torch
 
 _OURS = Path(__file__).parents[1]  # this folder's siblings call modules, too
 _FOLDERS = (f"{path}{os.sep}" for path in (Path(torch.__file__).parent, _OURS))
-_NOT_THE_MODELS = (*_FOLDERS, str(_OURS.with_name("user_frames.py")))
+_NOT_THE_MODELS = (*_FOLDERS, str(_OURS.parent / "host" / "user_frames.py"))
 
 
 class NotRecordable(ValueError):

@@ -1,7 +1,6 @@
 """A stage of a recorded model: a module with the names of the unsplit one."""
 
 import copy
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from pipekit.host.user_frames import warn
 from pipekit.layers.module_state import named_generators
 from pipekit.partition.recording.model_input import ModelInput, matched
 from pipekit.partition.recording.operators import function
@@ -137,11 +137,10 @@ class StageSteps:
         """Warn if one of the first microbatches is not as the example was held to be."""
         self.looked_at[step.place] = self.looked_at.get(step.place, 0) + 1
         if self.looked_at[step.place] <= _LOOKS and (found := read()) != step.held:
-            warnings.warn(
+            warn(
                 f"{step.place}: Python read {step.held} in the example of pipekit.stages, with "
                 f"freeze=True, and reads {found} in this batch, for which stages still do what the "
-                f"model did then: give an example like your batches, a padded one if they are",
-                stacklevel=2,
+                f"model did then: give an example like your batches, a padded one if they are"
             )
 
     def _require_shapes(self, batch: Mapping[int, Tensor]) -> None:

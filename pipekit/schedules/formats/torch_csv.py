@@ -10,10 +10,10 @@ anyway.  Of sharded weights ``UNSHARD``, ``RESHARD`` and ``REDUCE_GRAD`` are tas
 import csv
 import io
 import re
-import warnings
 from collections.abc import Sequence
 from itertools import chain
 
+from pipekit.host.user_frames import warn
 from pipekit.schedules.ops import PASSES, Op
 from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
@@ -61,10 +61,9 @@ def write(schedule: Table) -> str:
         lost.append(f"chunks={schedule.chunks}")
     if lost:
         said = ", ".join(lost)
-        warnings.warn(
+        warn(
             f"torch's tables have no place for {said}: after from_torch_csv call "
-            f"dataclasses.replace(schedule, {said})",
-            stacklevel=3,  # the call of Schedule's method
+            f"dataclasses.replace(schedule, {said})"
         )
     return lines.getvalue()
 

@@ -15,8 +15,8 @@ from pipekit.engine.feed import End, Needs
 from pipekit.engine.transports.mailbox import BATCH, END, Key, KeyedMailbox
 from pipekit.engine.transports.processes.pickling import said_if_refused
 from pipekit.engine.transports.processes.shared_mailbox import SharedMailboxes
+from pipekit.host.unpickling import loads
 from pipekit.trees import Tree
-from pipekit.unpickling import loads
 
 READ_AHEAD = 2  # batches
 

@@ -22,8 +22,8 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from pipekit.engine.assignment import NotBuilt
 from pipekit.engine.transports.processes.shared_mailbox import SharedBuffer
+from pipekit.host.unpickling import loads
 from pipekit.trees import is_plain, sequence_like
-from pipekit.unpickling import loads
 
 # A process that multiprocessing has started has its script under this name, and workers have not.
 cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])

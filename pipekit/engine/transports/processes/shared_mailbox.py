@@ -25,8 +25,8 @@ from pipekit.devices import CPU
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import Key, end_key
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
+from pipekit.host.unpickling import loads
 from pipekit.trees import Tree, leaves, tree_map
-from pipekit.unpickling import loads
 
 # All notes have one size, and a pipe takes and gives them whole: it is far below PIPE_BUF.
 _NOTE = struct.Struct("=?6q")  # described?, sender, start of the slot, key

@@ -33,7 +33,7 @@ from pipekit.engine.transports.processes.shared_mailbox import (
 )
 from pipekit.engine.transports.processes.worker_process import READ_STAGES, Content
 from pipekit.engine.transports.watchdog import BYTES, LOOK_S, NOTICE_S, Watchdog, WorkerStates
-from pipekit.unpickling import loads
+from pipekit.host.unpickling import loads
 
 OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
 GRACE_S = 3.0  # for the first failure to arrive after its consequences, and for a thread to end

@@ -1,15 +1,34 @@
-"""Tracebacks in notebooks: of an error within a call of pipekit they show the user's lines."""
+"""The user's lines: where warnings point to, and what notebooks show of an error within a call."""
 
 import sys
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from traceback import walk_tb
+from types import FrameType
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _HIDDEN = {"pipekit", "torch", "contextlib"}
+
+
+class PipekitWarning(UserWarning):
+    """What pipekit warns of; it points to the line of the user's own code."""
+
+
+def _is_hidden(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] in _HIDDEN
+
+
+def warn(text: str) -> None:
+    """Warn, at the line of the user's own code that runs."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame and _is_hidden(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, PipekitWarning, stacklevel=level)
 
 
 def hide_frames() -> None:
@@ -20,7 +39,7 @@ def hide_frames() -> None:
     error = sys.exception()
     while error:
         for frame, _ in walk_tb(error.__traceback__):
-            if frame.f_globals.get("__name__", "").partition(".")[0] in _HIDDEN:
+            if _is_hidden(frame):
                 frame.f_locals["__tracebackhide__"] = True
         error = error.__cause__ or error.__context__
 
