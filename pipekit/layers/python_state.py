@@ -63,6 +63,7 @@ class Change(NamedTuple):
     is_new: bool  # whether there was none before
     value: Any
     module: nn.Module | None
+    by_hook: bool  # whether the function of a hook names it, which all copies of the module call
 
     @property
     def name(self) -> str:
@@ -97,6 +98,7 @@ class Variables(NamedTuple):
     named: Sequence[str] | None = None
     skipped: Collection[str] = TORCHS
     within: str = ""  # what comes before their names
+    by_hook: bool = False
 
     def names(self) -> Sequence[str]:
         if self.named is not None:
@@ -160,7 +162,7 @@ class PythonState:
                 now, is_new = each.held[name], name not in before
                 if is_new or before[name].differs_from(now):
                     key = each.within + name
-                    found.append(Change(each.owner, key, is_new, now, each.module))
+                    found.append(Change(each.owner, key, is_new, now, each.module, each.by_hook))
                     if known:
                         before[name] = Kept(now)
         return found
@@ -241,10 +243,11 @@ def _named_by(
     )
     if not isinstance(bound, _SHARED) and hasattr(bound, "__dict__"):
         yield Variables(owner, module, vars(bound), within=within)
-    yield Variables(owner, module, *global_state(function), within=within)
+    how: Any = {"within": within, "by_hook": bool(within)}
+    yield Variables(owner, module, *global_state(function), **how)
     if isinstance(function, FunctionType):
         around = _Around(function)
-        yield Variables(owner, module, around, around.names(), within=within)
+        yield Variables(owner, module, around, around.names(), **how)
 
 
 class _Around:

@@ -49,6 +49,7 @@ class Probe:
     drew: bool = False  # random numbers of torch's
     edits_batch: bool = False  # whether x is edited in place, by a second forward once more
     set_attributes: tuple[tuple[int, str, Any], ...] = ()  # number of the module, name, value
+    recorded: tuple[str, ...] = ()  # by hooks, in variables that their functions name
 
 
 def probe(
@@ -137,7 +138,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             for name in {**copies, **now}
             if now.get(name) is not copies.get(name) or now[name]._version
         }
-        known = [each for each in changes if not each.is_new]
+        known = [each for each in changes if not (each.is_new or each.by_hook)]
         kept = [e.name for e in known if not (isinstance(e.value, Tensor) and computing(e.module))]
         _warn_of_edits([*(f"{number}.{name}" for number, name in edited), *kept])
         edited_inputs = {
@@ -167,6 +168,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
         drew=drew,
         edits_batch=edits_batch,
         set_attributes=set_attributes,
+        recorded=tuple(each.name for each in changes if each.by_hook),
     )
 
 

@@ -67,6 +67,11 @@ def ask(first: FirstBatch, schedule: Schedule) -> None:
             "no parameter of the model is trained: call model.requires_grad_(True) before "
             "Pipeline(model), or the pipeline's own requires_grad_(names)"
         )
+    if first.tried.recorded and first.parts.runner.copies_loss:
+        warn(
+            f"hooks of layers keep something in {', '.join(first.tried.recorded)}: over processes "
+            f"they do so in the workers' copies, of which nobody hears; use transport='threads'"
+        )
     if needed := first.tried.needed_weights:
         require_weights_as_read(needed, model.configs, schedule)
     if schedule.chunks > 1:
