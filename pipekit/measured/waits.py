@@ -14,7 +14,6 @@ proportion to the stage's other passes as those of other stages do.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,16 +41,6 @@ _SAMPLE = 1000  # messages of a link, from which to fit what each takes
 _UNLIKE = 8.0  # how much likelier (its logarithm) it must be that a link is not like the others
 _FREE = 0.2  # the share of passes that must not wait, so that they show how long they take
 _AT_ONCE = 0.02  # of a pass: what it may begin late without a wait
-
-
-class Fit(NamedTuple):
-    """What passes and messages say together."""
-
-    begin_s: Times  # of each operation without its wait, on its worker's clock
-    seconds: Times  # of each message
-    behind_s: Times  # of each message's link: the clock of the worker with the higher number
-    within_s: Times  # of each message's link: how much passes that use its messages vary
-    alike: Mask  # of each operation: nothing but other stages tells how long such passes take
 
 
 def lengths(relative: pd.Series, microbatch: Numbers) -> pd.Series:
