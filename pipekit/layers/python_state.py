@@ -120,13 +120,13 @@ class PythonState:
         model: nn.Module,
         modules: Iterable[nn.Module] | None = None,
         torchs: bool = False,
-        hooks: bool = False,
+        elsewhere: bool = False,
     ) -> Self:
         """Return what modules of a model, some or all, keep in Python.
 
-        These are their attributes and the variables that their forwards name, and with ``hooks``
-        those that their hooks name or belong to; with ``torchs`` also their modes, the tensors and
-        modules that they have, and what is in buffers.
+        These are their attributes and the variables that their forwards name, with ``elsewhere``
+        their classes' attributes that these name, too, and what hooks name or belong to; with
+        ``torchs`` also their modes, the tensors and modules that they have, and what is in buffers.
         """
         names = module_names(model)
         skipped = TORCHS - _SET_BY_TRAIN if torchs else TORCHS
@@ -136,8 +136,12 @@ class PythonState:
             forward = inspect.getattr_static(type(module), "forward")
             found.append(Variables(names[module], module, vars(module), skipped=skipped))
             found += _named_by(forward, names[module], module)
-            kinds = _HOOKS if hooks else ()
-            for hook in chain.from_iterable(vars(module)[kind].values() for kind in kinds):
+            if not elsewhere:
+                continue
+            for base, name, value in attributes_named(type(module), ["forward"]):
+                if isinstance(value, PLAIN + _CONTAINERS):
+                    found.append(Variables(names[module], module, _OfClass(base), [name]))
+            for hook in chain.from_iterable(vars(module)[kind].values() for kind in _HOOKS):
                 within = getattr(hook, "__qualname__", type(hook).__name__).rpartition(">.")[2]
                 found += _named_by(hook, names[module], module, f"{within}.")
         return cls(found)
@@ -237,10 +241,8 @@ def _named_by(
     function: Any, owner: str, module: nn.Module, within: str = ""
 ) -> Iterator[Variables]:
     """Yield what a function names in its file and around it, and the object that it belongs to."""
-    bound, function = (
-        getattr(function, "__self__", function),
-        getattr(function, "__func__", function),
-    )
+    bound = getattr(function, "__self__", function)
+    function = getattr(function, "__func__", function)
     if not isinstance(bound, _SHARED) and hasattr(bound, "__dict__"):
         yield Variables(owner, module, vars(bound), within=within)
     how: Any = {"within": within, "by_hook": bool(within)}
@@ -248,6 +250,19 @@ def _named_by(
     if isinstance(function, FunctionType):
         around = _Around(function)
         yield Variables(owner, module, around, around.names(), **how)
+
+
+class _OfClass:
+    """The attributes of a class."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def __getitem__(self, name: str) -> Any:
+        return vars(self._kind)[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self._kind, name, value)
 
 
 class _Around:
