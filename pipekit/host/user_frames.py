@@ -36,8 +36,9 @@ def hide_frames() -> None:
 
     They do so by this name; Python itself prints all frames, in scripts.
     """
-    error = sys.exception()
-    while error:
+    error, seen = sys.exception(), list[BaseException]()
+    while error and error not in seen:  # a user's causes may go round
+        seen.append(error)
         for frame, _ in walk_tb(error.__traceback__):
             if _is_hidden(frame):
                 frame.f_locals["__tracebackhide__"] = True
