@@ -132,7 +132,6 @@ def without_times(layers: tuple[LayerProfile, ...]) -> list[LayerProfile]:
     ]
 
 
-@pytest.mark.filterwarnings("ignore:the layers' times add up")
 @pytest.mark.parametrize("name", CHAINS)
 def test_bytes_and_operations_are_the_same_with_and_without_data(name: str) -> None:
     model, sample = CHAINS[name]

@@ -26,9 +26,6 @@ from pipekit.trees import Tree, differentiable, leaves
 from tests.engine.examples import in_backward
 from tests.people.test_torchgpipe import Calls
 
-pytestmark = pytest.mark.filterwarnings("ignore:the layers' times add up")  # a busy machine
-
-
 profile = partial(pipekit.profile, loss=None, optimizer=None, others=0)
 """The layers alone, and nobody beside them."""
 

