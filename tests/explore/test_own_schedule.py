@@ -77,12 +77,12 @@ def cells(picture: str) -> list[str]:
     ("old", "new", "marks"),
     [
         ("F1 B1 -^", "B1 F1 -^", ["B1", "B1", "F1"]),  # who waits in what, and for what
-        ("B0 -  F1", "J0 -  F1", ["J0"]),
+        ("B0 -  F1", "Bx -  F1", ["Bx"]),
         ("F0 F1", "F1 F1", ["F1", "F1"]),
         ("B1 -^\nw", "B1 -\nw", ["worker 0"]),  # what is missing has no cell: the row's name
         ("F0 B0", "F0 B0:1", ["B0:1", "^"]),
         ("worker 1 |", "worker 1", ["worker 1 .  F0 B0 -  F1 B1 -^"]),
-        ("B0 -  F1", "B0 -  J1", ["J1"]),
+        ("B0 -  F1", "B0 -  Fx", ["Fx"]),
         ("F0 B0 -  F1 B1", "F0 I0 W0 F1 I1", ["worker 1"]),  # no W1
         ("F0 B0 -  F1 B1", "F0 B0 I0 F1 B1", ["B0", "I0"]),
         ("F0 B0 -  F1 B1", "F0 I0 W0 F1 W1 I1", ["B1", "W1", "I1"]),
