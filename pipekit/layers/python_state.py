@@ -248,8 +248,9 @@ def _named_by(
     how: Any = {"within": within, "by_hook": bool(within)}
     yield Variables(owner, module, *global_state(function), **how)
     if isinstance(function, FunctionType):
-        around = _Around(function)
-        yield Variables(owner, module, around, around.names(), **how)
+        around = Around(function)
+        state = [name for name in around if isinstance(around[name], PLAIN + _CONTAINERS)]
+        yield Variables(owner, module, around, state, **how)
 
 
 class _OfClass:
@@ -265,20 +266,21 @@ class _OfClass:
         setattr(self._kind, name, value)
 
 
-class _Around:
-    """The variables around a function, in its cells."""
+class Around:
+    """The variables around a function, by name as in a dict: those of its cells that are filled."""
 
     def __init__(self, function: FunctionType) -> None:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        self._cells = dict(cells)
+        self._cells = {name: cell for name, cell in cells if cell != CellType()}
 
-    def names(self) -> list[str]:
-        """Return the names of those that may be state."""
-        filled = (name for name, cell in self._cells.items() if cell != CellType())
-        return [name for name in filled if isinstance(self[name], PLAIN + _CONTAINERS)]
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
 
     def __getitem__(self, name: str) -> Any:
         return self._cells[name].cell_contents
+
+    def get(self, name: str) -> Any:
+        return self[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._cells[name].cell_contents = value

@@ -23,6 +23,7 @@ from pipekit.layers.edited_tensors import memory_of
 from pipekit.layers.python_state import (
     HELD,
     TORCHS,
+    Around,
     Kept,
     PythonState,
     Variables,
@@ -70,7 +71,7 @@ class FunctionState:
         """Return by its path what is not as it was, which is then the known."""
         found = {}
         for path, (holder, name, kept) in self._kept.items():
-            now = _held(holder, name)
+            now = holder.get(name)
             if kept.differs_from(now):
                 found[path] = now
                 self._kept[path] = holder, name, Kept(now)
@@ -80,10 +81,7 @@ class FunctionState:
         """Take over what has changed in a copy of the function."""
         for path in changed.keys() & self._kept.keys():
             holder, name, _ = self._kept[path]
-            if isinstance(holder, dict):
-                holder[name] = changed[path]
-            else:
-                holder.cell_contents = changed[path]
+            holder[name] = changed[path]
 
     def _look(self, value: Any, names: set[str], path: str, depth: int) -> None:
         owner = value.__self__ if isinstance(value, MethodType) else value
@@ -92,9 +90,9 @@ class FunctionState:
         functions += methods_named(owner, names)
         names = names.union(*map(names_in, functions))
         for function in functions:
-            cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-            for name, cell in cells:
-                self._keep(cell, name, names, path, depth)
+            around = Around(function)
+            for name in around:
+                self._keep(around, name, names, path, depth)
             for name in names_in(function) & function.__globals__.keys():
                 self._keep(function.__globals__, name, names, path, depth)
         own = getattr(owner, "__dict__", {})
@@ -107,7 +105,7 @@ class FunctionState:
                 self._keep(holder, name, names, path, depth)
 
     def _keep(self, holder: Any, name: str, names: set[str], path: str, depth: int) -> None:
-        value, path = _held(holder, name), f"{path}.{name}".lstrip(".")
+        value, path = holder.get(name), f"{path}.{name}".lstrip(".")
         if isinstance(value, HELD):
             self._kept.setdefault(path, (holder, name, Kept(value)))
         for key, each in _functions_in(value) if depth else ():
@@ -123,13 +121,6 @@ def _functions_in(value: Any) -> Iterator[tuple[str, Any]]:
                 yield f".{key}", each
     elif not isinstance(value, (*HELD, type, ModuleType)):
         yield "", value
-
-
-def _held(holder: Any, name: str) -> Any:
-    """Return what a dict holds under a name, or a cell of a closure; None if it is gone."""
-    if isinstance(holder, dict):
-        return holder.get(name)
-    return getattr(holder, "cell_contents", None)
 
 
 class FunctionCopies:

@@ -165,8 +165,8 @@ def partition(
 
 def require_handed_on_within(balance: Sequence[int], pairs: Collection[tuple[int, int]]) -> None:
     """Raise ValueError if a layer needs more of one in another stage than tensors it returns."""
+    stage_of = stage_of_layers(balance) if pairs else []
     for source, reader in sorted(pairs):
-        stage_of = stage_of_layers(balance)
         if stage_of[source] != stage_of[reader]:
             raise ValueError(
                 f"layer {reader} reads a tensor that layer {source} has left in Python, in a "
