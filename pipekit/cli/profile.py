@@ -5,8 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import pipekit as pk
-from pipekit.cli.common import options
-from pipekit.cli.common.options import OWN_MODEL, PUBLISHED, TRAINED, File
+from pipekit.cli.common.options import (
+    OWN_MODEL,
+    PUBLISHED,
+    TRAINED,
+    File,
+    print_table,
+    require_suffix,
+    save,
+)
 from pipekit.cli.common.own import OwnModel, require_known
 from pipekit.references import require_module
 from pipekit.units import bytes_text, plural
@@ -52,7 +59,7 @@ def profile(
         dtype: float32, float16 or bfloat16.
         output: Write the profile to this .json file.
     """
-    options.require_suffix(output, (".json",))
+    require_suffix(output, (".json",))
     require_known(model, f"{TRAINED}, {PUBLISHED}")
     own = OwnModel(model, data) if ":" in model else None
     for reference in filter(None, (data, loss)):
@@ -83,7 +90,7 @@ def profile(
         for warning in caught:
             typer.secho(f"warning: {warning.message}", fg="yellow", err=True)
     _print(model, made)
-    options.save(output, made.save)
+    save(output, made.save)
 
 
 def _make(
@@ -109,7 +116,7 @@ def _make(
 
 def _print(name: str, made: "pk.Profile") -> None:
     columns = ["forward (ms)", "backward (ms)", "out (MB)", "weights (MB)", "saved (MB)"]
-    options.print_table(
+    print_table(
         ["layer", *columns],
         [[layer.name, *_cells(layer)] for layer in made.layers],
         [["all", *_cells(made.stage(0, len(made)))]],
