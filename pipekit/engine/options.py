@@ -187,7 +187,7 @@ class Checkpoints:
             weights and loss stays, too.
 
     Raises:
-        ValueError: a number is less than 1.
+        ValueError: a number is less than 1, or the folder has no name.
     """
 
     folder: str | os.PathLike[str]
@@ -195,6 +195,8 @@ class Checkpoints:
     keep: int = 2
 
     def __post_init__(self) -> None:
+        if not os.fspath(self.folder):
+            raise ValueError("checkpoints must name a folder, '.' for the current one, not ''")
         if self.every is not None and not (isinstance(self.every, Integral) and self.every >= 1):
             raise ValueError(f"every must be at least 1 batch, not {self.every!r}")
         if not (isinstance(self.keep, Integral) and self.keep >= 1):

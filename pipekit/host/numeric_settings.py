@@ -27,6 +27,7 @@ def _deterministic() -> tuple[bool, bool]:
 
 _SETTINGS: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_num_threads, torch.set_num_threads),
     # Its kind: which one of that kind is the worker's own.
     (lambda: torch.get_default_device().type, torch.set_default_device),
     (_deterministic, lambda v: torch.use_deterministic_algorithms(v[0], warn_only=v[1])),
@@ -67,8 +68,8 @@ _SETTINGS: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
 
 
 def numeric_settings() -> tuple[Any, ...]:
-    """Return the switches of this process: default type and device, precisions, determinism,
-    kernels of attention; its environment; and the states of random generators that threads share.
+    """Return the switches of this process: default type and device, threads, precisions, kernels,
+    determinism; its environment; and the states of random generators that threads share.
 
     None stands for one that is unknown.
     """

@@ -21,19 +21,22 @@ SWITCH_INTERVAL_S = 1e-4
 with Python's own 5 ms small stages are 15 % slower."""
 
 
-def share_of_cores(workers: int) -> int:
-    """Return how many threads a worker's operators may use; at most OMP_NUM_THREADS, if set."""
+def share_of_cores(workers: int, most: int | None = None) -> int:
+    """Return how many threads a worker's operators may use; at most OMP_NUM_THREADS, if set.
+
+    ``most`` is what the user has given to ``torch.set_num_threads``, or torch's own choice.
+    """
     cores = available_cores()
     allowed = int(os.environ.get("OMP_NUM_THREADS") or cores)
-    return max(1, min(allowed, cores // workers))
+    return max(1, min(allowed, most or cores, cores // workers))
 
 
-def share_cores(workers: int) -> None:
+def share_cores(workers: int, most: int | None = None) -> None:
     """Let this thread's operators use one worker's share of the cores.
 
     Over how many threads a sum is split decides how it is rounded: all transports share alike.
     """
-    torch.set_num_threads(share_of_cores(workers))
+    torch.set_num_threads(share_of_cores(workers, most))
 
 
 _MAPS = Path("/proc/self/maps")

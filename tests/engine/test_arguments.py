@@ -121,6 +121,7 @@ def test_the_answer_names_the_value_and_its_place() -> None:
         (Execution, "timeout", "1", "more than 0 s, or None for never, not '1'"),
         (Updates, "clip_norm", "1", "at least 0, or None, not '1'"),
         (pk.LossScale, "growth", "2", "a loss scale is made of numbers"),
+        (Checkpoints, "folder", "", "must name a folder, '.' for the current one, not ''"),
         (partial(Checkpoints, "folder"), "every", 0, "every must be at least 1 batch, not 0"),
         (partial(Checkpoints, "folder"), "keep", 1.5, "at least 1 checkpoint, not 1.5"),
         (build, "seed", 1.5, "seed must be a whole number, 'torch' or None, not 1.5"),

@@ -56,29 +56,28 @@ def piped(layers: nn.Sequential, loss: Any = None, schedule: Any = None, **how: 
     )
 
 
-class Threads(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.get_num_threads()
-
-
-def test_operator_threads_set_after_the_pipeline_was_made_are_heard(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("by_torch", [False, True])
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_operator_threads_set_after_the_first_call_are_heard(
+    transport: str, by_torch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sums are split over them, so that they decide on bits."""
-    one_stage = nn.Sequential(nn.Linear(6, 3), Threads())
-    for allowed in ("2", "1"):  # processes begin with the first, and stay
-        pipe = pk.Pipeline(
-            one_stage,
-            schedules.flush(1, 2),
-            optimizer=SGD,
-            loss=nn.MSELoss(),
-            transport="distributed",
-        )
-        monkeypatch.setenv("OMP_NUM_THREADS", allowed)
-        found = pipe.evaluate(batches())
-        alone = pk.Pipeline(one_stage, schedules.flush(1, 2), optimizer=SGD, loss=nn.MSELoss())
-        assert found == alone.evaluate(batches())
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    torch.set_num_threads(2)
+    threads = lambda output, target: output.sum() * 0 + torch.get_num_threads()  # noqa: E731
+    how: dict[str, Any] = {"optimizer": SGD, "loss": threads, "transport": transport}
+    pipe = pk.Pipeline(nn.Sequential(nn.Linear(6, 3)), schedules.flush(1, 2), **how)
+    try:
+        assert pipe.evaluate(batches()) == 2
+        if by_torch:
+            torch.set_num_threads(1)
+        else:
+            monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        assert pipe.evaluate(batches()) == 1  # in the same processes
+    finally:
         pipe.close()
+        torch.set_num_threads(before)
 
 
 def rank() -> int:

@@ -104,7 +104,7 @@ class TorchrunRunner(Runner):
             )
         keep_freed_memory()  # as in worker processes: this one, too, is there for its worker alone
         cores = torch.get_num_threads()
-        share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", config.table.workers)))
+        share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", config.table.workers)), cores)
         states, stop_point = WorkerStates(config.table.workers), StopPoint()
         board = Noticeboard(next(_RUNS), own.index, config.table.workers)
         data = board.compared(batches, partial(states.reading, own.index))

@@ -78,7 +78,7 @@ class WorkerThreads:
         news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         results: dict[int, T] = {}
         begun = threading.Event()
-        share, call = share_of_cores(count), call or as_here()
+        share, call = share_of_cores(count, torch.get_num_threads()), call or as_here()
 
         def run(index: int) -> None:
             try:

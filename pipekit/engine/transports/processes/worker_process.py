@@ -159,7 +159,7 @@ class _WorkerProcess:
             stages = self._stages if task.kept else assignment.stages
             objects = [config.loss, *named_by(replace(assignment, stages=stages))]
             NamedValues(objects, self._named).apply(task.named)
-        share_cores(config.table.workers)
+        share_cores(config.table.workers, torch.get_num_threads())  # as the caller has it
         torch.set_rng_state(self._random_state)
         needs = Needs.of(assignment.steps)
         # If another worker has failed, the parent ends this one.
