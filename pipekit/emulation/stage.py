@@ -33,7 +33,7 @@ class Waiter:
         self._late = 0.0
 
     def compute(self, op: Op, number: int, start: float, seconds: float) -> None:
-        """Return when a task is over that began at ``start`` and is profiled to take so long."""
+        """Wait for the end of a task that began at ``start`` and is profiled to take so long."""
         self.wait(start, seconds * self._times.get((op, number), 1.0))
 
     def wait(self, start: float, seconds: float) -> None:
