@@ -202,9 +202,9 @@ def _told(gaps: pd.DataFrame, trace: Trace) -> list[str]:
             text += f"<br>before {gap.before}"
         if gap.waits_for:
             text += f", which needs {gap.waits_for} on worker {gap.waits_for_worker}"
-            source = waited[gap.waits_for_row]
-            if source >= 0:
-                op, microbatch, stage, worker = events[source]
+            row = gap.waits_for_row  # of a task of another stream there is none
+            if row >= 0 and waited[row] >= 0:
+                op, microbatch, stage, worker = events[waited[row]]
                 late = f"{Op.named(op).letter}{microbatch} of stage {stage} on worker {worker}"
                 text += f"<br>that waited for {late}"
         told.append(text)
