@@ -1,7 +1,6 @@
 """Which event of a trace needs which: the schedule's graph, found again in what happened."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,8 +13,6 @@ from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.replay import Replay
 from pipekit.traces.record import Times, whole
 
-REMEMBERED = 4
-"""Runs of which it need not be found again who waits for whom, when only their times change."""
 Needs = list[list[int]]
 
 
@@ -42,28 +39,10 @@ class EventGraph(NamedTuple):
 def event_graph(frame: pd.DataFrame) -> EventGraph:
     """Return the events of a trace that has some; ScheduleError if they cannot be a run's."""
     numbers = whole(frame, ["worker", "stage", "microbatch", "version"])
-    columns = (tuple(numbers[name].tolist()) for name in numbers)
-    graph = _needs(tuple(frame["op"].tolist()), *columns)
-    return EventGraph(frame.assign(**numbers).reset_index(drop=True), *graph)
-
-
-def last_of(needs: Needs, ends: Sequence[float]) -> list[int]:
-    """Return of each event's needs the one that ends last, or NOTHING."""
-    return [max(each, key=ends.__getitem__, default=NOTHING) for each in needs]
-
-
-@lru_cache(REMEMBERED)
-def _needs(
-    ops: Sequence[str],
-    workers: Sequence[int],
-    stages: Sequence[int],
-    microbatches: Sequence[int],
-    versions: Sequence[int],
-) -> tuple[Needs, Needs]:
-    """Return needs and waits of :class:`EventGraph`: all that is without times."""
-    tasks = [*map(Task, map(Op.named, ops), stages, microbatches, versions)]
-    rows = np.argsort(workers, kind="stable").tolist()  # of the events, worker after worker
-    ends = np.searchsorted(np.sort(workers), range(max(workers) + 2)).tolist()
+    worker, *columns = (numbers[name].tolist() for name in numbers)
+    tasks = [*map(Task, map(Op.named, frame["op"]), *columns)]
+    rows = np.argsort(worker, kind="stable").tolist()  # of the events, worker after worker
+    ends = np.searchsorted(np.sort(worker), range(max(worker) + 2)).tolist()
     lists = [rows[slice(*each)] for each in pairwise(ends)]
     graph = Schedule(tuple(tuple(tasks[row] for row in each) for each in lists)).dependencies
     Replay(graph).require_done()
@@ -76,4 +55,9 @@ def _needs(
     for own in lists:
         for before, row in pairwise(own):
             waits[row] = [before, *needs[row]]
-    return needs, waits
+    return EventGraph(frame.assign(**numbers).reset_index(drop=True), needs, waits)
+
+
+def last_of(needs: Needs, ends: Sequence[float]) -> list[int]:
+    """Return of each event's needs the one that ends last, or NOTHING."""
+    return [max(each, key=ends.__getitem__, default=NOTHING) for each in needs]
