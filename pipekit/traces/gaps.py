@@ -55,7 +55,7 @@ def gaps(
     run = _TracedRun(graph, beside, _LEAST * (last - first))
     found: list[tuple[int, float, float, str, int, int]] = []
     for worker in range(workers):
-        until, own = first, run.own[worker]
+        until, own = first, run.own.get(worker, [])
         for place, number in enumerate(own):
             if run.starts[number] > until + run.least:
                 for cause, end, source in run.reasons(own[place : place + 2], is_first=not place):
@@ -99,9 +99,8 @@ class _TracedRun:
         self.starts: list[float] = events["start_s"].tolist()
         self.ends, self.workers = [*ends, -math.inf], [*workers, NOTHING]
         self.ops, self.places = [*map(Op.named, ops)], [*zip(*places, strict=True)]
-        self.own: dict[int, list[int]] = defaultdict(list)
-        for number in events["start_s"].argsort(kind="stable").tolist():
-            self.own[workers[number]].append(number)
+        own = events.sort_values("start_s", kind="stable").groupby("worker").groups
+        self.own = {worker: rows.tolist() for worker, rows in own.items()}
         self.stops = self._stops(events[events["op"] == Op.UPDATE.name])
         # What tasks of other streams give.
         self.given: dict[tuple[Item, int, int, int], list[int]] = defaultdict(list)
@@ -144,14 +143,11 @@ class _TracedRun:
     def _stops(self, updates: pd.DataFrame) -> dict[int, int]:
         """Return of each update that all stages make together the last pass that they wait for."""
         found: dict[int, int] = {}
-        made: dict[int, list[int]] = defaultdict(list)
-        for number, version in updates["version"].items():
-            made[version].append(number)
-        for each in made.values():
-            if len({self.places[number][0] for number in each}) > 1:
-                (last,) = last_of([[need for n in each for need in self.needs[n]]], self.ends)
-                if all(self.starts[n] >= self.ends[last] - self.least for n in each):
-                    found |= dict.fromkeys(each, last)
+        for rows in updates.groupby("version").groups.values():
+            (last,) = last_of([[need for row in rows for need in self.needs[row]]], self.ends)
+            together = all(self.starts[row] >= self.ends[last] - self.least for row in rows)
+            if together and len({self.places[row][0] for row in rows}) > 1:
+                found |= dict.fromkeys(rows, last)
         return found
 
     def _place(self, item: Item, number: int) -> tuple[Item, int, int, int]:
