@@ -75,7 +75,7 @@ def published(path: Path) -> dict[str, float]:
 def halves(found: Explanation) -> float:
     """Return by what share the replays of even steps differ from the recorded odd ones."""
     what_if = found.what_if
-    replayed = what_if.replayed_s(what_if.operations.seconds)[:, 0]
+    replayed = what_if.replayed_s(what_if.seconds)[:, 0]
     return float(replayed[::2].mean() / what_if.lasting_s[1::2].mean() - 1)
 
 

@@ -52,7 +52,7 @@ Case = tuple[str, Where, str, Times]  # a Counterfactual's kind, where, text and
 
 def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
     """Return what cost time, what saves most first."""
-    operations, recorded = what_if.operations, what_if.simulated_s
+    recorded = what_if.simulated_s
     cases = [*_slow(what_if), *_microbatches(what_if), *_links(what_if)]
     without = what_if.step_s(*(case[3] for case in cases))
     found = [
@@ -60,8 +60,8 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
         for (kind, where, text, case), t in zip(cases, without, strict=True)
     ]
     found += _other_method(what_if, recognition)
-    inside = operations.passes | operations.messages
-    alone = np.where(inside, operations.seconds, 0.0)
+    inside = what_if.passes | what_if.messages
+    alone = np.where(inside, what_if.seconds, 0.0)
     saves_s = recorded - what_if.mean_step(alone[:, None])[0]
     text = "Sums of gradients, the optimizer and what lies between steps take time"
     found.append(Counterfactual(BETWEEN_STEPS, None, saves_s, text, alone))
@@ -71,24 +71,24 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
 
 def _slow(what_if: WhatIf) -> Iterator[Case]:
     """Where a worker and its stage are the same passes, its updates say which of them is slow."""
-    operations, passes = what_if.operations, what_if.operations.passes
-    rows = operations.pass_rows
+    passes = what_if.passes
+    rows = what_if.pass_rows
     by_worker, by_stage = _by_worker(rows), _over_median(rows, "stage")
     homes = len(pd.unique(packed(rows["stage"], rows["worker"])))
     one_each = homes == len(by_stage) == len(by_worker)
     worker, times = int(by_worker.idxmax()), by_worker.max()
     tells = _updates_tell(what_if, worker, times - 1)
     if times > 1 and (tells or not one_each):
-        slow = passes | operations.among(*OPTIMIZER) if tells else passes
-        here = (what_if.operations.worker == worker) & slow
+        slow = passes | what_if.among(*OPTIMIZER) if tells else passes
+        here = (what_if.worker == worker) & slow
         text = f"Worker {worker} takes {times - 1:.0%} longer than the others"
-        seconds = np.where(here, operations.seconds / times, operations.seconds)
+        seconds = np.where(here, what_if.seconds / times, what_if.seconds)
         yield "slow worker", {"worker": worker}, text, seconds
     if tells and one_each:
         return
     last = int(by_stage.index.max())
     others = by_stage.drop(last) if by_stage[last] > 1 else by_stage
-    or_worker = " or its worker" if one_each and not operations.among(*OPTIMIZER).any() else ""
+    or_worker = " or its worker" if one_each and not what_if.among(*OPTIMIZER).any() else ""
     for kind, slow, text in (
         ("unequal stages", others, f"Stage {others.idxmax()}"),
         ("slow last stage", by_stage[[last]], "The last stage"),
@@ -96,9 +96,9 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         stage, times = int(slow.idxmax()), slow.max()
         text += f"{or_worker} takes {times - 1:.0%} longer than the median stage"
         if times > 1:
-            usual = np.ones(what_if.operations.stage.max() + 1)
+            usual = np.ones(what_if.stage.max() + 1)
             usual[slow.index] = slow.where(slow > 0, 1.0)
-            seconds = operations.seconds / np.where(passes, usual[what_if.operations.stage], 1.0)
+            seconds = what_if.seconds / np.where(passes, usual[what_if.stage], 1.0)
             yield kind, {"stage": stage}, text, seconds
 
 
@@ -139,24 +139,24 @@ def _over_median(rows: pd.DataFrame, *owner: str) -> pd.Series:
 
 def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
     """Whether a worker's updates take longer, too, as a heavy stage's need not."""
-    updates = what_if.operations.among(*OPTIMIZER)
-    seconds = pd.Series(what_if.operations.seconds[updates])
-    usual = seconds.groupby(what_if.operations.worker[updates]).median()
+    updates = what_if.among(*OPTIMIZER)
+    seconds = pd.Series(what_if.seconds[updates])
+    usual = seconds.groupby(what_if.worker[updates]).median()
     others = usual[usual.index != worker].median()
     return bool(worker in usual and others > 0 and usual[worker] / others - 1 > excess / 2)
 
 
 def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     """Passes of one microbatch vary alike if it is longer, and each by itself if it is noise."""
-    operations, passes = what_if.operations, what_if.operations.passes
-    rows = operations.pass_rows
+    passes = what_if.passes
+    rows = what_if.pass_rows
     own = packed(rows["kind"], rows["stage"], rows["worker"])
     relative = _relative(rows, own)
     length = lengths(relative, packed(rows["step"], rows["replica"], rows["microbatch"]))
     usual = (relative / length).groupby(own).transform("median")
 
     def taking(times: pd.Series) -> Times:
-        found = operations.seconds.copy()
+        found = what_if.seconds.copy()
         found[passes] *= times.to_numpy()
         return found
 
@@ -184,14 +184,14 @@ def _relative(rows: pd.DataFrame, own: Numbers) -> pd.Series:
 
 def _links(what_if: WhatIf) -> Iterator[Case]:
     """If no link is slow, messages take no time."""
-    operations, everything = what_if.operations, what_if.operations.seconds
-    passes, sent, worker = operations.passes, operations.messages, operations.worker
+    everything, passes, sent = what_if.seconds, what_if.passes, what_if.messages
     if not sent.any():
         return
-    replica, stage, workers = operations.replica, operations.stage, int(worker.max()) + 1
+    replica, stage, worker = what_if.replica, what_if.stage, what_if.worker
+    workers = int(worker.max()) + 1
     home = np.full((replica.max() + 1, stage.max() + 3), np.nan)  # of stages -2 and -1, too
     home[replica[passes], stage[passes]] = worker[passes]
-    ahead = operations.among(*(name for name in MESSAGES if Payload.ACTIVATION.value in name))
+    ahead = what_if.among(*(name for name in MESSAGES if Payload.ACTIVATION.value in name))
     ends = stage[sent], stage[sent] + np.where(ahead[sent], 1, -1)
     one, other = (home[replica[sent], each] for each in ends)
     link = np.asarray(np.fmin(one, other) * workers + np.fmax(one, other), np.int64)
@@ -217,8 +217,8 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
     """
     if recognition.schedule is None or not recognition.schedule.is_closed:
         return
-    operations, count = what_if.operations, recognition.microbatches
-    moves, passes = operations.seconds[operations.messages], _mean_passes(operations)
+    count, moves = recognition.microbatches, what_if.seconds[what_if.messages]
+    passes = _mean_passes(what_if)
     sent = float(moves.mean()) if len(moves) else 0.0
     own = recognition.schedule.before(count)
     tried = [("", own)]

@@ -38,10 +38,10 @@ class Explanation:
 
     def __init__(self, trace: Trace) -> None:
         self.trace, self.recognition = trace, recognise(trace)
-        recorded, lasting = operations(trace), np.array([trace.makespan_s])
+        recorded, lasting = vars(operations(trace)), np.array([trace.makespan_s])
         if trace.steps is not None:
             lasting = (trace.steps["end_s"] - trace.steps["start_s"]).to_numpy()
-        self.what_if = WhatIf(recorded, lasting, self.recognition.steps)
+        self.what_if = WhatIf(**recorded, lasting_s=lasting, steps=self.recognition.steps)
         self.step_s = float(lasting.sum()) / self.recognition.steps
         self.simulated_s, self.slowdowns = self.what_if.simulated_s, self.what_if.slowdowns
         self.shares = shares(self.what_if)
@@ -57,17 +57,17 @@ class Explanation:
         """Return a ``replica``'s passes of the median step, as recorded or without ``cause``."""
         if cause is not None and cause.step is not None:
             return cause.step
-        operations, lasting = self.what_if.operations, self.what_if.lasting_s
-        step = np.unique(operations.step)[np.argsort(lasting)[len(lasting) // 2]]
-        here = operations.passes & (operations.step == step) & (operations.replica == replica)
-        frame = operations.pass_rows[here[operations.passes]]
-        op = np.array(operations.kinds, object)[frame["kind"]]
+        what_if, lasting = self.what_if, self.what_if.lasting_s
+        step = np.unique(what_if.step)[np.argsort(lasting)[len(lasting) // 2]]
+        here = what_if.passes & (what_if.step == step) & (what_if.replica == replica)
+        frame = what_if.pass_rows[here[what_if.passes]]
+        op = np.array(what_if.kinds, object)[frame["kind"]]
         frame = frame.assign(op=op, version=0, bytes=0)
         name = self.trace.name
         name = f"{name}, step {step}" if len(lasting) > 1 else name
         if cause is not None and cause.seconds is not None:
-            delays = None if cause.kind == BETWEEN_STEPS else self.what_if.between_steps
-            ends = operations.ends_s(cause.seconds[:, None], delays)[here, 0]
+            delays = None if cause.kind == BETWEEN_STEPS else what_if.between_steps
+            ends = what_if.ends_s(cause.seconds[:, None], delays)[here, 0]
             frame = frame.assign(start_s=ends - cause.seconds[here], end_s=ends)
             name = f"{name} without {cause.kind}"
         frame["worker"] = pd.factorize(frame["worker"], sort=True)[0]

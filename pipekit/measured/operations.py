@@ -96,7 +96,7 @@ class Operations:
             np.add(ready, cases[begin:stop], out=ends[begin:stop])
         return ends[:-1]
 
-    def lasting_s(self, cases: Times, delays: Times | None = None) -> Times:
+    def last_ends_s(self, cases: Times, delays: Times | None = None) -> Times:
         """Return [steps, cases], when each step's last operation ends; see :meth:`ends_s`."""
         rows, first = self._last
         return np.maximum.reduceat(self.ends_s(cases, delays)[rows], first, axis=0)

@@ -6,6 +6,7 @@ section 3: each computation takes the mean of its kind, each communication the m
 """
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -23,37 +24,35 @@ OPTIMIZER = (Op.UPDATE.name, "optimizer")
 _WORST = 0.03  # the share of workers that M_W makes ideal (OSDI 2025, section 4)
 
 
-class WhatIf:
-    """The cases of a recording whose steps last so long; ``steps`` of training may overlap."""
+@dataclass(frozen=True)
+class WhatIf(Operations):
+    """Operations of recorded steps that last so long; ``steps`` of training may overlap."""
 
-    def __init__(self, operations: Operations, lasting_s: Times, steps: int) -> None:
-        self.operations, self.lasting_s, self._steps = operations, lasting_s, steps
-        ended = pd.Series(operations.end_s).groupby(operations.step).max().to_numpy()
-        self._behind_s: Times = np.maximum(lasting_s - ended, 0.0)[:, None]  # the last operation
+    lasting_s: Times
+    steps: int
 
     @cached_property
     def ideal(self) -> Times:
         """The seconds of the ideal run."""
-        operations = self.operations
-        kinds = pd.Series(operations.seconds).groupby(operations.kind)
+        kinds = pd.Series(self.seconds).groupby(self.kind)
         mean, median = (kinds.transform(name).to_numpy() for name in ("mean", "median"))
-        found: Times = np.where(operations.moves, median, mean)
+        found: Times = np.where(self.moves, median, mean)
         return found
 
     def mean_step(self, cases: Times) -> list[float]:
         """Return the mean step of [operations, cases] without launch delays, in seconds."""
-        return [float(s) / self._steps for s in self.operations.lasting_s(cases).sum(axis=0)]
+        return [float(s) / self.steps for s in self.last_ends_s(cases).sum(axis=0)]
 
     @cached_property
     def slowdowns(self) -> dict[str, float]:
         """T_ori, T_ideal, S, M_S and M_W of the published analysis; NaN where nothing is slower."""
-        operations, passes = self.operations, self.operations.passes
-        worker, recorded, ideal = operations.worker, operations.seconds, self.ideal
+        worker, stage, passes = self.worker, self.stage, self.passes
+        recorded, ideal = self.seconds, self.ideal
         # Its stages are workers of a pipeline in order, however many chunks of the model each has.
-        first = np.full(worker.max() + 1, operations.stage.max() + 1)  # of a worker without passes
-        np.minimum.at(first, worker[passes], operations.stage[passes])
+        first = np.full(worker.max() + 1, stage.max() + 1)  # of a worker without passes
+        np.minimum.at(first, worker[passes], stage[passes])
         places, place = np.unique(first[worker[passes]]), first[worker]
-        by_replica, replicas = pd.factorize(operations.replica)
+        by_replica, replicas = pd.factorize(self.replica)
         by_place = len(replicas) + np.searchsorted(places, place)
         # In each case one replica or place is as recorded; of none, the last.  Half as many bytes
         # are enough to find the worst.
@@ -83,35 +82,34 @@ class WhatIf:
         That is before a worker's first pass of a step, and before all that is no pass or message:
         of these the least of all workers, since the others wait for the slowest of them.
         """
-        operations = self.operations
-        found = np.where(self.begins, operations.delays, 0.0)
-        rest = np.flatnonzero(~(operations.passes | operations.messages))
-        step, kind = operations.step[rest], operations.kind[rest]
-        number = pd.Series(rest).groupby(packed(step, operations.worker[rest], kind)).cumcount()
-        delays = pd.Series(operations.delays[rest])
+        found = np.where(self.begins, self.delays, 0.0)
+        rest = np.flatnonzero(~(self.passes | self.messages))
+        step, kind, delays = self.step[rest], self.kind[rest], pd.Series(self.delays[rest])
+        number = pd.Series(rest).groupby(packed(step, self.worker[rest], kind)).cumcount()
         found[rest] = delays.groupby(packed(step, kind, number)).transform("min")
         return found
 
     @cached_property
     def begins(self) -> Mask:
         """The first pass of each worker's step."""
-        found = self.operations.passes.copy()
-        found[found] = ~self.operations.pass_rows.duplicated(["step", "worker"])
+        found = self.passes.copy()
+        found[found] = ~self.pass_rows.duplicated(["step", "worker"])
         return found
 
     def step_s(self, *cases: Times) -> list[float]:
         """Return the mean step of some cases, with what was recorded between steps, in seconds."""
-        return [float(s) / self._steps for s in self.replayed_s(*cases).sum(axis=0)]
+        return [float(s) / self.steps for s in self.replayed_s(*cases).sum(axis=0)]
 
     @cached_property
     def simulated_s(self) -> float:
         """The mean step as it is replayed from the recorded durations; see :meth:`step_s`."""
-        return self.step_s(self.operations.seconds)[0]
+        return self.step_s(self.seconds)[0]
 
     def replayed_s(self, *cases: Times) -> Times:
         """Return [recorded steps, cases], the seconds of each step; see :meth:`step_s`."""
-        lasting = self.operations.lasting_s(np.stack(cases, axis=1), self.between_steps)
-        return lasting + self._behind_s
+        ended = pd.Series(self.end_s).groupby(self.step).max().to_numpy()
+        behind: Times = np.maximum(self.lasting_s - ended, 0.0)[:, None]  # the last operation
+        return behind + self.last_ends_s(np.stack(cases, axis=1), self.between_steps)
 
 
 def shares(what_if: WhatIf) -> pd.DataFrame:
@@ -125,27 +123,26 @@ def shares(what_if: WhatIf) -> pd.DataFrame:
     passes have ended (drain); what is behind them is between steps.  Columns are :data:`SHARES`,
     :data:`WAITING`, whose sum is ``waiting``, and :data:`AGAIN`.
     """
-    operations = what_if.operations
-    rows = np.flatnonzero(~operations.messages)
-    step, worker = operations.step[rows], operations.worker[rows]
-    start, end = operations.start_s[rows], operations.end_s[rows]
-    is_pass, own = operations.passes[rows], operations.seconds[rows]
+    rows = np.flatnonzero(~what_if.messages)
+    step, worker = what_if.step[rows], what_if.worker[rows]
+    start, end = what_if.start_s[rows], what_if.end_s[rows]
+    is_pass, own = what_if.passes[rows], what_if.seconds[rows]
 
     each = packed(step, worker)
     running = pd.Series(end).groupby(each).cummax()
     gap = np.maximum(start - running.groupby(each).shift(fill_value=0.0).to_numpy(), 0.0)
     inside = np.maximum(end - start - own, 0.0)
-    sent = np.append(np.where(operations.messages, operations.seconds, 0.0), 0.0)
-    transfer = np.minimum(sent[operations.before[1, rows]], gap)
-    launch = np.clip(operations.delays[rows], 0.0, gap - transfer)
+    sent = np.append(np.where(what_if.messages, what_if.seconds, 0.0), 0.0)
+    transfer = np.minimum(sent[what_if.before[1, rows]], gap)
+    launch = np.clip(what_if.delays[rows], 0.0, gap - transfer)
     launched = np.minimum(gap, what_if.between_steps[rows])
     waited = gap - transfer - launch + inside
 
     begins = what_if.begins[rows]
     forward, optimizer, again = (
-        operations.among(*kinds)[rows] for kinds in ([Op.FORWARD.name], OPTIMIZER, [RECOMPUTE])
+        what_if.among(*kinds)[rows] for kinds in ([Op.FORWARD.name], OPTIMIZER, [RECOMPUTE])
     )
-    moves = operations.moves[rows] & ~is_pass
+    moves = what_if.moves[rows] & ~is_pass
     of_step = pd.Series(end).groupby([step, worker]).max().unstack()
     drained = pd.Series(end[is_pass]).groupby(step[is_pass]).max().to_numpy()[:, None]
     drain = np.maximum(drained - of_step, 0.0)

@@ -3,7 +3,7 @@
 from pipekit.plots.breakdown import breakdown
 from pipekit.plots.completion import check
 from pipekit.plots.grid import grid
-from pipekit.plots.intervals import intervals, spreads
+from pipekit.plots.intervals import intervals
 from pipekit.plots.memory import memory
 from pipekit.plots.moving import moving
 from pipekit.plots.save import save, svg
@@ -22,7 +22,6 @@ __all__ = [
     "moving",
     "points",
     "save",
-    "spreads",
     "svg",
     "timeline",
 ]

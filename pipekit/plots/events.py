@@ -53,29 +53,25 @@ def event_styles(trace: Trace) -> tuple[list[style.Style], NDArray[np.int32]]:
     An op has one style, but that where workers have several stages the passes of the second stage,
     and so on, are lighter each, as in Megatron-LM's figures of interleaved schedules.
     """
-    codes, ops = pd.factorize(trace.frame["op"])
-    of_worker = trace.frame.groupby("worker")["stage"].rank("dense").to_numpy(np.intp) - 1
-    places = np.where((ops == "UPDATE")[codes], 0, of_worker)
-    stride = 1 + places.max()
-    keys, key_of = np.unique(codes * stride + places, return_inverse=True)
-    named = [(ops[key // stride], int(key % stride)) for key in keys]
-
+    of_worker = trace.frame.groupby("worker")["stage"].rank("dense").astype(int) - 1
+    places = of_worker.where(trace.frame["op"] != "UPDATE", 0)
+    pairs = [*zip(trace.frame["op"], places, strict=True)]
     ranks = {name: rank for rank, name in enumerate(style.OPS)}
 
-    def last_updates(key: int) -> tuple[bool, int, int]:
-        op, place = named[key]
+    def last_updates(pair: tuple[str, int]) -> tuple[bool, int, int]:
+        op, place = pair
         return op == "UPDATE", place, ranks.get(op, len(ranks))
 
-    order = sorted(range(len(named)), key=last_updates)
-    most = max(1, stride - 1)
+    order = sorted(dict.fromkeys(pairs), key=last_updates)
     found = []
-    for op, place in map(named.__getitem__, order):
+    for op, place in order:
         look = style.of(op)
         if place:
-            color = style.whiter(look.color, _LIGHTEST * (place / most))
+            color = style.whiter(look.color, _LIGHTEST * (place / places.max()))
             look = look._replace(name=f"{look.name}, later stage", color=color)
         found.append(look)
-    return found, np.argsort(order)[key_of].astype(np.int32)
+    numbers = {pair: number for number, pair in enumerate(order)}
+    return found, np.array([numbers[pair] for pair in pairs], np.int32)
 
 
 def letters(trace: Trace, kinds: NDArray[np.int32]) -> list[str]:
@@ -202,9 +198,9 @@ def _told(gaps: pd.DataFrame, trace: Trace) -> list[str]:
             text += f"<br>before {gap.before}"
         if gap.waits_for:
             text += f", which needs {gap.waits_for} on worker {gap.waits_for_worker}"
-            source = waited[gap.waits_for_row]
-            if source >= 0:
-                op, microbatch, stage, worker = events[source]
+            row = gap.waits_for_row  # of a task of another stream there is none
+            if row >= 0 and waited[row] >= 0:
+                op, microbatch, stage, worker = events[waited[row]]
                 late = f"{Op.named(op).letter}{microbatch} of stage {stage} on worker {worker}"
                 text += f"<br>that waited for {late}"
         told.append(text)

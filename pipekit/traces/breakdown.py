@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import Op
-from pipekit.traces.event_graph import event_graph
+from pipekit.traces.event_graph import EventGraph
 from pipekit.traces.record import RECOMPUTE, Times
 
 CATEGORIES = ["computation", "recompute", "update", "imbalance", "bubble", "communication", "other"]
@@ -17,17 +17,16 @@ _BUSY = {Op.UPDATE.name: "update", RECOMPUTE: "recompute"}
 """What an event counts as, if not as computation."""
 
 
-def breakdown(events: pd.DataFrame, workers: int, span_s: tuple[float, float]) -> pd.DataFrame:
+def breakdown(run: EventGraph, workers: int, span_s: tuple[float, float]) -> pd.DataFrame:
     """Split a run's time between its two ends; see :meth:`pipekit.traces.Trace.breakdown`."""
     begin, end = span_s
-    if begin == end:
-        raise ValueError("no time can be split: no event of the trace takes any")
-    run = event_graph(events)
-    frame = run.frame
-    ends = (frame["end_s"] - begin).to_numpy()
-    frame = frame.assign(duration=frame["end_s"] - frame["start_s"])
-    durations = frame["duration"].to_numpy()
-    gaps = np.maximum(ends - durations - run.ready(ends), 0)
+    frame = run.frame.assign(duration=run.frame["end_s"] - run.frame["start_s"])
+    ends, durations = (frame["end_s"] - begin).to_numpy(), frame["duration"].to_numpy()
+    ready = np.append(ends, 0.0)[run.latest]  # NOTHING is the last place
+    gaps, worker = np.maximum(ends - durations - ready, 0), frame["worker"].tolist()
+    # Which wait for messages.
+    needs = zip(worker, run.needs, strict=True)
+    foreign = [any(worker[need] != own for need in each) for own, each in needs]
 
     by_op, count = frame.groupby("op"), frame.groupby(["op", "worker"])["duration"]
     mean = frame.groupby(["worker", "stage", "op"])["duration"].transform("mean")
@@ -37,7 +36,7 @@ def breakdown(events: pd.DataFrame, workers: int, span_s: tuple[float, float]) -
     # Each of these runs lacks one cause of idleness more than the one before it.
     runs = [
         end - begin,
-        run.makespan(durations, np.where(run.foreign, gaps, 0)),
+        run.makespan(durations, np.where(foreign, gaps, 0)),
         run.makespan(durations),
         run.makespan(mean.to_numpy()),
         run.makespan(even_share.to_numpy()),

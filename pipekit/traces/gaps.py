@@ -4,20 +4,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from enum import Enum
-from operator import itemgetter
-from typing import NamedTuple
 
 import pandas as pd
 
 from pipekit.schedules import Op
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.ops import Item, Payload
-from pipekit.traces.event_graph import EventGraph
+from pipekit.traces.event_graph import EventGraph, last_of
 
 GAPS = ["worker", "start_s", "end_s", "cause", "waits_for", "waits_for_worker", "before"]
 ROWS = ["waits_for_row", "before_row"]  # in the trace's frame; -1 where there is none
-Gap = tuple[int, float, float, "Cause", int, int]
-"""Worker, from and to when, why, and the numbers of the event waited for and of the one behind."""
 _LEAST = 1e-9
 """Gaps shorter than this part of the run are rounding."""
 
@@ -48,28 +44,6 @@ CAUSES = {
 """Each cause in words, in the order of legends."""
 
 
-class _Event(NamedTuple):
-    """An event of a trace, or a task of another stream."""
-
-    op: Op
-    worker: int
-    stage: int
-    microbatch: int
-    version: int
-    start: float
-    end: float
-    row: int  # in the trace's frame; -1 for tasks of other streams
-
-    @property
-    def label(self) -> str:
-        return f"{self.op.letter}{self.microbatch} of stage {self.stage}"
-
-    def key(self, item: Item) -> tuple[Item, int, int, int]:
-        """Return the item's place: worker, stage and microbatch."""
-        microbatch = self.microbatch if item.each == "microbatch" else NOTHING
-        return item, self.worker, self.stage, microbatch
-
-
 def gaps(
     graph: EventGraph, beside: pd.DataFrame, workers: int, span_s: tuple[float, float]
 ) -> pd.DataFrame:
@@ -77,15 +51,30 @@ def gaps(
 
     ``beside`` has the tasks of other streams; see :meth:`pipekit.traces.Trace.gaps`.
     """
-    run = _TracedRun(graph, beside, span_s)
-    about = [(event.label, event.worker, event.row) for event in run.events]
-    about.append(("", NOTHING, NOTHING))  # NOTHING is the last place
-    found = []
-    for each in range(workers):
-        for *place, cause, source, before in run.gaps_of(each):
-            (waits_for, its_worker, its_row), (label, _, row) = about[source], about[before]
-            found.append((*place, cause.value, waits_for, its_worker, label, its_row, row))
-    return pd.DataFrame(found, columns=[*GAPS, *ROWS])
+    first, last = span_s
+    run = _TracedRun(graph, beside, _LEAST * (last - first))
+    found: list[tuple[int, float, float, str, int, int]] = []
+    for worker in range(workers):
+        until, own = first, run.own.get(worker, [])
+        for place, number in enumerate(own):
+            if run.starts[number] > until + run.least:
+                for cause, end, source in run.reasons(own[place : place + 2], is_first=not place):
+                    if end > until + run.least:
+                        found.append((worker, until, end, cause.value, source, number))
+                        until = end
+            until = max(until, run.ends[number])
+        if last > until + run.least:
+            found.append((worker, until, last, Cause.DRAIN.value, NOTHING, NOTHING))
+    table = pd.DataFrame(found, columns=[*GAPS[:4], "source", "number"])
+    source, number = table.pop("source"), table.pop("number")
+    about = {
+        "waits_for": [run.label(each) for each in source],
+        "waits_for_worker": [run.workers[each] for each in source],
+        "before": [run.label(each) for each in number],
+        "waits_for_row": source.where(source < len(run.starts), NOTHING),
+        "before_row": number,
+    }
+    return table.assign(**about)
 
 
 def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
@@ -98,91 +87,70 @@ def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
 
 
 class _TracedRun:
-    """A trace's events as lists, each in an order in which they can run."""
+    """The events of a trace, by their rows, behind them tasks of other streams; NOTHING is last."""
 
-    def __init__(
-        self, graph: EventGraph, beside: pd.DataFrame, span_s: tuple[float, float]
-    ) -> None:
-        self.needs = graph.needs
-        self.first, self.last = span_s
-        self.least = _LEAST * (self.last - self.first)
-        names = "worker", "stage", "microbatch", "version", "start_s", "end_s"
-        columns = (graph.frame[name].tolist() for name in names)
-        ops = map(Op.named, graph.frame["op"])
-        self.events = [*map(_Event, ops, *columns, graph.rows)]
-        self.own: dict[int, list[int]] = defaultdict(list)
-        updates: dict[int, list[int]] = defaultdict(list)  # by version
-        for number, event in enumerate(self.events):
-            self.own[event.worker].append(number)
-            if event.op is Op.UPDATE:
-                updates[event.version].append(number)
-        # Of each update that all stages make together the last pass that they wait for.
-        self.stops: dict[int, int] = {}
-        for made in updates.values():
-            if len({self.events[number].stage for number in made}) > 1:
-                passes = (need for number in made for need in self.needs[number])
-                last = max(passes, key=self.end)
-                if all(self.events[n].start >= self.end(last) - self.least for n in made):
-                    self.stops |= dict.fromkeys(made, last)
-        # What tasks of other streams give: each with its number and when it is there.
-        self.given: dict[tuple[Item, int, int, int], list[tuple[int, float]]] = defaultdict(list)
-        for row in beside.itertuples(index=False):
-            op = Op.named(row.purpose.upper())
-            worker = row.source if op.leaves else row.destination
-            about = row.stage, row.microbatch, NOTHING, row.start_s, row.end_s, NOTHING
-            event = _Event(op, worker, *about)
-            for item in op.gives:
-                self.given[event.key(item)].append((len(self.events), row.end_s))
-            self.events.append(event)
+    def __init__(self, graph: EventGraph, beside: pd.DataFrame, least: float) -> None:
+        self.least, self.needs, events = least, graph.needs, graph.frame
+        moves = beside.assign(op=beside["purpose"].str.upper())
+        away = [Op.named(name).leaves for name in moves["op"]]
+        moves["worker"] = moves["source"].where(away, moves["destination"])
+        names = "worker", "op", "stage", "microbatch", "end_s"
+        workers, ops, *places, ends = ([*events[name], *moves[name]] for name in names)
+        self.starts: list[float] = events["start_s"].tolist()
+        self.ends, self.workers = [*ends, -math.inf], [*workers, NOTHING]
+        self.ops, self.places = [*map(Op.named, ops)], [*zip(*places, strict=True)]
+        own = events.sort_values("start_s", kind="stable").groupby("worker").groups
+        self.own = {worker: rows.tolist() for worker, rows in own.items()}
+        self.stops = self._stops(events[events["op"] == Op.UPDATE.name])
+        # What tasks of other streams give.
+        self.given: dict[tuple[Item, int, int, int], list[int]] = defaultdict(list)
+        for number in range(len(events), len(ops)):
+            for item in self.ops[number].gives:
+                self.given[self._place(item, number)].append(number)
 
-    def end(self, number: int) -> float:
-        """Return when an event ends."""
-        return self.events[number].end
+    def label(self, number: int) -> str:
+        if number == NOTHING:
+            return ""
+        stage, microbatch = self.places[number]
+        return f"{self.ops[number].letter}{microbatch} of stage {stage}"
 
-    def gaps_of(self, worker: int) -> Iterator[Gap]:
-        events = self.events
-        own = sorted(self.own[worker], key=lambda number: events[number].start)
-        until = self.first
-        for place, number in enumerate(own):
-            start = events[number].start
-            if start > until + self.least:
-                # Passes that run together wait for what either of them needs.
-                together = [n for n in own[place : place + 2] if events[n].start == start]
-                needs = [need for n in together for need in self.needs[n]]
-                latest = max(needs, key=self.end, default=NOTHING)
-                yield from self._before(number, until, latest, is_first=not place)
-            until = max(until, events[number].end)
-        if self.last > until + self.least:
-            yield worker, until, self.last, Cause.DRAIN, NOTHING, NOTHING
+    def reasons(self, numbers: list[int], is_first: bool) -> Iterator[tuple[Cause, float, int]]:
+        """Yield why an event had to wait, until when, and for whom, one reason after the other.
 
-    def _before(self, number: int, until: float, latest: int, is_first: bool) -> Iterator[Gap]:
-        """Yield the gap before an event: until what it needs is computed, and until it begins."""
-        event = self.events[number]
-        worker, op, start = event.worker, event.op, event.start
+        ``numbers`` are it and the next one of its worker; if they run together, each waits for what
+        either of them needs.
+        """
+        number, start = numbers[0], self.starts[numbers[0]]
+        op, ends, worker = self.ops[number], self.ends, self.workers[number]
+        together = [each for each in numbers if self.starts[each] == start]
+        (latest,) = last_of([[need for each in together for need in self.needs[each]]], ends)
         # The last task of another stream that gives what the event needs.
-        keys = map(event.key, (*op.needs, *op.takes))
-        given = (each for key in keys for each in self.given.get(key, ()))
-        able = (each for each in given if each[1] <= start + self.least)
-        moved, there = max(able, key=itemgetter(1), default=(NOTHING, -math.inf))
+        keys = (self._place(item, number) for item in (*op.needs, *op.takes))
+        given = [each for key in keys for each in self.given.get(key, ())]
+        (moved,) = last_of([[each for each in given if ends[each] <= start + self.least]], ends)
         if is_first and (latest != NOTHING or moved == NOTHING):
-            yield worker, until, start, Cause.WARM_UP, latest, number
-            return
-        computed = until
-        if latest != NOTHING and self.end(latest) > until + self.least:
-            computed = min(self.end(latest), start)
-            passed = Cause.ACTIVATION if op.receives is Payload.ACTIVATION else Cause.GRADIENT
-            yield worker, until, computed, passed if op.is_pass else Cause.SUM, latest, number
+            yield Cause.WARM_UP, start, latest
+        passed = Cause.ACTIVATION if op.receives is Payload.ACTIVATION else Cause.GRADIENT
+        late = Cause.TRANSFER if op.is_pass else Cause.SUM
         stop = self.stops.get(number, NOTHING)
-        if stop != NOTHING and self.end(stop) > computed + self.least:
-            yield worker, computed, self.end(stop), Cause.GLOBAL_STOP, stop, number
-            computed = self.end(stop)
-        late = Cause.SUM if op is Op.UPDATE else Cause.TRANSFER
-        if (there := min(there, start)) > computed + self.least:
-            yield worker, computed, there, late, moved, number
-            computed = there
-        if start > computed + self.least:
-            if latest != NOTHING and self.events[latest].worker != worker:
-                yield worker, computed, start, late, latest, number
-            else:
-                rest = Cause.OTHER if stop == NOTHING else Cause.GLOBAL_STOP
-                yield worker, computed, start, rest, NOTHING, number
+        yield passed if op.is_pass else Cause.SUM, min(ends[latest], start), latest
+        yield Cause.GLOBAL_STOP, ends[stop], stop
+        yield late, min(ends[moved], start), moved
+        if self.workers[latest] not in (worker, NOTHING):
+            yield late, start, latest
+        yield Cause.OTHER if stop == NOTHING else Cause.GLOBAL_STOP, start, NOTHING
+
+    def _stops(self, updates: pd.DataFrame) -> dict[int, int]:
+        """Return of each update that all stages make together the last pass that they wait for."""
+        found: dict[int, int] = {}
+        for rows in updates.groupby("version").groups.values():
+            (last,) = last_of([[need for row in rows for need in self.needs[row]]], self.ends)
+            together = all(self.starts[row] >= self.ends[last] - self.least for row in rows)
+            if together and len({self.places[row][0] for row in rows}) > 1:
+                found |= dict.fromkeys(rows, last)
+        return found
+
+    def _place(self, item: Item, number: int) -> tuple[Item, int, int, int]:
+        stage, microbatch = self.places[number]
+        each = microbatch if item.each == "microbatch" else NOTHING
+        return item, self.workers[number], stage, each

@@ -191,8 +191,9 @@ class Trace(TraceRecord):
             ValueError: no event takes any time.
             ScheduleError: the events cannot be a run's: say, some were left out.
         """
-        self._require_one_run()
-        return breakdown(self.frame, self.workers, self.span_s)
+        if not self.makespan_s:
+            raise ValueError("no time can be split: no event of the trace takes any")
+        return breakdown(self._graph, self.workers, self.span_s)
 
     def gaps(self) -> pd.DataFrame:
         """Return when each worker computes nothing, and why: a row a gap.
@@ -224,11 +225,7 @@ class Trace(TraceRecord):
         That is what ended last of its worker's event before it and those whose output it needs; -1
         where there is none.  ScheduleError: as for :meth:`gaps`.
         """
-        waited = np.full(len(self.frame), NOTHING, np.int32)
-        if len(waited):
-            rows = np.array([*self._graph.rows, NOTHING], np.int32)  # NOTHING is the last place
-            waited[rows[:-1]] = rows[self._graph.latest()]
-        return waited
+        return np.array(self._graph.latest if len(self.frame) else [], np.int32)
 
     def critical_path(self) -> pd.DataFrame:
         """Return the events that the makespan hangs on, from the run's beginning to its end.

@@ -51,8 +51,8 @@ def test_pipelines_that_meet_on_a_worker_and_few_workers(
 def test_a_replay_takes_what_the_run_took_and_shares_sum_to_it(name: str) -> None:
     trace = recordings.simulated(METHODS[name], 5, 0.2)
     found = pk.explain(trace)
-    recorded = found.what_if.operations
-    replayed = recorded.lasting_s(recorded.seconds[:, None])[0, 0]
+    recorded = found.what_if
+    replayed = recorded.last_ends_s(recorded.seconds[:, None])[0, 0]
     assert replayed == pytest.approx(trace.makespan_s, rel=0.002)
     six = ["compute", "waiting", "communication", "between_tasks", "between_steps", "optimizer"]
     np.testing.assert_allclose(found.shares[six].sum(axis=1), trace.makespan_s, rtol=1e-9)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import pipekit.units as units
 from pipekit.plots import style
-from pipekit.plots.events import GAP_STYLES, event_styles, letters, summary, time_scale
+from pipekit.plots.events import GAP_STYLES, as_trace, event_styles, letters, summary, time_scale
 from pipekit.plots.memory import NAME_PX, TICKS_PX
 from pipekit.schedules import ScheduleError
 from pipekit.traces import CAUSES, PARTS, Trace, describe_gaps
@@ -41,9 +41,7 @@ def picture(
         most_bytes, capacity: the top of the memory's scale, or 0 for no memory; a worker's bytes.
         memory_px: the most height of a worker's bytes.
     """
-    frame = trace.frame
-    if frame.empty:
-        raise ValueError(f"{trace.name!r} has no events to draw")
+    frame = as_trace(trace).frame
     clock = _Clock(trace, longest)
     found, kinds = event_styles(trace)
     return {
