@@ -181,11 +181,9 @@ class Outcome:
         """
         if self.record is None or self.status is not Status.MISS:
             return ""
-        causes, value = self.record.causes, self.record.value
-        turned = (cause.name for cause in causes if self.claim.met_by(cause.value))
-        neared = (cause.name for cause in causes if self.claim.neared_by(cause.value, value))
-        known = next(turned, CONTRADICTION if self.record.contradiction else "")
-        return known or next(neared, CAUSE_UNKNOWN)
+        first = {becomes: cause.name for cause, becomes in reversed(self.tried)}
+        known = first.get(TURNED) or (self.record.contradiction and CONTRADICTION)
+        return known or first.get(NEARED, CAUSE_UNKNOWN)
 
     @property
     def tried(self) -> list[tuple[Cause, str]]:

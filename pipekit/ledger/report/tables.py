@@ -36,14 +36,7 @@ def scores(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 
 def kinds(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """Return a row for each label that our values have: how many claims of it are decided how."""
-    found = pd.DataFrame(
-        [
-            {"label": outcome.record.label, "status": outcome.status.value}
-            for outcome in outcomes
-            if outcome.record is not None
-        ],
-        columns=["label", "status"],
-    )
+    found = frame(outcomes)
     decided = [Status.PASS, Status.MISS, Status.REFUTED, Status.UNDECIDED]
     columns = [status.value for status in decided]
     counts = pd.crosstab(found["label"], found["status"]).reindex(columns=columns, fill_value=0)
