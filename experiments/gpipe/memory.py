@@ -151,30 +151,17 @@ def rmsprop(parameters: list[nn.Parameter]) -> Optimizer:
 
 CLASSES = 10
 WIDTH = 8  # numbers that one of the equal layers takes and gives, for each row
-Size = tuple[int, int, int]  # L, F and the pixels of an image's side
 
 
-def profiled(scenario: Scenario, size: Size) -> Profile:
-    layers, filters, pixels = size
-    return amoebanet(layers, filters, scenario.rows, pixels, CLASSES)
-
-
-def predicted(scenario: Scenario, size: Size) -> Memory:
-    """Return what :func:`trained` should hold (simulated)."""
-    return simulated(profiled(scenario, size), scenario)
-
-
-@cache
-def trained(scenario: Scenario, size: Size) -> Memory:
-    """Return what the workers held while the network was trained on random images (measured)."""
-    layers, filters, pixels = size
+def both_ways(scenario: Scenario, layers: int, filters: int, pixels: int) -> tuple[Memory, Memory]:
+    """Return what workers should hold (simulated), and held in training (measured)."""
+    profile = amoebanet(layers, filters, scenario.rows, pixels, CLASSES)
     torch.manual_seed(0)
     model, rows = amoebanet_d(3 * layers, filters, CLASSES), scenario.minibatch
     batch = torch.rand(rows, 3, pixels, pixels), torch.randint(CLASSES, (rows,))
     how: dict[str, Any] = {"optimizer": rmsprop, "loss": nn.CrossEntropyLoss()}
-    plan = plan_of(profiled(scenario, size), scenario)
-    pipeline = on_cpus(model, scenario.schedule, balance=plan, **how)
-    return trained_memory(pipeline, [batch] * BATCHES)
+    pipeline = on_cpus(model, scenario.schedule, balance=plan_of(profile, scenario), **how)
+    return simulated(profile, scenario), trained_memory(pipeline, [batch] * BATCHES)
 
 
 def kept_by_equal_layers(

@@ -126,7 +126,7 @@ def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool, place: Ex
                         batch.add(running.pop(future), future.result())
                         bar.update()
             except BaseException:  # Ctrl-C, or a full disk: no kernel may be left behind
-                while not all([future.cancel() or future.done() for future in running]):
+                while not all(future.cancel() or future.done() for future in running):
                     kill_kernels()  # again and again: one may just have been starting
                     time.sleep(0.1)
                 raise

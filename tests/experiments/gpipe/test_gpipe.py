@@ -59,9 +59,8 @@ def test_activation_bytes_are_summed_over_workers_at_their_peaks() -> None:
 
 @pytest.mark.long
 def test_trained_networks_hold_what_the_model_predicts() -> None:
-    how = named("pipeline-2", minibatch=8, microbatches=4), (1, 16, 32)
-    ours, found = (find(*how).peak_bytes for find in (memory.predicted, memory.trained))
-    assert list(found) == pytest.approx(ours, rel=0.05)
+    ours, found = memory.both_ways(named("pipeline-2", minibatch=8, microbatches=4), 1, 16, 32)
+    assert list(found.peak_bytes) == pytest.approx(ours.peak_bytes, rel=0.05)
 
 
 @pytest.mark.long
@@ -111,7 +110,7 @@ def test_a_parameter_takes_12_bytes() -> None:
 def test_recomputation_and_the_bubble_are_what_a_pipeline_loses() -> None:
     names = ("naive-1", "pipeline-1", "pipeline-4")
     each = [fitting(PROFILE, named(name), by="time") for name in names]
-    one, alone, four = Panel(each, [bar.simulated() for bar in each]).speedups
+    one, alone, four = Panel([(bar, bar.simulated()) for bar in each]).speedups
     assert one == 1
     assert alone == pytest.approx(3 / 4)
     late, early = (3 * 4 * 16 / (4 * (16 + 3) - saved) for saved in (0, 3))
