@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain, product
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from experiments.study.costs import with_costs
@@ -132,7 +133,7 @@ def carried(profile: Profile, has: Components) -> Profile:
     """Return a profile; without portals its skips are part of what layers between hand on."""
     if has.portals:
         return profile
-    output_bytes = profile.to_frame()["output_bytes"]
+    output_bytes = np.array([layer.output_bytes for layer in profile.layers], dtype=float)
     for skip in profile.skips:
         output_bytes[skip.source : skip.destination] += skip.bytes
     return with_costs(replace(profile, skips=()), output_bytes=output_bytes)

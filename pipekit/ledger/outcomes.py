@@ -209,11 +209,6 @@ class Outcome:
         aim = "the paper's value" if papers else show(claim.target)
         return "; ".join(term.in_words(aim) for term in parse(claim.check))
 
-    @property
-    def weakly_decided(self) -> bool:
-        """Whether the claim passed or missed by a number of a weaker kind than it wants."""
-        return self.status in (Status.PASS, Status.MISS) and bool(self.label_note)
-
     def __repr__(self) -> str:
         unit = "" if self.claim.record else f" {self.claim.unit}"
         parts = [f"paper {self.claim.value} {self.claim.unit}".strip()]

@@ -17,21 +17,17 @@ def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 def scores(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """Return a row a paper, in the ledger's order, and one for all: how many claims are of a kind.
 
-    ``met after`` are the passes whose criterion was written when values were known.
+    ``met after`` are the passes whose criterion was written when values were known, ``weakly
+    decided`` passes and misses by a number of a weaker kind than the claim wants.
     """
-    each = [
-        {
-            "paper": outcome.claim.paper,
-            **{status.value: outcome.status is status for status in Status},
-            "claims": True,
-            "met after": outcome.status is Status.PASS and bool(outcome.claim.written),
-            "weakly decided": outcome.weakly_decided,
-        }
-        for outcome in outcomes
-    ]
-    table = pd.DataFrame(each).groupby("paper", sort=False).sum()
-    table.loc["all"] = table.sum()
-    return table.reset_index()
+    table = frame(outcomes)
+    of = pd.DataFrame({status.value: table["status"] == status.value for status in Status})
+    of["claims"] = True
+    of["met after"] = of["pass"] & (table["written"] != "")
+    of["weakly decided"] = (of["pass"] | of["miss"]) & (table["weaker"] != "")
+    counts = of.groupby(table["paper"], sort=False).sum()
+    counts.loc["all"] = counts.sum()
+    return counts.reset_index()
 
 
 def kinds(outcomes: Iterable[Outcome]) -> pd.DataFrame:
