@@ -1,17 +1,17 @@
 """Small networks in several precisions (GPipe, 3.2 and 4.3), and with batch norm (3.2)."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD
 
 from experiments.study.tables import farthest
-from experiments.study.training import Recipe, noted, relative_difference, trained_weights
-from pipekit import Execution, is_checkpointing, is_recomputing
+from experiments.study.training import Recipe, relative_difference, trained_weights
+from pipekit import Execution
 from pipekit.datasets import Batch, digits
 from pipekit.layers.batch_norm import DeferredBatchNorm
 from pipekit.plans import Recompute
@@ -42,25 +42,6 @@ def recipe(seed: int, epochs: int) -> Recipe:
     return Recipe(network(seed), digits(), OPTIMIZER, BATCH_ROWS, epochs, seed)
 
 
-class Cast(nn.Module):
-    """A layer that computes in bfloat16 where autocast knows how, and gives another type."""
-
-    def __init__(self, layer: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.layer, self.dtype = layer, dtype
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, dtype=torch.bfloat16):
-            y: Tensor = self.layer(x)
-        return y.to(self.dtype)
-
-
-def in_bfloat16(training: Recipe) -> Recipe:
-    """Return a training whose layers compute in and pass on bfloat16; the logits are float32."""
-    layers = [Cast(layer, torch.bfloat16) for layer in training.model]
-    return replace(training, model=nn.Sequential(*layers, Cast(nn.Identity(), torch.float32)))
-
-
 def in_float64(training: Recipe) -> Recipe:
     """Return the same training with a billion times less rounding."""
     data, model = training.data, copy.deepcopy(training.model).double()
@@ -80,56 +61,33 @@ NORMS = 1, 4  # the layers of with_batch_norm that are batch norm
 
 
 def with_batch_norm(norm: Callable[[int], nn.Module] = DeferredBatchNorm) -> nn.Sequential:
-    """Return a convolutional network with batch norm for images [B, 1, 8, 8]: 9 layers."""
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1),  # [B, 8, 8, 8]
-        norm(8),
-        nn.ReLU(),
-        nn.Conv2d(8, 16, 3, padding=1),  # [B, 16, 8, 8]
-        norm(16),
-        nn.ReLU(),
-        nn.MaxPool2d(2),  # [B, 16, 4, 4]
-        nn.Flatten(),
-        nn.Linear(256, 10),
-    )
+    """Return the network with batch norm behind both convolutions: 11 layers."""
+    first, relu, second, *others = network(seed=0)
+    return nn.Sequential(first, norm(8), relu, second, norm(16), *others)
 
 
 def moving_averages(
     batches: Sequence[Batch], stages: int, microbatches: int, recompute: Recompute
 ) -> dict[str, float]:
-    """Return how far moving averages are from those of whole minibatches, each counted once.
+    """Return how far moving averages are from those of unsplit minibatches, each counted once.
 
-    "own" is the largest relative difference from ordinary batch norm on the layer's own inputs,
-    "unsplit" that from the wholly unsplit network; "counted" how often a minibatch counted.
+    "first" and "second" are the largest relative differences of both layers from ordinary batch
+    norm in the unsplit network, where only the first has the same inputs; "counted" is how often a
+    minibatch counted.
     """
-    watched = with_batch_norm()
-    inputs = [noted([watched[number]], _first_input) for number in NORMS]
     how = {"optimizer": partial(SGD, lr=0.0), "loss": nn.CrossEntropyLoss()}
     how |= {"execution": Execution(recompute=recompute)}
-    state = trained_weights(watched, gpipe(stages, microbatches), batches, **how)
-
+    state = trained_weights(with_batch_norm(), gpipe(stages, microbatches), batches, **how)
     unsplit = with_batch_norm(nn.BatchNorm2d)
-    by_layer = copy.deepcopy(unsplit)
     with torch.no_grad():
         for x, _ in batches:
             unsplit(x)
-        for number, seen in zip(NORMS, inputs, strict=True):
-            own = [x for x in seen if x is not None]
-            for first in range(0, len(own), microbatches):
-                by_layer[number](torch.cat(own[first : first + microbatches]))
-    counted = [float(state[f"{number}.num_batches_tracked"]) / len(batches) for number in NORMS]
-    apart = {"own": _apart(state, by_layer), "unsplit": _apart(state, unsplit)}
-    return apart | {"counted": farthest(counted, 1)}
+    expected = unsplit.state_dict()
 
+    def apart(norm: int) -> float:
+        keys = [f"{norm}.running_{name}" for name in ("mean", "var")]
+        return max(relative_difference({k: state[k]}, {k: expected[k]}) for k in keys)
 
-def _apart(state: Mapping[str, Tensor], model: nn.Sequential) -> float:
-    expected = model.state_dict()
-    keys = [f"{number}.running_{name}" for number in NORMS for name in ("mean", "var")]
-    return max(relative_difference({k: state[k]}, {k: expected[k]}) for k in keys)
-
-
-def _first_input(_: nn.Module, x: Tensor, __: Tensor) -> Tensor | None:
-    """Return a layer's input in training, but not when the engine tries the model or recomputes."""
-    first = (torch.is_grad_enabled() or is_checkpointing()) and not is_recomputing()
-    return x.detach().clone() if first else None
+    counted = [float(state[f"{norm}.num_batches_tracked"]) / len(batches) for norm in NORMS]
+    first, second = map(apart, NORMS)
+    return {"first": first, "second": second, "counted": farthest(counted, 1)}

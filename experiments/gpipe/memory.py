@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer, RMSprop
 
 from experiments.gpipe.speed import MICROBATCHES, MINIBATCH, PIXELS, Scenario, least_variance, named
-from experiments.study.costs import estimated, images
+from experiments.study.costs import estimated, images, with_costs
 from experiments.study.tables import printed, printed_number
 from experiments.study.traces import ONLY_BYTES, memory_of, on_cpus, trained_memory
 from pipekit.clusters import V100
@@ -25,14 +25,14 @@ from pipekit.models import amoebanet_d
 from pipekit.partition.balance import best_split
 from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.plans import Plan, Recompute
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import Profile
 from pipekit.schedules import gpipe
 from pipekit.simulation import simulate
 from pipekit.traces import Memory
 
 DISTINCT = 3  # normal cells of a group that may differ from those before them
 
-NUMBERS = ("output_bytes", "parameter_bytes", "saved_bytes", "buffer_bytes", "flops")
+NUMBERS = ["output_bytes", "parameter_bytes", "saved_bytes", "buffer_bytes", "flops"]
 
 STEM = 3  # layers before the first normal cell: a convolution and two reduction cells
 
@@ -41,9 +41,13 @@ def amoebanet(layers: int, filters: int, rows: int, pixels: int, classes: int = 
     """Return the bytes of AmoebaNet-D (L, F) in float32; a forward takes 1 s, a backward 2 s."""
     distinct = min(layers, DISTINCT)
     known = [_estimated(distinct, f, rows, pixels, classes) for f in (8, 16, 24)]
-    mixed = [_at(filters, same) for same in zip(*(one.layers for one in known), strict=True)]
+    f = filters / 8  # below, what the polynomial through 8, 16 and 24 filters makes of these
+    lagrange = (f - 2) * (f - 3) / 2, (f - 1) * (3 - f), (f - 1) * (f - 2) / 2
+    numbers = sum(w * one.to_frame()[NUMBERS] for w, one in zip(lagrange, known, strict=True))
+    costs = dict(numbers.round().items())
+    mixed = with_costs(known[0], forward_s=1.0, backward_s=2.0, **costs).layers
     period = distinct + 1  # a group, and the reduction cell or classifier behind it
-    chain = mixed[:STEM]
+    chain = [*mixed[:STEM]]
     for first in range(STEM, len(mixed), period):
         *cells, behind = mixed[first : first + period]
         chain += [*cells, *[cells[-1]] * (layers - len(cells)), behind]
@@ -54,18 +58,6 @@ def amoebanet(layers: int, filters: int, rows: int, pixels: int, classes: int = 
 def _estimated(layers: int, filters: int, rows: int, pixels: int, classes: int) -> Profile:
     build = partial(amoebanet_d, 3 * layers, filters, classes)
     return estimated(build, images(rows, pixels), V100)
-
-
-def _at(filters: int, same: tuple[LayerProfile, ...]) -> LayerProfile:
-    """Return a layer with F filters, from the same layer with 8, 16 and 24."""
-    f = filters / 8
-    lagrange = (f - 2) * (f - 3) / 2, (f - 1) * (3 - f), (f - 1) * (f - 2) / 2
-    sums = {
-        name: float(round(sum(w * getattr(x, name) for w, x in zip(lagrange, same, strict=True))))
-        for name in NUMBERS
-    }
-    name, saves = same[0].name, same[0].saves_output
-    return LayerProfile(name, forward_s=1, backward_s=2, saves_output=saves, **sums)
 
 
 GB = 1e9  # bytes: only so are 12 for each of 319.0M parameters Table 1's "3.8GB"
@@ -151,30 +143,17 @@ def rmsprop(parameters: list[nn.Parameter]) -> Optimizer:
 
 CLASSES = 10
 WIDTH = 8  # numbers that one of the equal layers takes and gives, for each row
-Size = tuple[int, int, int]  # L, F and the pixels of an image's side
 
 
-def profiled(scenario: Scenario, size: Size) -> Profile:
-    layers, filters, pixels = size
-    return amoebanet(layers, filters, scenario.rows, pixels, CLASSES)
-
-
-def predicted(scenario: Scenario, size: Size) -> Memory:
-    """Return what :func:`trained` should hold (simulated)."""
-    return simulated(profiled(scenario, size), scenario)
-
-
-@cache
-def trained(scenario: Scenario, size: Size) -> Memory:
-    """Return what the workers held while the network was trained on random images (measured)."""
-    layers, filters, pixels = size
+def both_ways(scenario: Scenario, layers: int, filters: int, pixels: int) -> tuple[Memory, Memory]:
+    """Return what workers should hold (simulated), and held in training (measured)."""
+    profile = amoebanet(layers, filters, scenario.rows, pixels, CLASSES)
     torch.manual_seed(0)
     model, rows = amoebanet_d(3 * layers, filters, CLASSES), scenario.minibatch
     batch = torch.rand(rows, 3, pixels, pixels), torch.randint(CLASSES, (rows,))
     how: dict[str, Any] = {"optimizer": rmsprop, "loss": nn.CrossEntropyLoss()}
-    plan = plan_of(profiled(scenario, size), scenario)
-    pipeline = on_cpus(model, scenario.schedule, balance=plan, **how)
-    return trained_memory(pipeline, [batch] * BATCHES)
+    pipeline = on_cpus(model, scenario.schedule, balance=plan_of(profile, scenario), **how)
+    return simulated(profile, scenario), trained_memory(pipeline, [batch] * BATCHES)
 
 
 def kept_by_equal_layers(
@@ -246,8 +225,6 @@ def stem_to_last_cell(*, delayed: bool) -> tuple[float, int]:
         model.get_submodule("0.0").stride = (1, 1)  # type: ignore[assignment]
         for entrance in ("enter_last", "enter_before"):
             model.get_submodule(f"{last}.{entrance}.1").stride = (2, 2)  # type: ignore[assignment]
-    with torch.device("meta"):
-        x = images(1, 224)()
-    between = Profile.analytic(model, x, V100).layers[:last]
+    between = estimated(lambda device: model, images(1, 224), V100).layers[:last]
     parameters = sum(p.numel() for p in model.parameters())
     return sum(layer.output_bytes for layer in between), parameters

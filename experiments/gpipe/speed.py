@@ -97,7 +97,7 @@ def profile_of(network: str) -> Profile:
     profile = estimated(build, sample, TPU_V2_CORE, dtype="bfloat16", memory_efficiency=EFFICIENCY)
     # An update takes as long as its bytes: the gradient, and the parameter's read and written.
     a_byte = (2 * STATE_BYTES / DTYPE_BYTES + 1) / TPU_V2_CORE.memory_bandwidth / EFFICIENCY
-    return with_costs(profile, update_s=lambda layer: layer.parameter_bytes * a_byte)
+    return with_costs(profile, update_s=lambda layers: layers["parameter_bytes"] * a_byte)
 
 
 @dataclass(frozen=True)
@@ -171,44 +171,39 @@ def fitting(profile: Profile, scenario: Scenario, by: By = "operations") -> Bar:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel of Figure 3: its bars, the baseline first, and a minibatch's trace of each."""
+    """A panel of Figure 3: its bars, the baseline first, each with a minibatch's trace."""
 
-    bars: Sequence[Bar]
-    traces: Sequence[Trace]
+    runs: Sequence[tuple[Bar, Trace]]
 
     @classmethod
     def simulated(cls, network: str, by: By = "operations") -> "Panel":
-        ways = map(named, SCENARIOS[network])
-        bars = [fitting(profile_of(network), way, by) for way in ways]
-        return cls(bars, [bar.simulated() for bar in bars])
+        bars = (fitting(profile_of(network), named(name), by) for name in SCENARIOS[network])
+        return cls([(bar, bar.simulated()) for bar in bars])
 
     @property
     def label(self) -> str:
         """The weakest kind of its numbers: a simulated trace stands in where none counts."""
-        return "emulated" if {t.label for t in self.traces} == {"emulated"} else "simulated"
+        return "emulated" if {t.label for _, t in self.runs} == {"emulated"} else "simulated"
 
     @property
     def speedups(self) -> list[float]:
-        pairs = zip(self.bars, self.traces, strict=True)
-        rates = [bar.scenario.minibatch / trace.makespan_s for bar, trace in pairs]
+        rates = [bar.scenario.minibatch / trace.makespan_s for bar, trace in self.runs]
         return [rate / rates[0] for rate in rates]
 
     @property
     def steps(self) -> dict[int, tuple[Bar, Trace]]:
         """The bar and its step by K, for K above 1: what Figure 4 takes apart."""
-        pairs = zip(self.bars, self.traces, strict=True)
-        return {bar.scenario.stages: (bar, step) for bar, step in pairs if bar.scenario.stages > 1}
+        return {run[0].scenario.stages: run for run in self.runs if run[0].scenario.stages > 1}
 
     def emulated(self, slower: float, repeats: int) -> Rounds["Panel"]:
         """Return the same, run on the engine so often; see :mod:`experiments.study.claims`."""
-        pairs = zip(self.bars, self.traces, strict=True)
-        each = [bar.rounds(trace, slower, repeats) for bar, trace in pairs]
-        return Rounds(tuple(Panel(self.bars, one) for one in zip(*each, strict=True)), self)
+        ran = [[(bar, t) for t in bar.rounds(own, slower, repeats)] for bar, own in self.runs]
+        return Rounds(tuple(map(Panel, zip(*ran, strict=True))), self)
 
 
 def late_recomputation(profile: Profile) -> Profile:
     """Return costs whose backwards begin with the recomputation, and whose updates take no time."""
-    return with_costs(recomputed_late(profile), update_s=lambda _: 0.0)
+    return with_costs(recomputed_late(profile), update_s=0.0)
 
 
 def read_off(trace: Trace) -> pd.Series:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from scipy.optimize import brentq
 from torch import nn
@@ -18,7 +19,7 @@ from torch import nn
 from experiments import study
 from pipekit.clusters import V100
 from pipekit.models import LAYOUTS, bert_large, gpt
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import Profile
 
 SIZES = "1.3B", "2.2B", "3.8B"
 """Of the GPTs, by their names in :data:`pipekit.models.LAYOUTS`; "Models" in section 5 prints
@@ -102,13 +103,13 @@ def gpt_profile(size: str, rows: int = 1, make: Callable[..., nn.Sequential] = g
     What gradients and updates move is counted, whatever the rows.
     """
 
-    def second(layer: LayerProfile) -> float:  # of moving a byte of each parameter
-        return layer.parameter_bytes / WEIGHT_BYTES / _BYTES_S
+    def second(layers: pd.DataFrame) -> "pd.Series[float]":  # of moving a byte of each parameter
+        return layers["parameter_bytes"] / WEIGHT_BYTES / _BYTES_S
 
     return study.with_costs(
         _one_row(make, size, efficiency()).scaled(rows),
-        backward_s=lambda layer: layer.backward_s + ADDING_BYTES * second(layer),
-        update_s=lambda layer: UPDATING_BYTES * second(layer),
+        backward_s=lambda layers: layers["backward_s"] + ADDING_BYTES * second(layers),
+        update_s=lambda layers: UPDATING_BYTES * second(layers),
     )
 
 

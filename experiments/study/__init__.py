@@ -29,7 +29,6 @@ from experiments.study.traces import EQUAL_SLOTS as EQUAL_SLOTS
 from experiments.study.traces import in_turns as in_turns
 from experiments.study.traces import mean_interval as mean_interval
 from experiments.study.traces import memory_of as memory_of
-from experiments.study.traces import messages as messages
 from experiments.study.traces import on_cpus as on_cpus
 from experiments.study.traces import own_activities as own_activities
 from experiments.study.traces import own_seconds as own_seconds

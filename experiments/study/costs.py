@@ -21,7 +21,7 @@ from pipekit.emulation import emulate
 from pipekit.engine import Run
 from pipekit.models import PUBLISHED
 from pipekit.plans import Plan
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import Profile
 from pipekit.schedules import Schedule
 
 
@@ -45,12 +45,15 @@ def images(rows: int, pixels: int) -> Callable[[], Tensor]:
     return lambda: torch.rand(rows, 3, pixels, pixels)
 
 
-def with_costs(profile: Profile, **changes: Callable[[LayerProfile], float]) -> Profile:
-    """Return a profile with other costs: by attribute of a layer, the new value from the layer."""
-    layers = (
-        replace(layer, **{name: value(layer) for name, value in changes.items()})  # type: ignore[arg-type]
-        for layer in profile.layers
-    )
+def with_costs(profile: Profile, **changes: Any) -> Profile:
+    """Return a profile with other costs: by column of its table, the new one, or a function of it.
+
+    A function gets the table as it was, a row a layer (:meth:`.Profile.to_frame`).
+    """
+    table = profile.to_frame()
+    new = {name: each(table) if callable(each) else each for name, each in changes.items()}
+    rows = table.assign(**new)[[*new]].to_dict("records")
+    layers = (replace(layer, **row) for layer, row in zip(profile.layers, rows, strict=True))
     return replace(profile, layers=tuple(layers))
 
 
@@ -59,18 +62,13 @@ def recomputed_late(profile: Profile) -> Profile:
 
     The engine and the simulator recompute while a stage waits for its gradient.
     """
-    return with_costs(profile, backward_s=lambda layer: layer.forward_s + layer.backward_s)
+    return with_costs(profile, backward_s=lambda layers: layers["forward_s"] + layers["backward_s"])
 
 
 def stretched(profile: Profile, factor: float) -> Profile:
     """Return a profile whose computing takes ``factor`` times as long; bytes stay."""
-    return with_costs(
-        profile,
-        forward_s=lambda layer: layer.forward_s * factor,
-        backward_s=lambda layer: layer.backward_s * factor,
-        update_s=lambda layer: layer.update_s * factor,
-        copy_s=lambda layer: layer.copy_s * factor,
-    )
+    seconds = profile.to_frame()[["forward_s", "backward_s", "update_s", "copy_s"]]
+    return with_costs(profile, **dict((seconds * factor).items()))
 
 
 def faster_links(cluster: Cluster, factor: float) -> Cluster:
@@ -138,16 +136,8 @@ def as_published(profile: Profile, network: str, device: Device) -> Profile:
         np.where(size > 0, np.searchsorted(cuts, at, "right"), np.searchsorted(cuts, at))
         for at, size in zip(before, sizes, strict=True)
     )
-    forward, backward = (  # by what the seconds of each run are multiplied
-        np.bincount(theirs, known[name]) / (np.bincount(own, estimated[name]) / profile.rows)
-        for name in ("forward_s", "backward_s")
-    )
-    layers = (
-        replace(
-            layer,
-            forward_s=float(layer.forward_s * forward[run]),
-            backward_s=float(layer.backward_s * backward[run]),
-        )
-        for layer, run in zip(profile.layers, own, strict=True)
-    )
-    return replace(profile, layers=tuple(layers))
+    seconds = {}
+    for name in "forward_s", "backward_s":
+        estimate = np.bincount(own, estimated[name]) / profile.rows
+        seconds[name] = estimated[name] * (np.bincount(theirs, known[name]) / estimate)[own]
+    return with_costs(profile, **seconds)

@@ -106,17 +106,6 @@ def mean_interval(ends: Sequence[float], first: int, last: int) -> float:
     return float(ends[last] - ends[first]) / (last - first)
 
 
-def messages(schedule: Schedule, device: int | None = None) -> int:
-    """Return how many activations and gradients devices send in all, or a single one."""
-    graph = schedule.dependencies
-    return sum(
-        target >= 0
-        and graph.worker_of[number] != graph.worker_of[target]
-        and device in (None, graph.worker_of[number])
-        for number, target in enumerate(graph.target)
-    )
-
-
 BATCHES = 3  # of a run that is timed
 
 K = TypeVar("K", bound=str)
@@ -136,26 +125,25 @@ class OwnSeconds(Observer):
         self.seconds[activity] += time.thread_time() - self._start
 
 
-def own_activities(
-    pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int
-) -> list[dict[K, dict[str, float]]]:
-    """Return each pipeline's seconds of a batch by activity, in every round (measured).
+def own_activities(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.DataFrame:
+    """Return seconds of a batch (measured): a row a round, a column a pipeline and activity.
 
     Pipelines have a single worker. They train in turn, :data:`BATCHES` batches each round.
     """
 
-    def seconds(pipeline: Pipeline, batch: Batch) -> dict[str, float]:
+    def seconds(pipeline: Pipeline, batch: Batch) -> "pd.Series[float]":
         own = OwnSeconds()
         pipeline.train([batch] * BATCHES, watch=Watch(observers=[own]))
-        return {activity: taken / BATCHES for activity, taken in own.seconds.items()}
+        return pd.Series(own.seconds) / BATCHES
 
-    return [{name: seconds(*pair) for name, pair in pairs.items()} for _ in range(rounds)]
+    return pd.DataFrame(
+        pd.concat({name: seconds(*pair) for name, pair in pairs.items()}) for _ in range(rounds)
+    )
 
 
 def own_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.DataFrame:
     """Return the same, all activities together: a row a round and a column a pipeline."""
-    each = own_activities(pairs, rounds)
-    return pd.DataFrame({name: sum(own.values()) for name, own in one.items()} for one in each)
+    return own_activities(pairs, rounds).T.groupby(level=0, sort=False).sum().T
 
 
 def in_turns(runs: Sequence[Callable[[], object]], rounds: int) -> NDArray[np.float64]:

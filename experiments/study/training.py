@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from pipekit.datasets import Batch, Dataset
 from pipekit.engine import Pipeline, Run, Watch
+from pipekit.engine.options import Execution
 from pipekit.host.operator_threads import share_of_cores
 from pipekit.schedules import Schedule
 from pipekit.units import plural
@@ -165,10 +166,12 @@ def train_pipeline(
     schedule: Schedule,
     balance: Sequence[int] | str = "auto",
     transport: str = "threads",
+    execution: Execution = Execution(),
 ) -> Training:
     """Train by a schedule without end; the pipeline drains at the end of each epoch."""
     how: dict[str, Any] = {"optimizer": recipe.optimizer, "loss": recipe.loss, "seed": recipe.seed}
-    pipe = Pipeline(recipe.model, schedule, balance=balance, transport=transport, **how)
+    how |= {"balance": balance, "transport": transport, "execution": execution}
+    pipe = Pipeline(recipe.model, schedule, **how)
     runs, accuracies, weights = [], [], []
     tests = recipe.data.test_batches(EVALUATION_ROWS)
     for epoch in range(recipe.epochs):

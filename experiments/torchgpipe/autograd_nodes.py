@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,19 +27,12 @@ Flow = tuple[Tensor, dict[str, Tensor]]
 """What a device receives: the output of the one before, and skips by name."""
 
 
-class Backward(NamedTuple):
-    """A batch on one device."""
-
-    order: list[str]  # what its backward did, by the paper's names: ["B2", "F'1", "B1", ...]
-    peak_bytes: int  # most bytes at once: weights, gradients, and what waits for its backward
-
-
-def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) -> Backward:
+def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) -> "Device":
     """Run a batch forward and backward, all but the last microbatch recomputed.
 
     The gradients of all outputs are there at once; ``in_order``: by Fork and Join.
     """
-    device = _Device(layers)
+    device = Device(layers)
     outputs: list[Tensor] = []
     token: Tensor | None = None
     before = torch.zeros((), requires_grad=True)
@@ -61,11 +54,15 @@ def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) ->
             outputs += made
     torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
     device.held.stop()
-    return Backward(device.order, device.peak_bytes)
+    return device
 
 
-class _Device:
-    """What the nodes of one device share; ``k`` is a microbatch's number."""
+class Device:
+    """What the nodes of one device share; ``k`` is a microbatch's number.
+
+    ``order`` is what its backward did, by the paper's names: ["B2", "F'1", "B1", ...];
+    ``peak_bytes`` are the most at once: weights, gradients, and what waits for its backward.
+    """
 
     def __init__(self, layers: nn.Sequential) -> None:
         self.layers, self.order, self.peak_bytes = layers, list[str](), 0
@@ -106,7 +103,7 @@ class _Checkpoint(torch.autograd.Function):
     """A microbatch's outputs; only its inputs are kept."""
 
     @staticmethod
-    def forward(ctx: Any, device: _Device, k: int, flow: Flow, *_: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, device: Device, k: int, flow: Flow, *_: Tensor) -> tuple[Tensor, ...]:
         ctx.device, ctx.k = device, k
         device.held.keep(k, flow)
         device.flows[k] = tree_map(Tensor.detach, flow)
@@ -124,7 +121,7 @@ class _Recompute(torch.autograd.Function):
     """The same outputs; its backward makes the microbatch's graph."""
 
     @staticmethod
-    def forward(ctx: Any, device: _Device, k: int, *outputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, device: Device, k: int, *outputs: Tensor) -> tuple[Tensor, ...]:
         ctx.device, ctx.k = device, k
         return tuple(t.view_as(t) for t in outputs)
 

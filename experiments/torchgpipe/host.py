@@ -11,8 +11,10 @@ from dataclasses import replace
 from itertools import chain, product
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
+from experiments.study.costs import with_costs
 from experiments.torchgpipe.cells import Benchmark, as_drawn
 from pipekit.clusters import Cluster
 from pipekit.profiling import Profile
@@ -131,15 +133,10 @@ def carried(profile: Profile, has: Components) -> Profile:
     """Return a profile; without portals its skips are part of what layers between hand on."""
     if has.portals:
         return profile
-    layers = tuple(
-        replace(
-            layer,
-            output_bytes=layer.output_bytes
-            + sum(skip.bytes for skip in profile.skips if skip.source <= n < skip.destination),
-        )
-        for n, layer in enumerate(profile.layers)
-    )
-    return replace(profile, layers=layers, skips=())
+    output_bytes = np.array([layer.output_bytes for layer in profile.layers], dtype=float)
+    for skip in profile.skips:
+        output_bytes[skip.source : skip.destination] += skip.bytes
+    return with_costs(replace(profile, skips=()), output_bytes=output_bytes)
 
 
 def copies_of(trace: Trace) -> pd.DataFrame:

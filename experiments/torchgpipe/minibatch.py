@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 from experiments.study.traces import ONLY_BYTES, on_cpus
 from experiments.torchgpipe.graph import KINDS
 from pipekit.engine import Observer, PipelinedModule, Watch
-from pipekit.layers import skips
 from pipekit.schedules import Message, Step, gpipe
 from pipekit.trees import Tree
 
@@ -88,28 +87,14 @@ def counted(model: nn.Sequential, x: Tensor, balance: Sequence[int], chunks: int
     return Counter(traffic.groupby(["source", "destination"])["bytes"].sum().to_dict())
 
 
-def closed_form(
-    model: nn.Sequential, x: Tensor, balance: Sequence[int], portals: bool
-) -> Counter[Link]:
-    """Return the bytes over each link, both ways, by the sizes of the tensors alone.
-
-    A skip crosses one link by a portal, and else all boundaries between (Figure 6).
-    """
-    main, stashed, under_way = list[int](), dict[str, int](), dict[str, Tree]()
-    y: Any = x
-    with torch.no_grad():
-        for layer in model:
-            y, under_way = skips.call(layer, y, under_way)
-            main.append(y.nbytes)
-            stashed |= {name: tensor.nbytes for name, tensor in under_way.items()}
+def closed_form(model: nn.Sequential, x: Tensor, balance: Sequence[int]) -> Counter[Link]:
+    """Return the bytes over each link, both ways, by the sizes of the layers' outputs alone."""
     found: Counter[Link] = Counter()
-    for boundary, behind in enumerate(list(accumulate(balance))[:-1]):
-        found[boundary, boundary + 1] += main[behind - 1]
-    for name, source, destination in skips.between(skips.links(model), balance):
-        stops = [source, destination] if portals else list(range(source, destination + 1))
-        for stop, after in pairwise(stops):
-            found[stop, after] += stashed[name]
-    return found + Counter({(b, a): size for (a, b), size in found.items()})
+    with torch.no_grad():
+        for stage, (first, behind) in enumerate(pairwise([0, *accumulate(balance)][:-1])):
+            x = model[first:behind](x)
+            found[stage, stage + 1] = found[stage + 1, stage] = x.nbytes
+    return found
 
 
 class _Stock(nn.Linear):

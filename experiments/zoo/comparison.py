@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from experiments.study.traces import messages
 from experiments.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
 from pipekit.emulation import emulate
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, check
+from pipekit.schedules.messages import Transfer, with_messages
 from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
@@ -53,6 +53,7 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
         homes = [len(workers) for workers in made.stage_workers]
         stages = max(len({task.stage for task in tasks}) for tasks in made.workers)
         part = form.part if form else "span"
+        ends = [each for _, each in with_messages(made).actions() if isinstance(each, Transfer)]
         rows.append(
             {
                 "method": made.name,
@@ -66,7 +67,7 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
                 "steady, %": bubbles["steady"],
                 "activations (microbatches)": activations(name, setting),
                 "copies of the weights": sum(homes) / made.stages,
-                "messages a microbatch": messages(made) / setting.microbatches,
+                "messages a microbatch": len(ends) / 2 / setting.microbatches,
                 "weight versions": max(check(made).peak_versions) // stages,
             }
         )

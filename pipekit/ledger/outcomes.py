@@ -181,11 +181,9 @@ class Outcome:
         """
         if self.record is None or self.status is not Status.MISS:
             return ""
-        causes, value = self.record.causes, self.record.value
-        turned = (cause.name for cause in causes if self.claim.met_by(cause.value))
-        neared = (cause.name for cause in causes if self.claim.neared_by(cause.value, value))
-        known = next(turned, CONTRADICTION if self.record.contradiction else "")
-        return known or next(neared, CAUSE_UNKNOWN)
+        first = {becomes: cause.name for cause, becomes in reversed(self.tried)}
+        known = first.get(TURNED) or (self.record.contradiction and CONTRADICTION)
+        return known or first.get(NEARED, CAUSE_UNKNOWN)
 
     @property
     def tried(self) -> list[tuple[Cause, str]]:
@@ -210,11 +208,6 @@ class Outcome:
         papers = papers or str(claim.target) == claim.value
         aim = "the paper's value" if papers else show(claim.target)
         return "; ".join(term.in_words(aim) for term in parse(claim.check))
-
-    @property
-    def weakly_decided(self) -> bool:
-        """Whether the claim passed or missed by a number of a weaker kind than it wants."""
-        return self.status in (Status.PASS, Status.MISS) and bool(self.label_note)
 
     def __repr__(self) -> str:
         unit = "" if self.claim.record else f" {self.claim.unit}"

@@ -3,8 +3,9 @@
 import signal
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +22,6 @@ from pipekit.reading import read_text
 _DASK = "dask:"
 _ANSWER_S = 10  # for which a cluster's answer is waited
 _LOOK_S = 1.0  # how often notebooks are asked how far they are
-
-_Running = Mapping[Future[NotebookResult], NotebookJob]
 
 
 def run(
@@ -58,12 +57,12 @@ def run(
         warn(f"{earlier} is continued, although a newer run may be meant: {why}")
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
-    with _ending_in_order(), _place(on, jobs) as where:  # nobody may answer: no folder yet
+    with _ending_in_order(), _place(on, jobs) as place:  # nobody may answer: no folder yet
         folder = earlier if resume and earlier else runs.new(results)
         with runs.locked(folder):
             batch = BatchRun(folder, experiment)
             try:
-                _execute_all(batch, experiment.scale, jobs, quiet, *where)
+                _execute_all(batch, experiment.scale, jobs, quiet, place)
             except KeyboardInterrupt:
                 if not quiet:
                     print(f"interrupted: --resume continues {folder}")
@@ -74,11 +73,11 @@ def run(
 
 
 @contextmanager
-def _place(on: str | None, width: int) -> Iterator[tuple[Executor, Callable[[_Running], None]]]:
-    """Yield where notebooks run, here or on a cluster, and how those that are running are ended."""
+def _place(on: str | None, width: int) -> Iterator[Executor]:
+    """Yield where notebooks run: here or on a cluster."""
     if on is None:
         with ThreadPoolExecutor(width) as pool:
-            yield pool, _kill
+            yield pool
         return
     if not on.startswith(_DASK) or on == _DASK:
         raise ValueError(
@@ -90,17 +89,7 @@ def _place(on: str | None, width: int) -> Iterator[tuple[Executor, Callable[[_Ru
         raise ValueError("--on dask: needs Dask: pip install 'pipekit[dask]'") from error
     with Client(on.removeprefix(_DASK), timeout=_ANSWER_S, set_as_default=False) as client:
         # A notebook has effects: a worker that is lost is not replaced by another one's attempt.
-        yield client.get_executor(pure=False, retries=0), _cancel
-
-
-def _kill(running: _Running) -> None:
-    while wait(running, timeout=0.1).not_done:
-        kill_kernels()  # again and again: one may just have been starting
-
-
-def _cancel(running: _Running) -> None:
-    for future in running:
-        future.cancel()
+        yield client.get_executor(pure=False, retries=0)
 
 
 @contextmanager
@@ -119,14 +108,7 @@ def _ending_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _execute_all(
-    batch: BatchRun,
-    scale: str,
-    width: int,
-    quiet: bool,
-    place: Executor,
-    stop: Callable[[_Running], None],
-) -> None:
+def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool, place: Executor) -> None:
     """Execute what is to do: together what may, and then one by one what must run alone."""
     todo, total = batch.todo, len(batch.jobs)
     with tqdm(total=total, initial=total - len(todo), unit="notebook", disable=quiet) as bar:
@@ -144,7 +126,9 @@ def _execute_all(
                         batch.add(running.pop(future), future.result())
                         bar.update()
             except BaseException:  # Ctrl-C, or a full disk: no kernel may be left behind
-                stop(running)
+                while not all(future.cancel() or future.done() for future in running):
+                    kill_kernels()  # again and again: one may just have been starting
+                    time.sleep(0.1)
                 raise
 
 

@@ -6,6 +6,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,13 @@ class ThisInterpreter(KernelManager):
     another kernel may take a TCP port between its choice and its opening.
     """
 
+    environment: Mapping[str, str] = {}  # variables of the kernel's process, beside this one's
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        with _kernels_lock:
+            _kernels.add(self)
+
     @default("connection_file")
     def _connection_file_default(self) -> str:
         self._folder = tempfile.TemporaryDirectory(prefix="pipekit-kernel-")
@@ -151,34 +159,26 @@ class ThisInterpreter(KernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        return KernelSpec(**get_kernel_dict())
+        return KernelSpec(**get_kernel_dict(), env=dict(self.environment))
 
 
 def _kernels_of(job: NotebookJob, told: Path) -> type[ThisInterpreter]:
     """Return a manager, which nbclient wants as a class, whose kernel's bars tell a file.
 
-    The kernel imports what stands at the root of the notebook's project, say ``experiments``, and
-    is known while it runs.
+    The kernel imports what stands at the root of the notebook's project, say ``experiments``.
     """
-    environment = {RELAY: str(told)}
+    variables = {RELAY: str(told)}
     if not job.alone:
         # GNU OpenMP's threads spin while they wait, and take the cores of notebooks beside it.
-        environment["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
+        variables["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
     for folder in job.notebook.parents:
         if (folder / "pyproject.toml").exists():
             path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-            environment["PYTHONPATH"] = os.pathsep.join(path)
+            variables["PYTHONPATH"] = os.pathsep.join(path)
             break
 
     class Kernels(ThisInterpreter, AsyncKernelManager):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options)
-            with _kernels_lock:
-                _kernels.add(self)
-
-        @property
-        def kernel_spec(self) -> KernelSpec:
-            return KernelSpec(**get_kernel_dict(), env=environment)
+        environment = variables
 
     return Kernels
 

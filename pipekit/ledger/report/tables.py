@@ -17,33 +17,22 @@ def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
 def scores(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """Return a row a paper, in the ledger's order, and one for all: how many claims are of a kind.
 
-    ``met after`` are the passes whose criterion was written when values were known.
+    ``met after`` are the passes whose criterion was written when values were known, ``weakly
+    decided`` passes and misses by a number of a weaker kind than the claim wants.
     """
-    each = [
-        {
-            "paper": outcome.claim.paper,
-            **{status.value: outcome.status is status for status in Status},
-            "claims": True,
-            "met after": outcome.status is Status.PASS and bool(outcome.claim.written),
-            "weakly decided": outcome.weakly_decided,
-        }
-        for outcome in outcomes
-    ]
-    table = pd.DataFrame(each).groupby("paper", sort=False).sum()
-    table.loc["all"] = table.sum()
-    return table.reset_index()
+    table = frame(outcomes)
+    of = pd.DataFrame({status.value: table["status"] == status.value for status in Status})
+    of["claims"] = True
+    of["met after"] = of["pass"] & (table["written"] != "")
+    of["weakly decided"] = (of["pass"] | of["miss"]) & (table["weaker"] != "")
+    counts = of.groupby(table["paper"], sort=False).sum()
+    counts.loc["all"] = counts.sum()
+    return counts.reset_index()
 
 
 def kinds(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """Return a row for each label that our values have: how many claims of it are decided how."""
-    found = pd.DataFrame(
-        [
-            {"label": outcome.record.label, "status": outcome.status.value}
-            for outcome in outcomes
-            if outcome.record is not None
-        ],
-        columns=["label", "status"],
-    )
+    found = frame(outcomes)
     decided = [Status.PASS, Status.MISS, Status.REFUTED, Status.UNDECIDED]
     columns = [status.value for status in decided]
     counts = pd.crosstab(found["label"], found["status"]).reindex(columns=columns, fill_value=0)

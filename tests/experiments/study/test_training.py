@@ -149,9 +149,10 @@ def test_every_pass_and_the_update_count_and_nothing_else(monkeypatch: pytest.Mo
     seconds = own_seconds(pairs, rounds=2)
     assert seconds["never"].tolist() == [4 + 4 + 1] * 2
     assert seconds["always"].tolist() == [4 + 4 + 4 + 1] * 2
-    (by_activity,) = own_activities(pairs, rounds=1)
+    by_activity = own_activities(pairs, rounds=1).iloc[0]
     each = {"FORWARD": 4, "BACKWARD": 4, "UPDATE": 1}
-    assert by_activity == {"never": each, "always": each | {"RECOMPUTE": 4}}
+    assert by_activity["never"].to_dict() == each
+    assert by_activity["always"].to_dict() == each | {"RECOMPUTE": 4}
 
 
 def test_messages_have_rows_behind_each_workers_own() -> None:
