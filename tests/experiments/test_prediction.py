@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from experiments import prediction
-from experiments.prediction import MethodCase, TrainedModel, as_it_ran, cases, compared, predicted
+from experiments.prediction import MethodCase, TrainedModel, cases, compared, predicted
 from experiments.study import memory_of
-from pipekit import Profile, schedules, simulate
+from pipekit import Profile
 from pipekit.models import convnet
-from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile
 from pipekit.simulation import Host
 
@@ -38,18 +37,6 @@ def test_2bw_has_as_many_microbatches_as_stages_and_pipedream_cuts_no_minibatch(
     ]
     with pytest.raises(ValueError, match=r"method must be one of .*'flsh'; did you mean 'flush'"):
         cases(["flsh"], [2], [4], 3)
-
-
-def test_a_run_whose_passes_are_known_is_simulated_as_it_was() -> None:
-    seconds = [(1.0, 3.0, 1.0), (2.0, 4.0, 2.0)]
-    costs = Profile(
-        tuple(LayerProfile(str(n), f, b, update_s=u) for n, (f, b, u) in enumerate(seconds))
-    )
-    schedule, split = schedules.flush(2, 4).take(3), Plan.by_hand([1, 1])
-    trace = simulate(schedule, costs)
-    again = as_it_ran(trace, costs, split)
-    assert [(x.forward_s, x.backward_s, x.update_s) for x in again.layers] == seconds
-    assert simulate(schedule, again, split).makespan_s == trace.makespan_s
 
 
 @pytest.mark.parametrize(
