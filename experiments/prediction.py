@@ -20,7 +20,7 @@ from experiments.study.traces import on_cpus
 from pipekit.choices import require_choice
 from pipekit.clusters import flat
 from pipekit.datasets import Batch, mnist
-from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run, Watch
+from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run
 from pipekit.host.memory import keep_freed_memory
 from pipekit.models import convnet, gpt, token_loss
 from pipekit.planning import plan
@@ -31,7 +31,6 @@ from pipekit.profiling.measured import profile
 from pipekit.schedules import Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 from pipekit.simulation import Costs, Host, simulate
-from pipekit.traces import Trace
 
 KEYS = ["model", "method", "stages", "microbatches", "batches", "transport", "balance"]
 """The columns that name a case of a table."""
@@ -152,17 +151,6 @@ def trained_models() -> list[TrainedModel]:
 def equal_stages(costs: Profile, stages: int, recompute: Recompute = "never") -> Plan:
     """Return stages of equal time."""
     return plan(costs, flat(stages, math.inf), "balance", recompute=recompute)
-
-
-def memory_traces(
-    model: TrainedModel, costs: Profile, case: MethodCase, recompute: Recompute = "never"
-) -> tuple[Trace, Trace]:
-    """Return a simulated and a measured trace of a case, both with their memory."""
-    split, states = equal_stages(costs, case.stages, recompute), model.optimizer_states
-    simulated = simulate(case.table, costs, split, optimizer_states=states)
-    return simulated, model.pipeline(case, split).train(
-        model.batches(case), watch=Watch(memory=True)
-    ).trace
 
 
 def beside(predicted: float, found: float, unit: str = "s") -> dict[str, float]:

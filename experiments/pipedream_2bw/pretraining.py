@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from torch.types import Device
 
 from experiments import study
 from experiments.study.training import share_of_rate
 from experiments.study.updates import AfterUpdates, copied
 from pipekit import Updates
 from pipekit.datasets import Dataset, masked, python_source
+from pipekit.datasets.text import BYTES, MASK
 from pipekit.engine import Pipeline, Watch
 from pipekit.host.provenance import provenance
 from pipekit.models import bert_large, gpt, token_loss
@@ -65,11 +65,12 @@ which Flush and 2BW cut into as many microbatches as there are stages."""
 
 POINTS = 10  # validations of a training, equally far apart; the pipeline drains before each
 EVALUATION_ROWS = 64
+VOCABULARY = {"gpt": BYTES, "bert": MASK + 1}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreTraining:
-    """All that a training depends on; more stages than layers are a ValueError.
+    """All that a training depends on.
 
     By AdamW with a learning rate that warms up and decays linearly; what the paper does not print
     is Megatron's (Shoeybi et al., 2019, section 4).
@@ -90,13 +91,6 @@ class PreTraining:
     seed: int  # of the weights, the order of the rows, the masks and the dropout
     rows: int  # windows of text to train on, as often as the steps need
     test_rows: int
-
-    def __post_init__(self) -> None:
-        if self.stages > (layers := len(self._made("meta"))):
-            raise ValueError(
-                f"{self.stages} stages of a {self.network} with {layers} layers: use at most "
-                f"{layers} stages, or more blocks"
-            )
 
     def optimizer(self, parameters: list[nn.Parameter]) -> AdamW:
         groups = [  # biases and norms have no weight decay
@@ -119,18 +113,14 @@ class PreTraining:
 
     def build(self) -> nn.Sequential:
         torch.manual_seed(self.seed)
-        return self._made()
+        make: Callable[..., nn.Sequential] = gpt if self.network == "gpt" else bert_large
+        words = {"vocabulary": VOCABULARY[self.network], "sequence": self.sequence}
+        return make(self.layers, self.hidden, self.heads, dropout=self.dropout, **words)
 
     def text(self) -> Dataset:
         """Return what it learns from: the next byte (GPT), or the masked ones (BERT)."""
         text = python_source(self.sequence, self.rows + self.test_rows, self.test_rows)
         return masked(text) if self.network == "bert" else text
-
-    def _made(self, device: Device = None) -> nn.Sequential:
-        shape = self.layers, self.hidden, self.heads
-        make, vocabulary = {"gpt": (gpt, 256), "bert": (bert_large, 257)}[self.network]
-        how: dict[str, Any] = {"vocabulary": vocabulary, "dropout": self.dropout, "device": device}
-        return make(*shape, sequence=self.sequence, **how)
 
 
 def train(case: PreTraining) -> study.Course:

@@ -6,10 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from experiments import prediction
-from experiments.prediction import MethodCase, TrainedModel, cases, compared, predicted
-from experiments.study import memory_of
-from pipekit import Profile
+from experiments.prediction import (
+    MethodCase,
+    TrainedModel,
+    cases,
+    compared,
+    equal_stages,
+    predicted,
+)
+from experiments.study import memory_of, trained_memory
+from pipekit import Profile, simulate
 from pipekit.models import convnet
 from pipekit.profiling import LayerProfile
 from pipekit.simulation import Host
@@ -102,5 +108,7 @@ def test_peak_bytes_of_a_real_run_are_predicted() -> None:
     images, digits = torch.rand(8, 1, 28, 28), torch.randint(10, (8,))
     task = TrainedModel("c", convnet(), images, digits, nn.CrossEntropyLoss(), torch.optim.Adam, 2)
     costs, case = task.profiled(2, passes=1), MethodCase("flush", 2, 2, 2)
-    simulated, found = map(memory_of, prediction.memory_traces(task, costs, case))
+    split = equal_stages(costs, 2)
+    simulated = memory_of(simulate(case.table, costs, split, optimizer_states=2))
+    found = trained_memory(task.pipeline(case, split), task.batches(case))
     assert simulated.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)
