@@ -190,16 +190,17 @@ def coordination(
 
     And the files for each stage and epoch (-1 if not for all alike), of which the last two stay.
     """
-    extra = _messages(build(), epochs, folder) - _messages(build(), epochs, None)
+
+    def messages(folder: Path | None) -> int:
+        pipeline, counter = build(), MessageCounter()
+        watch = Watch(trace=False, observers=[counter])
+        for batches in epochs:
+            pipeline.train(batches, watch=watch, checkpoints=folder)
+        return counter.seen.total()
+
+    extra = messages(folder) - messages(None)
     homes = sorted(folder.iterdir())
     stages = [[part.stage for part in checkpoints.parts_of(home)] for home in homes]
     files = {found.count(stage) for found in stages for stage in found}
     exact = len(homes) == len(epochs) and len(files) == len({*map(len, stages)}) == 1
     return extra, files.pop() if exact else -1
-
-
-def _messages(pipeline: Pipeline, epochs: Sequence[Sequence[Batch]], folder: Path | None) -> int:
-    counter = MessageCounter()
-    for batches in epochs:
-        pipeline.train(batches, watch=Watch(trace=False, observers=[counter]), checkpoints=folder)
-    return counter.seen.total()

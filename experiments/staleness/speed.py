@@ -62,11 +62,6 @@ class Machines:
 def point(asked: Machines, method: str) -> Taken:
     schedule = asked.schedule(method)
     parts = schedule.batch_stops[0]
-    if asked.rows % parts:
-        raise ValueError(
-            f"{asked.rows} samples an update cannot be cut into {parts} equal microbatches: "
-            f"use a multiple"
-        )
     machines, rows = named(asked.cluster), asked.rows // parts
     profile = _one_row(asked.model, machines)
     balance = block_balance(profile, asked.stages)
