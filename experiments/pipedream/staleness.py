@@ -132,7 +132,7 @@ def misplaced_parameters(model: nn.Sequential, batches: Sequence[Batch], replica
     schedule, loss = pipedream([replicas]), nn.MSELoss()
     pipeline = Pipeline(model, schedule, balance=[len(model)], optimizer=sgd, loss=loss)
     pipeline.train(batches, watch=Watch(observers=[parts]))
-    times = (torch.stack(sent).sum(0) for sent in parts.sent.values())
+    times = (torch.stack(sent).sum(0) for sent in parts.seen.values())
     return sum(int((each != replicas - 1).sum()) for each in times)
 
 
@@ -141,14 +141,14 @@ class _Parts(Observer):
 
     def __init__(self) -> None:
         # By the sum's number, of each message: 1 where it has a number of the sum, else 0.
-        self.sent: defaultdict[int, list[Tensor]] = defaultdict(list)
+        self.seen: defaultdict[int, list[Tensor]] = defaultdict(list)
 
     def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
         if key.phase == SCATTER:
             numbers, begin = part.numbers, int(part.numbers.storage_offset())
             held = torch.zeros(numbers.untyped_storage().nbytes() // numbers.element_size())
             held[begin : begin + numbers.numel()] = 1
-            self.sent[key.number].append(held)
+            self.seen[key.number].append(held)
 
 
 def first_send(

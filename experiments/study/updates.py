@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from torch import Tensor, nn
 
+from pipekit.devices import CPU
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.schedules import Op, Step
 
@@ -45,4 +46,6 @@ class WeightsAfter(AfterUpdates):
 
 
 def copied(layers: nn.Module) -> dict[str, Tensor]:
-    return {name: each.detach().clone() for name, each in layers.named_parameters()}
+    """Return a copy of the parameters by name, on the CPU, wherever they are."""
+    parameters = layers.named_parameters()
+    return {name: each.detach().to(CPU, copy=True) for name, each in parameters}
