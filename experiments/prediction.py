@@ -20,18 +20,17 @@ from experiments.study.traces import on_cpus
 from pipekit.choices import require_choice
 from pipekit.clusters import flat
 from pipekit.datasets import Batch, mnist
-from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run, Watch
+from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run
 from pipekit.host.memory import keep_freed_memory
 from pipekit.models import convnet, gpt, token_loss
 from pipekit.planning import plan
 from pipekit.plans import Plan, Recompute
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import Profile
 from pipekit.profiling.layer_times import background_load
 from pipekit.profiling.measured import profile
 from pipekit.schedules import Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
-from pipekit.simulation import Host, simulate
-from pipekit.traces import Trace
+from pipekit.simulation import Costs, Host, simulate
 
 KEYS = ["model", "method", "stages", "microbatches", "batches", "transport", "balance"]
 """The columns that name a case of a table."""
@@ -154,17 +153,6 @@ def equal_stages(costs: Profile, stages: int, recompute: Recompute = "never") ->
     return plan(costs, flat(stages, math.inf), "balance", recompute=recompute)
 
 
-def memory_traces(
-    model: TrainedModel, costs: Profile, case: MethodCase, recompute: Recompute = "never"
-) -> tuple[Trace, Trace]:
-    """Return a simulated and a measured trace of a case, both with their memory."""
-    split, states = equal_stages(costs, case.stages, recompute), model.optimizer_states
-    simulated = simulate(case.table, costs, split, optimizer_states=states)
-    return simulated, model.pipeline(case, split).train(
-        model.batches(case), watch=Watch(memory=True)
-    ).trace
-
-
 def beside(predicted: float, found: float, unit: str = "s") -> dict[str, float]:
     """Return a prediction beside what was found, and its error."""
     error = predicted / found - 1
@@ -234,9 +222,8 @@ def compared(
             before, after = after, loop_s()
             row = _named(model, case, transport, split)
             seconds, found_s = promised.loc[tuple(row.values())], run.trace.makespan_s
-            by_stage = Plan.by_hand([1] * case.stages, rows=costs.rows)
-            as_run, host = as_it_ran(run.trace, costs, split), replace(hosts[transport], pass_s=0.0)
-            own_s = simulate(case.table, as_run, by_stage, host=host).makespan_s
+            as_run, host = Costs.measured(costs, run.trace), replace(hosts[transport], pass_s=0.0)
+            own_s = simulate(case.table, as_run, split, host=host).makespan_s
             row |= beside(seconds["predicted (s)"], found_s)
             row |= {
                 "error without host": seconds["without host (s)"] / found_s - 1,
@@ -280,20 +267,3 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 def _named(model: TrainedModel, case: MethodCase, transport: str, split: Plan) -> dict[str, Any]:
     balance = "-".join(map(str, split.balance))
     return {"model": model.name, **asdict(case), "transport": transport, "balance": balance}
-
-
-def as_it_ran(trace: Trace, costs: Profile, split: Plan) -> Profile:
-    """Return a layer for each stage of a plan that takes what its passes took in a run."""
-    frame = trace.frame.assign(seconds=trace.frame["end_s"] - trace.frame["start_s"])
-    mean = frame.groupby(["stage", "op"])["seconds"].mean()
-    layers = (
-        LayerProfile(
-            f"stage {number}",
-            forward_s=float(mean[number, "FORWARD"]),
-            backward_s=float(mean[number, "BACKWARD"]),
-            update_s=float(mean.get((number, "UPDATE"), 0.0)),
-            output_bytes=costs.boundary_bytes(stage.stop) if stage.stop < len(costs) else 0.0,
-        )
-        for number, stage in enumerate(split.stages)
-    )
-    return Profile(tuple(layers), rows=costs.rows)

@@ -37,10 +37,6 @@ NOMINAL = "the fitted bandwidth", "the printed bandwidth"
 KNOWN_LAYERS = "a fit without S2VT, whose layers are ours", "fitted on S2VT's BSP speedup, too"
 OWN_BANDWIDTH = "one bandwidth for all networks of a cluster", "fitted on the row's own BSP speedup"
 EMBEDDINGS = "S2VT's embeddings", "frames and words enter the LSTMs as they are"
-ACTIVATIONS = (
-    "the activations of S2VT's layers, which are ours",
-    "no larger than Table 1's 95 % leaves room for",
-)
 PLAN = "the printed configuration", "our planner's choice"
 PLANNED_FOR = "plans for the printed bandwidth", "for the fitted one"
 COST = "section 3.2's cost, as printed", "the released optimizer's"

@@ -22,7 +22,7 @@ from experiments import study
 from experiments.benchmarks.harness import plain_step, transfer_seconds
 from experiments.pipedream import ROWS
 from experiments.pipedream.table1.plans import data_parallel
-from experiments.study.costs import as_published
+from experiments.study.costs import as_published, faster_links
 from pipekit import plots
 from pipekit.clusters import Cluster, namespaces
 from pipekit.clusters.papers import pipedream_figure1
@@ -55,10 +55,7 @@ def profile_of(model: str, gpu: str, efficiency: float, others_seconds: bool = F
 def links(gpu: str, workers: int, way: str) -> Cluster:
     """Return the figure's machines, at 10 Gbps, with links that are ``SHARED`` or ``DUPLEX``."""
     cluster = pipedream_figure1(gpu, workers)
-    if way != SHARED:
-        return cluster
-    (network,) = cluster.levels
-    return cluster.calibrated(network.name, network.bandwidth / 2, "PipeDream section 3.2")
+    return faster_links(cluster, 0.5) if way == SHARED else cluster
 
 
 def step(costs: Profile, cluster: Cluster) -> dict[str, float]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from experiments import study
 from experiments.pipedream.timelines import MessageCounter
 from experiments.study.training import Tensors, plain_gradients, relative_difference
+from experiments.study.updates import WeightsAfter
 from pipekit.clusters import Cluster
 from pipekit.datasets import Batch
 from pipekit.devices import CPU, Clock
@@ -71,12 +71,12 @@ class SmallTraining:
         return {"balance": [2] * STAGES, "optimizer": sgd, "loss": self.loss}
 
     def engine(self, schedule: Schedule) -> list[Tensors]:
-        """Return the engine's W(0), W(1), ... (section 3.4), each the last of a run of its own."""
-        history: list[Tensors] = [self.model.state_dict()]
-        for count in range(1, len(self.batches) + 1):
-            first = self.batches[:count]
-            history.append(study.trained_weights(self.model, schedule, first, **self.how))
-        return history
+        """Return the engine's W(0), W(1), ... (section 3.4)."""
+        updates = range(len(self.batches) + 1)
+        past = WeightsAfter(updates, self.model)
+        pipeline = Pipeline(self.model, schedule, **self.how)
+        pipeline.train(self.batches, watch=Watch(trace=False, observers=[past]))
+        return [past.weights[update] for update in updates]
 
     def replayed(self, delays: Sequence[int]) -> list[Tensors]:
         """Return W(0), W(1), ... of w(t+1) = w(t) - lr * grad f(w_s(t - delays[s]) on stage s)."""
@@ -124,40 +124,31 @@ def overwritten(tasks: Sequence[Task]) -> Iterator[tuple[int, int, int]]:
 
 
 def misplaced_parameters(model: nn.Sequential, batches: Sequence[Batch], replicas: int) -> int:
-    """Return how many numbers of a replicated stage's gradients are in no shard, or in several."""
-    shards, sgd = _Shards(), partial(torch.optim.SGD, lr=0.01)
+    """Return how many numbers of a replicated stage's gradients are in no shard, or in several.
+
+    Of each sum, of a whole round, every worker sends the others all but its own shard.
+    """
+    parts, sgd = _Parts(), partial(torch.optim.SGD, lr=0.01)
     schedule, loss = pipedream([replicas]), nn.MSELoss()
     pipeline = Pipeline(model, schedule, balance=[len(model)], optimizer=sgd, loss=loss)
-    pipeline.train(batches, watch=Watch(observers=[shards]))
-    misplaced = 0
-    for number, size in shards.sizes.items():
-        if len(shards.senders[number]) < replicas:
-            continue  # a last round to which not all workers have contributed
-        held = torch.zeros(size, dtype=torch.int64)
-        for place in range(replicas):
-            for begin, stop in shards.parts[number, place]:
-                held[begin:stop] += 1
-        misplaced += int((held != 1).sum())
-    return misplaced
+    pipeline.train(batches, watch=Watch(observers=[parts]))
+    times = (torch.stack(sent).sum(0) for sent in parts.seen.values())
+    return sum(int((each != replicas - 1).sum()) for each in times)
 
 
-class _Shards(Observer):
+class _Parts(Observer):
     """Notes what workers send others to be added up."""
 
     def __init__(self) -> None:
-        # Begin and stop, by the sum's number and the receiver.
-        self.parts: defaultdict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
-        self.sizes: dict[int, int] = {}  # of each sum, in numbers
-        self.senders: defaultdict[int, set[int]] = defaultdict(set)
+        # By the sum's number, of each message: 1 where it has a number of the sum, else 0.
+        self.seen: defaultdict[int, list[Tensor]] = defaultdict(list)
 
     def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
-        if key.phase != SCATTER:
-            return
-        begin, number = int(part.numbers.storage_offset()), key.number
-        storage = part.numbers.untyped_storage()
-        self.parts[number, receiver].add((begin, begin + part.numbers.numel()))
-        self.sizes[number] = storage.nbytes() // part.numbers.element_size()
-        self.senders[number].add(worker)
+        if key.phase == SCATTER:
+            numbers, begin = part.numbers, int(part.numbers.storage_offset())
+            held = torch.zeros(numbers.untyped_storage().nbytes() // numbers.element_size())
+            held[begin : begin + numbers.numel()] = 1
+            self.seen[key.number].append(held)
 
 
 def first_send(
@@ -199,16 +190,17 @@ def coordination(
 
     And the files for each stage and epoch (-1 if not for all alike), of which the last two stay.
     """
-    extra = _messages(build(), epochs, folder) - _messages(build(), epochs, None)
+
+    def messages(folder: Path | None) -> int:
+        pipeline, counter = build(), MessageCounter()
+        watch = Watch(trace=False, observers=[counter])
+        for batches in epochs:
+            pipeline.train(batches, watch=watch, checkpoints=folder)
+        return counter.seen.total()
+
+    extra = messages(folder) - messages(None)
     homes = sorted(folder.iterdir())
     stages = [[part.stage for part in checkpoints.parts_of(home)] for home in homes]
     files = {found.count(stage) for found in stages for stage in found}
     exact = len(homes) == len(epochs) and len(files) == len({*map(len, stages)}) == 1
     return extra, files.pop() if exact else -1
-
-
-def _messages(pipeline: Pipeline, epochs: Sequence[Sequence[Batch]], folder: Path | None) -> int:
-    counter = MessageCounter()
-    for batches in epochs:
-        pipeline.train(batches, watch=Watch(trace=False, observers=[counter]), checkpoints=folder)
-    return counter.seen.total()

@@ -1,7 +1,7 @@
 """What PipeDream's timelines show: steady state (3.2, 3.3), workers' own lists, time on links."""
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 
 import pandas as pd
@@ -74,24 +74,18 @@ def worker_list(
     replicas: Sequence[int], stage: int, replica: int, minibatches: int, in_flight: int
 ) -> tuple[Task, ...]:
     """Return one worker's 1F1B-RR list (3.3) from its own place; it owes at most ``in_flight``."""
-    width, tasks, owed, updates = replicas[stage], [], deque[Task](), 0
-
-    def backward() -> None:
-        nonlocal updates
-        forward = owed.popleft()
-        updates += 1
-        last = min(updates * width, minibatches) - 1
-        tasks.extend([forward._replace(op=Op.BACKWARD), Task(Op.UPDATE, stage, last, updates)])
-
-    for k in range(replica, minibatches, width):
-        if len(owed) == in_flight:
-            backward()
-        owed.append(Task(Op.FORWARD, stage, k, updates))
-        tasks.append(owed[-1])
-    while owed:
-        backward()
-    if 0 < updates < math.ceil(minibatches / width):  # others' minibatches are left over
-        tasks.append(Task(Op.UPDATE, stage, minibatches - 1, updates + 1))
+    width, tasks = replicas[stage], list[Task]()
+    own = range(replica, minibatches, width)
+    for place in range(len(own) + in_flight):
+        owed = place - in_flight  # the place of the backward that comes before this forward
+        if owed >= 0:
+            last, read = min((owed + 1) * width, minibatches) - 1, max(0, owed - in_flight + 1)
+            tasks.append(Task(Op.BACKWARD, stage, own[owed], read))
+            tasks.append(Task(Op.UPDATE, stage, last, owed + 1))
+        if place < len(own):
+            tasks.append(Task(Op.FORWARD, stage, own[place], max(0, owed + 1)))
+    if 0 < len(own) < math.ceil(minibatches / width):  # others' minibatches are left over
+        tasks.append(Task(Op.UPDATE, stage, minibatches - 1, len(own) + 1))
     return tuple(tasks)
 
 
@@ -145,17 +139,16 @@ class MessageCounter(Observer):
 def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFrame:
     """Return when each message of an emulated run was on its link, as ``Trace.transfers`` does."""
     sends = {step.task: step.sends for steps in lower(schedule) for step in steps.head}
-    traffic, rows, flows = Traffic(cluster), [], []
+    traffic, sent = Traffic(cluster), []
     for row in trace.passes.sort_values("end_s").itertuples():
         traffic.run_until(row.end_s)
         for _, to in sends[Task(Op.named(row.op), row.stage, row.microbatch, row.version)]:
-            flows.append(traffic.send(row.worker, to, row.bytes, row.end_s))
+            flow = traffic.send(row.worker, to, row.bytes, row.end_s)
             purpose = "activation" if row.op == "FORWARD" else "gradient"
-            rows.append((row.worker, to, purpose, row.stage, row.microbatch, row.bytes))
+            sent.append((flow, row.bytes, row.worker, to, purpose, row.stage, row.microbatch))
     traffic.run_until(math.inf)
-    frame = pd.DataFrame(rows, columns=[name for name in TRANSFERS if name[-2:] != "_s"])
-    times = {"start_s": [flow.start for flow in flows], "end_s": [flow.end for flow in flows]}
-    return frame.assign(**times)[TRANSFERS]
+    rows = [(*row, flow.start, flow.end, size) for flow, size, *row in sent]
+    return pd.DataFrame(rows, columns=TRANSFERS)
 
 
 def hidden_share(

@@ -21,7 +21,7 @@ from pipekit.host.provenance import available_cores
 from pipekit.models.transformer import Block
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
-from pipekit.schedules import Schedule, check, replicate
+from pipekit.schedules import Schedule, check
 from pipekit.simulation import simulate
 from pipekit.simulation.costs import stage_costs
 from pipekit.traces.memory import Memory
@@ -58,10 +58,9 @@ def compared(
     schedule: Schedule,
     equation: str,
     optimizer: OptimizerFactory,
-    width: int = 1,
     transport: str = "threads",
 ) -> Compared:
-    """Train equal stages by a schedule of one pipeline, and by an equation of the oracle."""
+    """Train equal stages by a schedule without end, and by an equation of the oracle."""
     made: list[Optimizer] = []
 
     def watched(parameters: list[nn.Parameter]) -> Optimizer:
@@ -70,11 +69,11 @@ def compared(
 
     stages, make = schedule.stages, watched if transport == "threads" else optimizer
     how: dict[str, Any] = {"balance": [len(model) // stages] * stages, "loss": nn.MSELoss()}
-    table = replicate(schedule, width)
-    pipeline = Pipeline(model, table, optimizer=make, transport=transport, **how)
+    pipeline = Pipeline(model, schedule, optimizer=make, transport=transport, **how)
     run = pipeline.train(batches)
-    how |= {"replicas": [width] * stages, "microbatches": len(run.schedule.batches[0])}
-    how |= {"optimizer": optimizer, "threads": max(1, available_cores() // (width * stages))}
+    how |= {"replicas": [len(workers) for workers in schedule.stage_workers]}
+    how |= {"microbatches": schedule.batch_stops[0], "optimizer": optimizer}
+    how |= {"threads": max(1, available_cores() // schedule.worker_count)}
     truth = oracle.train(model, batches, method=equation, **how)
     apart = relative_difference(dict(pipeline.state_dict()), truth.weights[-1])
     states = max((_states(each) for each in made), default=0.0)

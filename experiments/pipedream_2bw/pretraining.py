@@ -4,7 +4,8 @@ Frames have the courses of :func:`train`, of one network and learning rate.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,54 +16,40 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from torch.types import Device
 
 from experiments import study
 from experiments.study.training import share_of_rate
+from experiments.study.updates import AfterUpdates, copied
 from pipekit import Updates
 from pipekit.datasets import Dataset, masked, python_source
+from pipekit.datasets.text import BYTES, MASK
 from pipekit.engine import Pipeline, Watch
 from pipekit.host.provenance import provenance
 from pipekit.models import bert_large, gpt, token_loss
 from pipekit.schedules import Schedule, flush, pipedream, two_bw
 
 
-class Movement:
+class Movement(AfterUpdates):
     """Follows ||W(t) - W(t-1)|| / ||W(t)|| over all stages of a pipeline on threads."""
 
-    def __init__(self) -> None:
-        self._squares: dict[int, list[tuple[float, float]]] = {}
+    def __init__(self, model: nn.Sequential) -> None:
+        super().__init__()
+        self._last = copied(model)
+        self._squares: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)  # by stage
+
+    def updated(self, stage: int, version: int, layers: nn.Module) -> None:
+        now = copied(layers)
+        moved = [weight - self._last[name] for name, weight in now.items()]
+        self._squares[stage].append((_square(moved), _square(now.values())))
+        self._last |= now
 
     @property
     def relative(self) -> list[float]:
-        stages = (zip(*squares, strict=True) for _, squares in sorted(self._squares.items()))
+        stages = (zip(*each, strict=True) for each in zip(*self._squares.values(), strict=True))
         return [math.sqrt(sum(moved) / sum(size)) for moved, size in stages]
 
-    def watched(self, optimizer: AdamW) -> AdamW:
-        """Return a stage's optimizer, with each of its steps followed."""
-        before: list[Tensor] = []
 
-        def keep(optimizer: Optimizer, *_: Any) -> None:
-            before[:] = [p.detach().clone() for p in _parameters(optimizer)]
-
-        def compare(optimizer: Optimizer, *_: Any) -> None:
-            now = _parameters(optimizer)
-            first = optimizer.param_groups[0]["params"][0]
-            update = int(optimizer.state[first]["step"])
-            squares = _square(torch._foreach_sub(now, before)), _square(now)
-            self._squares.setdefault(update, []).append(squares)  # from each stage's thread
-
-        optimizer.register_step_pre_hook(keep)
-        optimizer.register_step_post_hook(compare)
-        return optimizer
-
-
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    # An engine's optimizer works on other tensors in every version of the weights.
-    return [p.detach() for group in optimizer.param_groups for p in group["params"]]
-
-
-def _square(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:
+def _square(tensors: Iterable[Tensor]) -> float:
     return float(sum(tensor.square().sum() for tensor in tensors))
 
 
@@ -78,6 +65,7 @@ which Flush and 2BW cut into as many microbatches as there are stages."""
 
 POINTS = 10  # validations of a training, equally far apart; the pipeline drains before each
 EVALUATION_ROWS = 64
+VOCABULARY = {"gpt": BYTES, "bert": MASK + 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +93,9 @@ class PreTraining:
     test_rows: int
 
     def __post_init__(self) -> None:
-        if self.stages > (layers := len(self._made("meta"))):
+        with torch.device("meta"):
+            layers = len(self.build())
+        if self.stages > layers:
             raise ValueError(
                 f"{self.stages} stages of a {self.network} with {layers} layers: use at most "
                 f"{layers} stages, or more blocks"
@@ -132,18 +122,14 @@ class PreTraining:
 
     def build(self) -> nn.Sequential:
         torch.manual_seed(self.seed)
-        return self._made()
+        make: Callable[..., nn.Sequential] = gpt if self.network == "gpt" else bert_large
+        words = {"vocabulary": VOCABULARY[self.network], "sequence": self.sequence}
+        return make(self.layers, self.hidden, self.heads, dropout=self.dropout, **words)
 
     def text(self) -> Dataset:
         """Return what it learns from: the next byte (GPT), or the masked ones (BERT)."""
         text = python_source(self.sequence, self.rows + self.test_rows, self.test_rows)
         return masked(text) if self.network == "bert" else text
-
-    def _made(self, device: Device = None) -> nn.Sequential:
-        shape = self.layers, self.hidden, self.heads
-        make, vocabulary = {"gpt": (gpt, 256), "bert": (bert_large, 257)}[self.network]
-        how: dict[str, Any] = {"vocabulary": vocabulary, "dropout": self.dropout, "device": device}
-        return make(*shape, sequence=self.sequence, **how)
 
 
 def train(case: PreTraining) -> study.Course:
@@ -152,21 +138,22 @@ def train(case: PreTraining) -> study.Course:
     ``loss`` is at the weights that the method reads, ``validation`` at the :data:`POINTS` only, and
     ``moved`` how far the update moved the weights, relative to their norm.
     """
-    data, model, movement = case.text(), case.build(), Movement()
+    data, model = case.text(), case.build()
+    movement = Movement(model)
     pipeline = Pipeline(
         model,
         METHODS[case.method](case.stages),
-        optimizer=lambda parameters: movement.watched(case.optimizer(parameters)),
+        optimizer=case.optimizer,
         loss=token_loss,
         seed=case.seed,
         updates=Updates(**case.updates),
     )
     batches = study.take(data, case.batch_rows, case.steps, case.seed)
     tests = data.test_batches(EVALUATION_ROWS)
-    losses: list[float | None] = [None]
+    watch, losses = Watch(trace=False, observers=[movement]), list[float | None]([None])
     validations = {0: pipeline.evaluate(tests)}
     for start, stop in pairwise(len(batches) * point // POINTS for point in range(POINTS + 1)):
-        losses += pipeline.train(batches[start:stop], watch=Watch(trace=False)).losses
+        losses += pipeline.train(batches[start:stop], watch=watch).losses
         validations[stop] = pipeline.evaluate(tests)
     steps = range(len(losses))
     return study.Course.of(

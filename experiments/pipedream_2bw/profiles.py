@@ -148,12 +148,10 @@ def _one_row(make: Callable[..., nn.Sequential], size: str, part: float) -> Prof
     profile = Profile.analytic(
         one, tokens, V100, dtype=DTYPE, efficiency=part, memory_efficiency=MEMORY_EFFICIENCY
     )
-    before, block, *after = profile.layers
+    before, block, *norm, head = profile.layers
     block = replace(block, saved_bytes=block.saved_bytes + SCORES_BYTES * heads * SEQUENCE**2)
-    names = [before.name, *(f"{number} Block" for number in range(1, layers + 1))]
-    names += [f"{number} {x.name.split()[1]}" for number, x in enumerate(after, layers + 1)]
-    *norm, head = after
     probabilities = LOSS_BYTES / WEIGHT_BYTES * head.output_bytes
     head = replace(head, saved_bytes=head.saved_bytes + probabilities)
-    repeated = zip([before, *[block] * layers, *norm, head], names, strict=True)
-    return replace(profile, layers=tuple(replace(x, name=name) for x, name in repeated))
+    numbered = enumerate((before, *[block] * layers, *norm, head))
+    named = (replace(each, name=f"{n} {each.name.split()[1]}") for n, each in numbered)
+    return replace(profile, layers=tuple(named))

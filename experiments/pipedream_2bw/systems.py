@@ -34,7 +34,7 @@ from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, check, flush, gpipe, replicate, two_bw
 from pipekit.schedules.check import Report
-from pipekit.schedules.methods.flushed import flushed, require_positive
+from pipekit.schedules.methods.flushed import flushed
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
@@ -51,7 +51,6 @@ GIB = 2**30  # bytes of a "GB" of a V100's 16 (pipekit.clusters.papers)
 
 def in_flushes(stages: int, sizes: Sequence[int]) -> Schedule:
     """Return GPipe's schedule with several flushes a batch, of so many microbatches each."""
-    require_positive(stages=stages, flushes=len(sizes), microbatches=min(sizes))
     parts = [range(stop - size, stop) for stop, size in zip(accumulate(sizes), sizes, strict=True)]
     order = [(op, k) for part in parts for op in (Op.FORWARD, Op.BACKWARD) for k in part]
     workers = ([(op, stage, k) for op, k in order] for stage in range(stages))
@@ -108,8 +107,7 @@ class Pipelines:
             schedule = in_flushes(self.depth, self.flushes())
         else:
             schedule = TABLES[system](self.depth, self.microbatches)
-        table = schedule.take(batches)
-        return table if self.width == 1 else replicate(table, self.width)
+        return replicate(schedule.take(batches), self.width)
 
     def flushes(self) -> list[int]:
         """Return the microbatches of each of GPipe's flushes: as few flushes as fit, as equal."""

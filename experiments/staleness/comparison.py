@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -34,16 +35,13 @@ def excess(ours: "pd.Series[float]", theirs: "pd.Series[float]") -> dict[str, fl
     """
     differences = (ours - theirs).dropna()
     seeds, mean, margin = len(differences), float(differences.mean()), float(theirs.std())
-    error = half = math.inf  # of one seed, which says nothing of others
-    if seeds > 1:
-        error = float(differences.std()) / math.sqrt(seeds)
-        half = error * float(stats.t.ppf((1 + COVERAGE) / 2, seeds - 1))
+    error = differences.std() / np.sqrt(seeds)  # NaN of one seed, which says nothing of others
+    half = np.nan_to_num(error * stats.t.ppf((1 + COVERAGE) / 2, seeds - 1), nan=math.inf)
 
     def p(distance: float) -> float:
         """Return p of a one-sided test, if the mean is so far within what it is to rule out."""
-        if error in (0.0, math.inf):
-            return float(error > 0 or distance >= 0)
-        return float(stats.t.cdf(distance / error, seeds - 1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float(np.nan_to_num(stats.t.cdf(distance / error, seeds - 1), nan=1.0))
 
     return {
         **{"seeds": seeds, "excess": mean, "low": mean - half, "high": mean + half},

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from experiments.staleness import comparison
 from experiments.staleness.comparison import OWN, arm_name
-from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, PACI_MICROBATCHES, SYNC
+from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, SYNC
 from experiments.staleness.proxies import of_setting
 from experiments.study.costs import published
 from experiments.study.traces import mean_interval, memory_of
@@ -49,34 +49,26 @@ class Machines:
     optimizer_states: float = 2  # tensors of a parameter's size that the optimizer keeps
     recompute: bool = True  # whether a stage keeps only what it received
 
-    def schedule(self, method: str) -> tuple[Schedule, int]:
-        """Return a method's table, and the microbatches of its batches."""
-        n, m = self.stages, self.microbatches
+    def schedule(self, method: str) -> Schedule:
+        """Return a method's schedule, without end."""
         if method == SYNC:
-            schedule, parts = schedules.flush(n, m), m
-        elif METHODS[method].equation == "2bw":  # synchronous training first is over before long
-            schedule, parts = schedules.two_bw(n, m), m
-        else:
-            schedule = METHODS[method].schedule(n)
-            parts = PACI_MICROBATCHES if method == "paci" else 1
-        return schedule.take(n + BATCHES), parts
+            return schedules.flush(self.stages, self.microbatches)
+        if METHODS[method].equation == "2bw":  # synchronous training first is over before long
+            return schedules.two_bw(self.stages, self.microbatches)
+        return METHODS[method].schedule(self.stages)
 
 
 @cache  # explorers ask again and again
 def point(asked: Machines, method: str) -> Taken:
-    schedule, parts = asked.schedule(method)
-    if asked.rows % parts:
-        raise ValueError(
-            f"{asked.rows} samples an update cannot be cut into {parts} equal microbatches: "
-            f"use a multiple"
-        )
+    schedule = asked.schedule(method)
+    parts = schedule.batch_stops[0]
     machines, rows = named(asked.cluster), asked.rows // parts
     profile = _one_row(asked.model, machines)
     balance = block_balance(profile, asked.stages)
     plan = Plan.by_hand(balance, rows=rows, recompute="always" if asked.recompute else "never")
     mitigation = METHODS[method].mitigation
     trace = simulate(
-        schedule,
+        schedule.take(asked.stages + BATCHES),
         profile.scaled(rows),
         plan,
         machines,

@@ -8,14 +8,12 @@ judged at that of the method without delay, as papers that "did not tune" do.
 """
 
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,14 +22,13 @@ from torch import Tensor, nn
 from experiments import study
 from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, SYNC, scheduler
 from experiments.staleness.proxies import PROXIES, Proxy, evaluate
+from experiments.study.updates import WeightsAfter
 from pipekit import Updates, Watch
 from pipekit.choices import require_choice
 from pipekit.datasets import Batch
 from pipekit.devices import accelerators
 from pipekit.engine import Pipeline
-from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.host.provenance import provenance
-from pipekit.schedules import Op, Step
 
 POINTS = 10  # validations of a training, equally far apart, besides that of the untrained network
 TEST_ROWS = 256  # rows that are tested at a time
@@ -92,7 +89,7 @@ def train(case: StaleTraining) -> study.Course:
 def _trained(case: StaleTraining, model: nn.Sequential, batches: Sequence[Batch]) -> Trained:
     method, updates = METHODS[case.method], len(batches)
     make, ends = OPTIMIZERS[case.optimizer].make, case.proxy.ends
-    past = WeightsAfter({end for _, end in _pieces(updates)}, dict(model.named_parameters()))
+    past = WeightsAfter({end for _, end in _pieces(updates)}, model)
     mitigation = method.mitigation and method.mitigation(updates)
     pipeline = Pipeline(
         model,
@@ -112,32 +109,6 @@ def _trained(case: StaleTraining, model: nn.Sequential, batches: Sequence[Batch]
 def _pieces(updates: int) -> list[tuple[int, int]]:
     """Return from which update to which each piece goes, the first one empty."""
     return [(0, 0), *pairwise(updates * point // POINTS for point in range(POINTS + 1))]
-
-
-class WeightsAfter(Observer):
-    """Copies every stage's weights after some updates, while the pipeline runs on, over threads.
-
-    Validated later, they cost the pipeline no flush, and no stage waits for another.
-    """
-
-    def __init__(self, updates: Collection[int], initial: Mapping[str, Tensor]) -> None:
-        self._updates = set(updates)
-        self._views: dict[int, WorkerView] = {}
-        self.weights: dict[int, dict[str, Tensor]] = defaultdict(dict)
-        self.weights[0] = _copied(initial)
-
-    def begin(self, worker: WorkerView) -> None:
-        self._views[worker.number] = worker
-
-    def after_step(self, worker: int, step: Step) -> None:
-        task = step.task
-        if task.op is Op.UPDATE and task.version in self._updates:
-            layers = self._views[worker].weights[task.stage].modules[step.slot]
-            self.weights[task.version] |= _copied(layers.state_dict())
-
-
-def _copied(weights: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
 ARM = ["proxy", "method", "stages", "optimizer"]  # the columns that tell one arm from another

@@ -6,12 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from experiments import prediction
-from experiments.prediction import MethodCase, TrainedModel, as_it_ran, cases, compared, predicted
-from experiments.study import memory_of
-from pipekit import Profile, schedules, simulate
+from experiments.prediction import (
+    MethodCase,
+    TrainedModel,
+    cases,
+    compared,
+    equal_stages,
+    predicted,
+)
+from experiments.study import memory_of, trained_memory
+from pipekit import Profile, simulate
 from pipekit.models import convnet
-from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile
 from pipekit.simulation import Host
 
@@ -38,18 +43,6 @@ def test_2bw_has_as_many_microbatches_as_stages_and_pipedream_cuts_no_minibatch(
     ]
     with pytest.raises(ValueError, match=r"method must be one of .*'flsh'; did you mean 'flush'"):
         cases(["flsh"], [2], [4], 3)
-
-
-def test_a_run_whose_passes_are_known_is_simulated_as_it_was() -> None:
-    seconds = [(1.0, 3.0, 1.0), (2.0, 4.0, 2.0)]
-    costs = Profile(
-        tuple(LayerProfile(str(n), f, b, update_s=u) for n, (f, b, u) in enumerate(seconds))
-    )
-    schedule, split = schedules.flush(2, 4).take(3), Plan.by_hand([1, 1])
-    trace = simulate(schedule, costs)
-    again = as_it_ran(trace, costs, split)
-    assert [(x.forward_s, x.backward_s, x.update_s) for x in again.layers] == seconds
-    assert simulate(schedule, again, split).makespan_s == trace.makespan_s
 
 
 @pytest.mark.parametrize(
@@ -115,5 +108,7 @@ def test_peak_bytes_of_a_real_run_are_predicted() -> None:
     images, digits = torch.rand(8, 1, 28, 28), torch.randint(10, (8,))
     task = TrainedModel("c", convnet(), images, digits, nn.CrossEntropyLoss(), torch.optim.Adam, 2)
     costs, case = task.profiled(2, passes=1), MethodCase("flush", 2, 2, 2)
-    simulated, found = map(memory_of, prediction.memory_traces(task, costs, case))
+    split = equal_stages(costs, 2)
+    simulated = memory_of(simulate(case.table, costs, split, optimizer_states=2))
+    found = trained_memory(task.pipeline(case, split), task.batches(case))
     assert simulated.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)

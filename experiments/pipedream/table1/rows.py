@@ -1,6 +1,6 @@
 """Rows of Table 1: planned, simulated and emulated, with one thing changed, and claims of them."""
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -31,6 +31,8 @@ MODEL_PARALLEL, BSP, STRAIGHT, PIPEDREAM = SYSTEMS = (
 )
 """Figure 13's, the slowest first; Table 1 has the second and the last."""
 
+FREE = 1e18  # bytes/s of links that take no time
+
 
 class Ran(NamedTuple):
     """An emulated plan: a minibatch's seconds, and its bytes as the engine counted them."""
@@ -39,7 +41,7 @@ class Ran(NamedTuple):
     sent: Sent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
     """A network on a cluster of effective bandwidth, and how fast each system trains it.
 
@@ -98,7 +100,35 @@ class Row:
     @cached_property
     def otherwise(self) -> dict[names.Change, "Row"]:
         """The row, simulated, with each change that can be made to it."""
-        return dict(_changes(self))
+        kept, planned = self.simulated, replace(self, given=None, runs={})
+        setting, machines = self.setting, self.setting.machines()
+        free = machines.calibrated(machines.levels[0].name, FREE, "links that take no time")
+        on_server = calibrated(setting, sums="parameter server")
+        changes = {
+            names.NOMINAL: replace(kept, cluster=machines),
+            names.LINK_TIME: replace(kept, cluster=free),
+            names.DUPLEX: replace(kept, cluster=faster_links(self.cluster, 0.5)),
+            names.OVERLAP: replace(kept, late=True),
+            names.SHARDS: replace(kept, cluster=on_server),
+            names.TOO_FEW_IN_FLIGHT: replace(kept, method=plans.twice_in_flight),
+            names.LATE_SUMS: replace(kept, method=plans.sums_a_round_late),
+            names.PLANNED_FOR: replace(planned, planned_for=None),
+            names.COST: replace(planned, cost="released"),
+        }
+        if setting.cluster == S2VT.cluster:
+            on = (*plans.CALIBRATED_ON[setting.cluster], S2VT)
+            changes[names.KNOWN_LAYERS] = replace(kept, cluster=calibrated(setting, on))
+        if setting in plans.TABLE1:
+            own = calibrated(setting, (setting,))
+            changes[names.PLAN] = replace(kept, given=self.chosen)
+            changes[names.OWN_BANDWIDTH] = replace(kept, cluster=own)
+        if (estimated := plans.roofline(setting)) != plans.profile_of(setting):
+            changes[names.TIMES] = replace(planned, profile=estimated)
+        if setting == S2VT:
+            rows, sample = names.ROWS["s2vt"], PUBLISHED["s2vt"].sample
+            other = study.estimated(plans.without_embeddings, lambda: sample(rows), machines.device)
+            changes[names.EMBEDDINGS] = replace(planned, profile=other)
+        return changes
 
     def changed(self, change: names.Change | None = None) -> "Row":
         """Return the row, simulated, with a change if it can have that."""
@@ -135,15 +165,7 @@ class Row:
         """Return a system's seconds a minibatch, emulated if it was, else simulated."""
         if system in self.runs:
             return self.runs[system].timed.seconds
-        if system not in self._simulated_s:
-            ran = self.profile, self.plan_of(system)
-            profile, plan = plans.summed_late(*ran) if self.late else ran
-            self._simulated_s[system] = (
-                self.compute_s / plans.bsp_speedup(profile, self.cluster)
-                if system == BSP
-                else plans.simulated_seconds(profile, plan, self.cluster, self.method_of(system))
-            )
-        return self._simulated_s[system]
+        return _simulated_s(self, system)
 
     def speedup(self, system: str = PIPEDREAM) -> float:
         return self.compute_s / self.seconds(system)
@@ -186,43 +208,13 @@ class Row:
         links = self.planned_for or self.cluster
         return plan(self.profile, links, cost=self.cost, replicate=replicate)
 
-    @cached_property
-    def _simulated_s(self) -> dict[str, float]:
-        return {}
 
-
-FREE = 1e18  # bytes/s of links that take no time
-
-
-def _changes(row: Row) -> Iterator[tuple[names.Change, Row]]:
-    kept, planned, setting = row.simulated, replace(row, given=None, runs={}), row.setting
-    machines = setting.machines()
-    free = machines.calibrated(machines.levels[0].name, FREE, "links that take no time")
-    yield names.NOMINAL, replace(kept, cluster=machines)
-    yield names.LINK_TIME, replace(kept, cluster=free)
-    yield names.DUPLEX, replace(kept, cluster=faster_links(row.cluster, 0.5))
-    yield names.OVERLAP, replace(kept, late=True)
-    yield names.SHARDS, replace(kept, cluster=calibrated(setting, sums="parameter server"))
-    yield names.TOO_FEW_IN_FLIGHT, replace(kept, method=plans.twice_in_flight)
-    yield names.LATE_SUMS, replace(kept, method=plans.sums_a_round_late)
-    yield names.PLANNED_FOR, replace(planned, planned_for=None)
-    yield names.COST, replace(planned, cost="released")
-    if setting.cluster == S2VT.cluster:
-        on = (*plans.CALIBRATED_ON[setting.cluster], S2VT)
-        yield names.KNOWN_LAYERS, replace(kept, cluster=calibrated(setting, on))
-    if setting in plans.TABLE1:
-        yield names.PLAN, replace(kept, given=row.chosen)
-        yield names.OWN_BANDWIDTH, replace(kept, cluster=calibrated(setting, (setting,)))
-    if (estimated := plans.roofline(setting)) != plans.profile_of(setting):
-        yield names.TIMES, replace(planned, profile=estimated)
-    if setting == S2VT:
-        rows, sample = names.ROWS["s2vt"], PUBLISHED["s2vt"].sample
-        other = study.estimated(plans.without_embeddings, lambda: sample(rows), machines.device)
-        yield names.EMBEDDINGS, replace(planned, profile=other)
-        # 5 % of what data parallelism sends is all that the printed 95 % leaves.
-        part = 0.05 * kept.sent(BSP).total / kept.sent(PIPEDREAM).activations
-        fewer = study.with_costs(row.profile, output_bytes=lambda layer: layer.output_bytes * part)
-        yield names.ACTIVATIONS, replace(planned, profile=fewer)
+@cache
+def _simulated_s(row: Row, system: str) -> float:
+    ran = row.profile, row.plan_of(system)
+    profile, plan = plans.summed_late(*ran) if row.late else ran
+    count = row.setting.workers if system == BSP else plans.SIMULATED
+    return plans.simulated_seconds(profile, plan, row.cluster, row.method_of(system), count)
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -25,7 +25,8 @@ MOMENTUM = partial(equations.Momentum, lr=0.1, beta=0.9)
 
 
 def against(equation: str, optimizer: OptimizerFactory, width: int) -> equations.Compared:
-    return equations.compared(MODEL, DATA, schedules.two_bw(2, 2), equation, optimizer, width)
+    schedule = schedules.replicate(schedules.two_bw(2, 2), width)
+    return equations.compared(MODEL, DATA, schedule, equation, optimizer)
 
 
 @pytest.mark.parametrize("width", [1, 2])

@@ -18,7 +18,7 @@ from experiments.pipedream_2bw.pretraining import (
 )
 from experiments.study.training import take
 from pipekit import Updates, oracle
-from pipekit.engine import Pipeline
+from pipekit.engine import Pipeline, Watch
 from pipekit.models import token_loss
 
 
@@ -80,15 +80,15 @@ def test_a_language_model_trains_as_the_methods_equation_says(
 ) -> None:
     model = case.build()
     batches = take(case.text(), case.batch_rows, case.steps, seed=0)
-    movement = Movement()
+    movement = Movement(model)
     pipeline = Pipeline(
         model,
         METHODS[method](stages),
-        optimizer=lambda parameters: movement.watched(case.optimizer(parameters)),
+        optimizer=case.optimizer,
         loss=token_loss,
         updates=Updates(lr_scheduler=case.scheduler),
     )
-    run = pipeline.train(batches)
+    run = pipeline.train(batches, watch=Watch(observers=[movement]))
     judge = oracle.train(
         model,
         batches,

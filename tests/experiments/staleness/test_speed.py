@@ -43,11 +43,6 @@ def test_the_worst_worker_has_its_versions_and_what_a_mitigation_keeps() -> None
     assert weights["gap-aware"] > weights["pipedream"]
 
 
-def test_rows_that_cannot_be_cut_are_refused() -> None:
-    with pytest.raises(ValueError, match="12 samples an update cannot be cut into 8 equal"):
-        speed.point(Machines(stages=4, rows=12, microbatches=8), "2bw")
-
-
 def test_each_proxy_stands_for_a_papers_network_on_its_cluster() -> None:
     assert {proxy.kind for proxy in PROXIES.values()} == {*speed.STANDS_FOR}
     found = speed.on_paper_cluster("images-long", "sgd")
