@@ -1,7 +1,7 @@
 """What is searched for: schedules with what they take, simulated, and the problem behind them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -53,6 +53,7 @@ class Question:
 
     def __post_init__(self) -> None:
         stages, workers, homes = len(self.plan.stages), self.workers, self.placement
+        object.__setattr__(self, "plan", self.plan.with_replicas([1] * stages))
         if not 1 <= workers <= stages or self.microbatches < 1:
             raise ValueError(
                 f"{stages} stages and {self.microbatches} microbatches do not fit {workers} "
@@ -72,17 +73,13 @@ class Question:
     def caps(self) -> list[float]:
         """The bytes of each worker."""
         cap = math.inf if self.memory_cap is None else self.memory_cap
-        return [*map(float, [cap] * self.workers if isinstance(cap, int | float) else cap)]
-
-    @cached_property
-    def _straight(self) -> Plan:
-        return self.plan.with_replicas([1] * len(self.plan.stages))
+        return [*map(float, cap if isinstance(cap, Iterable) else [cap] * self.workers)]
 
     @cached_property
     def _costs(self) -> Sequence[StageCosts]:
         # Where a stage is says nothing about what a microbatch costs there.
         one_by_one = model_parallel(len(self.plan.stages)).take(1)
-        return stage_costs(one_by_one, self.profile, self._straight)
+        return stage_costs(one_by_one, self.profile, self.plan)
 
     @cached_property
     def methods(self) -> list[Found]:
@@ -120,8 +117,8 @@ class Question:
 
     def _simulated(self, schedule: Schedule) -> Found:
         costs = Costs(self.profile, host_bytes_per_s=self.host_bytes_per_s)
-        plan, states = self._straight, self.optimizer_states
-        trace = simulate(schedule, costs, plan, self.cluster, optimizer_states=states)
+        states = self.optimizer_states
+        trace = simulate(schedule, costs, self.plan, self.cluster, optimizer_states=states)
         assert trace.memory is not None
         # The optimizer's state counts as if it were there all the time.
         by_worker = trace.memory.frame.groupby("worker")
