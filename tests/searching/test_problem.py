@@ -2,7 +2,6 @@
 
 import math
 import random
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -27,11 +26,6 @@ SCHEDULES = [
 ]
 
 
-class Asked(NamedTuple):
-    question: Question
-    problem: Problem
-
-
 def profile(stages: int) -> Profile:
     layers = tuple(
         LayerProfile(
@@ -50,14 +44,16 @@ def profile(stages: int) -> Profile:
     return Profile(layers, input_bytes=6)
 
 
-def asked(schedule: Schedule, cap: float | None = None, links: bool = True) -> Asked:
+def asked(
+    schedule: Schedule, cap: float | None = None, links: bool = True
+) -> tuple[Question, Problem]:
     workers = len(schedule.workers)
     cluster: Cluster | None = flat(workers, 12.0) if links else None
     plan = Plan.by_hand([1] * schedule.stages)
     m = schedule.microbatches
     question = Question(profile(schedule.stages), plan, cluster, cap, workers, m)
     homes = [home for (home,) in schedule.stage_workers]
-    return Asked(question, question.problem(homes))
+    return question, question.problem(homes)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -71,7 +67,7 @@ def test_the_makespan_is_the_simulated_one_where_links_are_not_contended_for(
     orders = problem.merged(orders) if whole else orders
     assert problem.has(orders)
     timed = problem.timing(orders).makespan
-    free = asked(schedule, links=False).question.made(problem, orders).makespan_s
+    free = asked(schedule, links=False)[0].made(problem, orders).makespan_s
     linked = question.made(problem, orders).makespan_s
     assert free <= timed <= linked + 1e-9
     if schedule.name in ("PipeDream-Flush", "ZB-H1"):
@@ -90,14 +86,14 @@ def test_the_bytes_are_the_simulated_ones(schedule: Schedule) -> None:
 
 
 def test_whoever_waits_for_ever_has_no_makespan() -> None:
-    problem = asked(flush(2, 2).take(1)).problem
+    _, problem = asked(flush(2, 2).take(1))
     orders = problem.orders(flush(2, 2).take(1))
     orders[0].reverse()
     assert problem.timing(orders).makespan == math.inf
 
 
 def test_orders_have_every_pass_once_and_on_its_worker() -> None:
-    problem = asked(flush(2, 2).take(1)).problem
+    _, problem = asked(flush(2, 2).take(1))
     orders = problem.orders(flush(2, 2).take(1))
     assert problem.has(orders)
     assert not problem.has(orders[::-1])
