@@ -31,10 +31,8 @@ from pipekit.host.provenance import provenance
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import ScheduleError, check
-from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching import search
-from pipekit.searching.bound import bound
-from pipekit.searching.judge import Found, Judge
+from pipekit.searching.question import Found, Question
 
 MEGABYTE = 1e6
 _DRAWN, _MOMENT_S = 200, 0.05  # placements, and seconds of the search on each
@@ -81,10 +79,7 @@ def instance(number: int, workers: int, microbatches: int, stages_a_worker: int)
     profile = Profile(tuple(layers), input_bytes=0.2 * MEGABYTE)
     cluster = flat(workers, 0.2 * MEGABYTE / slowest)
     plan = Plan.by_hand([1] * len(layers))
-    judge = Judge(profile, plan, cluster, None, workers, 0.0)
-    named = [
-        judge.found(schedule) for schedule in named_schedules(len(layers), workers, microbatches)
-    ]
+    named = Question(profile, plan, cluster, None, workers, microbatches).methods
     cap = min(max(each.peak_bytes) for each in named) * chance.uniform(1, 2)
     fit = [each for each in named if max(each.peak_bytes) <= cap]
     fit.sort(key=lambda each: each.makespan_s)
@@ -117,7 +112,7 @@ def searched(one: Instance, seconds: float) -> dict[str, Any]:
     )
     check(found.schedule, joint_updates=True)
     assert max(found.peak_bytes) <= one.cap + 1  # they are rounded
-    judge = Judge(one.profile, plan, one.cluster, one.cap, one.workers, 0.0)
+    asked = one.profile, plan, one.cluster, one.cap, one.workers, one.microbatches
     return {
         "workers": one.workers,
         "stages": len(one.profile),
@@ -128,9 +123,7 @@ def searched(one: Instance, seconds: float) -> dict[str, Any]:
         "named_s": best.makespan_s,
         "found_s": found.makespan_s,
         "gain_percent": 100 * (1 - found.makespan_s / best.makespan_s),
-        "bound_of_placement_s": bound(
-            judge.problem([home for (home,) in found.schedule.stage_workers], one.microbatches)
-        ),
+        "bound_of_placement_s": Question(*asked, placement=found.placement).least_s,
     }
 
 

@@ -13,10 +13,13 @@ Regression, JASA 2018, section 2.2), on the logarithms of measured / predicted o
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from experiments.published.published_set import Row, RowMeasured, RowPrediction
 from experiments.published.sets import SETS
@@ -25,8 +28,8 @@ from pipekit.progress import progress_bar
 
 COVERAGE = 0.8
 _FEWEST = 20  # rows that a class needs for an interval of its own; it has its set's else
-Distances = Mapping[str, Mapping[str, list[float]]]
-"""|log(measured / predicted)| of rows by set and class."""
+_OF_ROWS = "row_id", "fold", "kind", "panel", "anomaly", "published_error", "work"
+_NUMBERS = "predicted", "measured", "simulated", "memory", "measured_memory", "chance"
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,11 @@ class Known:
             self.errors[pair] = abs(math.log(out.step_s / step_s))
 
 
-Predicted = tuple[Known, RowPrediction]
-
-
 class CrossValidation(NamedTuple):
-    """What the rule gives: all rows' predictions by constants that never saw them, and the fits."""
+    """What the rule gives: rows as :func:`judged` by constants that never saw them, and fits."""
 
-    predicted: list[Predicted]
+    rows: list[Known]
+    judged: pd.DataFrame
     fits: Fits
 
 
@@ -78,26 +79,59 @@ def outcome() -> CrossValidation:
     candidates = {name: [*itertools.starmap(Constants, sorted(own))] for name, own in pairs.items()}
     for one in progress_bar(rows, desc="fitting"):
         one.try_all(candidates[one.row.machine])
-    predicted = left_out(rows, "fold")
-    widths = half_widths(distances(predicted))
+    by_fold = left_out(rows, "fold")
+    widths = half_widths(by_fold)
     # The rule chooses among the half widths of devices as among the rows of one.
-    for name, devices in distances(left_out(rows, "device"), "device").items():
-        widths.setdefault(name, {})[NEW_DEVICE] = _covering(map(_covering, devices.values()))
+    devices = left_out(rows, "device").dropna(subset="distance").groupby(["published", "value"])
+    for name, each in devices["distance"].agg(covering).groupby("published"):
+        widths.setdefault(str(name), {})[NEW_DEVICE] = covering(each)
     fits = Fits(fit(rows), widths)
-    sheets = ((one, one.row.by_data_sheet(fits.constants(one.row.machine))) for one in rows)
-    for name, kinds in distances(sheets).items():
-        widths[name][DATA_SHEET] = _covering(itertools.chain.from_iterable(kinds.values()))
-    return CrossValidation(predicted, fits)
+    sheets = [one.row.by_data_sheet(fits.constants(one.row.machine)) for one in rows]
+    for name, own in judged(rows, sheets).dropna(subset="distance").groupby("published"):
+        widths[str(name)][DATA_SHEET] = covering(own["distance"])
+    return CrossValidation(rows, by_fold, fits)
 
 
-def left_out(rows: Iterable[Known], column: str) -> list[Predicted]:
-    """Return rows that have a column, with predictions by constants of its other values' rows."""
-    values = [(one, getattr(one.row, column)) for one in rows if hasattr(one.row, column)]
+def left_out(rows: Iterable[Known], column: str) -> pd.DataFrame:
+    """Return the rows that have a column, :func:`judged` by constants of its other values' rows.
+
+    ``value`` is their own.
+    """
+    having = [one for one in rows if hasattr(one.row, column)]
+    values = [getattr(one.row, column) for one in having]
+    pairs = [*zip(having, values, strict=True)]
     fits = {
-        left: Fits(fit(one for one, own in values if own != left), {})
-        for left in {own for _, own in values}
+        left: Fits(fit(one for one, own in pairs if own != left), {})
+        for left in dict.fromkeys(values)
     }
-    return [(one, one.row.predicted(fits[own].constants)) for one, own in values]
+    outs = [one.row.predicted(fits[own].constants) for one, own in pairs]
+    return judged(having, outs).assign(value=values)
+
+
+def judged(rows: Sequence[Known], outs: Sequence[RowPrediction]) -> pd.DataFrame:
+    """Return rows beside what was predicted of each, ``out``.
+
+    ``set`` is ``published`` with the part which is judged alone, and ``distance`` how far the
+    prediction is off: |log(measured / predicted)|.
+    """
+    frame = pd.DataFrame(
+        {
+            "published": [one.row.name for one in rows],
+            "set": [one.row.name + one.row.part for one in rows],
+            **{name: [getattr(one.row, name) for one in rows] for name in _OF_ROWS},
+            "is_fitted": [bool(one.errors) for one in rows],
+            "measured": [one.measured.step_s for one in rows],
+            "simulated": [one.measured.simulated_s for one in rows],
+            "measured_memory": [one.measured.memory_bytes for one in rows],
+            "fits": [one.measured.fits for one in rows],
+            "out": outs,
+            "predicted": [out.step_s for out in outs],
+            "memory": [out.memory_bytes for out in outs],
+            "chance": [out.fits for out in outs],
+        }
+    )
+    frame = frame.astype(dict.fromkeys(_NUMBERS, float))
+    return frame.assign(distance=np.log(frame["measured"] / frame["predicted"]).abs())
 
 
 def fit(rows: Iterable[Known]) -> dict[str, Fit]:
@@ -115,28 +149,18 @@ def fit(rows: Iterable[Known]) -> dict[str, Fit]:
     return found
 
 
-def distances(predicted: Iterable[Predicted], column: str = "kind") -> Distances:
-    """Return how far rows are off; ``column`` stands in place of their classes."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for one, out in predicted:
-        if out.step_s and one.measured.step_s:
-            distance = abs(math.log(one.measured.step_s / out.step_s))
-            found[one.row.name][getattr(one.row, column)].append(distance)
-    return found
-
-
-def half_widths(distances: Distances) -> dict[str, dict[str, float]]:
+def half_widths(rows: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Return by set and class the half width of log(measured / predicted)."""
-    found = {}
-    for name, kinds in distances.items():
-        every = [*itertools.chain.from_iterable(kinds.values())]
-        found[name] = {
-            kind: _covering(own if len(own) >= _FEWEST else every) for kind, own in kinds.items()
+    return {
+        name: {
+            kind: covering(each if len(each) >= _FEWEST else own["distance"])
+            for kind, each in own.groupby("kind", sort=False)["distance"]
         }
-    return found
+        for name, own in rows.dropna(subset="distance").groupby("published", sort=False)
+    }
 
 
-def _covering(sizes: Iterable[float]) -> float:
+def covering(sizes: Iterable[float]) -> float:
     """Return the size that the next one is below with the wanted probability, at least."""
     known = sorted(sizes)
     return known[min(math.ceil(COVERAGE * (len(known) + 1)), len(known)) - 1]

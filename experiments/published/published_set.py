@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants, measurements
@@ -190,6 +190,16 @@ class Row:
             if own[name] is None:
                 return RowPrediction(None, f"{name} is missing")
             raise ValueError(f"{place}: {name} is {values.get(name)!r}: {wrong['msg']}") from None
+
+
+@dataclass(frozen=True)
+class DegreesRow(Row):
+    """A row with the degrees of tensor, data and pipeline parallelism."""
+
+    tp: PositiveInt
+    dp: PositiveInt
+    pp: PositiveInt
+    micro_batch_samples: PositiveInt
 
 
 def _of_the_same_size(name: str, known: Collection[str]) -> str | None:

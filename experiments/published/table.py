@@ -7,62 +7,31 @@ None of them has a measured number.
 """
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy.stats import mannwhitneyu
 
-from experiments.published.fit import (
-    CrossValidation,
-    distances,
-    half_width,
-    half_widths,
-    left_out,
-    outcome,
-)
+from experiments.published.fit import Known, half_width, half_widths, left_out, outcome
 from experiments.published.memory import memory
 from experiments.published.published_set import FOLDS
 from pipekit import plots
 from pipekit.host.provenance import provenance
-from pipekit.performance.constants import measurements
+from pipekit.performance.constants import Fits, measurements
 
 FOLDER = Path("results/reference/published")
 LEFT_OUT = "model", "device", "gpus"  # of one value of which all rows are left out in turn
 _FEWEST, _TRIED = 4, 3
 """Measured rows that a panel needs, and how many of the best predicted a person would try."""
-_OF_ROWS = "row_id", "fold", "kind", "panel", "anomaly", "published_error", "work"
-_NUMBERS = "predicted", "measured", "simulated", "memory", "measured_memory", "chance"
 
 
-def judged(found: CrossValidation) -> pd.DataFrame:
-    """Return all rows, each with its prediction and an interval from the rows of other folds.
-
-    ``set`` is ``published`` with the part which is judged alone, and ``half`` the interval's half
-    width in logarithms.
-    """
-    widths = [
-        half_widths(distances(each for each in found.predicted if each[0].row.fold != fold))
-        for fold in range(FOLDS)
-    ]
-    frame = pd.DataFrame(
-        {
-            "published": row.name,
-            "set": row.name + row.part,
-            **{name: getattr(row, name) for name in _OF_ROWS},
-            "predicted": out.step_s,
-            "measured": one.measured.step_s,
-            "simulated": one.measured.simulated_s,
-            "half": half_width(widths[row.fold], row.name, row.kind),
-            "memory": out.memory_bytes,
-            "measured_memory": one.measured.memory_bytes,
-            "chance": out.fits,
-            "fits": one.measured.fits,
-        }
-        for one, out in found.predicted
-        for row in [one.row]
-    )
-    return frame.astype(dict.fromkeys(_NUMBERS, float))
+def with_intervals(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with ``half``: an interval's half width in logarithms, by rows of other folds."""
+    widths = [half_widths(rows[rows["fold"] != fold]) for fold in range(FOLDS)]
+    whose = zip(rows["fold"], rows["published"], rows["kind"], strict=True)
+    return rows.assign(half=[half_width(widths[fold], name, kind) for fold, name, kind in whose])
 
 
 def choices(rows: pd.DataFrame) -> dict[str, float]:
@@ -123,21 +92,13 @@ def _errors(rows: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def on_values_left_out(found: CrossValidation) -> pd.DataFrame:
+def on_values_left_out(rows: Sequence[Known]) -> pd.DataFrame:
     """Return how far predictions are off if all rows like one in a column are left out in turn:
     for each set and column how many values it has, the mean error, and that of the worst value.
     """
-    frame = pd.DataFrame(
-        {
-            "set": one.row.name + one.row.part,
-            "column": column,
-            "value": getattr(one.row, column),
-            "error": abs((out.step_s or np.nan) / (one.measured.step_s or np.nan) - 1),
-        }
-        for column in LEFT_OUT
-        for one, out in left_out([one for one, _ in found.predicted], column)
-        if one.errors
-    )
+    frame = pd.concat([left_out(rows, column).assign(column=column) for column in LEFT_OUT])
+    frame = frame[frame["is_fitted"]]
+    frame["error"] = (frame["predicted"] / frame["measured"] - 1).abs()
     by_set = frame.groupby(["set", "column"], sort=False)
     by_value = frame.groupby(["set", "column", "value"], sort=False)["error"].mean()
     table = by_set.agg(values=("value", "nunique"), mean=("error", "mean")).assign(
@@ -148,14 +109,14 @@ def on_values_left_out(found: CrossValidation) -> pd.DataFrame:
     return wide.reset_index()
 
 
-def predictions(found: CrossValidation, rows: pd.DataFrame) -> pd.DataFrame:
+def predictions(rows: pd.DataFrame) -> pd.DataFrame:
     """Return what is predicted of each row, without what was measured."""
-    outs = (out.columns(half) for (_, out), half in zip(found.predicted, rows["half"], strict=True))
+    outs = (out.columns(half) for out, half in zip(rows["out"], rows["half"], strict=True))
     named = rows[["published", "row_id"]].rename(columns={"published": "set"})
     return named.join(pd.DataFrame(outs)).assign(anomaly=rows["anomaly"])
 
 
-def machines(found: CrossValidation) -> pd.DataFrame:
+def machines(fits: Fits) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "machine": name,
@@ -163,7 +124,7 @@ def machines(found: CrossValidation) -> pd.DataFrame:
             "overhead_us": fit.constants.overhead_s * 1e6,
             "rows": sum(map(len, fit.fitted_on.values())),
         }
-        for name, fit in found.fits.machines.items()
+        for name, fit in fits.machines.items()
     )
 
 
@@ -183,15 +144,15 @@ def main() -> None:
     commit = provenance("simulated")["commit"]  # before files change
     found = outcome()
     found.fits.write()
-    rows = judged(found)
+    rows = with_intervals(found.judged)
     FOLDER.mkdir(parents=True, exist_ok=True)
     draw(rows)
     table = errors(rows).assign(commit=commit)
     tables = {
-        "machines": (machines(found), "%.4g"),
-        "left_out": (on_values_left_out(found), "%.4g"),
+        "machines": (machines(found.fits), "%.4g"),
+        "left_out": (on_values_left_out(found.rows), "%.4g"),
         "errors": (table, "%.4g"),
-        "predictions": (predictions(found, rows), "%.5g"),
+        "predictions": (predictions(rows), "%.5g"),
     }
     if folder := measurements():
         tables["memory"] = memory(folder), "%.4g"

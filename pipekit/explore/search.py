@@ -16,8 +16,7 @@ from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.plots import style
 from pipekit.plots.series import Words, marked, series
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules.methods.by_name import named_schedules
-from pipekit.searching.judge import Found, Judge
+from pipekit.searching.question import Found, Question
 from pipekit.searching.search import Searched
 from pipekit.searching.search import search as shortest
 
@@ -122,9 +121,8 @@ def _curve(
     A row is a schedule, found or named, with the bytes of the fullest worker.
     """
     profile, plan, links = _costs(workers, stages_a_worker, unequal, link)
-    judge = Judge(profile, plan, links, None, workers, 0.0)
-    able = named_schedules(len(plan.stages), workers, microbatches)
-    named = sorted(map(judge.found, able), key=lambda each: max(each.peak_bytes))
+    methods = Question(profile, plan, links, None, workers, microbatches).methods
+    named = sorted(methods, key=lambda each: max(each.peak_bytes))
     least, most = (max(named[at].peak_bytes) for at in (0, -1))
     caps: list[float] = np.geomspace(least, most, CAPS).tolist()
     found: list[Searched] = []

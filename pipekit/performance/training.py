@@ -9,7 +9,7 @@ from pipekit.performance.devices import Machine
 from pipekit.performance.layout import ParallelLayout
 from pipekit.performance.shapes import Shape
 from pipekit.performance.terms.collectives import Links
-from pipekit.performance.terms.kernels import Kernels, PassCosts
+from pipekit.performance.terms.kernels import Kernels, PassCosts, total
 
 Pair = tuple[float, float]  # of a forward, and of a backward
 
@@ -137,6 +137,11 @@ class TrainingSetup:
         elements = self.tokens * self.shape.hidden / split
         forward, backward = self.framework.residual_bytes
         return self.kernels.both((4 + forward) * elements, (8 + backward) * elements)
+
+    def sublayer(self, *inside: PassCosts, launches: Pair) -> PassCosts:
+        """Return the passes of what is ``inside``, with the sum over tp, the norm, the residual."""
+        around = self.tensor_parallel(), self.residual(), PassCosts(0, 0, *launches)
+        return total(*inside, *around)
 
     def activation(self, rows: float, width: float, gated: bool) -> PassCosts:
         """Return the passes of what is between the products of an MLP: elements of 2 bytes."""

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from pipekit.schedules import Op
 from pipekit.units import MOST, require_amount
 
@@ -59,6 +61,9 @@ class LayerProfile:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
+            if isinstance(value, np.generic):  # of a row of a table, say
+                value = value.item()
+                object.__setattr__(self, item.name, value)
             if isinstance(value, str) or (value is None and item.default is None):
                 continue
             if not (isinstance(value, (int, float)) and 0 <= value <= MOST):

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from pipekit.profiling import graph_txt
@@ -288,7 +289,8 @@ class Profile:
         """Write the profile as JSON, making the folder if it is missing."""
         record = {"format": _FORMAT, **asdict(self), "provenance": dict(self.provenance)}
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
+        text = json.dumps(record, indent=1, allow_nan=False, default=np.generic.item)
+        Path(path).write_text(text + "\n", "utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":

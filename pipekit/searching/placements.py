@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from pipekit.schedules.list_scheduler import Policy, choose
 from pipekit.searching.bound import bound
-from pipekit.searching.judge import Question
 from pipekit.searching.problem import Orders, Placement, Problem
+from pipekit.searching.question import Question
 
 Choice = tuple[int, ...]
 """Of a policy: the places of its depth, waiting, patience and forwards first in their lists."""
@@ -49,14 +49,13 @@ def candidates(
     question: Question, starts: Sequence[Placement], seed: int
 ) -> Iterator[Candidate | None]:
     """Yield orders for placements and policies never tried before, or None where none fit."""
-    judge, m = question.judge, question.microbatches
     is_given = question.placement is not None
 
     def least(placement: Placement) -> float:
-        return bound(judge.problem(placement, m))
+        return bound(question.problem(placement))
 
     chance, number = random.Random(seed), count()
-    default, worst = (0,) * len(LENGTHS), sum(judge.problem(starts[0], m).takes)
+    default, worst = (0,) * len(LENGTHS), sum(question.problem(starts[0]).takes)
     queue = sorted((least(each) * worst, next(number), each, default) for each in starts)
     seen, tried, known = set(starts), set[tuple[Placement, Choice]](), 0
     parents: list[tuple[float, Placement, Choice]] = []  # with their makespans
@@ -70,7 +69,7 @@ def candidates(
             if parents and not is_given:
                 makespan, parent, choice = chance.choice(parents)
                 for _ in range(_NEAR):
-                    placement = neighbour(parent, len(judge.caps), judge.alike, chance)
+                    placement = neighbour(parent, question.workers, question.alike, chance)
                     if placement not in seen:
                         seen.add(placement)
                         key = least(placement) * makespan
@@ -83,7 +82,7 @@ def candidates(
         tried.add((placement, choice))
         known, made = 0, None
         if is_given or not parents or least(placement) < parents[0][0]:
-            problem = judge.problem(placement, m)
+            problem = question.problem(placement)
             made = shortest(problem, greedy(problem, policy_of(choice, problem)))
         yield made
         parents.append((made.makespan if made else worst, placement, choice))

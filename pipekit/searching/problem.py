@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -23,16 +22,13 @@ Orders = list[list[int]]
 """Every worker's passes of a batch, by their numbers, in order."""
 
 
-@dataclass(frozen=True)
-class Timing:
-    """When orders have their passes, by the passes' numbers."""
+class Timing(Walk):
+    """When orders have their passes, by the passes' numbers; parts of a whole backward end with it.
 
-    starts: list[float]  # of each pass; infinite if it never runs, or is part of a whole backward
-    # likewise; -1 if it never runs, since workers wait for one another.  Both parts of a whole
-    # backward end with it
-    ends: list[float]
-    makespan: float  # when the last update behind them ends; infinite if a pass never runs
-    sequence: list[int]  # the passes, each behind those that it waits for
+    ``makespan`` is when the last update behind them ends; infinite if a pass never runs.
+    """
+
+    makespan = math.inf
 
 
 class Problem(BatchPasses):
@@ -138,10 +134,10 @@ class Problem(BatchPasses):
 
     def timing(self, orders: Orders) -> Timing:
         """Return when every pass ends, each as soon as its worker is free and its data there."""
-        clock = Walk(orders, self.takes, self.needs, with_them=self._parts_of).run()
-        last = max(map(sum, zip(clock.free, self.after, strict=True)))
-        makespan = last if clock.is_done else math.inf
-        return Timing(clock.starts, clock.ends, makespan, clock.sequence)
+        timing = Timing(orders, self.takes, self.needs, with_them=self._parts_of).run()
+        if timing.is_done:
+            timing.makespan = max(map(sum, zip(timing.free, self.after, strict=True)))
+        return timing
 
     @cached_property
     def _parts_of(self) -> dict[int, tuple[int, int]]:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from pipekit.searching.judge import Question
 from pipekit.searching.local_search import CLOSE, TabuSearch
 from pipekit.searching.placements import Candidate, candidates, shortest
+from pipekit.searching.question import Question
 
 _STARTS, _MOVES = 32, 16
 """Of the first round: placements and policies tried, and moves of each of the best."""
@@ -46,16 +46,15 @@ class Budget:
 
 
 class SearchRounds:
-    """The search for one question's answer, to which no schedule takes less than ``least``.
+    """The search for one question's answer.
 
     ``best`` is the shortest schedule so far that fits, or None.  The ``step`` of the budget found
     it, after so many ``seconds``; 0: it is a named method.
     """
 
-    def __init__(self, question: Question, least: float, budget: Budget, seed: int) -> None:
-        self._judge, self._question, self._least = question.judge, question, least
-        self._budget, self._seed = budget, seed
-        able = [each for each in question.named if self._judge.fits(each)]
+    def __init__(self, question: Question, budget: Budget, seed: int) -> None:
+        self._question, self._budget, self._seed = question, budget, seed
+        able = [each for each in question.named if question.fits(each)]
         self.best = min(able, key=lambda each: each.makespan_s, default=None)
         self.step, self.seconds = 0, 0.0
         self._pool: list[TabuSearch] = []
@@ -68,7 +67,7 @@ class SearchRounds:
             size *= 2
 
     def _goes_on(self) -> bool:
-        return self.best is None or self.best.makespan_s > self._least * CLOSE
+        return self.best is None or self.best.makespan_s > self._question.least_s * CLOSE
 
     def _round(self, size: int) -> bool:
         """Return whether there is time for another round, and anything to do in it."""
@@ -113,18 +112,19 @@ class SearchRounds:
         """Simulate orders that may be the best: messages that meet on links take longer."""
         if self.best and made.makespan >= self.best.makespan_s / CLOSE:
             return
-        found = self._judge.made(made.problem, made.orders)
-        if self._judge.fits(found) and (not self.best or found.makespan_s < self.best.makespan_s):
+        found = self._question.made(made.problem, made.orders)
+        if self._question.fits(found) and (
+            not self.best or found.makespan_s < self.best.makespan_s
+        ):
             self.best = found
             self.step = self._budget.steps
             self.seconds = time.thread_time() - self._budget.begin
 
     def _all_starts(self) -> Iterator[Candidate | None]:
-        judge, question = self._judge, self._question
-        workers, stages = len(judge.caps), len(judge.plan.stages)
-        placements = [question.placement or tuple(stage % workers for stage in range(stages))]
+        question, stages = self._question, range(len(self._question.plan.stages))
+        placements = [question.placement or tuple(stage % question.workers for stage in stages)]
         for each in question.named:
-            problem = judge.problem(each.placement, question.microbatches)
+            problem = question.problem(each.placement)
             yield shortest(problem, problem.orders(each.schedule))
             placements.append(each.placement)
         yield from candidates(question, placements, self._seed)

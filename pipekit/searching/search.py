@@ -3,16 +3,14 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipekit.choices import require_kind
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import ScheduleError
-from pipekit.schedules.methods.by_name import named_schedules
-from pipekit.searching.bound import anywhere, bound
-from pipekit.searching.judge import Found, Judge, Question
+from pipekit.searching.question import Found, Question
 from pipekit.searching.rounds import Budget, SearchRounds
 from pipekit.units import SECONDS, bytes_text, written
 
@@ -90,42 +88,31 @@ def search(
         ValueError: the arguments do not fit together.
     """
     require_kind("plan", plan, Plan, 'pk.plan(profile, cluster, "balance")')
-    stages, m = len(plan.stages), microbatches or plan.microbatches
-    workers = workers or stages
-    homes = None if placement is None else tuple(placement)
-    if not 1 <= workers <= stages or m < 1:
-        raise ValueError(
-            f"{stages} stages and {m} microbatches do not fit {workers} workers: use at most as "
-            f"many workers as stages, and at least 1 of each"
-        )
-    if homes is not None and (len(homes) != stages or set(homes) != set(range(workers))):
-        raise ValueError(
-            f"placement names a worker for each of {stages} stages, and each of {workers} workers"
-        )
-    about = profile, plan, cluster, memory_cap, workers, optimizer_states
-    judges = [Judge(*about)]
+    question = Question(
+        profile,
+        plan,
+        cluster,
+        memory_cap,
+        workers or len(plan.stages),
+        microbatches or plan.microbatches,
+        optimizer_states,
+        None if placement is None else tuple(placement),
+    )
+    asked = [question]
     if memory_cap is not None and host_bytes_per_s is not None:
-        judges.append(Judge(*about, host_bytes_per_s))
-    able = [*named_schedules(stages, workers, m)]
-    asked, frugal = list[Question](), math.inf
-    for judge in judges:
-        named = [*map(judge.found, able)]
-        frugal = min([frugal, *(max(each.peak_bytes) for each in named)])
-        named = [each for each in named if homes in (None, each.placement)]
-        asked.append(Question(judge, named, m, homes))
-    if homes is None:
-        leasts = [anywhere(judge.problem([0] * stages, m)) for judge in judges]
-    else:
-        leasts = [bound(judge.problem(homes, m)) for judge in judges]
+        asked.append(replace(question, host_bytes_per_s=host_bytes_per_s))
+    methods = [each for one in asked for each in one.methods]
+    frugal = min((max(each.peak_bytes) for each in methods), default=math.inf)
+    bound_s = min(one.least_s for one in asked)
     budget, found = Budget(), list[Searched]()
-    for number, (question, least) in enumerate(zip(asked, leasts, strict=True)):
-        budget.allow(1 / (len(asked) - number), seconds)
-        rounds = SearchRounds(question, least, budget, seed)
+    for left, one in zip(range(len(asked), 0, -1), asked, strict=True):
+        budget.allow(1 / left, seconds)
+        rounds = SearchRounds(one, budget, seed)
         rounds.run()
         if best := rounds.best:
-            bound_s = min(*leasts, best.makespan_s)
+            own_s = min(bound_s, best.makespan_s)
             found.append(
-                Searched(**vars(best), bound_s=bound_s, step=rounds.step, seconds=rounds.seconds)
+                Searched(**vars(best), bound_s=own_s, step=rounds.step, seconds=rounds.seconds)
             )
     if not found:
         raise ScheduleError(

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,12 +28,13 @@ FILES = [
     json.loads(json.dumps({"format": "pipekit profile 1", **asdict(GRAPH), "skips": []})),
 ]
 
-numbers = st.floats(0, 1e99, allow_nan=False)
-layers = st.builds(LayerProfile, st.text(), *[numbers] * 5, st.booleans(), *[numbers] * 3)
+numbers = st.floats(0, 1e99) | st.integers(0, 2**53).map(np.int64)
+seconds = numbers | st.just(np.float32(0.1))
+layers = st.builds(LayerProfile, st.text(), seconds, *[numbers] * 4, st.booleans(), *[numbers] * 3)
 profiles = st.builds(
     Profile,
     st.lists(layers, min_size=1, max_size=5).map(tuple),
-    st.integers(1, 1000),
+    st.integers(1, 1000).map(np.int64),
     numbers,
     st.dictionaries(st.text(), st.none() | st.text() | st.integers() | st.booleans()),
 )

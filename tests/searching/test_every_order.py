@@ -14,8 +14,7 @@ from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, ScheduleError, check
 from pipekit.schedules.schedule import Pass
-from pipekit.searching.bound import bound
-from pipekit.searching.judge import Judge
+from pipekit.searching.question import Question
 
 Cost = tuple[int, int, int, int]
 """Seconds of a stage's F, I, W and B."""
@@ -147,6 +146,5 @@ def test_nothing_is_better_than_what_is_found(number: int, seed: int) -> None:
     assert trace.memory is not None
     assert max(trace.memory.peak_bytes) <= cap
     assert trace.makespan_s == shortest
-    judge = Judge(model, plan, links, cap, workers, 0.0)
-    problem = judge.problem(homes, microbatches)
-    assert bound(problem) <= shortest * (1 + 1e-9)
+    asked = Question(model, plan, links, cap, workers, microbatches, placement=homes)
+    assert asked.least_s <= shortest * (1 + 1e-9)

@@ -1,6 +1,7 @@
 """Where stages are put: by hand, by chance and by the search; how long it looks, and what it says."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise, permutations, product
 from typing import Any
 
@@ -12,10 +13,9 @@ import pipekit as pk
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.searching.bound import anywhere, bound
-from pipekit.searching.judge import Judge
 from pipekit.searching.placements import neighbour, renumbered
 from pipekit.searching.problem import Placement
+from pipekit.searching.question import Question
 from tests.searching.test_search import unequal
 
 MESSAGE = 1e-6
@@ -89,8 +89,7 @@ def test_no_schedule_on_any_placement_is_shorter_than_the_bound(seed: int) -> No
         for n in range(stages)
     ]
     plan = Plan.by_hand([1] * stages)
-    judge = Judge(Profile(tuple(layers)), plan, None, None, workers, 0.0)
-    least = anywhere(judge.problem([0] * stages, m))
+    least = Question(Profile(tuple(layers)), plan, None, None, workers, m).least_s
     every = [p for p in product(range(workers), repeat=stages) if len(set(p)) == workers]
     for placement in chance.sample(every, min(4, len(every))):
         found = pk.search(
@@ -113,16 +112,16 @@ def test_workers_that_are_alike_change_their_numbers_in_groups() -> None:
 
 @pytest.mark.parametrize("cluster", [SERVERS, flat(4, 1.0), None], ids=["servers", "flat", "free"])
 def test_placements_that_are_alike_have_the_same_bound(cluster: Cluster | None) -> None:
-    judge = Judge(with_head(5, 2.0), Plan.by_hand([1] * 5), cluster, None, 4, 0.0)
+    asked = Question(with_head(5, 2.0), Plan.by_hand([1] * 5), cluster, None, 4, 3)
     for placement in permutations((0, 1, 2, 3, 3)):
-        again = renumbered(placement, judge.alike)
-        one, other = (bound(judge.problem(each, 3)) for each in (placement, again))
+        again = renumbered(placement, asked.alike)
+        one, other = (replace(asked, placement=each).least_s for each in (placement, again))
         assert one == pytest.approx(other)
 
 
 def test_caps_that_differ_make_workers_differ() -> None:
-    judge = Judge(with_head(4, 1.0), Plan.by_hand([1] * 4), flat(2, 1.0), [1.0, 2.0], 2, 0.0)
-    assert judge.alike == []
+    caps = [1.0, 2.0]
+    assert Question(with_head(4, 1.0), Plan.by_hand([1] * 4), flat(2, 1.0), caps, 2, 1).alike == []
 
 
 def test_every_placement_is_near_another() -> None:

@@ -2,7 +2,6 @@
 
 import math
 import random
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +13,10 @@ from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, flush, interleaved, zb_h1, zb_v
 from pipekit.schedules.list_scheduler import Policy
 from pipekit.searching.bound import bound
-from pipekit.searching.judge import Judge
 from pipekit.searching.local_search import TabuSearch
 from pipekit.searching.placements import LENGTHS, greedy, policy_of
 from pipekit.searching.problem import Problem
+from pipekit.searching.question import Question
 
 SCHEDULES = [
     flush(3, 5).take(1),
@@ -25,11 +24,6 @@ SCHEDULES = [
     zb_v(6, 4).take(1),
     interleaved(6, 4, workers=3).take(1),
 ]
-
-
-class Asked(NamedTuple):
-    judge: Judge
-    problem: Problem
 
 
 def profile(stages: int) -> Profile:
@@ -50,13 +44,16 @@ def profile(stages: int) -> Profile:
     return Profile(layers, input_bytes=6)
 
 
-def asked(schedule: Schedule, cap: float | None = None, links: bool = True) -> Asked:
+def asked(
+    schedule: Schedule, cap: float | None = None, links: bool = True
+) -> tuple[Question, Problem]:
     workers = len(schedule.workers)
     cluster: Cluster | None = flat(workers, 12.0) if links else None
     plan = Plan.by_hand([1] * schedule.stages)
-    judge = Judge(profile(schedule.stages), plan, cluster, cap, workers, 0.0)
+    m = schedule.microbatches
+    question = Question(profile(schedule.stages), plan, cluster, cap, workers, m)
     homes = [home for (home,) in schedule.stage_workers]
-    return Asked(judge, judge.problem(homes, schedule.microbatches))
+    return question, question.problem(homes)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -65,13 +62,13 @@ def test_the_makespan_is_the_simulated_one_where_links_are_not_contended_for(
     schedule: Schedule, whole: bool
 ) -> None:
     """The V's messages meet on links; the others' do not."""
-    judge, problem = asked(schedule)
+    question, problem = asked(schedule)
     orders = problem.orders(schedule)
     orders = problem.merged(orders) if whole else orders
     assert problem.has(orders)
     timed = problem.timing(orders).makespan
-    free = asked(schedule, links=False).judge.made(problem, orders).makespan_s
-    linked = judge.made(problem, orders).makespan_s
+    free = asked(schedule, links=False)[0].made(problem, orders).makespan_s
+    linked = question.made(problem, orders).makespan_s
     assert free <= timed <= linked + 1e-9
     if schedule.name in ("PipeDream-Flush", "ZB-H1"):
         assert timed == pytest.approx(linked)
@@ -80,23 +77,23 @@ def test_the_makespan_is_the_simulated_one_where_links_are_not_contended_for(
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_the_bytes_are_the_simulated_ones(schedule: Schedule) -> None:
-    judge, problem = asked(schedule, cap=1000.0)
+    question, problem = asked(schedule, cap=1000.0)
     orders = problem.orders(schedule)
-    peaks = judge.made(problem, orders).peak_bytes
+    peaks = question.made(problem, orders).peak_bytes
     constant = [1000 - room for room in problem.room]
     held = [problem.most_held(order) for order in orders]
     assert [a + b for a, b in zip(constant, held, strict=True)] == pytest.approx(peaks)
 
 
 def test_whoever_waits_for_ever_has_no_makespan() -> None:
-    problem = asked(flush(2, 2).take(1)).problem
+    _, problem = asked(flush(2, 2).take(1))
     orders = problem.orders(flush(2, 2).take(1))
     orders[0].reverse()
     assert problem.timing(orders).makespan == math.inf
 
 
 def test_orders_have_every_pass_once_and_on_its_worker() -> None:
-    problem = asked(flush(2, 2).take(1)).problem
+    _, problem = asked(flush(2, 2).take(1))
     orders = problem.orders(flush(2, 2).take(1))
     assert problem.has(orders)
     assert not problem.has(orders[::-1])
@@ -118,7 +115,7 @@ def has_room_for_one(problem: Problem) -> bool:
 def test_every_policy_finds_orders_that_fit_and_none_beats_the_bound(
     seed: int, schedule: Schedule, cap: float
 ) -> None:
-    judge, problem = asked(schedule, cap)
+    question, problem = asked(schedule, cap)
     chance = random.Random(seed)
     choice = tuple(map(chance.randrange, LENGTHS))
     orders = greedy(problem, policy_of(choice, problem))
@@ -128,12 +125,12 @@ def test_every_policy_finds_orders_that_fit_and_none_beats_the_bound(
     assert problem.fit(orders)
     timed = problem.timing(orders).makespan
     assert bound(problem) <= timed < math.inf
-    assert judge.fits(judge.made(problem, orders))
+    assert question.fits(question.made(problem, orders))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES[1:4], ids=str)
 def test_local_search_never_lengthens_and_keeps_within_room(schedule: Schedule) -> None:
-    judge, problem = asked(schedule, cap=250.0, links=False)
+    question, problem = asked(schedule, cap=250.0, links=False)
     policy = Policy([1.0] * problem.stages, forwards_first=True, waiting=1.0, patience=1.0)
     slow = greedy(problem, policy)
     before = problem.timing(slow).makespan
@@ -144,6 +141,6 @@ def test_local_search_never_lengthens_and_keeps_within_room(schedule: Schedule) 
     assert after == search.makespan < before
     assert problem.has(improved)
     assert problem.fit(improved)
-    made = judge.made(problem, improved)
+    made = question.made(problem, improved)
     assert made.makespan_s == pytest.approx(after)
-    assert judge.fits(made)
+    assert question.fits(made)

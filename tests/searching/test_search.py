@@ -4,7 +4,9 @@ import math
 import random
 from functools import partial
 from itertools import chain
+from typing import Any
 
+import numpy as np
 import pytest
 
 import pipekit as pk
@@ -75,7 +77,8 @@ def test_what_does_not_fit_may_be_offloaded() -> None:
     )
     profile, plan = Profile((layer,) * 8, input_bytes=1), Plan.by_hand([1] * 8)
     search = partial(pk.search, profile, plan, microbatches=8, workers=4, seconds=0.0)
-    stays, leaves = search(memory_cap=60), search(memory_cap=60, host_bytes_per_s=11)
+    cap: Any = np.int64(60)  # as of a table's column
+    stays, leaves = search(memory_cap=cap), search(memory_cap=cap, host_bytes_per_s=11)
     assert not any(task.op is OFFLOAD for task in chain(*stays.schedule.workers))
     assert any(task.op is OFFLOAD for task in chain(*leaves.schedule.workers))
     assert leaves.makespan_s < 0.9 * stays.makespan_s

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import Row, RowMeasured, RowPrediction, Values
+from experiments.published.published_set import DegreesRow, Row, RowMeasured, RowPrediction, Values
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.shapes import MLP, Shape, llama
@@ -51,7 +51,7 @@ class _Stage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PlaybookRow(Row):
+class PlaybookRow(DegreesRow):
     """One configuration."""
 
     name = "hf_playbook"
@@ -63,10 +63,6 @@ class PlaybookRow(Row):
 
     model: str
     nodes: PositiveInt
-    dp: PositiveInt
-    tp: PositiveInt
-    pp: PositiveInt
-    micro_batch_samples: PositiveInt
     grad_accumulation: PositiveInt
     global_batch_samples: PositiveInt
     zero_stage: int

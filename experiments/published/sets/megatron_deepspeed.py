@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import PositiveFloat, PositiveInt
 
-from experiments.published.published_set import Row, RowPrediction, given, layout_of
+from experiments.published.published_set import DegreesRow, RowPrediction, given, layout_of
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
@@ -56,7 +56,7 @@ def all_reduces() -> dict[int, Curve]:
 
 
 @dataclass(frozen=True)
-class VTrainRow(Row):
+class VTrainRow(DegreesRow):
     """A configuration."""
 
     machine = "Megatron-DeepSpeed on A100"
@@ -66,14 +66,10 @@ class VTrainRow(Row):
 
     gpus: PositiveInt
     global_batch_samples: PositiveInt
-    micro_batch_samples: PositiveInt
     hidden_size: PositiveInt
     attention_heads: PositiveInt
     layers: PositiveInt
     seq_tokens: PositiveInt
-    tp: PositiveInt
-    dp: PositiveInt
-    pp: PositiveInt
 
     @property
     def model(self) -> str:
@@ -128,7 +124,7 @@ class MultiNodeRow(VTrainRow):
 
 
 @dataclass(frozen=True)
-class BigScienceRow(Row):
+class BigScienceRow(DegreesRow):
     """A line of a table."""
 
     name = "bigscience"
@@ -144,10 +140,6 @@ class BigScienceRow(Row):
     attention_heads: PositiveFloat | None
     zero_stage: float | None
     seq_tokens: PositiveInt
-    dp: PositiveInt
-    tp: PositiveInt
-    pp: PositiveInt
-    micro_batch_samples: PositiveInt
     global_batch_samples: PositiveInt
 
     @property

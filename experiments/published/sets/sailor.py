@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from pydantic import PositiveInt
 
-from experiments.published.published_set import Row, RowPrediction, given, layout_of
+from experiments.published.published_set import DegreesRow, RowPrediction, given, layout_of
 from pipekit.choices import require_choice
 from pipekit.performance.constants import DATA_SHEET, Constants
 from pipekit.performance.devices import Machine, machine
@@ -56,7 +56,7 @@ class _GpuPlace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SailorRow(Row):
+class SailorRow(DegreesRow):
     """One plan."""
 
     name = "sailor"
@@ -69,10 +69,6 @@ class SailorRow(Row):
     plan_file: str
     cluster: str
     model: str
-    pp: PositiveInt
-    dp: PositiveInt
-    tp: PositiveInt
-    micro_batch_samples: PositiveInt
     microbatches_per_replica: PositiveInt
     plan_json: str
 

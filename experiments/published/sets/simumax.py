@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import Row, RowPrediction, layout_of
+from experiments.published.published_set import DegreesRow, RowPrediction, layout_of
 from experiments.published.sets.simumax_kernels import System, head_passes, layer_passes, system
 from pipekit.performance.constants import DATA_SHEET, Constants
 from pipekit.performance.devices import machine
@@ -44,7 +44,7 @@ dense layer, all others are the last kind of block."""
 
 
 @dataclass(frozen=True)
-class SimumaxRow(Row):
+class SimumaxRow(DegreesRow):
     """A model cut short, and its degrees."""
 
     name = "simumax"
@@ -56,13 +56,9 @@ class SimumaxRow(Row):
 
     model: str
     layers: PositiveInt
-    tp: PositiveInt
-    pp: PositiveInt
-    dp: PositiveInt
     cp: PositiveInt
     ep: PositiveInt
     microbatches: PositiveInt
-    micro_batch_samples: PositiveInt
     seq_tokens: PositiveInt
 
     @property

@@ -24,15 +24,13 @@ def attention(run: TrainingSetup, layer: Attention) -> PassCosts:
     span = min(layer.window, run.seq_tokens) if layer.window else run.seq_tokens / 2
     forward, backward = run.framework.head_bytes
     elements = tokens * (heads + kv_heads) * width
-    return total(
+    return run.sublayer(
         run.kernels.linear(tokens, run.shape.hidden, (heads + 2 * kv_heads) * width),
         _scores(run, heads, span, width, width),
         run.kernels.both(forward * elements, backward * elements),
         run.kernels.linear(tokens, heads * width, run.shape.hidden),
         _context_parallel(run, kv_heads * 2 * width),
-        run.tensor_parallel(),
-        run.residual(),
-        PassCosts(0, 0, *run.framework.attention_launches),
+        launches=run.framework.attention_launches,
     )
 
 
@@ -43,16 +41,14 @@ def latent_attention(run: TrainingSetup, layer: LatentAttention) -> PassCosts:
     ranks = layer.query_rank + layer.kv_rank
     norms = 2 * tokens / tp * ranks
     forward, backward = (each * _LATENT_LAUNCHES for each in run.framework.attention_launches)
-    return total(
+    return run.sublayer(
         run.kernels.linear(tokens / tp, hidden, ranks + layer.rope_dim),
         up_projections(run, layer),
         run.kernels.both(2 * norms, 4 * norms),
         _scores(run, heads, run.seq_tokens / 2, width, layer.head_dim),
         run.kernels.linear(tokens, heads * layer.head_dim, hidden),
         _context_parallel(run, heads * (width + layer.head_dim)),
-        run.tensor_parallel(),
-        run.residual(),
-        PassCosts(0, 0, forward, backward),
+        launches=(forward, backward),
     )
 
 
@@ -102,11 +98,9 @@ def mamba(run: TrainingSetup, layer: Mamba) -> PassCosts:
     flops = tokens * inner * (2 * _CHUNK + 6 * layer.state)
     scan = run.kernels.traffic(_SCAN_BYTES * tokens * (inner + 2 * states))
     scan += flops / (_SCAN_EFFICIENCY * run.links.machine.peak("bfloat16"))
-    return total(
+    return run.sublayer(
         run.kernels.linear(tokens, run.shape.hidden, 2 * inner + 2 * states + layer.heads / tp),
         run.kernels.linear(tokens, inner, run.shape.hidden),
         PassCosts(scan, 2.5 * scan),
-        run.tensor_parallel(),
-        run.residual(),
-        PassCosts(0, 0, *_SCAN_LAUNCHES),
+        launches=_SCAN_LAUNCHES,
     )

@@ -19,12 +19,7 @@ _LATENCY_S = 20e-6
 
 def mlp(run: TrainingSetup, layer: MLP) -> PassCosts:
     """Return the passes of an MLP, its norm and residual included."""
-    return total(
-        bare_mlp(run, layer),
-        run.tensor_parallel(),
-        run.residual(),
-        PassCosts(0, 0, *run.framework.mlp_launches),
-    )
+    return run.sublayer(bare_mlp(run, layer), launches=run.framework.mlp_launches)
 
 
 def bare_mlp(run: TrainingSetup, layer: MLP) -> PassCosts:

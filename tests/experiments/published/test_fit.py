@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.published import fit, table
-from experiments.published.fit import half_width, half_widths
+from experiments.published.fit import covering, half_width, half_widths
 from experiments.published.published_set import Row, RowPrediction
-from experiments.published.table import choices, errors, judged
+from experiments.published.table import choices, errors, with_intervals
 from pipekit.performance.constants import NEW_DEVICE, Constants
 
 TRUE = Constants(0.5, 3e-6)
@@ -73,7 +73,7 @@ def test_the_rule_finds_what_made_the_rows_and_names_them(outcome: fit.CrossVali
 
 
 def test_the_table_says_how_far_predictions_are_off(outcome: fit.CrossValidation) -> None:
-    (row,) = errors(judged(outcome)).to_dict("records")
+    (row,) = errors(with_intervals(outcome.judged)).to_dict("records")
     assert row["rows"] == 61
     assert row["anomalies"] == 1
     assert row["mean_without_anomalies"] == pytest.approx(0.05 * 2 / math.pi, rel=0.1)
@@ -88,16 +88,16 @@ def test_a_row_is_never_predicted_by_constants_that_saw_it(
 ) -> None:
     """A set of one fold has nobody to learn from: no row of it has a prediction."""
     monkeypatch.setattr(Row, "fold", 0)
-    outs = [out for _, out in fit.outcome().predicted]
-    assert all(out.step_s is None for out in outs)
-    assert "nothing was fitted for 'Made on made'" in outs[0].basis
+    found = fit.outcome().judged
+    assert found["predicted"].isna().all()
+    assert "nothing was fitted for 'Made on made'" in found["out"][0].basis
 
 
 def test_a_value_is_left_out_whole(
     outcome: fit.CrossValidation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table, "LEFT_OUT", ("flops", "launches", "unheard"))
-    (row,) = table.on_values_left_out(outcome).to_dict("records")
+    (row,) = table.on_values_left_out(outcome.rows).to_dict("records")
     assert (row["flops_values"], row["launches_values"]) == (7, 11)
     assert 0.02 < row["flops_mean"] < row["flops_worst"]
     assert 0.02 < row["launches_mean"] < row["launches_worst"]
@@ -108,7 +108,7 @@ def test_a_new_device_has_the_widest_interval_of_those_that_are_left_out(
     outcome: fit.CrossValidation,
 ) -> None:
     errors: dict[str, list[float]] = {"even": [], "odd": []}
-    for one, _ in outcome.predicted:
+    for one in outcome.rows:
         step_s = one.measured.step_s or math.nan
         errors[one.row.device].append(abs(math.log(step_s / seconds(one.row, TRUE))))
     widths = [sorted(own)[math.ceil(0.8 * (len(own) + 1)) - 1] for own in errors.values()]
@@ -117,14 +117,15 @@ def test_a_new_device_has_the_widest_interval_of_those_that_are_left_out(
 
 @given(st.lists(st.floats(-1, 1), min_size=20, max_size=200))
 def test_an_interval_holds_four_fifths_of_its_own_rows(residuals: list[float]) -> None:
-    half = half_widths({"set": {"all": [*map(abs, residuals)]}})["set"]["all"]
+    half = covering(map(abs, residuals))
     inside = sum(abs(each) <= half for each in residuals)
     assert 0.8 * len(residuals) <= inside
     assert sum(abs(each) < half for each in residuals) <= 0.8 * (len(residuals) + 1)
 
 
 def test_a_class_of_few_rows_has_its_sets_interval() -> None:
-    widths = half_widths({"set": {"many": [0.01 * n for n in range(30)], "few": [1.0]}})
+    rows = [("set", "many", 0.01 * n) for n in range(30)] + [("set", "few", 1.0)]
+    widths = half_widths(pd.DataFrame(rows, columns=["published", "kind", "distance"]))
     assert widths["set"]["many"] < widths["set"]["few"] < 1
     assert half_width(widths, "set", "unseen") == widths["set"]["few"]
     assert half_width(widths, "unseen", "all") == pytest.approx(sum(widths["set"].values()) / 2)

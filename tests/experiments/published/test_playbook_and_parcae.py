@@ -13,7 +13,7 @@ from experiments.published.sets.parcae import ParcaeRow, filled
 from pipekit.performance.constants import Constants
 from pipekit.planning.balance import balance
 
-ROW = PlaybookRow("made", "8B", 4, 2, 4, 4, 1, 128, 256, 1, 4096)
+ROW = PlaybookRow("made", 4, 2, 4, 1, "8B", 4, 128, 256, 1, 4096)
 CONSTANTS = Constants(0.41, 5e-3)
 
 

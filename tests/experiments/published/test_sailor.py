@@ -16,7 +16,7 @@ PLAN = {
     "layers_per_stage": [[0] * 12, [0] * 14],
     "tmp_per_stage": [[[[["GH-96", 4, "z"]], 4]], [[[["GH-96", 4, "z"]], 4]]],
 }
-ROW = SailorRow("made", "plan_config_N2_D1", "clariden", "OPT-350", 2, 1, 4, 8, 1, json.dumps(PLAN))
+ROW = SailorRow("made", 4, 1, 2, 8, "plan_config_N2_D1", "clariden", "OPT-350", 1, json.dumps(PLAN))
 LOSSLESS = Constants(1.0, 0.0)
 
 

@@ -10,7 +10,7 @@ from experiments.published.sets.simumax import SimumaxRow
 from experiments.published.sets.simumax_kernels import system
 from pipekit.performance.constants import Constants
 
-ROW = SimumaxRow("made", "llama3-70b", 2, 1, 1, 1, 1, 1, 4, 1, 4096)
+ROW = SimumaxRow("made", 1, 1, 1, 1, "llama3-70b", 2, 1, 1, 4, 4096)
 FULL = Constants(1.0, 0.0)
 PEAK = 2250e12
 
