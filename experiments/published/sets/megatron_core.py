@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BeforeValidator, PositiveInt
 
 from experiments.published.published_set import Row, RowPrediction, Size, letters
+from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.layout import on_gpus
@@ -92,7 +93,10 @@ class MegatronRow(Row):
         known = re.search("|".join(_DTYPES), (self.precision or "FP8").upper())
         if known is None:
             raise ValueError(f"precision is {self.precision!r}: give BF16, FP16, FP8 or FP4")
-        return _DTYPES[known[0]]
+        dtype = _DTYPES[known[0]]
+        if dtype == "float4":  # that it has no units for
+            require_choice(f"dtype on {self.device}", dtype, machine(self.device).dtypes)
+        return dtype
 
     @property
     def work(self) -> float:
