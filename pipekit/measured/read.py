@@ -97,7 +97,8 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     recording = replace(recording, rows=_sound(path, recording.rows))
     recording = _complete(path, recording, notes)
     recording = _used(path, recording, chosen, notes)
-    sizes = recording.passes.groupby(["step", "replica"])["microbatch"].nunique()
+    passes = recording.passes[["step", "replica", "microbatch"]].drop_duplicates()
+    sizes = passes.groupby(["step", "replica"]).size()
     if sizes.nunique() > 1:
         notes.append(
             f"steps have {sizes.min()} to {sizes.max()} microbatches: the method is told from "
@@ -168,8 +169,11 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(
             f"{path} has passes of less than two stages: it is cut off, or not of a pipeline"
         )
-    beside = rows["worker"].map(_pipelines(rows[is_pass])).fillna(0).astype(int)
-    rows["replica"] = packed(rows["replica"], beside) if "replica" in rows else beside
+    places = rows.loc[is_pass, [name for name in ("replica", "stage", "worker") if name in rows]]
+    places = places.drop_duplicates()
+    if "replica" not in rows or places.duplicated(["replica", "stage"]).any():
+        beside = rows["worker"].map(_pipelines(rows[is_pass])).fillna(0).astype(int)
+        rows["replica"] = packed(rows.get("replica", 0), beside)
     number, pipelines = pd.factorize(rows["replica"].to_numpy()[is_pass], sort=True)
     there = np.zeros((len(pipelines), stage.max() + 2), np.bool_)  # the last: of no stage
     there[number, stage] = True
