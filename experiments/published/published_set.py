@@ -210,8 +210,8 @@ def _of_the_same_size(name: str, known: Collection[str]) -> str | None:
 
 
 def letters(name: str) -> str:
-    """Return the letters and digits of a name, in lower case."""
-    return "".join(filter(str.isalnum, name.casefold()))
+    """Return the letters and digits of a name, in lower case; 8.0B is 8b, and not 80b."""
+    return "".join(filter(str.isalnum, re.sub(r"\.0+(?=b)", "", name.casefold())))
 
 
 def layout_of(row: Any, **rest: Any) -> ParallelLayout:

@@ -97,11 +97,20 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     recording = replace(recording, rows=_sound(path, recording.rows))
     recording = _complete(path, recording, notes)
     recording = _used(path, recording, chosen, notes)
+    passes = recording.passes[["step", "replica", "microbatch"]].drop_duplicates()
+    sizes = passes.groupby(["step", "replica"]).size()
+    if sizes.nunique() > 1:
+        notes.append(
+            f"steps have {sizes.min()} to {sizes.max()} microbatches: the method is told from "
+            f"those with the commonest order; choose others by --steps A:B"
+        )
     aligned = _aligned(recording, notes)
     recording = _together(aligned, notes, apart=aligned is not recording)
     rows = recording.rows
     by_step = (rows if recording.steps is None else recording.steps).groupby("step")
     steps = by_step.agg({"start_s": "min", "end_s": "max"}).reset_index()
+    if recording.steps is None:
+        steps["start_s"] -= _between(steps)
     took = (steps["end_s"] - steps["start_s"]).to_numpy()
     if not (took > 0).all():
         raise ValueError(f"{path} has a step of {took.min():g} s: the file is damaged")
@@ -126,6 +135,13 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
         steps=steps,
         notes=tuple(notes),
     )
+
+
+def _between(steps: pd.DataFrame) -> pd.Series:
+    """Return what lies between each step and the one before it, or as much as usual if unknown."""
+    between = (steps["start_s"] - steps["end_s"].shift()).clip(lower=0.0)
+    between = between.where(steps["step"].diff() == 1)
+    return between.fillna(between.median()).fillna(0.0)
 
 
 def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
@@ -153,8 +169,11 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(
             f"{path} has passes of less than two stages: it is cut off, or not of a pipeline"
         )
-    if "replica" not in rows:
-        rows["replica"] = rows["worker"].map(_pipelines(rows[is_pass])).fillna(0).astype(int)
+    places = rows.loc[is_pass, [name for name in ("replica", "stage", "worker") if name in rows]]
+    places = places.drop_duplicates()
+    if "replica" not in rows or places.duplicated(["replica", "stage"]).any():
+        beside = rows["worker"].map(_pipelines(rows[is_pass])).fillna(0).astype(int)
+        rows["replica"] = packed(rows.get("replica", 0), beside)
     number, pipelines = pd.factorize(rows["replica"].to_numpy()[is_pass], sort=True)
     there = np.zeros((len(pipelines), stage.max() + 2), np.bool_)  # the last: of no stage
     there[number, stage] = True
@@ -169,7 +188,8 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
 def _pipelines(passes: pd.DataFrame) -> pd.Series:
     """Return by worker its pipeline's number: of data or tensor parallel ranks each has its own."""
     passes = passes.sort_values("worker", kind="stable")
-    what = packed(*(passes[n] for n in ("step", "stage", "microbatch")), passes["kind"].cat.codes)
+    places = (passes[name] for name in ("step", "stage", "microbatch", "replica") if name in passes)
+    what = packed(*places, passes["kind"].cat.codes)
     return passes.groupby(what).cumcount().groupby(passes["worker"]).max()
 
 
@@ -177,8 +197,12 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
     rows, passes = recording.rows, recording.passes
     whose = packed(passes["step"], passes["replica"], passes["microbatch"])
     what = packed(whose, passes["worker"], passes["stage"], passes["kind"].cat.codes)
-    if pd.Series(what).duplicated().any():
-        raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
+    if twice := set(passes["step"][pd.Series(what).duplicated().to_numpy()]):
+        if twice == set(passes["step"]):
+            raise ValueError(f"{path} has a pass twice in one step: its steps cannot be told apart")
+        notes.append(f"steps {_named(twice)} have a pass twice, as with an evaluation: left out")
+        recording = _only(recording, sorted(set(rows["step"]) - twice))
+        return _complete(path, recording, notes)
     # Of some microbatches a backward may be whole, and of others in two parts.
     parts = pd.Series(1 + among(passes["kind"], messages.WHOLE_BACKWARDS), passes.index)
     most = parts.groupby(packed(whose, passes["stage"])).sum().max()
@@ -190,9 +214,12 @@ def _complete(path: Path, recording: Recording, notes: list[str]) -> Recording:
         return recording
     if len(cut) == rows["step"].nunique():
         raise ValueError(f"{path} lacks passes in each step: it is cut off, or ranks are missing")
-    named = ", ".join(map(str, sorted(cut)[:5])) + (", ..." if len(cut) > 5 else "")
-    notes.append(f"steps {named} lack passes: left out")
+    notes.append(f"steps {_named(cut)} lack passes: left out")
     return _only(recording, sorted(set(rows["step"]) - cut))
+
+
+def _named(steps: set[int]) -> str:
+    return ", ".join(map(str, sorted(steps)[:5])) + (", ..." if len(steps) > 5 else "")
 
 
 def _used(path: Path, recording: Recording, chosen: slice | None, notes: list[str]) -> Recording:

@@ -168,7 +168,7 @@ def recommend(
     if not isinstance(known, Shape):
         known = from_config(known) if Path(known).suffix == ".json" else shape(str(known))
     for what, number in {"gpus": count, "batch": batch, "seq_tokens": seq_tokens}.items():
-        if not isinstance(number, int) or number < 1:
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise ValueError(f"{what} must be a whole number of at least 1, not {number!r}")
     if dtype is None:
         dtype = next(each for each in kind.dtypes if each not in ("float4", "float8"))

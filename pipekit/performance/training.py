@@ -12,6 +12,7 @@ from pipekit.performance.terms.collectives import Links
 from pipekit.performance.terms.kernels import Kernels, PassCosts, total
 
 Pair = tuple[float, float]  # of a forward, and of a backward
+SAME_CHIP = {"H200": "H100", "GH200": "H100"}  # they differ in their memory alone
 
 
 @dataclass(frozen=True)
@@ -183,4 +184,5 @@ def training(
 
 def on(framework: Framework, machine: Machine) -> str:
     """Return what constants are fitted for, say "Megatron-Core on H100"."""
-    return f"{framework.name} on {machine.device.name.partition(' ')[0]}"
+    chip, *_ = machine.device.name.split()
+    return f"{framework.name} on {SAME_CHIP.get(chip, chip)}"

@@ -64,7 +64,8 @@ def plan(
             raise ValueError(f"{method} needs the option {name!r}")
     for name in options.keys() & _LEAST.keys():
         value, least, is_default = options[name], _LEAST[name], options[name] is known[name].default
-        if not (is_default or (isinstance(value, Integral) and int(value) >= least)):
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not (is_default or (whole and int(value) >= least)):
             raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
     states = options.get("optimizer_states", 0)
     if not (isinstance(states, Real) and 0 <= float(states) < math.inf):

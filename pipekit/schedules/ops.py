@@ -86,8 +86,16 @@ _NAMED: dict[str, "Op"] = {}
 _LETTERED: dict[tuple[str, int | None], "Op"] = {}
 
 
+class _MadeOnce(type):
+    """Makes one object of each row, since tables tell ops apart by identity."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        made = super().__call__(*args, **options)
+        return _LETTERED[made.letter, made.peer]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Op:
+class Op(metaclass=_MadeOnce):
     """What a task does.  Constructing one makes its letter and name known to the readers of tables.
 
     Attributes:
@@ -110,7 +118,7 @@ class Op:
 
     Raises:
         ValueError: the letter is not a single capital letter, or another op has it or the name.
-            The same row may be made again, as by a notebook's cell.
+            The same row may be made again, as by a notebook's cell: it is the same op.
     """
 
     letter: str
@@ -150,9 +158,10 @@ class Op:
                 f"{self.name} ({self.letter}) is there with another row, which tables may "
                 f"have: give this one a letter and a name of its own, or begin anew"
             )
-        PLACES[self] = PLACES[known] if known else len(OPS)
-        OPS[PLACES[self] : PLACES[self] + 1] = [self]
-        _NAMED[self.name] = _LETTERED[self.letter, self.peer] = self
+        if not known:
+            PLACES[self] = len(OPS)
+            OPS.append(self)
+            _NAMED[self.name] = _LETTERED[self.letter, self.peer] = self
 
     def __repr__(self) -> str:
         return f"<Op {self.letter} {self.name}>"

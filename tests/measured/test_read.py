@@ -104,6 +104,20 @@ def _compressed_in_folders(folder: Path) -> Path:
     return folder
 
 
+def _compressed_dumps(folder: Path) -> Path:
+    for file in recordings.primus(RUN, folder).glob("pp_rank_*"):
+        file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    return folder
+
+
+def _tensor_parallel(folder: Path) -> Path:
+    """Record both ranks of each stage, which have one data parallel rank."""
+    path = recordings.bytedance([RUN], folder / "trace.parquet")
+    _rows(lambda rows: pd.concat([rows, rows.assign(rank=rows["rank"] + 100)]))(path)
+    return path
+
+
 def _rewritten(folder: Path, change: Change) -> Path:
     """Record as torch does, each rank's events changed."""
     found = recordings.kineto(RUN, folder / "ranks")
@@ -155,7 +169,7 @@ OTHERWISE = [
     *(partial(_rewritten, change=c) for c in (_begun_within_a_step, _on_gpus)),
     *(_replicas_on_clocks_apart, partial(_replicas_on_clocks_apart, rank_us=5e4, replica_us=1e5)),
     *(partial(recordings.kineto, RUN, **how) for how in ({"off_s": 3600.0}, {"waits": True})),
-    _compressed_in_folders,
+    *(_compressed_in_folders, _compressed_dumps, _tensor_parallel),
     *(_named_by_the_handler, _folders_with_other_files),
     _since_1970,
     partial(_app, change=lambda events: [e | {"ts": e["ts"] + 3e4 * e["pid"]} for e in events]),
@@ -339,6 +353,38 @@ def test_a_step_that_lacks_passes_is_left_out(tmp_path: Path) -> None:
     read = pk.read_trace(_rewritten(tmp_path, twice))
     assert sorted(set(read.frame["step"])) == [0]
     assert "steps 1 lack passes: left out" in read.notes
+
+
+def _each_second(*steps: Change) -> Change:
+    def marked(events: list[dict[str, Any]]) -> list[Any]:
+        mark = {"ph": "X", "cat": "user_annotation", "ts": -1.0, "dur": 1.0}
+        return [
+            event | {"ts": event["ts"] + number * 1e6}
+            for number, step in enumerate(steps)
+            for event in [mark | {"name": f"ProfilerStep#{number}"}, *step(events)]
+        ]
+
+    return marked
+
+
+def test_what_lies_between_steps_is_part_of_the_later_one(tmp_path: Path) -> None:
+    found = pk.explain(pk.read_trace(_rewritten(tmp_path, _each_second(list, list, list))))
+    assert found.step_s == pytest.approx(1.0)
+    assert found.causes[0].kind == "between steps"
+
+
+def test_an_evaluation_is_left_out_and_fewer_microbatches_are_said(tmp_path: Path) -> None:
+    def evaluated(events: list[dict[str, Any]]) -> list[Any]:
+        again = [e | {"ts": e["ts"] + 5e5} for e in events if "F" in e["name"]]
+        return events + again
+
+    def fewer(events: list[dict[str, Any]]) -> list[Any]:
+        return [event for event in events if not event["name"].endswith("5")]
+
+    read = pk.read_trace(_rewritten(tmp_path, _each_second(list, evaluated, list, fewer)))
+    assert sorted(set(read.frame["step"])) == [0, 2, 3]
+    assert "steps 1 have a pass twice, as with an evaluation: left out" in read.notes
+    assert any(note.startswith("steps have 5 to 6 microbatches") for note in read.notes)
 
 
 def test_a_last_step_that_is_cut_off_does_not_shift_the_others(tmp_path: Path) -> None:

@@ -239,9 +239,10 @@ FITS = Fits(
 )
 
 
-def test_a_training_has_the_constants_of_its_machine() -> None:
+@pytest.mark.parametrize("name", ["H100", "H200"])  # of one chip
+def test_a_training_has_the_constants_of_its_machine(name: str) -> None:
     layout = ParallelLayout(tp=2, pp=4, dp=8, microbatches=16, zero=1)
-    run = training(shape("llama3-8b"), layout, machine("H100"), MEGATRON_CORE, seq_tokens=8192)
+    run = training(shape("llama3-8b"), layout, machine(name), MEGATRON_CORE, seq_tokens=8192)
     assert run.constants == fitted().constants("Megatron-Core on H100")
 
 

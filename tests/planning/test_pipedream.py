@@ -111,6 +111,8 @@ def test_impossible_calls() -> None:
         plan(PROFILE, CLUSTER, "parallel_pipelines")
     with pytest.raises(ValueError, match=r"stages must be a whole number of at least 1, not 1\.5"):
         plan(PROFILE, CLUSTER, "balance", stages=1.5)
+    with pytest.raises(ValueError, match="stages must be a whole number of at least 1, not True"):
+        plan(PROFILE, CLUSTER, "balance", stages=True)
     with pytest.raises(ValueError, match="predictors must be a whole number of at least 0"):
         plan(PROFILE, CLUSTER, "interleaved", predictors="two")
     for states in (-1, None):

@@ -8,13 +8,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BeforeValidator, PositiveInt
 
 from experiments.published.published_set import Row, RowPrediction, Size, letters
+from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import MACHINES, machine
 from pipekit.performance.layout import on_gpus
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import SHAPES, Shape, shape
 from pipekit.performance.terms.collectives import Links
-from pipekit.performance.training import MEGATRON_BRIDGE, MEGATRON_CORE, TrainingSetup
+from pipekit.performance.training import MEGATRON_BRIDGE, MEGATRON_CORE, SAME_CHIP, TrainingSetup
 
 _GRAPHED_FROM = {
     "gpt-oss-120b": "26.06",
@@ -31,7 +32,6 @@ _DTYPES = {"FP4": "float4", "FP8": "float8", "BF16": "bfloat16", "FP16": "bfloat
 _BASIS = "data sheet, fitted constants"
 Degree = Annotated[PositiveInt, BeforeValidator(lambda cell: cell or 1)]
 """Of parallelism; 1 where a file leaves it empty."""
-_SAME_CHIP = {"H200": "H100", "GH200": "H100"}  # they differ in their memory alone
 
 
 def _device(system: str) -> str:
@@ -81,7 +81,7 @@ class MegatronRow(Row):
 
     @property
     def machine(self) -> str:
-        return f"{MEGATRON_CORE.name} on {_SAME_CHIP.get(self.device, self.device)}"
+        return f"{MEGATRON_CORE.name} on {SAME_CHIP.get(self.device, self.device)}"
 
     @property
     def dtype(self) -> str:
@@ -92,7 +92,10 @@ class MegatronRow(Row):
         known = re.search("|".join(_DTYPES), (self.precision or "FP8").upper())
         if known is None:
             raise ValueError(f"precision is {self.precision!r}: give BF16, FP16, FP8 or FP4")
-        return _DTYPES[known[0]]
+        dtype = _DTYPES[known[0]]
+        if dtype == "float4":  # that it has no units for
+            require_choice(f"dtype on {self.device}", dtype, machine(self.device).dtypes)
+        return dtype
 
     @property
     def work(self) -> float:

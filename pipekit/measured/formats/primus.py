@@ -17,7 +17,7 @@ from pipekit.measured.formats.recording import Recording
 from pipekit.reading import read_json
 
 SIGN = "a folder with config.json and pp_rank_0.json, ..."
-_FILE = re.compile(r"pp_rank_(\d+)\.json")
+_FILE = re.compile(r"pp_rank_(\d+)\.json(\.gz)?")
 _OPS = {"fwd": "FORWARD", "bwd": "BACKWARD", "wgrad": "BACKWARD_WEIGHT"}
 
 
@@ -51,8 +51,8 @@ def read(path: Path) -> Recording:
         raise ValueError(f"{folder} has no config.json: copy it from where the dumps were made")
     config = read_json(folder / "config.json", _Config, "Primus's config.json")
     chunks, size = config.vp_size or config.vpp_size or 1, config.pp_size
-    ranks = {int(name[1]) for file in folder.iterdir() if (name := _FILE.fullmatch(file.name))}
-    for rank in sorted(ranks ^ set(range(size))):
+    ranks = {int(name[1]): f for f in folder.iterdir() if (name := _FILE.fullmatch(f.name))}
+    for rank in sorted(ranks.keys() ^ set(range(size))):
         lacks = "has a" if rank in ranks else "has no"
         raise ValueError(
             f"{folder} {lacks} pp_rank_{rank}.json: its config.json has {size} ranks, so that it "
@@ -61,7 +61,7 @@ def read(path: Path) -> Recording:
     rows: list[dict[str, Any]] = []
     totals: dict[int, float] = {}
     for rank in range(size):
-        file = folder / f"pp_rank_{rank}.json"
+        file = ranks[rank]
         for step, iteration in read_json(file, dict[int, _Iteration], "a rank's dump").items():
             totals[step] = max(iteration.total / 1e3, totals.get(step, 0.0))
             rows += _rows(file, rank, step, iteration, size, chunks)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments.published.__main__ import main
+from experiments.published.published_set import letters
 from experiments.published.sets import SETS, megatron_deepspeed
 from pipekit.performance.constants import fitted
 
@@ -87,6 +88,7 @@ def test_a_file_of_rows_that_cannot_be_predicted_has_all_columns(tmp_path: Path)
         ),
         ({"system": "DGX-B250"}, False, "system must be one of"),
         ({"precision": "TF32"}, False, "precision is 'TF32': give BF16, FP16, FP8 or FP4"),
+        ({"system": "DGX-H100", "precision": "NVFP4"}, False, "dtype on H100 must be one of"),
         ({"release": "99.01", "precision": "FP8 of next year"}, True, ""),
     ],
 )
@@ -152,6 +154,7 @@ def test_neither_spelling_nor_blanks_nor_degrees_of_none_matter(tmp_path: Path) 
     other = {"gpu_type": "gb200"}, {"gpu_type": " NVIDIA GB 200 ", "cp": " 2"}, {"vp": 0}
     found = predicted(tmp_path, "mlperf_405b", known, *(known | each for each in other))
     assert len({*found["step_s"]}) == 1
+    assert letters("Llama 8.0B") == letters("llama-8b") != letters("llama-80b")
 
 
 def test_rows_that_constants_were_fitted_on_are_named() -> None:
