@@ -180,6 +180,7 @@ class PipelinedModule(nn.Module):
         self._assemble()
 
     @hiding_frames
+    @torch._disable_dynamo  # torch.compile would trace the engine for half a minute
     def forward(self, x: Tree) -> Tree:
         """Return what the sequence returns for ``x``; on the last device.
 

@@ -54,6 +54,18 @@ def test_other_weights_stand_in_for_its_own(checkpoint: Recompute) -> None:
         torch.testing.assert_close(own.grad, known.grad)
 
 
+def test_torch_compile_leaves_the_engine_alone() -> None:
+    graphs: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    model, x = PipelinedModule(mlp(6, 6, 3), [1, 1], chunks=2), data(1)[0][0]
+    assert torch.equal(torch.compile(model, backend=backend)(x), model(x))
+    assert graphs == []
+
+
 COPIES: dict[str, Callable[[PipelinedModule], PipelinedModule]] = {
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
     "deepcopy": copy.deepcopy,
