@@ -113,10 +113,6 @@ def spectral() -> nn.Module:
     return parametrizations.spectral_norm(nn.Linear(8, 8))
 
 
-def norm() -> nn.Module:
-    return nn.BatchNorm1d(8)
-
-
 def cumulative_norm() -> nn.Module:
     return nn.BatchNorm1d(8, momentum=None)
 
@@ -126,17 +122,7 @@ def two_that_share() -> nn.Module:
     return nn.Sequential(first, Shared(first))
 
 
-KEEPERS = [
-    Steps,
-    Replaced,
-    Observed,
-    Codebook,
-    Experts,
-    spectral,
-    norm,
-    cumulative_norm,
-    two_that_share,
-]
+KEEPERS = [Steps, Replaced, Observed, Codebook, Experts, spectral, cumulative_norm, two_that_share]
 
 
 @pytest.mark.parametrize("build", KEEPERS)

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR
 import pipekit as pk
 from pipekit import schedules
 from pipekit.layers.user_functions import FunctionState
-from tests.people.plain import SGD
+from tests.people.plain import network, pipe
 from tests.people.test_losses import data, no_word
 
 CE = F.cross_entropy
@@ -414,12 +414,9 @@ def test_a_rate_that_follows_a_count_of_on_batch_is_warned_of(by_hook: bool) -> 
     trainer = SimpleNamespace(step=1)
 
     def made(parameters: Any) -> torch.optim.Optimizer:
-        optimizer = SGD(parameters)
-
-        def set_rate(*_: Any) -> None:
-            optimizer.param_groups[0]["lr"] = 0.1 / trainer.step
-
-        optimizer.register_step_pre_hook(set_rate)
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        group = optimizer.param_groups[0]
+        optimizer.register_step_pre_hook(lambda *_: group.update(lr=0.1 / trainer.step))
         return optimizer
 
     def rates(optimizer: torch.optim.Optimizer) -> Any:
@@ -428,11 +425,8 @@ def test_a_rate_that_follows_a_count_of_on_batch_is_warned_of(by_hook: bool) -> 
     def count(done: Any) -> None:
         trainer.step += 1
 
-    updates = pk.Updates(lr_scheduler=None if by_hook else rates)
-    model, table = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)), schedules.two_bw(2, 2)
-    pipeline = pk.Pipeline(
-        model, table, optimizer=made if by_hook else SGD, loss=CE, updates=updates
-    )
+    how: Any = {"optimizer": made} if by_hook else {"updates": pk.Updates(lr_scheduler=rates)}
+    pipeline = pipe(network(nn.Tanh()), **how)
     with pytest.warns(pk.PipekitWarning, match=r"step of the optimizer changed within.*between"):
         pipeline.train(data(3), on_batch=count)
     with no_word():

@@ -42,11 +42,8 @@ def test_a_layer_that_is_used_twice_keeps_both_names(balance: list[int]) -> None
 @pytest.mark.parametrize("checkpoint", ["always", "never"])
 def test_other_weights_stand_in_for_its_own(checkpoint: Recompute) -> None:
     """As in MAML's inner step, whose gradients reach the module's own weights."""
-    plain = nn.Sequential(*mlp(6, 6, 3))
-    model, x = (
-        PipelinedModule(copy.deepcopy(plain), [1, 1], chunks=2, checkpoint=checkpoint),
-        data(1)[0][0],
-    )
+    plain, (x, _) = mlp(6, 6, 3), data(1)[0]
+    model = PipelinedModule(mlp(6, 6, 3), [1, 1], chunks=2, checkpoint=checkpoint)
     for each in (model, plain):
         halved = {name: 0.5 * weight for name, weight in each.named_parameters()}
         functional_call(each, halved, (x,)).sum().backward()
