@@ -30,7 +30,7 @@ from pipekit.layers.python_state import Change, is_pure, module_names
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
 from pipekit.partition.recording.refusal import require_plain_operators
-from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
+from pipekit.trees import Tree, differentiable, is_plain, leaves, tensors_in, tree_map
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
         edited_buffers = {
             name: originals.get(name)
             for name in {**copies, **now}
-            if now.get(name) is not copies.get(name) or now[name]._version
+            if now.get(name) is not copies.get(name) or _is_edited(now[name], originals[name])
         }
         known = [each for each in changes if not (each.is_new or each.by_hook)]
         kept = [e.name for e in known if not (isinstance(e.value, Tensor) and computing(e.module))]
@@ -170,6 +170,11 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
         set_attributes=set_attributes,
         recorded=tuple(each.name for each in changes if each.by_hook),
     )
+
+
+def _is_edited(tensor: Tensor, before: Tensor) -> bool:
+    """Return whether a copy was edited; no version counts what ``.data`` or an observer writes."""
+    return tensor._version > 0 or (is_plain(tensor) and not torch.equal(tensor, before))
 
 
 class FlopCounter(TorchDispatchMode):

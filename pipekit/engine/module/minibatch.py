@@ -59,6 +59,13 @@ class ModuleStage:
         self.aliases = {
             p: p.detach().requires_grad_(p.requires_grad) for p in self._module.parameters()
         }
+        # As they are now: torch.func.functional_call puts others there for the forward alone.
+        self._places = [
+            (module._parameters, name, parameter)
+            for module in self._module.modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None
+        ]
         weights, clock = _Weights(self._module, self.aliases), runtime.workers[number].clock
         kind = Passes if keeps else InferencePasses
         self.passes = kind(config, weights.modules, clock.device, weights.parameters)
@@ -76,13 +83,7 @@ class ModuleStage:
 
     def with_aliases(self, function: Callable[[], None]) -> None:
         """Call a function while the module has the aliases for parameters."""
-        others = [
-            (module._parameters, name, self.aliases[parameter])
-            for module in self._module.modules()
-            for name, parameter in module._parameters.items()
-            if parameter is not None
-        ]
-        with tensors_replaced(others):
+        with tensors_replaced([(own, name, self.aliases[p]) for own, name, p in self._places]):
             function()
 
 

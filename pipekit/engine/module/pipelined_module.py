@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from pipekit.choices import require_choice
 from pipekit.devices import CPU, resolve_for_workers
@@ -180,6 +181,7 @@ class PipelinedModule(nn.Module):
         self._assemble()
 
     @hiding_frames
+    @_disable_dynamo  # torch.compile would trace the engine for half a minute
     def forward(self, x: Tree) -> Tree:
         """Return what the sequence returns for ``x``; on the last device.
 

@@ -206,8 +206,9 @@ class Runs:
         parts = self._parts
         bar = None
         if watch.progress or on_batch:
-            if on_batch and parts.runner.copies_loss:
-                on_batch = watched(on_batch, parts.loss)
+            if on_batch:
+                loss = parts.loss if parts.runner.copies_loss else None
+                on_batch = watched(on_batch, loss, (parts.optimizer, parts.updates.lr_scheduler))
             bar = LossBar(source, on_batch, start.begin.batches, watch.progress)
         self._failed = True
         try:

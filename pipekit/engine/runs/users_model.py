@@ -187,16 +187,26 @@ def _warn(changes: Iterable[Change], of_them: str) -> None:
         warn(f"{', '.join(names)} {of_them}")
 
 
-def watched(on_batch: OnBatch, loss: Loss) -> OnBatch:
-    """Return an ``on_batch`` that warns if it changes a loss of which workers have copies."""
-    state = FunctionState(loss)
+def watched(on_batch: OnBatch, loss: Loss | None, makers: Iterable[Any]) -> OnBatch:
+    """Return an ``on_batch`` that warns if it changes a loss of which workers have copies.
+
+    Or what the functions read that make optimizers and their schedulers.
+    """
+    state, others = FunctionState(loss), [*map(FunctionState, makers)]
 
     def told(done: BatchDone) -> object:
+        for each in others:
+            each.changed()  # by optimizers themselves
         answer = on_batch(done)
         if names := ", ".join(state.changed()):
             warn(
                 f"{names} of the loss changed within a call of train(), for all of which worker "
                 f"processes have copies of the loss: {_BETWEEN}, or use transport='threads'"
+            )
+        if names := ", ".join(name for each in others for name in each.changed()):
+            warn(
+                f"{names} of the optimizer changed within a call of train(), whose stages update "
+                f"before and after on_batch: {_BETWEEN}, or let Updates(lr_scheduler=...) count"
             )
         return answer
 

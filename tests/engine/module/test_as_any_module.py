@@ -9,8 +9,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from pipekit import PipelinedModule, Watch
+from pipekit.plans import Recompute
 from tests.engine.examples import data, different, mixed, mlp
 from tests.layers.test_skips import Pop, Stash
 
@@ -35,6 +37,30 @@ def test_a_layer_that_is_used_twice_keeps_both_names(balance: list[int]) -> None
     other = PipelinedModule(copy.deepcopy(plain), [1, 3], chunks=2)
     other.load_state_dict(model.state_dict())
     assert torch.equal(other(x), model(x))
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+def test_other_weights_stand_in_for_its_own(checkpoint: Recompute) -> None:
+    """As in MAML's inner step, whose gradients reach the module's own weights."""
+    plain, (x, _) = mlp(6, 6, 3), data(1)[0]
+    model = PipelinedModule(mlp(6, 6, 3), [1, 1], chunks=2, checkpoint=checkpoint)
+    for each in (model, plain):
+        halved = {name: 0.5 * weight for name, weight in each.named_parameters()}
+        functional_call(each, halved, (x,)).sum().backward()
+    for own, known in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, known.grad)
+
+
+def test_torch_compile_leaves_the_engine_alone() -> None:
+    graphs: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    model, x = PipelinedModule(mlp(6, 6, 3), [1, 1], chunks=2), data(1)[0][0]
+    assert torch.equal(torch.compile(model, backend=backend)(x), model(x))
+    assert graphs == []
 
 
 COPIES: dict[str, Callable[[PipelinedModule], PipelinedModule]] = {
