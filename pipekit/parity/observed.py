@@ -6,13 +6,14 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
+from math import isclose
 
 import torch
 from torch import Tensor
 
 from pipekit.parity.adapter import RankRecord
 from pipekit.parity.plain_loop import LEARNING_RATE, Pass, PlainLoop, Tensors
-from pipekit.parity.verdict import TOLERANCE
+from pipekit.parity.verdict import LOSS, TOLERANCE
 
 ULP, TINY = 2.0**-23, 2.0**-149  # of a float32 that is 1, and the least one above 0
 DIVERGED = 16  # times the first batch's largest gradient: float32 then shows no small difference
@@ -174,10 +175,11 @@ class Observed:
         found = () if name in self.loop.frozen else record.gradients or ()
         return (tensors[name].double() for tensors in found[: self.steps])
 
-    def _likeness(self, microbatches: int) -> float:
-        right = self.loop.expected(0, microbatches)
+    def _likeness(self, microbatches: int) -> tuple[bool, float]:
+        loss, right, _ = self.loop.batch(0, self.loop.together(microbatches))
         pairs = ((n.values[0].flatten(), right[n.name].flatten()) for n in self.entries)
-        return sum(float(torch.cosine_similarity(*pair, 0)) for pair in pairs)
+        like = sum(float(torch.cosine_similarity(*pair, 0)) for pair in pairs)
+        return any(isclose(loss, own, rel_tol=LOSS) for own in self.losses(0)), like
 
     def _stage_of(self) -> list[int] | None:
         depth, uses = self.loop.depth, self.loop.uses
