@@ -26,20 +26,23 @@ IN_PART: tuple[Source, ...] = (
     *(of_microbatches.tied, of_microbatches.counted),
 )
 SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
-    (of_microbatches.tied, of_updates.frozen, of_passes.left_out),
+    (of_microbatches.tied, of_updates.frozen, of_passes.left_out, of_passes.untold),
     (of_updates.scaled,),
-    (of_updates.of_the_update, of_passes.in_time, of_losses.of_the_loss),
+    (
+        *(of_updates.of_the_update, of_passes.in_time),
+        *(of_losses.of_the_loss, of_losses.of_other_targets),
+    ),
     (of_microbatches.microbatches,),
     (of_microbatches.counted,),
     (partial(of_updates.in_part, sources=IN_PART), of_updates.moved, of_updates.mixed),
-    (of_passes.between, of_passes.altered, of_passes.orders),
-    (of_microbatches.rows, of_microbatches.positions),
-    (of_updates.rounded, of_updates.other_optimizers, of_losses.of_other_rows),
+    (of_passes.between, of_passes.orders),
+    (of_microbatches.rows, of_microbatches.positions, of_passes.evaluating),
+    (of_updates.rounded, of_updates.other_optimizers),
 )
 SAME_MASKS: tuple[tuple[Source, ...], ...] = (
     (of_updates.scaled,),
     (of_updates.of_the_update,),
-    (of_passes.without_masks,),
+    (of_passes.evaluating,),
 )
 
 DRAWS = 24  # of masks
@@ -126,8 +129,8 @@ def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
             )
             return Verdict(model, rows, (*beside, *_in_the_mean(e, rows)), (remark,))
         findings = _by_masks("other masks in a backward than in its forward", findings)
-    if stale or any(Fault.DROPOUT in f.classes for f in findings):
-        losses = []  # of older weights, or of no masks
+    if stale or e.missing or any(Fault.DROPOUT in f.classes for f in findings):
+        losses = []  # which are of other weights, or of no masks
     return Verdict(model, _ratios(e), (*beside, *findings, *losses), tuple(_remarks(e, stale)))
 
 
@@ -170,8 +173,9 @@ def _loss(e: Observed) -> Iterator[Finding]:
 
 
 def _remarks(e: Observed, stale: bool) -> Iterator[str]:
-    if stale:
-        yield "the reported loss, which is of older weights"
+    if stale or e.missing:
+        of = "older weights" if stale else "weights that no rank holds"
+        yield f"the reported loss, which is of {of}"
     elif not any(e.losses(step) for step in range(e.steps)):
         yield "the reported loss, of which there is none"
     if e.loop.buffers[0] and not e.held & e.loop.buffers[0].keys():
