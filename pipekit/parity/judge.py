@@ -40,7 +40,7 @@ SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (of_updates.rounded, of_updates.other_optimizers),
 )
 SAME_MASKS: tuple[tuple[Source, ...], ...] = (
-    (of_updates.scaled,),
+    (of_passes.untold, of_updates.scaled),
     (of_updates.of_the_update,),
     (of_passes.evaluating,),
 )

@@ -1,19 +1,17 @@
 """Faults of the loss: other targets, labels left out, another function."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.functional import pad
 
 from pipekit.parity.factors import LEAST, NOTHING, Factors, same, shown, whole
 from pipekit.parity.fit import Known, Named, named
 from pipekit.parity.observed import Observed
-from pipekit.parity.of_passes import of_batch, passing, several
+from pipekit.parity.of_passes import of_batch, passing
 from pipekit.parity.plain_loop import Tensors
 from pipekit.parity.suite import CLASSES, IGNORED, loss
 from pipekit.parity.verdict import TOLERANCE, Fault
@@ -49,28 +47,21 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
         filled = partial(lambda of, to, x, y, *_: (x, y.masked_fill(y == of, to)), of, to)
         said = f"labels of {of} count as {to}, where {IGNORED} are ignored"
         yield from passing(e, Fault.TERMS if fills else Fault.LOST, said, given=filled)
-    yield from _other_losses(e)
+    yield from _smoothed(e)
     if case.coupled and case.tuples:
         yield from _auxiliary(e)
 
 
-def _other_losses(e: Observed) -> Iterator[Known]:
-    def log_sum_squared(output: Any, target: Tensor) -> Any:
-        return several(output)[0][target != IGNORED].logsumexp(-1).square().mean()
+def _smoothed(e: Observed) -> Iterator[Known]:
+    def basis(step: int) -> list[Tensors]:
+        return [e.raw(step), of_batch(e, step, loss=partial(loss, smoothing=1.0))]
 
-    def basis(more: Callable[[Any, Tensor], Tensor], step: int) -> list[Tensors]:
-        return [e.raw(step), of_batch(e, step, loss=more)]
-
-    def name(said: str, factors: Factors) -> Named:
+    def name(factors: Factors) -> Named:
         own, other = factors
         if abs(own) > NOTHING and abs(other) > LEAST:
-            yield Fault.OTHER_LOSS, f"{own:.3g} of it with {other:.3g} of {said}"
+            yield Fault.OTHER_LOSS, f"{own:.3g} of it with {other:.3g} of labels that are smooth"
 
-    for said, more in (
-        ("labels that are smooth", partial(loss, smoothing=1.0)),
-        ("the logits' squared log-sum (z-loss)", log_sum_squared),
-    ):
-        yield from named(e, partial(basis, more), partial(name, said), together=True)
+    return named(e, basis, name, together=True)
 
 
 def _auxiliary(e: Observed) -> Iterator[Known]:

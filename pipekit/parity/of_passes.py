@@ -205,7 +205,7 @@ def _rerouted(to: tuple[int | None, ...], *values: Tensor) -> Sequence[Tensor]:
     if len(values) == 1 or (None not in to and values[0].shape != values[1].shape):
         return values
     own = zip(values, to, strict=True)
-    return [v.detach() if k is None else instead(v, values[k]) for v, k in own]
+    return [v.detach() if k is None else _instead(v, values[k]) for v, k in own]
 
 
 def _handed(e: Observed, firsts: Sequence[int]) -> Iterator[Known]:
@@ -234,7 +234,7 @@ def _by_other_inputs(by: int, layer: nn.Module, value: Any) -> Any:
 
     def changed(linear: Any, given: tuple[Tensor], y: Tensor) -> Tensor:
         x = given[0].detach()
-        return instead(y, y + product_of(x.roll(by, 0) - x, linear.weight))
+        return _instead(y, y + product_of(x.roll(by, 0) - x, linear.weight))
 
     linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
     hooks = [linear.register_forward_hook(changed) for linear in linears]
@@ -249,7 +249,7 @@ def _of_other_rows(
 ) -> Sequence[Tensor]:
     """Return tensors, the chosen of other rows, which send gradients back to others again."""
     own = enumerate(values)
-    return [instead(v.roll(shift, 0), v.roll(back, 0)) if n in chosen else v for n, v in own]
+    return [_instead(v.roll(shift, 0), v.roll(back, 0)) if n in chosen else v for n, v in own]
 
 
 def _back_to_others(e: Observed, layer: int, count: int) -> Iterator[Known]:
@@ -287,7 +287,7 @@ def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:
 
         def given(value: Tensor) -> Sequence[Tensor]:
             if what == "input":
-                return [instead(held[0], value)]
+                return [_instead(held[0], value)]
             value.register_hook(lambda _: held[1])
             return [value]
 
@@ -299,12 +299,7 @@ def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:
         yield from multiples(e, Fault.HANDED, said, partial(late, what), together=True, first=1)
 
 
-def several(value: Any) -> tuple[Any, ...]:
-    """Return the tensors that a layer hands on, one or two."""
-    return value if isinstance(value, tuple) else (value,)
-
-
-def instead(value: Tensor, own: Tensor) -> Tensor:
+def _instead(value: Tensor, own: Tensor) -> Tensor:
     """Return a value that sends its gradient back to another tensor."""
     return own + (value - own).detach()
 
@@ -313,7 +308,7 @@ def _given(layer: int, changed: Callable[..., Sequence[Tensor]]) -> Through:
     """Return that a layer gets something else than the tensors that it was given."""
 
     def run(own: nn.Module, value: Any) -> Any:
-        given = changed(*several(value))
+        given = changed(*(value if isinstance(value, tuple) else (value,)))
         return own(tuple(given) if len(given) > 1 else given[0])
 
     return (layer,), run

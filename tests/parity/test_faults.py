@@ -312,7 +312,6 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.HalfASequence, "tokens", Fault.LOST),
     (unlisted.MeanOfEachHalfSequence, "tokens", Fault.PER_MICROBATCH),
     (unlisted.ShardOverwritten, "dense", Fault.ONLY_LAST),
-    (unlisted.WithLogSumSquared, "dense", Fault.OTHER_LOSS),
     (unlisted.StageEvaluates, "batch-norm", Fault.BATCH_NORM),
     (unlisted.BiasesTwiceInTheNorm, "dense", Fault.CLIPPED),
     (unlisted.WeightsByAnotherInput, "dense", Fault.HANDED),
@@ -348,12 +347,13 @@ def test_factors_that_cannot_be_told_apart_are_all_named() -> None:
     assert "these cannot be told apart here" in verdict.text
 
 
-def test_a_stage_that_is_nowhere_is_missing() -> None:
+@pytest.mark.parametrize("model", ["dense", "dropout"])
+def test_a_stage_that_is_nowhere_is_missing(model: str) -> None:
     class Nowhere(Small):
         def parameters(self) -> Any:
             return dict(self.parts[0].named_parameters())
 
-    assert verdict_on(Nowhere).classes == (Fault.MISSING,)  # the others are right beside it
+    assert verdict_on(Nowhere, model).classes == (Fault.MISSING,)  # the others are right
 
 
 def test_weights_that_all_become_zero_are_judged() -> None:

@@ -450,14 +450,6 @@ class ShardOverwritten(Small):
         return super().microbatch(k, x, target)
 
 
-class WithLogSumSquared(Small):
-    """A penalty of the logits' size (PaLM's z-loss)."""
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        more: Tensor = 1e-3 * output.logsumexp(-1).square().sum() / 240
-        return super().loss(output, target) + more
-
-
 class StageEvaluates(Small):
     """One stage stays as an evaluation left it."""
 
