@@ -28,16 +28,13 @@ IN_PART: tuple[Source, ...] = (
 SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (of_microbatches.tied, of_updates.frozen, of_passes.left_out, of_passes.untold),
     (of_updates.scaled,),
-    (
-        *(of_updates.of_the_update, of_passes.in_time),
-        *(of_losses.of_the_loss, of_losses.of_other_targets),
-    ),
+    (of_updates.of_the_update, of_passes.in_time, of_losses.of_the_loss),
     (of_microbatches.microbatches,),
     (of_microbatches.counted,),
     (partial(of_updates.in_part, sources=IN_PART), of_updates.moved, of_updates.mixed),
     (of_passes.between, of_passes.orders),
     (of_microbatches.rows, of_microbatches.positions, of_passes.evaluating),
-    (of_updates.rounded, of_updates.other_optimizers),
+    (of_updates.rounded, of_updates.other_optimizers, of_losses.of_other_targets),
 )
 SAME_MASKS: tuple[tuple[Source, ...], ...] = (
     (of_passes.untold, of_updates.scaled),

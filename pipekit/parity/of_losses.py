@@ -87,7 +87,7 @@ def of_other_targets(e: Observed) -> Iterator[Known]:
 
     In the gradient of logits a label takes 1 from a probability, and all add up to nothing over the
     classes: so do those of the last weight.  The last bias's, a sum over rows, is off by numbers of
-    labels.
+    labels.  Tensors of other rows between layers leave the same: ask for these before.
     """
     last = sorted((n for n in e.entries if n.layer[1] == e.loop.depth - 1), key=lambda n: n.name)
     right = [n for n in e.entries if n not in e.wrong and n.name not in e.loop.frozen]

@@ -149,18 +149,15 @@ def _blocks(e: Observed) -> list[list[list[int]]]:
 
 def evaluating(e: Observed) -> Iterator[Known]:
     """Yield layers in evaluation mode: all, those of each stage or block, or each alone."""
-    every = range(e.loop.depth)
-    of_random = Fault.DROPOUT if e.loop.case.random else Fault.BATCH_NORM
+    every, random = range(e.loop.depth), e.loop.case.random
     groups = (every, *chain(*_blocks(e)), *([layer] for layer in every))
-    if not e.loop.buffers[0] and not e.loop.case.random:
-        return  # they compute the same then
-    for layers in dict.fromkeys(map(tuple, groups)):
+    fault = Fault.DROPOUT if random else Fault.BATCH_NORM
+    for layers in dict.fromkeys(map(tuple, groups)) if random or e.loop.buffers[0] else ():
         said = f"layers {layers[0]} to {layers[-1]} in evaluation mode"
-        yield from passing(e, of_random, said, through=(layers, evaluated))
+        yield from passing(e, fault, said, through=(layers, _evaluated))
 
 
-def evaluated(layer: nn.Module, value: Any) -> Any:
-    """Return a layer's output in evaluation mode."""
+def _evaluated(layer: nn.Module, value: Any) -> Any:
     output = layer.eval()(value)
     layer.train()
     return output
