@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipekit.parity.launch import tell
-from pipekit.parity.plain_loop import LEARNING_RATE, Tensors
+from pipekit.parity.plain_loop import LEARNING_RATE, SEED, Tensors
 from pipekit.parity.suite import SUITE, Batch
 from pipekit.references import load
 
 STEPS = 6  # batches: gradients that are stale by four updates are told from those by five
-SEED = 7
 
 
 class Adapter(Protocol):
@@ -92,7 +91,7 @@ def train(adapter: str | Callable[[], Any], model: str, seed: int = SEED) -> Ran
     made.build(own, partial(torch.optim.SGD, lr=LEARNING_RATE))
     record = RankRecord(Stated.by(made, len(own)))
     try:
-        record.parameters.append(_tensors("parameters()", made.parameters(), known))
+        record.parameters.append(_tensors("parameters()", made.parameters(), known, 0))
     except Exception:  # it is asked for them after a step only, by its contract
         record.parameters.append({})
     if hasattr(made, "gradients"):
@@ -108,27 +107,30 @@ def train(adapter: str | Callable[[], Any], model: str, seed: int = SEED) -> Ran
             raise TypeError(
                 f"step() returns {loss!r}: return the batch's mean loss as a number, or None"
             ) from None
-        held = _tensors("parameters()", made.parameters(), known)
+        held = _tensors("parameters()", made.parameters(), known, step + 1)
         if step and held.keys() != record.parameters[-1].keys():
             raise ValueError("parameters() has other names than after the step before: return all")
         record.parameters.append(held)
         if record.gradients is not None:
-            record.gradients.append(_tensors("gradients()", made.gradients(), known))
+            record.gradients.append(_tensors("gradients()", made.gradients(), known, step + 1))
             if missing := sorted(trained & held.keys() - record.gradients[-1].keys()):
                 raise ValueError(
                     f"gradients() has none for {missing[0]!r}, which its parameters() has: return "
                     f"it before it is cleared, or leave out the method gradients()"
                 )
-        if not step:
-            _require_finite("parameters()", held)
-            _require_finite("gradients()", record.gradients[-1] if record.gradients else {})
     return record
 
 
-def _tensors(source: str, found: Any, known: Tensors) -> Tensors:
+def _tensors(source: str, found: Any, known: Tensors, update: int) -> Tensors:
     if not isinstance(found, Mapping):
         raise TypeError(f"{source} returns {type(found).__name__}: return a dict of tensors")
-    return {name: _copied(source, name, tensor, known) for name, tensor in found.items()}
+    copies = {name: _copied(source, name, tensor, known) for name, tensor in found.items()}
+    for name, tensor in copies.items() if update == 1 else ():
+        if not tensor.isfinite().all():
+            raise ValueError(
+                f"{source} has NaN or infinity in {name!r} after the first update: mend that first"
+            )
+    return copies
 
 
 def _copied(source: str, name: str, tensor: Any, known: Tensors) -> Tensor:
@@ -155,11 +157,3 @@ def _copied(source: str, name: str, tensor: Any, known: Tensors) -> Tensor:
         raise ValueError(f"{source} has {name!r} as {tensor.dtype}, and the model's is {own.dtype}")
     copy: Tensor = tensor.detach().cpu().to_dense().clone()
     return copy
-
-
-def _require_finite(source: str, tensors: Tensors) -> None:
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise ValueError(
-                f"{source} has NaN or infinity in {name!r} after the first update: mend that first"
-            )

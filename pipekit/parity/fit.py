@@ -136,10 +136,12 @@ def multiples(
     **how: Any,
 ) -> Iterator[Known]:
     """Yield what multiples of one prediction explain; ``how`` is of :func:`fit`."""
-    for (factor,), entries in alike(fit(e, lambda step: [predicted(step)], **how)):
-        if abs(factor) > NOTHING:
-            shown = said if same(factor, 1.0) else f"{said}, x {factor:.4g}"
-            yield Known(fault, shown, entries, behind)
+
+    def name(factors: Factors) -> Named:
+        if abs(factors[0]) > NOTHING:
+            yield fault, said if same(factors[0], 1.0) else f"{said}, x {factors[0]:.4g}"
+
+    return named(e, lambda step: [predicted(step)], name, behind, **how)
 
 
 def explained(e: Observed, simplest_first: Iterable[Iterable[Source]]) -> list[Finding]:

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from math import isclose
 from typing import Any
 
@@ -13,11 +13,11 @@ import torch
 
 from pipekit.choices import require_choice
 from pipekit.parity import of_losses, of_microbatches, of_passes, of_updates
-from pipekit.parity.adapter import SEED, STEPS, Adapter, RankRecord, train
+from pipekit.parity.adapter import STEPS, Adapter, RankRecord, train
 from pipekit.parity.fit import Source, explained
 from pipekit.parity.launch import Ranks
 from pipekit.parity.observed import Observed
-from pipekit.parity.plain_loop import Pass, PassResult, PlainLoop, along
+from pipekit.parity.plain_loop import SEED, Pass, PlainLoop, along
 from pipekit.parity.suite import SUITE
 from pipekit.parity.verdict import LOSS, Fault, Finding, Ratio, Verdict
 
@@ -26,21 +26,25 @@ IN_PART: tuple[Source, ...] = (
     *(of_microbatches.tied, of_microbatches.counted),
 )
 SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
-    (of_microbatches.tied, of_updates.frozen, of_passes.left_out),
+    (of_microbatches.tied, of_updates.frozen, of_passes.left_out, of_passes.untold),
     (of_updates.scaled,),
     (of_updates.of_the_update, of_passes.in_time, of_losses.of_the_loss),
     (of_microbatches.microbatches,),
     (of_microbatches.counted,),
     (partial(of_updates.in_part, sources=IN_PART), of_updates.moved, of_updates.mixed),
-    (of_passes.between, of_passes.altered, of_passes.orders),
-    (of_microbatches.rows, of_microbatches.positions),
-    (of_updates.rounded, of_updates.other_optimizers, of_losses.of_other_rows),
+    (of_passes.between, of_passes.orders),
+    (of_microbatches.rows, of_microbatches.positions, of_passes.evaluating),
+    (of_updates.rounded, of_updates.other_optimizers, of_losses.of_other_targets),
+)
+SAME_MASKS: tuple[tuple[Source, ...], ...] = (
+    (of_passes.untold, of_updates.scaled),
+    (of_updates.of_the_update,),
+    (of_passes.evaluating,),
 )
 
 DRAWS = 24  # of masks
 SIGMAS = 6  # by which the trainer's gradient may be off in the direction of their mean
 DRAWN = 3  # steps that are compared with draws
-MOST = 16  # microbatches that are tried
 
 
 def parity(
@@ -81,15 +85,15 @@ def parity(
     if all(torch.equal(tensor, b[name]) for a, b in ends for name, tensor in a.items()):
         return verdict
     findings = _by_masks("another seed gives other weights", verdict.findings)
-    return replace(verdict, findings=findings)
+    return replace(verdict, findings=tuple(findings))
 
 
-def _by_masks(said: str, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def _by_masks(said: str, findings: Iterable[Finding]) -> list[Finding]:
     """Return findings of which other masks explain those without a class."""
-    return tuple(
+    return [
         Finding((Fault.DROPOUT,), (said,), f.parameters) if f.classes == (Fault.UNKNOWN,) else f
         for f in findings
-    )
+    ]
 
 
 def _trained(_: int, adapter: Any, model: str, seed: int) -> RankRecord:
@@ -98,20 +102,33 @@ def _trained(_: int, adapter: Any, model: str, seed: int) -> RankRecord:
 
 
 def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
-    """Return the verdict on the ranks' records."""
+    """Return the verdict on the ranks' records.
+
+    A model with dropout is judged as every other if the trainer draws the plain loop's masks, or
+    none.  If only its losses are those of these masks, its backwards have others.  Else gradients
+    are compared with many draws, along their mean.
+    """
     case = SUITE[model]
     loop = PlainLoop(case, case.batches(STEPS, records[0].stated.microbatches))
     e = Observed(loop, records)
-    if case.random:
-        return _with_dropout(model, e)
-    findings, replicas = [*_beside_gradients(e)], e.replicas()
+    beside, findings, replicas = [*_beside_gradients(e)], list[Finding](), e.replicas()
     for own in replicas:
         for each in filter(None, (own, own.by_gradients())):
-            findings += [f for f in explained(each, SIMPLEST_FIRST) if f not in findings]
+            sources = SAME_MASKS if case.random else SIMPLEST_FIRST
+            findings += [f for f in explained(each, sources) if f not in findings]
     stale = any(f.excused for f in findings)
-    if not stale:
-        findings += dict.fromkeys(f for own in replicas for f in _loss(own))
-    return Verdict(model, _ratios(e), tuple(findings), tuple(_remarks(e, stale)))
+    losses = [*dict.fromkeys(f for own in replicas for f in _loss(own))]
+    if case.random and any(f.classes == (Fault.UNKNOWN,) for f in findings):
+        if losses or not e.losses(0):
+            rows = _along_draws(e)
+            remark = (
+                f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
+            )
+            return Verdict(model, rows, (*beside, *_in_the_mean(e, rows)), (remark,))
+        findings = _by_masks("other masks in a backward than in its forward", findings)
+    if stale or e.missing or any(Fault.DROPOUT in f.classes for f in findings):
+        losses = []  # which are of other weights, or of no masks
+    return Verdict(model, _ratios(e), (*beside, *findings, *losses), tuple(_remarks(e, stale)))
 
 
 def _beside_gradients(e: Observed) -> Iterator[Finding]:
@@ -153,8 +170,9 @@ def _loss(e: Observed) -> Iterator[Finding]:
 
 
 def _remarks(e: Observed, stale: bool) -> Iterator[str]:
-    if stale:
-        yield "the reported loss, which is of older weights"
+    if stale or e.missing:
+        of = "older weights" if stale else "weights that no rank holds"
+        yield f"the reported loss, which is of {of}"
     elif not any(e.losses(step) for step in range(e.steps)):
         yield "the reported loss, of which there is none"
     if e.loop.buffers[0] and not e.held & e.loop.buffers[0].keys():
@@ -172,48 +190,12 @@ def _ratios(e: Observed) -> dict[str, Ratio]:
     return found
 
 
-def _with_dropout(model: str, e: Observed) -> Verdict:
-    """Return the verdict on a model with dropout.
-
-    If the trainer draws the plain loop's masks, its gradients are judged as ever; if only its
-    losses are those, its backwards have other masks.  Else gradients are compared with many draws,
-    along their mean, and the class "other dropout" says so.
-    """
-    for count in [e.microbatches] if e.microbatches else range(1, MOST + 1):
-        drawn = cache(partial(_with_seed, e.loop, count))
-        e.judge_by(lambda step, of=drawn: of(step).gradients)  # type: ignore[misc]
-        losses = [(drawn(step).loss, e.losses(step)) for step in range(e.steps)]
-        if not e.wrong or all(of and isclose(of[0], own, rel_tol=LOSS) for own, of in losses):
-            said = "other masks in a backward than in its forward"
-            exact = ((of_updates.scaled,), (of_updates.of_the_update,))
-            return Verdict(model, _by_steps(e), _by_masks(said, explained(e, exact)))
-    off = Pass(through=(tuple(range(e.loop.depth)), of_passes.evaluated))
-    e.judge_by(cache(lambda step: e.loop.run_anew(step, off).gradients))
-    rows = _along_draws(e)
-    findings = _in_the_mean(e, rows) if e.wrong else [Finding((Fault.DROPOUT,), ("none at all",))]
-    remark = f"more than the mean of {DRAWS} draws, since the masks are not the plain loop's"
-    return Verdict(model, rows, tuple(findings), (remark,))
-
-
-def _by_steps(e: Observed) -> dict[str, Ratio]:
-    rows = {}
-    for entry in e.entries:
-        right = [e.right(step)[entry.name] for step in range(min(DRAWN, e.steps))]
-        first, last = (along(entry.values[step], right[step]) for step in (0, len(right) - 1))
-        rows[entry.name] = Ratio(first, last, e.off(entry), entry not in e.wrong)
-    return rows
-
-
-def _with_seed(loop: PlainLoop, count: int, step: int) -> PassResult:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED + step)
-        return loop.batch(step, loop.cut(count), anew=True)
-
-
 def _along_draws(e: Observed) -> dict[str, Ratio]:
-    draws = [
-        [e.loop.run_anew(step, Pass()).gradients for _ in range(DRAWS)] for step in range(DRAWN)
-    ]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        draws = [
+            [e.loop.run_anew(step, Pass()).gradients for _ in range(DRAWS)] for step in range(DRAWN)
+        ]
     rows = {}
     for entry in e.entries:
         found, off = list[float](), list[float]()

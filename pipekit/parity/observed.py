@@ -6,18 +6,17 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
+from math import isclose
 
 import torch
 from torch import Tensor
 
 from pipekit.parity.adapter import RankRecord
 from pipekit.parity.plain_loop import LEARNING_RATE, Pass, PlainLoop, Tensors
-from pipekit.parity.verdict import TOLERANCE
+from pipekit.parity.verdict import LOSS, TOLERANCE
 
 ULP, TINY = 2.0**-23, 2.0**-149  # of a float32 that is 1, and the least one above 0
 DIVERGED = 16  # times the first batch's largest gradient: float32 then shows no small difference
-
-Prediction = Callable[[int], Tensors]  # gradients by step
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +71,14 @@ class Observed:
             self.microbatches = max(few, key=self._likeness)
         self.stages = self.stated.stages or (len(records) if len(records) > 1 else None)
         self.stage_of = self._stage_of()
-        raw = cache(partial(loop.expected, microbatches=self.microbatches or 1))
-        right = cache(partial(raw, clip_norm=self.stated.clip_norm))
-        sizes = [max(float(g.abs().max()) for g in right(s).values()) for s in range(self.steps)]
-        self.steps = next((s for s, z in enumerate(sizes) if z > DIVERGED * sizes[0]), self.steps)
-        self.judge_by(right, raw)
+        self.raw = cache(partial(loop.expected, microbatches=self.microbatches or 1))
+        self.right = cache(partial(self.raw, clip_norm=self.stated.clip_norm))
+        self.ulp = cache(self._ulp)
+        found = map(self.right, range(self.finite))
+        sizes = [max(float(g.abs().max()) for g in right.values()) for right in found]
+        far = (step for step, size in enumerate(sizes) if size > DIVERGED * sizes[0])
+        self.steps = next(far, self.finite)
+        self.wrong = self._wrong()
 
     def by_gradients(self) -> "Observed | None":
         """Return the same with the gradients that it returned itself, if it did."""
@@ -84,7 +86,7 @@ class Observed:
             return None
         other = copy(self)
         other.entries = self._entries(self._gradients)
-        other.judge_by(self.right, self.raw)
+        other.wrong = other._wrong()
         return other
 
     def replicas(self) -> list["Observed"]:
@@ -100,12 +102,6 @@ class Observed:
         sets = ({id(ranks[k]): ranks[k] for ranks in holders} for k in range(count))
         case, batches = self.loop.case, self.loop.batches
         return [Observed(PlainLoop(case, batches), [*ranks.values()]) for ranks in sets]
-
-    def judge_by(self, right: Prediction, raw: Prediction | None = None) -> None:
-        """Take these for the right gradients; ``raw`` are those before clipping."""
-        self.right, self.raw = right, raw or right
-        self.ulp = cache(self._ulp)
-        self.wrong = [entry for entry in self.entries if self.off(entry) > TOLERANCE]
 
     def wrong_values(self, step: int) -> Tensors:
         return {entry.name: entry.values[step] for entry in self.wrong}
@@ -129,6 +125,9 @@ class Observed:
         """Return the largest difference of two gradients of a parameter, in ulps."""
         size = self.ulp(step, name) + ULP * float(other.abs().max())
         return float((one - other).abs().max()) / max(size, TINY)
+
+    def _wrong(self) -> list[Entry]:
+        return [entry for entry in self.entries if self.off(entry) > TOLERANCE]
 
     def _ulp(self, step: int, name: str) -> float:
         """Return how precisely the change of a float32 weight tells what the gradient was."""
@@ -174,10 +173,11 @@ class Observed:
         found = () if name in self.loop.frozen else record.gradients or ()
         return (tensors[name].double() for tensors in found[: self.steps])
 
-    def _likeness(self, microbatches: int) -> float:
-        right = self.loop.expected(0, microbatches)
+    def _likeness(self, microbatches: int) -> tuple[bool, float]:
+        loss, right, _ = self.loop.batch(0, self.loop.together(microbatches))
         pairs = ((n.values[0].flatten(), right[n.name].flatten()) for n in self.entries)
-        return sum(float(torch.cosine_similarity(*pair, 0)) for pair in pairs)
+        like = sum(float(torch.cosine_similarity(*pair, 0)) for pair in pairs)
+        return any(isclose(loss, own, rel_tol=LOSS) for own in self.losses(0)), like
 
     def _stage_of(self) -> list[int] | None:
         depth, uses = self.loop.depth, self.loop.uses

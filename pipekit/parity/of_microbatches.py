@@ -42,12 +42,12 @@ def counted(e: Observed) -> Iterator[Known]:
     """Yield microbatches that count so many times, perhaps in the next update or on old weights."""
     for count in (count for count in e.candidates if count <= MOST):
         parts = e.loop.cut(count)
-        older = [replace(part, delays=(1,) * e.loop.depth) for part in parts]
         own = _each(e, parts)
-        for moved, others in (("", None), (Fault.LATE, _late(own)), (_STALE, _each(e, older))):
-            basis = _both(own, others) if others else own
-            name = partial(_of_counts, count, moved=moved)
-            yield from named(e, basis, name, behind=moved == _STALE, together=True)
+        yield from named(e, own, _of_counts, together=True)
+        late = partial(_with_late, own)
+        yield from named(e, late, partial(_of_others, Fault.LATE), together=True)
+        older = _each(e, [*parts, *(replace(p, delays=(1,) * e.loop.depth) for p in parts)])
+        yield from named(e, older, partial(_of_others, _STALE), behind=1, together=True)
         yield from named(e, own, partial(_of_each_step, count), together=True, each_step=True)
         yield from tied(e, count)
 
@@ -57,9 +57,7 @@ def rows(e: Observed) -> Iterator[Known]:
     if not e.loop.case.coupled:
         parts = e.loop.cut(e.loop.rows)
         yield from _means(e, parts)
-        for name, each_step in ((_of_counts, False), (_of_each_step, True)):
-            of = partial(name, len(parts))
-            yield from named(e, _each(e, parts), of, together=True, each_step=each_step)
+        yield from named(e, _each(e, parts), _of_counts, together=True)
 
 
 def positions(e: Observed) -> Iterator[Known]:
@@ -70,7 +68,7 @@ def positions(e: Observed) -> Iterator[Known]:
             parts = [Pass(positions=(k, k + size)) for k in range(0, length, size)]
             yield from _means(e, parts, "parts of sequences")
             if size == 1:
-                name = partial(_of_counts, length, what="positions in a row")
+                name = partial(_of_counts, what="positions in a row")
                 yield from named(e, _each(e, parts), name, together=True)
 
 
@@ -79,13 +77,9 @@ def _each(e: Observed, parts: Sequence[Pass]) -> Basis:
     return cache(lambda step: [e.loop.batch(step, [part]).gradients for part in parts])
 
 
-def _late(own: Basis) -> Basis:
-    """Return what comes an update later."""
-    return lambda step: [total([(float(step > 0), part)]) for part in own(max(step - 1, 0))]
-
-
-def _both(one: Basis, other: Basis) -> Basis:
-    return lambda step: [*one(step), *other(step)]
+def _with_late(own: Basis, step: int) -> list[Tensors]:
+    """Return parts, and those of the batch before, which come an update late."""
+    return [*own(step), *(total([(float(step > 0), part)]) for part in own(max(step - 1, 0)))]
 
 
 def _means(
@@ -111,18 +105,20 @@ def _one_by_one(e: Observed, count: int, factor: float, step: int) -> Tensors:
     return {n: (before[n] - w) / LEARNING_RATE for n, w in weights.items()}
 
 
-def _of_counts(
-    count: int, factors: Factors, what: str = "microbatches or rows", moved: str = ""
-) -> Named:
+def _of_counts(factors: Factors, what: str = "microbatches or rows") -> Named:
+    if any(abs(factor) > NOTHING for factor in factors):
+        yield _of_these(factors), f"of {len(factors)} {what} each counts {shown(factors)} times"
+
+
+def _of_others(fault: str, factors: Factors) -> Named:
+    count = len(factors) // 2
     own, others = factors[:count], factors[count:]
-    said = f"of {count} {what} each counts {shown(own)} times"
-    if not moved and any(abs(factor) > NOTHING for factor in own):
-        yield _of_these(own), said
-    elif any(abs(factor) > NOTHING for factor in others):
-        where = "in the next update" if moved == Fault.LATE else "on the weights before"
-        in_place = all(abs(a + b - 1) < NOTHING for a, b in zip(own, others, strict=True))
-        if in_place or moved == Fault.LATE:  # old weights are in place of the newest
-            yield moved if in_place else Fault.KEPT, f"{said}, and {where} {shown(others)} times"
+    in_place = all(abs(a + b - 1) < NOTHING for a, b in zip(own, others, strict=True))
+    # Old weights are in place of the newest.
+    if any(abs(factor) > NOTHING for factor in others) and (in_place or fault == Fault.LATE):
+        where = "in the next update" if fault == Fault.LATE else "on the weights before"
+        said = f"of {count} microbatches or rows each counts {shown(own)} times"
+        yield fault if in_place else Fault.KEPT, f"{said}, and {where} {shown(others)} times"
 
 
 def _of_these(factors: Factors) -> str:
@@ -140,19 +136,11 @@ def _of_these(factors: Factors) -> str:
 def _of_each_step(count: int, factors: Factors) -> Named:
     steps = [factors[k : k + count] for k in range(0, len(factors), count)]
     alike = all(abs(a - b) < NOTHING for s in steps for a, b in zip(s, steps[0], strict=True))
-    if alike or max(map(abs, factors)) < NOTHING:
-        return  # which is said of all steps at once, or too little to count
-    counts, most = whole(factors), max(factors)
-    what, said, more = "microbatches", "; ".join(map(shown, steps)), most >= 1 + NOTHING
-    if count > MOST:
-        what, said = "rows", f"{min(factors):.3g} to {most:.3g}"
-        if more and not same(sum(factors), len(factors)):
-            counts = []  # it weights rows by their class, say
-    if counts:
-        fault = Fault.LOST if {*counts} <= {0, 1} else Fault.MICROBATCHES
-    else:
-        fault = Fault.OTHER_LOSS if more else Fault.CLIPPED
-    yield fault, f"of {count} {what} each counts, step by step, {said} times"
+    if not alike and max(map(abs, factors)) > NOTHING:  # else it is said of all steps at once
+        counts = {*whole(factors)}
+        fault = Fault.MICROBATCHES if counts or max(factors) > 1 + NOTHING else Fault.CLIPPED
+        said = f"of {count} microbatches each counts, step by step, {'; '.join(map(shown, steps))}"
+        yield Fault.LOST if counts and counts <= {0, 1} else fault, f"{said} times"
 
 
 def tied(e: Observed, count: int = 1) -> Iterator[Known]:

@@ -15,17 +15,14 @@ from pipekit.parity.factors import NOTHING, Factors, same
 from pipekit.parity.fit import Known, Named, multiples, named
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import meanings, sometimes
-from pipekit.parity.plain_loop import Pass, Tensors, Through
-from pipekit.parity.suite import CLASSES, loss_of
+from pipekit.parity.plain_loop import LEARNING_RATE, Pass, PlainLoop, Tensors, Through
+from pipekit.parity.suite import loss_of
 from pipekit.parity.verdict import Fault
 
 MOST_READ = 16  # microbatches, up to which each may read weights of its own
 MOST_HANDED = 8  # microbatches that may be exchanged between layers
-SHARDS = (2, 4)  # of a layer, over ranks that share it
 BOTH = (0, 1)
 BLOCKS = (2, 3, 4)  # stages that are tried where their number is not known
-
-Change = Callable[[nn.Module, Any], Any]  # from a layer and its input to its output
 
 
 def of_batch(e: Observed, step: int, **changed: Any) -> Tensors:
@@ -104,6 +101,21 @@ def left_out(e: Observed) -> Iterator[Known]:
         yield from _in_order(e, [order], Fault.MISSING, f"as if layers {which} were not there")
 
 
+def untold(e: Observed) -> Iterator[Known]:
+    """Yield that the parameters which no rank returns are trained with the others."""
+    if not e.missing:
+        return
+    loop, gradients = PlainLoop(e.loop.case, e.loop.batches), list[Tensors]()
+    loop.weights[0], loop.buffers = e.loop.weights[0], e.loop.buffers
+    for step in range(e.steps):
+        found = loop.expected(step, e.microbatches or 1, e.stated.clip_norm)
+        own = {n: loop.weights[step][n] - LEARNING_RATE * found[n] for n in e.missing}
+        loop.weights.append(e.loop.weights[step + 1] | own)
+        gradients.append(found)
+    said = "right, if those that no rank holds are trained, too"
+    yield from multiples(e, Fault.MISSING, said, gradients.__getitem__, together=True)
+
+
 def orders(e: Observed) -> Iterator[Known]:
     """Yield blocks of layers, perhaps stages, that are left out, run twice or change places."""
     for blocks in _blocks(e):
@@ -135,98 +147,20 @@ def _blocks(e: Observed) -> list[list[list[int]]]:
     return [[block.tolist() for block in cut] for cut in cuts]
 
 
-def altered(e: Observed) -> Iterator[Known]:
-    """Yield layers that compute something else, or send back only a part of the gradients.
-
-    These are all layers, all inner ones, those of each stage or block, each alone, or an embedding.
-    """
-    for count in (1, *e.candidates) if e.loop.case.tokens else ():
-        last = _inside(nn.Embedding, partial(_of_last_occurrences, count))
-        said = f"of all positions but each token's last one in each of {count} microbatches"
-        yield from passing(e, Fault.LOST, said, through=((0,), last))
-    every = range(e.loop.depth)
-    groups = (every, every[1:-1], *chain(*_blocks(e)), *([layer] for layer in every))
-    for layers in dict.fromkeys(map(tuple, groups)):
-        of = f"layers {layers[0]} to {layers[-1]}"
-        for fault, said, change in _changes(of, bool(e.loop.buffers[0])):
-            yield from passing(e, fault, said, through=(layers, change))
+def evaluating(e: Observed) -> Iterator[Known]:
+    """Yield layers in evaluation mode: all, those of each stage or block, or each alone."""
+    every, random = range(e.loop.depth), e.loop.case.random
+    groups = (every, *chain(*_blocks(e)), *([layer] for layer in every))
+    fault = Fault.DROPOUT if random else Fault.BATCH_NORM
+    for layers in dict.fromkeys(map(tuple, groups)) if random or e.loop.buffers[0] else ():
+        said = f"layers {layers[0]} to {layers[-1]} in evaluation mode"
+        yield from passing(e, fault, said, through=(layers, _evaluated))
 
 
-def _changes(of: str, batch_norm: bool) -> Iterator[tuple[str, str, Change]]:
-    """Yield a class of fault, what about some layers, and what each gives for its output."""
-    for way in ("x", "f(x)"):
-        yield Fault.CUT, f"of x + f(x) in {of} only {way} sends one back", partial(_one_way, way)
-    for count in SHARDS:
-        for k in range(count):
-            shard = _inside(nn.Linear, partial(_of_one_shard, k, count))
-            yield Fault.CUT, f"of {of} only shard {k + 1} of {count} sends one back", shard
-        biases = _inside(nn.Linear, partial(_with_biases, count))
-        yield Fault.SUMMED, f"each of {count} shards of {of} adds its bias", biases
-    if batch_norm:
-        yield Fault.BATCH_NORM, f"{of} in evaluation mode", evaluated
-        for what in ("mean", "mean and variance"):
-            apart = _inside(nn.BatchNorm1d, partial(_statistics_apart, what))
-            yield Fault.BATCH_NORM, f"no gradient goes through the {what} in {of}", apart
-
-
-def _one_way(way: str, layer: nn.Module, value: Any) -> Any:
-    x, *others = several(value)
-    given = (x.detach() if way == "x" else x, *others)
-    y, *rest = several(layer(given if others else given[0]))
-    if x.shape == y.shape:
-        y = y + (1 if way == "x" else -1) * (x - x.detach())
-    return (y, *rest) if rest else y
-
-
-def _inside(kind: type[nn.Module], changed: Callable[..., Tensor]) -> Change:
-    """Return what a layer gives with the output of each module of a kind in it changed."""
-
-    def run(layer: nn.Module, value: Any) -> Any:
-        found = [module for module in layer.modules() if isinstance(module, kind)]
-        hooks = [module.register_forward_hook(changed) for module in found]
-        output = layer(value)
-        for hook in hooks:
-            hook.remove()
-        return output
-
-    return run
-
-
-def _of_last_occurrences(count: int, _: Any, given: tuple[Tensor], y: Tensor) -> Tensor:
-    """Return an embedding's output to which each token's last one in a microbatch sends back."""
-    tokens = given[0]
-    rows, places = torch.arange(len(tokens)), torch.arange(tokens.numel())
-    keys = ((rows * count // len(tokens))[:, None] * CLASSES + tokens).flatten()
-    last = places.new_zeros(count * CLASSES).scatter_reduce(0, keys, places, "amax")
-    return y.where((last[keys] == places).view(*tokens.shape, 1), y.detach())
-
-
-def _of_one_shard(k: int, count: int, linear: nn.Linear, given: tuple[Tensor], y: Tensor) -> Tensor:
-    shards = [*product_of(given[0].detach(), linear.weight, linear.bias).tensor_split(count, -1)]
-    shards[k] = y.tensor_split(count, -1)[k]
-    return torch.cat(shards, -1)
-
-
-def _with_biases(count: int, linear: nn.Linear, _: Any, y: Tensor) -> Tensor:
-    return y if linear.bias is None else y + (count - 1) * linear.bias
-
-
-def _by_other_input(by: int, linear: nn.Linear, given: tuple[Tensor], y: Tensor) -> Tensor:
-    x = given[0].detach()
-    return instead(y, y + product_of(x.roll(by, 0) - x, linear.weight))
-
-
-def evaluated(layer: nn.Module, value: Any) -> Any:
-    """Return a layer's output in evaluation mode."""
+def _evaluated(layer: nn.Module, value: Any) -> Any:
     output = layer.eval()(value)
     layer.train()
     return output
-
-
-def _statistics_apart(what: str, norm: nn.BatchNorm1d, given: tuple[Tensor], _: Any) -> Tensor:
-    variance, mean = torch.var_mean(given[0], 0, correction=0)
-    variance = variance if what == "mean" else variance.detach()
-    return (given[0] - mean.detach()) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
 
 
 def between(e: Observed) -> Iterator[Known]:
@@ -263,22 +197,21 @@ def _of_two(e: Observed, first: int) -> Iterator[Known]:
         yield from passing(e, Fault.CUT, said, through=_given(first, partial(_rerouted, to)))
 
 
-def _rerouted(to: tuple[int | None, ...], value: Any) -> Any:
-    """Return tensors each of which sends its gradient back for one of them, or for none."""
-    if isinstance(value, Tensor) or (None not in to and value[0].shape != value[1].shape):
-        return value
-    own = zip(value, to, strict=True)
-    return tuple(v.detach() if k is None else instead(v, value[k]) for v, k in own)
+def _rerouted(to: tuple[int | None, ...], *values: Tensor) -> Sequence[Tensor]:
+    """Return two tensors each of which sends its gradient back for one of them, or for none."""
+    if len(values) == 1 or (None not in to and values[0].shape != values[1].shape):
+        return values
+    own = zip(values, to, strict=True)
+    return [v.detach() if k is None else _instead(v, values[k]) for v, k in own]
 
 
 def _handed(e: Observed, firsts: Sequence[int]) -> Iterator[Known]:
     """Yield tensors that are those of other microbatches."""
     counts = [count for count in e.candidates if count <= MOST_HANDED]
     for count, sign in product(counts, (1, -1)):
-        by_other = partial(_by_other_input, sign * e.loop.rows // count)
-        of_all = tuple(range(e.loop.depth)), _inside(nn.Linear, by_other)
+        by_other = partial(_by_other_inputs, sign * e.loop.rows // count)
         said = f"of weights by the input of a neighbour of {count} microbatches"
-        yield from passing(e, Fault.HANDED, said, through=of_all)
+        yield from passing(e, Fault.HANDED, said, through=(tuple(range(e.loop.depth)), by_other))
     # A layer that sends gradients back to others leaves all layers from itself on right.
     highest = max(e.loop.layer(e.loop.uses[entry.name][0]) for entry in e.wrong)
     for layer, count in product(firsts, counts):
@@ -287,18 +220,33 @@ def _handed(e: Observed, firsts: Sequence[int]) -> Iterator[Known]:
         for by, back, chosen in product((size, -size), (0, 1), numbers):
             of = "input" if chosen == BOTH else f"tensor {chosen[0] + 1} of two"
             said = f"layer {layer}'s {of} is that of a neighbour of {count} microbatches"
-            moved = _given(layer, partial(_of_other_rows, by, back * by, chosen=chosen))
+            moved = _given(layer, partial(_of_other_rows, by, back * by, chosen))
             yield from passing(e, Fault.HANDED, said, through=moved)
         if layer > highest:
             yield from _back_to_others(e, layer, count)
 
 
-def _of_other_rows(shift: int, back: int, value: Any, chosen: tuple[int, ...] = BOTH) -> Any:
-    """Return values of other rows, which send their gradients back to others again."""
-    if isinstance(value, Tensor):
-        return instead(value.roll(shift, 0), value.roll(back, 0))
-    own = enumerate(value)
-    return tuple(_of_other_rows(shift, back, v) if n in chosen else v for n, v in own)
+def _by_other_inputs(by: int, layer: nn.Module, value: Any) -> Any:
+    """Return a layer's output whose weights get gradients by the inputs of other rows."""
+
+    def changed(linear: Any, given: tuple[Tensor], y: Tensor) -> Tensor:
+        x = given[0].detach()
+        return _instead(y, y + product_of(x.roll(by, 0) - x, linear.weight))
+
+    linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
+    hooks = [linear.register_forward_hook(changed) for linear in linears]
+    output = layer(value)
+    for hook in hooks:
+        hook.remove()
+    return output
+
+
+def _of_other_rows(
+    shift: int, back: int, chosen: Sequence[int], *values: Tensor
+) -> Sequence[Tensor]:
+    """Return tensors, the chosen of other rows, which send gradients back to others again."""
+    own = enumerate(values)
+    return [_instead(v.roll(shift, 0), v.roll(back, 0)) if n in chosen else v for n, v in own]
 
 
 def _back_to_others(e: Observed, layer: int, count: int) -> Iterator[Known]:
@@ -309,7 +257,7 @@ def _back_to_others(e: Observed, layer: int, count: int) -> Iterator[Known]:
         found = []
         for own, other in pairs:
             part = partial(loss_of, slice(own * size, (own + 1) * size))
-            back = _given(layer, partial(_of_other_rows, 0, (own - other) * size))
+            back = _given(layer, partial(_of_other_rows, 0, (own - other) * size, BOTH))
             gradients = of_batch(e, step, loss=part, through=back)
             found.append({n: g for n, g in gradients.items() if e.loop.layer(n) < layer})
         return found
@@ -329,16 +277,16 @@ def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:
     def late(what: str, step: int) -> Tensors:
         held: list[Tensor] = []
 
-        def hold(value: Tensor) -> Tensor:
+        def hold(value: Tensor) -> Sequence[Tensor]:
             held.append(value.detach())
             value.register_hook(held.append)
-            return value
+            return [value]
 
-        def given(value: Tensor) -> Tensor:
+        def given(value: Tensor) -> Sequence[Tensor]:
             if what == "input":
-                return instead(held[0], value)
+                return [_instead(held[0], value)]
             value.register_hook(lambda _: held[1])
-            return value
+            return [value]
 
         e.loop.run_anew(max(step - 1, 0), Pass(through=_given(first, hold)))
         return of_batch(e, step, through=_given(first, given))
@@ -348,16 +296,16 @@ def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:
         yield from multiples(e, Fault.HANDED, said, partial(late, what), together=True, first=1)
 
 
-def several(value: Any) -> tuple[Any, ...]:
-    """Return the tensors that a layer hands on, one or two."""
-    return value if isinstance(value, tuple) else (value,)
-
-
-def instead(value: Tensor, own: Tensor) -> Tensor:
+def _instead(value: Tensor, own: Tensor) -> Tensor:
     """Return a value that sends its gradient back to another tensor."""
     return own + (value - own).detach()
 
 
-def _given(layer: int, changed: Callable[[Any], Any]) -> Through:
-    """Return that a layer gets something else than what it was given."""
-    return (layer,), lambda own, value: own(changed(value))
+def _given(layer: int, changed: Callable[..., Sequence[Tensor]]) -> Through:
+    """Return that a layer gets something else than the tensors that it was given."""
+
+    def run(own: nn.Module, value: Any) -> Any:
+        given = changed(*(value if isinstance(value, tuple) else (value,)))
+        return own(tuple(given) if len(given) > 1 else given[0])
+
+    return (layer,), run

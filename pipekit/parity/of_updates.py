@@ -57,10 +57,6 @@ def scaled(e: Observed) -> Iterator[Known]:
             yield Known(Fault.CLIPPED if is_clipped else fault, said, entries)
     yield from _once_a_stage(e, fits)
     yield from clipped
-    varying = len(fits) == len(e.wrong) and not any(map(constant, fits.values()))
-    if varying and len(groups) > 1 and not clipped:
-        said = "in each update, each parameter by another factor, as LARS does"
-        yield Known(Fault.RATE, said, frozenset(fits))
 
 
 def _by_other_terms(e: Observed, factors: Factors) -> bool:
@@ -224,16 +220,12 @@ def mixed(e: Observed) -> Iterator[Known]:
         shapes.setdefault(gradient.shape, []).append(name)
 
     def basis(names: Sequence[str], step: int) -> list[Tensors]:
-        before = late(e.wrong_values, step)  # with momentum
-        return [*(dict.fromkeys(names, e.raw(step)[n]) for n in names), before]
+        return [dict.fromkeys(names, e.raw(step)[n]) for n in names]
 
     def mixture(names: Sequence[str], factors: Factors) -> Named:
-        *own, kept = factors
-        there = [(n, f) for n, f in zip(names, own, strict=True) if abs(f) > NOTHING]
+        there = [(n, f) for n, f in zip(names, factors, strict=True) if abs(f) > NOTHING]
         if there:
-            said = " + ".join(f"{factor:.3g} of {name}'s" for name, factor in there)
-            momentum = f", with momentum of {kept:.3g}" if abs(kept) > NOTHING else ""
-            yield Fault.MIXED, said + momentum
+            yield Fault.MIXED, " + ".join(f"{factor:.3g} of {name}'s" for name, factor in there)
 
     for names in (names for names in shapes.values() if len(names) > 1):
         yield from named(e, partial(basis, names), partial(mixture, names))

@@ -19,6 +19,7 @@ from pipekit.parity.suite import Batch, Case, count, loss
 Tensors = dict[str, Tensor]
 Range = tuple[int | None, ...]  # the first, the one behind the last, perhaps the distance of two
 Through = tuple[tuple[int, ...], Callable[[nn.Module, Any], Any]]
+SEED = 7  # random numbers of batch k are drawn from this + k, as the trainer's are
 LEARNING_RATE = 0.25  # large, since a change of float32 weights shows a small step only roughly
 
 
@@ -93,10 +94,12 @@ class PlainLoop:
     def batch(self, step: int, passes: Iterable[Pass], anew: bool = False) -> PassResult:
         """Return what passes add up to, each by its share of the terms of the batch's mean.
 
-        ``anew``: with new random numbers, and not kept.
+        ``anew``: they are not kept, as those of a model that draws random numbers never are.
         """
-        run = self.run_anew if anew else self.run
-        found = [(self.share(step, each), run(step, each)) for each in passes]
+        run = self.run_anew if anew or self.case.random else self.run
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED + step)
+            found = [(self.share(step, each), run(step, each)) for each in passes]
         of_use = total((share, result.of_use) for share, result in found)
         mean = sum(share * result.loss for share, result in found)
         return PassResult(mean, self._over_uses(of_use), of_use)

@@ -152,7 +152,7 @@ class Case:
     ignored: bool = False  # whether labels are ignored, in every row another number of them
     tuples: bool = False  # whether some layers hand on two tensors
     odd: bool = False  # whether no number of microbatches divides the rows
-    coupled: bool = False  # whether a row's output depends on the rows beside it
+    coupled: bool = False  # whether a row's output depends on the rows that go through with it
     random: bool = False  # whether it draws random numbers
 
     def model(self) -> nn.Sequential:
@@ -210,6 +210,8 @@ SUITE = {
         ignored=True,
     ),
     "odd": Case(lambda: _model(*_residual(DEPTH)), odd=True),
-    "dropout": Case(lambda: _model(*_residual(DEPTH, lambda: nn.Dropout(0.1))), random=True),
+    "dropout": Case(
+        lambda: _model(*_residual(DEPTH, lambda: nn.Dropout(0.1))), coupled=True, random=True
+    ),
 }
 """The models by name."""

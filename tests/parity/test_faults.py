@@ -311,28 +311,16 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.KeptByASkippedUpdate, "dense", Fault.LATE),
     (unlisted.HalfASequence, "tokens", Fault.LOST),
     (unlisted.MeanOfEachHalfSequence, "tokens", Fault.PER_MICROBATCH),
-    (unlisted.HalfAColumnParallelLayer, "dense", Fault.CUT),
-    (unlisted.RowsWeighted, "dense", Fault.OTHER_LOSS),
-    (unlisted.LayersScaled, "dense", Fault.RATE),
     (unlisted.ShardOverwritten, "dense", Fault.ONLY_LAST),
-    (unlisted.WithLogSumSquared, "dense", Fault.OTHER_LOSS),
-    (unlisted.LogitsDivided, "dense", Fault.OTHER_LOSS),
-    (unlisted.SoftmaxOfAShard, "dense", Fault.OTHER_LOSS),
-    (unlisted.LastOccurrence, "tied", Fault.LOST),
-    (unlisted.LastLabelMasked, "tokens", Fault.LOST),
-    (unlisted.ResidualCut, "dense", Fault.CUT),
     (unlisted.StageEvaluates, "batch-norm", Fault.BATCH_NORM),
     (unlisted.BiasesTwiceInTheNorm, "dense", Fault.CLIPPED),
     (unlisted.WeightsByAnotherInput, "dense", Fault.HANDED),
     (unlisted.CopyOfTiedLate, "tied", Fault.STALE.format("1 update")),
     (unlisted.NumberOnNoShard, "dense", Fault.LOST),
-    (unlisted.MomentumOfAnother, "dense", Fault.MIXED),
     (unlisted.ClassesBehind, "dense", Fault.TARGETS),
     (unlisted.LabelsRolled, "tied", Fault.TARGETS),
     (unlisted.PaddingIsAClass, "tokens", Fault.LOST),
     (unlisted.SomeBatchesTwice, "dense", Fault.EARLIER_BATCH),
-    (unlisted.StatisticsApart, "batch-norm", Fault.BATCH_NORM),
-    (unlisted.BiasOfEachRank, "dense", Fault.SUMMED),
     (unlisted.GatheredLate, "dense", Fault.STALE.format("1 update")),
     (unlisted.LastNotDivided, "dense", Fault.MICROBATCHES),
     (unlisted.NoSuchClass, "dense", Fault.UNKNOWN),
@@ -359,12 +347,13 @@ def test_factors_that_cannot_be_told_apart_are_all_named() -> None:
     assert "these cannot be told apart here" in verdict.text
 
 
-def test_a_stage_that_is_nowhere_is_missing() -> None:
+@pytest.mark.parametrize("model", ["dense", "dropout"])
+def test_a_stage_that_is_nowhere_is_missing(model: str) -> None:
     class Nowhere(Small):
         def parameters(self) -> Any:
             return dict(self.parts[0].named_parameters())
 
-    assert verdict_on(Nowhere).findings[0].classes == (Fault.MISSING,)
+    assert verdict_on(Nowhere, model).classes == (Fault.MISSING,)  # the others are right
 
 
 def test_weights_that_all_become_zero_are_judged() -> None:

@@ -441,20 +441,6 @@ class MeanOfEachHalfSequence(Small):
         return sum((self.model.loss(*half) / 2 for half in halves), torch.zeros(()))
 
 
-class HalfAColumnParallelLayer(Small):
-    """Ranks that share a layer do not add up the gradients of its input."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        linear = model[5].linear
-
-        def forward(x: Tensor) -> Tensor:
-            given = zip((x, x.detach()), linear.weight.split(8), linear.bias.split(8), strict=True)
-            return torch.cat([F.linear(*each) for each in given], -1)
-
-        linear.forward = forward
-
-
 class ShardOverwritten(Small):
     """Of a part of each parameter gradients are not added up over microbatches (FSDP)."""
 
@@ -462,65 +448,6 @@ class ShardOverwritten(Small):
         for parameter in (p for p in self.model.parameters() if p.grad is not None):
             parameter.grad[len(parameter) // 2 :] = 0
         return super().microbatch(k, x, target)
-
-
-class WithLogSumSquared(Small):
-    """A penalty of the logits' size (PaLM's z-loss)."""
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        more: Tensor = 1e-3 * output.logsumexp(-1).square().sum() / 240
-        return super().loss(output, target) + more
-
-
-class LogitsDivided(Small):
-    """The loss has a temperature."""
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        return super().loss(output / 0.8, target)
-
-
-class SoftmaxOfAShard(Small):
-    """Ranks that share the classes do not add up the divisors of their softmaxes."""
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        halves = ((half, target - 6 * k) for k, half in enumerate(output.split(6, -1)))
-        own = ((half, y.where((y >= 0) & (y < 6), -100)) for half, y in halves)
-        return sum(F.cross_entropy(*each, reduction="sum") for each in own) / self.terms
-
-
-class LastOccurrence(Small):
-    """An embedding's gradients are assigned, not added: a token's last position alone counts."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-
-        def forward(x: Tensor, weight: Tensor = model[0].weight) -> Tensor:
-            tokens = x.flatten()
-            last = [*{int(token): place for place, token in enumerate(tokens)}.values()]
-            y = weight.detach()[tokens].index_copy(0, torch.tensor(last), weight[tokens[last]])
-            return y.view(*x.shape, -1)
-
-        model[0].forward = forward
-
-
-class LastLabelMasked(Small):
-    """The mask of labels is shifted by one."""
-
-    def step(self, batch: Batch) -> float | None:
-        target, lengths = batch[1].clone(), (batch[1] >= 0).sum(1)
-        target[torch.arange(len(target)), lengths - 1] = -100
-        return super().step((batch[0], target))
-
-
-class ResidualCut(Small):
-    """A stage's layers send back no gradient of what they add themselves to."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        for layer in model[8:15]:
-            layer.forward = lambda x, own=layer: (
-                x.detach() + torch.tanh(own.norm(own.linear(x))) / 2
-            )
 
 
 class StageEvaluates(Small):
@@ -564,22 +491,6 @@ class WeightsByAnotherInput(Small):
         )
 
 
-class RowsWeighted(Small):
-    """The loss is the focal one."""
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        terms = F.cross_entropy(output, target, reduction="none")
-        return ((1 - (-terms).exp()) * terms).sum() / self.terms
-
-
-class LayersScaled(Small):
-    """Each parameter has a learning rate of its own, as with LARS."""
-
-    def change(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad *= 0.02 * parameter.detach().norm() / parameter.grad.norm()
-
-
 class CopyOfTiedLate(CopyOfTiedLeft):
     """The head's copy of a shared weight is given to it before the update in place of after it."""
 
@@ -594,20 +505,6 @@ class NumberOnNoShard(Small):
     def change(self) -> None:
         for parameter in self.model.parameters():
             parameter.grad.view(-1)[parameter.numel() // 2] = 0
-
-
-class MomentumOfAnother(Small):
-    """Two stages hold each other's momentum."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.optimizer = optimizer([*model[0].parameters(), *model[-1].parameters()])
-        self.optimizer.add_param_group({"params": [*model[1:-1].parameters()], "momentum": 0.9})
-
-    def change(self) -> None:
-        for one, other in zip(self.model[1:8], self.model[8:15], strict=True):
-            for a, b in zip(one.parameters(), other.parameters(), strict=True):
-                a.grad, b.grad = b.grad, a.grad
 
 
 class ClassesBehind(Small):
@@ -639,27 +536,6 @@ class SomeBatchesTwice(Small):
     def step(self, batch: Batch) -> float | None:
         used, self.before = self.before or batch, None if self.before else batch
         return super().step(used)
-
-
-class StatisticsApart(Small):
-    """Replicas do not add up the gradients that go through a batch's mean and variance."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        for layer in model[1:-1]:
-            layer.norm.forward = lambda x, norm=layer.norm: (
-                ((x - x.mean(0).detach()) / (x.var(0, correction=0).detach() + norm.eps).sqrt())
-                * norm.weight
-                + norm.bias
-            )
-
-
-class BiasOfEachRank(Small):
-    """Both ranks that share a row-parallel layer add its bias."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        model[5].linear.register_forward_hook(lambda linear, _, y: y + linear.bias)
 
 
 class GatheredLate(Small):
