@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from pipekit.host.user_frames import warn
-from pipekit.layers.edited_tensors import WrittenTensors, weights_untouched
+from pipekit.layers.edited_tensors import weights_untouched
 from pipekit.layers.module_state import in_evaluation, set_mode, state_untouched
 from pipekit.layers.python_state import module_names
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.modules import Blocks, Wish
+from pipekit.partition.recording.operators import RecordedOperators
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording.recorder import PLAIN, Recorder, Way
@@ -92,8 +93,8 @@ class _Forwards:
             batches.stateless(self._blocks.outer, model),
             torch.enable_grad(),
         ):
-            written = WrittenTensors(model)
-            recorder = Recorder(model, self._blocks.whole, self._device, self._way, written)
+            operators = RecordedOperators(model, self._device)
+            recorder = Recorder(model, self._blocks.whole, self._device, self._way, operators)
             try:
                 return recorder.run(partial(batches.call, model), sample)
             except Exception as error:
@@ -108,9 +109,9 @@ class _Forwards:
                     )
                 raise
             finally:
-                self.edited |= written.names()
+                self.edited |= operators.names()
                 with torch.no_grad():
-                    written.put_back()
+                    operators.put_back()
 
     def programs(self, *varied: _Varied) -> Programs:
         """Return the programs that hold for any rows, which come first, and any of these lengths.
