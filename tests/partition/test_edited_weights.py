@@ -164,7 +164,7 @@ class Normalized(nn.Linear):
 
 def test_an_edit_of_what_an_earlier_backward_needs_is_refused() -> None:
     model = nn.Sequential(nn.Linear(8, 8), Normalized(8, 8))
-    pipeline = Pipeline(model, schedules.flush(1, 2), optimizer=OPTIMIZER, loss=F.mse_loss)
+    pipeline = Pipeline(model, schedules.gpipe(1, 2), optimizer=OPTIMIZER, loss=F.mse_loss)
     with pytest.raises(ValueError, match=r"layer 1 edits 'weight'.*earlier microbatch still"):
         pipeline.train(BATCHES)
 
