@@ -192,16 +192,14 @@ class _Forwards:
         """
         some = [(0.75, 0), (1.5, 0), (1, 1)][: 3 if self._goes_beyond else 1]
         for other_parity, (times, plus) in product((True, False), some):
-            found = [each.near(times, plus, other_parity) for each in lengths]
-            sizes = dict(zip(programs[0].sizes, [rows.known + 2, *found], strict=True))
-            pairs = zip(found, lengths, strict=True)
-            if any(length in (1, each.known, each.other) for length, each in pairs):
+            chosen = [(each, each.near(times, plus, other_parity)) for each in lengths]
+            if any(length in (1, each.known, each.other) for each, length in chosen):
                 continue
+            chosen.insert(0, (rows, rows.known + 2))
+            sizes = dict(zip(programs[0].sizes, (size for _, size in chosen), strict=True))
             if not all(limit.at(sizes) for program in programs for limit in program.limits):
                 continue
-            places = dict.fromkeys(rows.places, rows.known + 2)
-            for length, each in zip(found, lengths, strict=True):
-                places |= dict.fromkeys(each.places, length)
+            places = {place: size for each, size in chosen for place in each.places}
             batch = batches.resized(self._example, places)
             with suppress(Exception):  # whatever it says of that batch
                 with (
