@@ -35,7 +35,7 @@ from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_map
 
 @dataclass
 class Probe:
-    """What one microbatch tells, from layer to layer; these are named by their numbers."""
+    """What one microbatch tells, filled while layers run; these are named by their numbers."""
 
     flops: tuple[int, ...] = ()  # floating-point operations of each layer's forward
     output: Tree = ()
