@@ -133,10 +133,10 @@ def to_training(model: nn.Module) -> None:
 
 @contextmanager
 def state_untouched(model: nn.Module) -> Iterator[PythonState]:
-    """Let a model run to be looked at: its buffers, its own generators and what it, its classes and
-    its hooks keep in Python, which is yielded, stay as they were.
+    """Let a model run to be looked at: its buffers, its own generators and what it and its hooks
+    keep in Python, which is yielded, stay as they were.
     """
-    state = PythonState.of(model, elsewhere=True)
+    state = PythonState.of(model, hooks=True)
     with buffers_untouched(model), generators_put_back(generators(model)):
         try:
             yield state

@@ -29,15 +29,17 @@ OWN = ...
 _LONG = 1_000  # longer containers are data and no settings
 _LIBRARIES = ("pipekit", "torch", "numpy", *sys.stdlib_module_names)  # which are not looked into
 _LOOKED_AT = (nn.Module, Tensor, ContextVar)
-_PATCHED = {
+_IN_TORCH = {
     ("torch", ""): vars(torch),
     (F.__name__, ""): vars(F),
     (Tensor.norm.__module__, "Tensor"): Tensor,
     (nn.Module.__module__, "Module"): nn.Module,
+    (nn.Module.__module__, ""): vars(sys.modules[nn.Module.__module__]),
+    (Optimizer.__module__, ""): vars(sys.modules[Optimizer.__module__]),
 }
-"""Where people put functions of theirs in place of torch's own, which all layers then call."""
-_HOOKED = {kind.__module__: vars(sys.modules[kind.__module__]) for kind in (nn.Module, Optimizer)}
-"""Where torch keeps the hooks that people register for all modules, or for all optimizers."""
+"""Where people put functions of theirs in place of torch's own, which all layers then call, and
+where torch keeps the hooks that they register for all modules, or for all optimizers."""
+_HOOKS = "_global_"  # begins the names of these
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
 
@@ -73,16 +75,15 @@ class NamedValues:
                     self._add(base.__module__, base.__qualname__, base, {name})
             for function in functions_of(each):
                 self._look(function, Place("", "", ""), set())
-        for (module, holder), owner in _PATCHED.items():
+        for (module, holder), owner in _IN_TORCH.items():
             put = {place.name for place in known if place[:2] == (module, holder)}
             for name, each in _variables(owner).items():
                 # Its type is asked first: torch has thousands of other things.
-                if isinstance(each, FunctionType) and not _is_librarys(each):
+                is_put = isinstance(each, FunctionType) and not _is_librarys(each)
+                if is_put or name.startswith(_HOOKS):
                     put.add(name)
             self._add(module, holder, owner, put)
             self._owners |= {Place(module, holder, name): [owner] for name in put}  # gone ones, too
-        for module, variables in _HOOKED.items():
-            self._add(module, "", variables, {n for n in variables if n.startswith("_global_")})
 
     def changed(self) -> dict[Place, Any]:
         """Return the values that are not known, which then are; OWN for a file's own function."""
@@ -101,7 +102,7 @@ class NamedValues:
     def apply(self, values: Mapping[Place, Any]) -> None:
         """Let the places here have the values that they have in another process."""
         for place, value in values.items():
-            patched = [_PATCHED[place[:2]]] if place[:2] in _PATCHED else []
+            patched = [_IN_TORCH[place[:2]]] if place[:2] in _IN_TORCH else []
             for owner in self._owners.get(place, patched):
                 variables = _variables(owner)
                 now = variables.get(place.name)
@@ -169,7 +170,7 @@ def _sent(value: Any, place: Place) -> Any:
 
 
 def _are_hooks(place: Place) -> bool:
-    return place.module in _HOOKED and not place.holder and place.name.startswith("_global_")
+    return place[:2] in _IN_TORCH and place.name.startswith(_HOOKS)
 
 
 def _was_put(function: FunctionType, place: Place) -> bool:

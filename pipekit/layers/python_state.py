@@ -120,28 +120,23 @@ class PythonState:
         model: nn.Module,
         modules: Iterable[nn.Module] | None = None,
         torchs: bool = False,
-        elsewhere: bool = False,
+        hooks: bool = False,
     ) -> Self:
         """Return what modules of a model, some or all, keep in Python.
 
-        These are their attributes and the variables that their forwards name, with ``elsewhere``
-        their classes' attributes that these name, too, and what hooks name or belong to; with
-        ``torchs`` also their modes, the tensors and modules that they have, and what is in buffers.
+        These are their attributes and the variables that their forwards name, with ``hooks`` also
+        what their hooks name or belong to, with ``torchs`` also their modes, the tensors and
+        modules that they have, and what is in buffers.
         """
         names = module_names(model)
         skipped = TORCHS - _SET_BY_TRAIN if torchs else TORCHS
-        found = []
+        kinds, found = _HOOKS if hooks else (), []
         for module in names if modules is None else modules:
             # Looked up without asking the class: a compiled script's answers by raising.
             forward = inspect.getattr_static(type(module), "forward")
             found.append(Variables(names[module], module, vars(module), skipped=skipped))
             found += _named_by(forward, names[module], module)
-            if not elsewhere:
-                continue
-            for base, name, value in attributes_named(type(module), ["forward"]):
-                if isinstance(value, PLAIN + _CONTAINERS):
-                    found.append(Variables(names[module], module, _OfClass(base), [name]))
-            for hook in chain.from_iterable(vars(module)[kind].values() for kind in _HOOKS):
+            for hook in chain.from_iterable(vars(module)[kind].values() for kind in kinds):
                 within = getattr(hook, "__qualname__", type(hook).__name__).rpartition(">.")[2]
                 found += _named_by(hook, names[module], module, f"{within}.")
         return cls(found)
@@ -251,19 +246,6 @@ def _named_by(
         around = Around(function)
         state = [name for name in around if isinstance(around[name], PLAIN + _CONTAINERS)]
         yield Variables(owner, module, around, state, **how)
-
-
-class _OfClass:
-    """The attributes of a class."""
-
-    def __init__(self, kind: type) -> None:
-        self._kind = kind
-
-    def __getitem__(self, name: str) -> Any:
-        return vars(self._kind)[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        setattr(self._kind, name, value)
 
 
 class Around:

@@ -25,18 +25,18 @@ class ReadState:
     """
 
     def __init__(self, module: nn.Module, edited: Collection[str] | None) -> None:
-        self._places, self._edited = list[tuple[dict[str, Tensor | None], str]](), list[bool]()
-        for path, each in module.named_modules(remove_duplicate=False):
-            for name in each._buffers:
-                self._places.append((each._buffers, name))
-                self._edited.append(edited is None or f"{path}.{name}".lstrip(".") in edited)
+        self._places = [
+            (each._buffers, name, edited is None or f"{path}.{name}".lstrip(".") in edited)
+            for path, each in module.named_modules(remove_duplicate=False)
+            for name in each._buffers
+        ]
         self._generators = generators(module)
 
     def now(self) -> ReadAgain:
         """Keep it as the next forward reads it: copies of what it edits, versions of all else."""
         copies: dict[int, Tensor] = {}  # layers may share a buffer
         read: list[tuple[Tensor | None, int]] = []
-        for (owned, name), edited in zip(self._places, self._edited, strict=True):
+        for owned, name, edited in self._places:
             tensor = owned[name]
             if edited and tensor is not None:
                 tensor = copies.setdefault(id(tensor), tensor.clone())
@@ -49,9 +49,8 @@ class ReadState:
     ) -> Iterator[None]:
         copies: dict[int, Tensor] = {}
         given: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []
-        for place, (read, version) in enumerate(all_read):
-            owned, name = self._places[place]
-            if read is not None and not self._edited[place]:
+        for (owned, name, edited), (read, version) in zip(self._places, all_read, strict=True):
+            if read is not None and not edited:
                 if owned[name] is not read or _version(owned[name]) != version:
                     warn(
                         f"a forward is run again with a buffer {name!r} that later forwards have "

@@ -7,7 +7,6 @@ import pickle
 import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from types import FunctionType, MethodType, ModuleType, WrapperDescriptorType
@@ -142,28 +141,24 @@ class FunctionCopies:
 
     def __call__(self, *args: Any) -> Any:
         """Call a fresh copy; random numbers, and global variables, are then as they were."""
-        with _undisturbed(self._function, self._device) as seeded:
-            before = numbers_so_far()
-            value = _Unpickler(io.BytesIO(self._bytes), self._objects).load()(*args)
+        functions, drawing = functions_of(self._function), Seeded(0, self._device)
+        variables = PythonState(Variables("", None, *global_state(each)) for each in functions)
+        before, numbers, arrays = numbers_so_far(), random.getstate(), np.random.get_state()
+        try:
+            with (
+                warnings.catch_warnings(action="ignore"),  # the real call will say it
+                random_states_put_back(self._device),
+                drawing,
+            ):
+                value = _Unpickler(io.BytesIO(self._bytes), self._objects).load()(*args)
             self.shared |= drawn_since(before)
-            self.drew |= seeded.drew or bool(self.shared)
-            self.drew_shared |= seeded.drew_shared or bool(self.shared)
-        return value
-
-
-@contextmanager
-def _undisturbed(function: Any, device: torch.device) -> Iterator[Seeded]:
-    """Put back random states and global variables; what is warned of, the real call will say."""
-    variables = PythonState(Variables("", None, *global_state(f)) for f in functions_of(function))
-    numbers, arrays = random.getstate(), np.random.get_state()
-    try:
-        with warnings.catch_warnings(), random_states_put_back(device), Seeded(0, device) as seeded:
-            warnings.simplefilter("ignore")
-            yield seeded
-    finally:
-        random.setstate(numbers)
-        np.random.set_state(arrays)
-        variables.put_back()
+            self.drew |= drawing.drew or bool(self.shared)
+            self.drew_shared |= drawing.drew_shared or bool(self.shared)
+            return value
+        finally:
+            random.setstate(numbers)
+            np.random.set_state(arrays)
+            variables.put_back()
 
 
 class _FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types

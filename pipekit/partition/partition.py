@@ -185,7 +185,7 @@ def require_one_thread(
     """Raise ValueError if several workers, one a stage or these of each, have such ``layers``."""
     workers = workers or [[stage] for stage in range(len(balance))]
     stage_of = stage_of_layers(balance)
-    stages = {stage_of[layer]: layer for layer in layers}
+    stages = {stage_of[layer]: layer for layer in sorted(layers)}
     if len({worker for stage in stages for worker in workers[stage]}) > 1:
         names = ", ".join(map(str, stages.values()))
         raise ValueError(

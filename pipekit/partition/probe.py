@@ -1,6 +1,6 @@
 """One microbatch through the unsplit model, before any worker starts."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,23 +33,23 @@ from pipekit.partition.recording.refusal import require_plain_operators
 from pipekit.trees import Tree, differentiable, is_plain, leaves, tensors_in, tree_map
 
 
-@dataclass(frozen=True)
+@dataclass
 class Probe:
-    """What one microbatch tells; layers are named by their numbers."""
+    """What one microbatch tells, filled while layers run; these are named by their numbers."""
 
-    flops: tuple[int, ...]  # floating-point operations of each layer's forward
-    output: Tree
-    edited_inputs: frozenset[int] = frozenset()  # by the layer or, through a view, by a later one
-    edited_weights: tuple[tuple[int, str], ...] = ()  # layers, and names in them
-    needed_weights: tuple[tuple[int, str], ...] = ()  # by an earlier forward's backward
-    edited_buffers: Mapping[str, Tensor | None] = field(default_factory=dict)  # None: made anew
-    handed_on: frozenset[tuple[int, int]] = frozenset()  # beside outputs, from layer to layer
-    drawn: Mapping[str, Sequence[int]] = field(default_factory=dict)  # layers, by library
-    in_forward_mode: tuple[int, ...] = ()  # layers that differentiate so, as torch.func.jvp does
+    flops: tuple[int, ...] = ()  # floating-point operations of each layer's forward
+    output: Tree = ()
+    edited_inputs: set[int] = field(default_factory=set)  # by the layer, or a later one's view
+    edited_weights: list[tuple[int, str]] = field(default_factory=list)  # layers, names in them
+    needed_weights: list[tuple[int, str]] = field(default_factory=list)  # by an earlier's backward
+    edited_buffers: dict[str, Tensor | None] = field(default_factory=dict)  # None: made anew
+    handed_on: set[tuple[int, int]] = field(default_factory=set)  # beside outputs, between layers
+    drawn: dict[str, list[int]] = field(default_factory=dict)  # layers, by library
+    in_forward_mode: set[int] = field(default_factory=set)  # that differentiate so, as jvp does
     drew: bool = False  # random numbers of torch's
     edits_batch: bool = False  # whether x is edited in place, by a second forward once more
-    set_attributes: tuple[tuple[int, str, Any], ...] = ()  # number of the module, name, value
-    recorded: tuple[str, ...] = ()  # by hooks, in variables that their functions name
+    set_attributes: list[tuple[int, str, Any]] = field(default_factory=list)  # module's number, ...
+    recorded: list[str] = field(default_factory=list)  # by hooks, in what their functions name
 
 
 def probe(
@@ -78,8 +78,7 @@ def probe(
 
 def _run_pure(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) -> Probe:
     """Run layers that leave nothing behind: only their operations and their output are unknown."""
-    flops: list[int] = []
-    drew = False
+    found = Probe()
     for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
         with (
             as_current(device),
@@ -89,87 +88,67 @@ def _run_pure(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) ->
         ):
             x = layer(moved(x, device))
         _require_tensors(number, layer, x)
-        flops.append(counter.flops)
-        drew |= drawing.drew
-    return Probe(flops=tuple(flops), output=x, drew=drew)
+        found.flops += (counter.flops,)
+        found.drew |= drawing.drew
+    found.output = x
+    return found
 
 
 def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device]) -> Probe:
     """Run layers of whose forwards nothing is known, and watch what they read and leave."""
-    flops: list[int] = []
+    found, batch = Probe(), x
     under_way: dict[str, Tensor] = {}
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
-    edited, needed = list[tuple[int, str]](), list[tuple[int, str]]()
-    drawn: dict[str, list[int]] = {}  # by library of numbers_so_far()
-    drew = False
     originals, parameters = named_buffers(model), {*model.parameters()}
     with state_untouched(model) as state:
-        copies, handed_on = named_buffers(model), HandedOn()
-        batch = x
+        copies, watching = named_buffers(model), HandedOn(found)
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
             if number:  # the first layer is given the very batch, as it may edit a dict
                 x, under_way = moved((x, under_way), device)
-            handed_on.begin(number, leaves((x, under_way)))
+            watching.begin(number, leaves((x, under_way)))
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
             taken, drawing, numbers = (x, under_way), Seeded(0, device), numbers_so_far()
             with as_current(device), weights_untouched(layer) as weights:
                 # Each mode sees each operator: none is there while weights are compared.
-                with handed_on, drawing, FlopCounter() as counter, _explained(number, layer):
+                with watching, drawing, FlopCounter() as counter, _explained(number, layer):
                     x, under_way = call(layer, x, under_way)
                 _require_tensors(number, layer, x)
                 edits = [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
+            found.flops += (counter.flops,)
+            found.drew |= drawing.drew
+            found.edited_weights += edits
             for library in drawn_since(numbers):
-                drawn.setdefault(library, []).append(number)
-            drew |= drawing.drew
+                found.drawn.setdefault(library, []).append(number)
             with Seeded(0, device):
-                needed += edits if edits and _needs_edited(layer, *taken) else []
-            edited += edits
-            flops.append(counter.flops)
+                found.needed_weights += edits if edits and _needs_edited(layer, *taken) else []
         if late := [n for n, each in model.named_parameters() if each not in parameters]:
             raise ValueError(
                 f"the first forward makes the parameter {late[0]!r}, which no optimizer would "
                 f"have: make it in __init__, or call the model on a batch before, model(example)"
             )
         changes, now = state.changes(), named_buffers(model)
-        set_attributes = tuple(_set_attributes(model, changes))
-        edited_buffers = {
-            name: originals.get(name)
-            for name in {**copies, **now}
-            if now.get(name) is not copies.get(name) or _is_edited(now[name], originals[name])
-        }
+        found.set_attributes += _set_attributes(model, changes)
+        found.recorded += [each.name for each in changes if each.by_hook]
+        for name in {**copies, **now}:
+            if now.get(name) is not copies.get(name) or _is_edited(now[name], originals[name]):
+                found.edited_buffers[name] = originals.get(name)
         known = [each for each in changes if not (each.is_new or each.by_hook)]
         kept = [e.name for e in known if not (isinstance(e.value, Tensor) and computing(e.module))]
-        _warn_of_edits([*(f"{number}.{name}" for number, name in edited), *kept])
-        edited_inputs = {
-            number
-            for number, tensors in enumerate(inputs)
-            if any(tensor._version != version for tensor, version in tensors)
-        }
-        # Between stages go dense tensors of their own, where an edit of one changed another.
-        for number, tensors in enumerate(inputs[1:], start=1):
+        _warn_of_edits([*(f"{number}.{name}" for number, name in found.edited_weights), *kept])
+        for number, tensors in enumerate(inputs):
+            is_edited = any(tensor._version != version for tensor, version in tensors)
             is_shared = len({memory_of(tensor) for tensor, _ in tensors}) < len(tensors)
             is_dense = all(tensor.layout is torch.strided for tensor, _ in tensors)
-            if (number in edited_inputs and is_shared) or not is_dense:
-                handed_on.found.add((number - 1, number))
-        given = [id(tensor) for tensor, _ in inputs[0]]
-        is_edited = 0 in edited_inputs or [*map(id, _held(batch))] != given
-        edits_batch = is_edited and _edits(model, batch, devices)
-    return Probe(
-        flops=tuple(flops),
-        output=x,
-        edited_inputs=frozenset(edited_inputs),
-        edited_weights=tuple(edited),
-        needed_weights=tuple(needed),
-        edited_buffers=edited_buffers,
-        handed_on=frozenset(handed_on.found),
-        drawn=drawn,
-        in_forward_mode=tuple(sorted(handed_on.in_forward_mode)),
-        drew=drew,
-        edits_batch=edits_batch,
-        set_attributes=set_attributes,
-        recorded=tuple(each.name for each in changes if each.by_hook),
-    )
+            if is_edited:
+                found.edited_inputs.add(number)
+            # Between stages go dense tensors of their own, where an edit of one changed another.
+            if number and ((is_edited and is_shared) or not is_dense):
+                found.handed_on.add((number - 1, number))
+        is_other = [*map(id, _held(batch))] != [id(tensor) for tensor, _ in inputs[0]]
+        found.edits_batch = (0 in found.edited_inputs or is_other) and _edits(model, batch, devices)
+    found.output = x
+    return found
 
 
 def _is_edited(tensor: Tensor, before: Tensor) -> bool:
@@ -230,15 +209,13 @@ class HandedOn(OperatorMode):
     """Finds layers that read a tensor of another layer which they are not given.
 
     Meant are tensors that depend on the model's input: of others each stage makes its own.
-    ``found`` are pairs of layers, the one that made a tensor and the one that read it;
-    ``in_forward_mode`` are layers with operators in a level of forward-mode differentiation.
+    ``found`` gets pairs of layers, the one that made a tensor and the one that read it, and layers
+    with operators in a level of forward-mode differentiation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, found: Probe) -> None:
         super().__init__()
-        self.found: set[tuple[int, int]] = set()
-        self.in_forward_mode: set[int] = set()
-        self._layer = 0
+        self._found, self._layer = found, 0
         self._owners = WeakTensorKeyDictionary()
 
     def begin(self, layer: int, given: Iterable[Tensor]) -> None:
@@ -249,10 +226,10 @@ class HandedOn(OperatorMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if forward_ad._current_level >= 0:
-            self.in_forward_mode.add(self._layer)
+            self._found.in_forward_mode.add(self._layer)
         given = tensors_in((args, kwargs))
         owners = {self._owners[each] for each in given if each in self._owners}
-        self.found |= {(owner, self._layer) for owner in owners if owner != self._layer}
+        self._found.handed_on |= {(owner, self._layer) for owner in owners - {self._layer}}
         result = func(*args, **(kwargs or {}))
         name = func._schema.name  # type: ignore[attr-defined]
         if owners and not ("::new_" in name or name.endswith("_like")):

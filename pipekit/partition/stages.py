@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -17,7 +16,6 @@ from pipekit.partition.recording.recorder import Way
 from pipekit.partition.recording.refusal import NotRecordable, ReadsNumbers
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.verify import verify
-from pipekit.plans import Plan
 
 _KEEP_ORDER = "plan with profile.as_chain(), which keeps the order that the layers have"
 
@@ -101,7 +99,11 @@ def _recorded(model: nn.Module, example: Any, blocks: Wish | None, freeze: bool)
     frozen = [Way(traced=True, freeze=True), Way(freeze=True)] if freeze else []
     for way in [Way(), Way(traced=True), *frozen]:
         try:
-            return _verified(record(model, example, blocks, way))
+            *with_lengths, of_any_rows = record(model, example, blocks, way)
+            for recorded in with_lengths:
+                with suppress(NotRecordable):
+                    return verify(recorded)
+            return verify(of_any_rows)
         except ReadsNumbers as error:
             refusal: NotRecordable = error
         except Exception as error:  # whatever the model says, of being traced or of the batch
@@ -112,28 +114,14 @@ def _recorded(model: nn.Module, example: Any, blocks: Wish | None, freeze: bool)
     raise refusal
 
 
-def _verified(found: Sequence[RecordedModel]) -> RecordedModel:
-    for recorded in found[:-1]:
-        with suppress(NotRecordable):
-            verify(recorded)
-            return recorded
-    verify(found[-1])
-    return found[-1]
-
-
-def in_plan_order(layers: nn.Sequential, plan: Plan) -> tuple[nn.Sequential, Plan]:
-    """Return layers in the order of a plan, and the plan for them."""
-    if not plan.order:
-        return layers, plan
-    return reordered(layers, plan.order), replace(plan, order=())
-
-
-def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
-    """Return the layers of a recorded model in another order (:attr:`pipekit.Plan.order`).
+def reordered(layers: nn.Sequential, order: Sequence[int]) -> nn.Sequential:
+    """Return the layers of a recorded model in the order of a plan (:attr:`pipekit.Plan.order`).
 
     Refused is an order in which one would come before what it reads, or in which they do not do the
     same to the bit: a tensor read by three layers, say, gets its gradient as a sum in this order.
     """
+    if not order:
+        return layers
     if not isinstance(layers, RecordedSequence) or layers.origin is None:
         raise ValueError(
             f"the plan has another order of the layers than the model, and only what "
@@ -149,10 +137,8 @@ def reordered(layers: nn.Sequential, order: Sequence[int]) -> RecordedSequence:
             raise ValueError(
                 f"layer {first} reads what layer {value.source} makes: let that be first"
             )
-    recorded = layers.origin.in_order(order)
     try:
-        verify(recorded)
-        return RecordedSequence.of(recorded)
+        return RecordedSequence.of(verify(layers.origin.in_order(order)))
     except NotRecordable as error:
         raise ValueError(f"in the order of the plan, {error}; or {_KEEP_ORDER}") from error
     except KeyError as error:  # of a value, or a size of the batch

@@ -52,8 +52,8 @@ class _Case(NamedTuple):
         return None
 
 
-def verify(recorded: RecordedModel) -> None:
-    """Compare every layer as a stage of its own with the unsplit model, in both modes.
+def verify(recorded: RecordedModel) -> RecordedModel:
+    """Compare every layer as a stage of its own with the unsplit model, in both modes; return it.
 
     Both run on a batch of other sizes than any recording had, with equal random numbers.  Outputs,
     buffers, the gradients of all parameters and of floating-point inputs must be equal to
@@ -68,6 +68,7 @@ def verify(recorded: RecordedModel) -> None:
     with batches.left_as_it_was(recorded.model):
         for case in _cases(recorded):
             _compare(recorded, stages, case)
+    return recorded
 
 
 def _cases(recorded: RecordedModel) -> Iterator[_Case]:

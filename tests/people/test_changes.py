@@ -299,20 +299,6 @@ def test_what_hooks_record_is_of_the_training_alone_and_a_word_says_where(transp
     assert recorder.seen == []  # but those of its copies
 
 
-class CountsInItsClass(nn.Module):
-    calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        CountsInItsClass.calls += 1
-        return x
-
-
-def test_what_a_forward_counts_in_its_class_is_of_the_training_alone() -> None:
-    with pytest.warns(UserWarning, match=r"the forward changes 1\.calls: in a pipeline"):
-        piped(nn.Sequential(nn.Linear(8, 3), CountsInItsClass())).train(data(2))
-    assert CountsInItsClass.calls == 2 * 2
-
-
 class Locked:
     def __init__(self) -> None:
         self.lock = threading.Lock()

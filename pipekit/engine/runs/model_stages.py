@@ -71,7 +71,7 @@ class ModelStages:
         self.partition: Partition | None = None  # its stages, from the first batch on
         self.tried_in_training = False
         self.edits_batch = False  # whether its forward edits its input in place, each time anew
-        self.in_forward_mode: tuple[int, ...] = ()  # layers; see Probe
+        self.in_forward_mode = set[int]()  # layers; see Probe
         self._seed: int | None = 0
         # By its index, a stage as each of its workers has it after a training.
         self._stages: dict[int, dict[int, StageSource]] = {}

@@ -6,11 +6,11 @@ from pkgutil import resolve_name
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import resolve_name as name_for_torch
 
 from pipekit.devices import random_states
-from pipekit.layers.edited_tensors import OperatorMode, WrittenTensors
+from pipekit.layers.edited_tensors import WrittenTensors
 from pipekit.partition.recording.refusal import NotRecordable, caller
 from pipekit.trees import tensors_in
 
@@ -67,16 +67,15 @@ def last_name(func: Callable[..., Any]) -> str:
     return str(getattr(func, "__name__", ""))
 
 
-class OperatorKinds(OperatorMode):
-    """Notes what kinds of operators have run since the last reset, and shows them to ``written``.
+class RecordedOperators(WrittenTensors):
+    """Notes what kinds of operators have run since the last reset, and what they have edited.
 
     ``drew``: a generator's state has changed; attention has the tag also where nothing is dropped.
     ``shape_from_data``: the shape of an operator's output depended on numbers in its input.
     """
 
-    def __init__(self, device: torch.device, written: WrittenTensors) -> None:
-        super().__init__()
-        self._written = written
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        super().__init__(model)
         self._states = random_states(device)
         self.reset()
 
@@ -86,7 +85,7 @@ class OperatorKinds(OperatorMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        self._written.look_at(func, tensors_in((args, kwargs)))
+        self.look_at(func, tensors_in((args, kwargs)))
         tags = func.tags  # type: ignore[attr-defined]
         if torch.Tag.dynamic_output_shape in tags:
             # Not so, if it is an index of whole numbers.

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from pipekit.host.user_frames import warn
-from pipekit.layers.edited_tensors import WrittenTensors, weights_untouched
+from pipekit.layers.edited_tensors import weights_untouched
 from pipekit.layers.module_state import in_evaluation, set_mode, state_untouched
 from pipekit.layers.python_state import module_names
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.modules import Blocks, Wish
+from pipekit.partition.recording.operators import RecordedOperators
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording.recorder import PLAIN, Recorder, Way
@@ -92,8 +93,8 @@ class _Forwards:
             batches.stateless(self._blocks.outer, model),
             torch.enable_grad(),
         ):
-            written = WrittenTensors(model)
-            recorder = Recorder(model, self._blocks.whole, self._device, self._way, written)
+            operators = RecordedOperators(model, self._device)
+            recorder = Recorder(model, self._blocks.whole, self._device, self._way, operators)
             try:
                 return recorder.run(partial(batches.call, model), sample)
             except Exception as error:
@@ -108,9 +109,9 @@ class _Forwards:
                     )
                 raise
             finally:
-                self.edited |= written.names()
+                self.edited |= operators.names()
                 with torch.no_grad():
-                    written.put_back()
+                    operators.put_back()
 
     def programs(self, *varied: _Varied) -> Programs:
         """Return the programs that hold for any rows, which come first, and any of these lengths.
@@ -191,16 +192,14 @@ class _Forwards:
         """
         some = [(0.75, 0), (1.5, 0), (1, 1)][: 3 if self._goes_beyond else 1]
         for other_parity, (times, plus) in product((True, False), some):
-            found = [each.near(times, plus, other_parity) for each in lengths]
-            sizes = dict(zip(programs[0].sizes, [rows.known + 2, *found], strict=True))
-            pairs = zip(found, lengths, strict=True)
-            if any(length in (1, each.known, each.other) for length, each in pairs):
+            chosen = [(each, each.near(times, plus, other_parity)) for each in lengths]
+            if any(length in (1, each.known, each.other) for each, length in chosen):
                 continue
+            chosen.insert(0, (rows, rows.known + 2))
+            sizes = dict(zip(programs[0].sizes, (size for _, size in chosen), strict=True))
             if not all(limit.at(sizes) for program in programs for limit in program.limits):
                 continue
-            places = dict.fromkeys(rows.places, rows.known + 2)
-            for length, each in zip(found, lengths, strict=True):
-                places |= dict.fromkeys(each.places, length)
+            places = {place: size for each, size in chosen for place in each.places}
             batch = batches.resized(self._example, places)
             with suppress(Exception):  # whatever it says of that batch
                 with (

@@ -18,12 +18,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import BackwardHook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from pipekit.layers.edited_tensors import WrittenTensors
 from pipekit.partition.recording.known_tensors import KnownTensors
 from pipekit.partition.recording.operators import (
     BEYOND_TENSORS,
     READS,
-    OperatorKinds,
+    RecordedOperators,
     last_name,
     name_of,
 )
@@ -75,7 +74,7 @@ class Recorder(TorchFunctionMode):
         opaque: Mapping[nn.Module, str],
         device: torch.device,
         way: Way,
-        written: WrittenTensors,
+        operators: RecordedOperators,
     ) -> None:
         super().__init__()
         self._opaque, self._way = opaque, way
@@ -83,7 +82,7 @@ class Recorder(TorchFunctionMode):
         self._entered: tuple[_Before, Template] | None = None  # of the opaque module that runs
         self._known = KnownTensors(model)
         self._constants: dict[int, Constant] = {}
-        self._written, self._kinds = written, OperatorKinds(device, written)
+        self._operators = operators
         self._device, self._autocasts = device.type, _autocast_depth()
         self._inner = WeakIdKeyDictionary()  # what modules in blocks return, and by which step
         self._calls = Counter[str]()  # of modules in the block that runs
@@ -98,7 +97,7 @@ class Recorder(TorchFunctionMode):
             batch,
         )
         self._entries = entries(template)
-        with self._watching(), self._hooked(), self._traced_if_asked(), self._kinds, self:
+        with self._watching(), self._hooked(), self._traced_if_asked(), self._operators, self:
             output = call(batch)
         _require_output(output)
         returned = map_leaves(self._leaf, output)
@@ -119,7 +118,7 @@ class Recorder(TorchFunctionMode):
         if self._depth:
             return func(*args, **kwargs)
         before = self._before((args, kwargs))
-        self._kinds.reset()
+        self._operators.reset()
         self._in_function = True
         try:
             result = func(*args, **kwargs)
@@ -144,7 +143,7 @@ class Recorder(TorchFunctionMode):
                 f"blocks=[...]"
             )
         elif tensors(result) or self._edited(before):
-            if self._kinds.shape_from_data and self._sources(before.tensors) is not None:
+            if self._operators.shape_from_data and self._sources(before.tensors) is not None:
                 raise NotRecordable(
                     f"{name} at {caller()} gives a tensor whose size depends on the numbers in the "
                     f"batch: put it into a block by blocks=[...], or use torch.where or masks of "
@@ -234,7 +233,7 @@ class Recorder(TorchFunctionMode):
         if self._depth == 1:
             self._calls.clear()
             _refuse_packed(name, *args, *kwargs.values())
-            self._kinds.reset()
+            self._operators.reset()
             before = self._before((args, kwargs))
             self._known.require_unchanged(before.tensors)
             self._entered = before, map_leaves(self._leaf, before.arguments)
@@ -270,10 +269,10 @@ class Recorder(TorchFunctionMode):
             **called,
             arguments=template,
             edits=frozenset(each.number for each in references if isinstance(each, Value)),
-            edited_weights=frozenset(chain.from_iterable(map(self._written.sharing, edited))),
+            edited_weights=frozenset(chain.from_iterable(map(self._operators.sharing, edited))),
             grad=before.grad,
             autocast=before.autocast,
-            random=self._kinds.drew,
+            random=self._operators.drew,
             place=caller(),
         )
         made = [self._known.add(tensor, step.title) for tensor in tensors(result)]

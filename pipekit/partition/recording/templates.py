@@ -152,11 +152,9 @@ def entries(batch: Template) -> dict[int, str]:
 
 def require_no_dataclass(tree: Any, what: str) -> None:
     """Raise NotRecordable if the example or the output, which batches pass by, holds one."""
-    if _is_plain_dataclass(tree):
-        raise NotRecordable(
-            f"{what} holds a {type(tree).__name__}: only between blocks may tensors be in a "
-            f"dataclass; pass and return them in tuples, lists or dicts"
-        )
-    if container := opened(tree):
-        for child in container[0]:
-            require_no_dataclass(child, what)
+    for leaf in pytree.tree_leaves(tree):
+        if _is_plain_dataclass(leaf):
+            raise NotRecordable(
+                f"{what} holds a {type(leaf).__name__}: only between blocks may tensors be in a "
+                f"dataclass; pass and return them in tuples, lists or dicts"
+            )
