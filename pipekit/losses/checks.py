@@ -13,6 +13,12 @@ from torch.autograd.graph import Node
 from pipekit.host.user_frames import warn
 from pipekit.layers.pass_state import rounding
 from pipekit.losses.losses import MeanOver
+from pipekit.trees import tensors_in
+
+IGNORED = -100  # a label that cross entropies leave out unless they are told another
+_MEAN_OVER = (
+    "A mean over labels that count, or with class weights, is a pipekit.MeanOver(summed, count)"
+)
 
 
 def require_loss(loss: object) -> None:
@@ -92,18 +98,17 @@ def refusal_of_reading(does: str) -> str:
     )
 
 
-def warn_of_another_whole(
+def another_whole(
     loss: Callable[[Any, Any], Any],
     whole: tuple[float, int],
     parts: Sequence[tuple[float, int]],
     target: Any,
-    cut: Sequence[str],
     dtype: torch.dtype,
-) -> None:
-    """Warn of a loss that is not, of all rows, what it is of their parts together.
+) -> str:
+    """Return in words how a loss of all rows differs from that of their parts together; else "".
 
     ``whole`` and ``parts`` are its values, computed in ``dtype``, and numbers of rows; ``target``
-    is that of all rows, and ``cut`` says in words what is cut by rows.
+    is that of all rows.
     """
     one, rows = whole
     counted = loss.count(target) if isinstance(loss, MeanOver) else 1.0
@@ -113,13 +118,34 @@ def warn_of_another_whole(
     # Terms may cancel out: a sum is as exact as its largest ones.
     scale = max(abs(one), sum(map(abs, terms)))
     if not counted or not isfinite(one) or abs(found - one) <= rounding(dtype) * scale + 1e-6:
-        return
-    warn(
+        return ""
+    return (
         f"the loss of {rows} rows is {one / counted:.4g}, and that of their {len(terms)} "
-        f"microbatches together {found / counted:.4g} (asked before training, of outputs of the "
-        f"first microbatch, with {', '.join(cut) or 'nothing'} cut by rows): training minimizes "
-        f"the latter. A mean over labels that count, or with class weights, is a "
-        f"pipekit.MeanOver(summed, count); a loss that is a sum over rows, or a mean that somebody "
-        f"has divided by a count of the whole batch, says so by loss.reduction = 'sum'; one that "
-        f"compares rows, as contrastive losses do, needs one microbatch a batch"
+        f"microbatches together {found / counted:.4g}"
     )
+
+
+def warn_of_another_whole(told: str, cut: Sequence[str]) -> None:
+    """Warn of a loss of which it is ``told`` how it differs; ``cut`` says what is cut by rows."""
+    warn(
+        f"{told} (asked before training, of outputs of the first microbatch, with "
+        f"{', '.join(cut) or 'nothing'} cut by rows): training minimizes the latter. {_MEAN_OVER}; "
+        f"a loss that is a sum over rows, or a mean that somebody has divided by a count of the "
+        f"whole batch, says so by loss.reduction = 'sum'; one that compares rows, as contrastive "
+        f"losses do, needs one microbatch a batch"
+    )
+
+
+def warn_of_ignored(number: int) -> None:
+    """Warn of a batch in which a loss leaves out more labels of some microbatches."""
+    warn(
+        f"batch {number} has unequal parts of labels of {IGNORED} in its microbatches, and the "
+        f"loss is a mean over the others: training minimizes the mean of the microbatches' means, "
+        f"not that of the batch. {_MEAN_OVER}"
+    )
+
+
+def ignored(target: Any) -> list[float]:
+    """Return of each tensor of whole numbers which part is labels that do not count."""
+    labels = [each for each in tensors_in(target) if each.dtype is torch.int64 and each.numel()]
+    return [float((each == IGNORED).double().mean()) for each in labels]

@@ -108,6 +108,36 @@ def test_a_loss_of_the_whole_batch_is_warned_of(loss: Any) -> None:
     equal(pipeline, losses, model, plain_loop(model, sgd, plain, data()))
 
 
+def labelled(ignored: int) -> tuple[Tensor, Tensor]:
+    """Return a batch of which so many labels, from the first row on, do not count."""
+    ((x, y),) = data(1)
+    y[:ignored] = -100
+    return x, y
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_a_later_batch_with_labels_that_do_not_count_is_warned_of(transport: str) -> None:
+    pipeline = piped(CE, transport=transport)
+    with pytest.warns(UserWarning, match="batch 2 has unequal parts of labels of -100") as said:
+        pipeline.train([labelled(0), labelled(0), labelled(1), labelled(2)])
+    assert len(said) == 1
+    pipeline.close()
+
+
+def test_labels_that_do_not_count_are_warned_of_only_where_the_cut_matters() -> None:
+    x, y = labelled(0)
+    evenly = y.clone()
+    evenly[[0, 4]] = -100  # one in each microbatch
+    later = [(x, y), (x, evenly)]
+    with no_word():
+        piped(CE).train(later)
+        piped(CE, m=1).train([labelled(0), labelled(1)])
+        over = pk.MeanOver(summed, lambda y: (y != -100).sum())
+        piped(over).train([labelled(0), labelled(1)])
+        # These are numbers, and a mean over rows.
+        piped(lambda o, y: F.mse_loss(o[:, 0], y.float())).train([labelled(0), labelled(1)])
+
+
 def test_mixed_precision_is_asked_too() -> None:
     with pytest.warns(UserWarning, match=ANOTHER):
         piped(summed, execution=pk.Execution(autocast=torch.bfloat16)).train(data())

@@ -2,17 +2,19 @@
 
 import warnings
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from pipekit.devices import to_device
 from pipekit.engine.arguments import require_weights_as_read
-from pipekit.engine.batches import Batch, copied, part_sizes, split
+from pipekit.engine.batches import Batch, copied, has_one_a_row, part_sizes, split
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
+from pipekit.engine.feed import Read
 from pipekit.engine.runs.assembly import Parts
 from pipekit.engine.runs.optimizer_questions import ask_optimizer
 from pipekit.engine.runs.users_model import users_models
@@ -21,7 +23,14 @@ from pipekit.layers.module_state import state_untouched
 from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import is_pure, module_names
 from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
-from pipekit.losses.checks import refusal_of_reading, warn_of_another_whole
+from pipekit.losses.checks import (
+    IGNORED,
+    another_whole,
+    ignored,
+    refusal_of_reading,
+    warn_of_another_whole,
+    warn_of_ignored,
+)
 from pipekit.partition.checks import OriginalUnread, warn_of_mixed_rows
 from pipekit.partition.probe import Probe
 from pipekit.plans import stage_of_layers
@@ -53,8 +62,12 @@ class FirstBatch:
         return self.parts.model.probe(rows, self.dtype)
 
 
-def ask(first: FirstBatch, schedule: Schedule) -> None:
-    """Ask before a model's first training by a schedule; ValueError refuses what it finds."""
+def ask(first: FirstBatch, schedule: Schedule) -> bool:
+    """Ask before a model's first training by a schedule; ValueError refuses what it finds.
+
+    Return whether the loss, a mean over labels that count, is to be looked after by
+    :func:`told_of_ignored`.
+    """
     model, optimizer, batch = first.parts.model, first.parts.optimizer, first.batch
     if any(tensor.grad_fn for tensor in tensors_in(batch[:2])):
         raise ValueError(
@@ -87,10 +100,28 @@ def ask(first: FirstBatch, schedule: Schedule) -> None:
                 "entry, and in a pipeline how often a microbatch has it: leave it out, or train "
                 "with one microbatch a batch"
             )
-    ask_loss(first)
+    ignores = ask_loss(first)
     made_by = getattr(optimizer, "func", optimizer)  # of a partial
     if made_by not in vars(torch.optim).values():
         ask_optimizer(optimizer, model)
+    return ignores
+
+
+def told_of_ignored(read: Read) -> Read:
+    """Return what reads batches, and warns of the first one with labels to ignore, unevenly cut."""
+    warned = False
+
+    def checked(batch: Any, parts: int, number: int) -> Batch:
+        nonlocal warned
+        found = read(batch, parts, number)
+        if not warned:
+            pairs = zip(found.cut_target(), found.sizes, strict=True)
+            shares = [ignored(target) for target, rows in pairs if rows]
+            if warned := any(each != shares[0] for each in shares):
+                warn_of_ignored(number)
+        return found
+
+    return checked
 
 
 def warn_of_mode(first: FirstBatch) -> None:
@@ -111,43 +142,51 @@ def warn_of_mode(first: FirstBatch) -> None:
     )
 
 
-def ask_loss(first: FirstBatch) -> None:
+def ask_loss(first: FirstBatch) -> bool:
     """Warn of a loss that is not, of a whole batch, what it is of its microbatches together.
 
+    Return whether it would be so of a batch some of whose labels are to be ignored.
     One that reads weights of the user's model, or what a forward sets there, raises ValueError.
     One that cannot be copied, or that fails, is not asked: training will say what is wrong.
     """
-    loss, sizes = first.parts.loss, first.batch.sizes
-    if not sizes[0]:
-        return
-    if len(sizes) == 1 and isinstance(loss, nn.Module) and is_pure(loss):
+    loss, batch = first.parts.loss, first.batch
+    if not batch.sizes[0]:
+        return False
+    if len(batch.sizes) == 1 and isinstance(loss, nn.Module) and is_pure(loss):
         _warn_of_turns(first, set())
-        return
-    target = first.batch.cut_target()[0]
+        return False
+    target = batch.cut_target()[0]
     try:
         question = _LossQuestion(loss, first, target)
     except Exception:  # of whatever kind: it cannot be copied
-        return
+        return False
     with state_untouched(first.original):
         question.ask_first()
         _warn_of_turns(first, question.copies.shared)
         if question.copies.drew:
-            return
+            return False
         question.warn_of_tables()
-        cases = _whole_and_parts(first) if question.known is not None else []
-        values: list[tuple[float, int]] = []
-        for output, part, rows in cases:
-            value = question.value(output, part)
-            if value is None:
-                return
-            values.append((value, rows))
-    if values:
-        batch, cut = first.batch, ["the target"]
-        if batch.said is not None:
-            first_part = _entries(target)
-            whole = _entries(batch.target).items()
-            cut = [repr(name) for name, each in whole if first_part[name] is not each]
-        warn_of_another_whole(loss, values[0], values[1:], cases[0][1], cut, question.dtype)
+        if not (told := question.another_whole(batch)):
+            return bool(ignored(batch.target) and question.another_whole(_ignoring(batch)))
+    cut = ["the target"]
+    if batch.said is not None:
+        first_part = _entries(target)
+        whole = _entries(batch.target).items()
+        cut = [repr(name) for name, each in whole if first_part[name] is not each]
+    warn_of_another_whole(told, cut)
+    return False
+
+
+def _ignoring(batch: Batch) -> Batch:
+    """Return a batch of which the first row's labels do not count."""
+
+    def masked(tensor: Tensor) -> Tensor:
+        if tensor.dtype is not torch.int64 or not has_one_a_row(tensor, batch.rows):
+            return tensor
+        rows = torch.arange(len(tensor), device=tensor.device).view(-1, *[1] * (tensor.dim() - 1))
+        return tensor.masked_fill(rows == 0, IGNORED)
+
+    return batch._replace(target=tree_map_only(Tensor, masked, batch.target))
 
 
 class _LossQuestion:
@@ -193,6 +232,21 @@ class _LossQuestion:
         if other is not None and other != value and (other == other or value is None):
             keys = (f"{named[number][1]}.{key}" for number, key, _ in tried.set_attributes)
             raise ValueError(refusal_of_reading(f"reads {', '.join(keys)}, which a forward sets,"))
+
+    def another_whole(self, batch: Batch) -> str:
+        """Return in words how the loss of a batch is not that of its microbatches, if known."""
+        if self.known is None:
+            return ""
+        cases = _whole_and_parts(replace(self._first, batch=batch))
+        values = list[tuple[float, int]]()
+        for output, part, rows in cases:
+            if (value := self.value(output, part)) is None:
+                return ""
+            values.append((value, rows))
+        if not values:
+            return ""
+        loss = self._first.parts.loss
+        return another_whole(loss, values[0], values[1:], cases[0][1], self.dtype)
 
     def warn_of_tables(self) -> None:
         """Warn of entries that are cut as rows, which the loss would take whole as well."""
