@@ -24,7 +24,12 @@ _MEAN_OVER = (
 def require_loss(loss: object) -> None:
     """Raise TypeError or ValueError unless it is one number that something trained has made."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise TypeError("the loss must return a tensor with one number for each microbatch")
+        shown = type(loss).__name__
+        shown += f" of shape {list(loss.shape)}" if isinstance(loss, Tensor) else ""
+        raise TypeError(
+            f"the loss must return a tensor with one number for each microbatch, not {shown}: "
+            f"return what is minimized, and give other numbers by evaluate(batches, metric=...)"
+        )
     if torch.is_grad_enabled() and not loss.requires_grad:
         raise ValueError(
             "the loss does not depend on anything that is trained: compute it from the model's "

@@ -209,8 +209,10 @@ def test_a_weight_that_the_model_returns_is_trained() -> None:
 
 
 def test_a_loss_is_one_number_that_is_trained() -> None:
-    with pytest.raises(TypeError, match="one number"):
+    with pytest.raises(TypeError, match=r"one number .* not Tensor of shape \[2\]"):
         require_loss(torch.ones(2, requires_grad=True) * 2)
+    with pytest.raises(TypeError, match=r"one number .* not tuple: .*metric="):
+        require_loss((torch.ones(()), {"accuracy": 0.5}))
     with pytest.raises(ValueError, match=r"\.item\(\)"):
         require_loss(torch.ones(1))
     with torch.no_grad():
