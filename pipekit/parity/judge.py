@@ -33,13 +33,13 @@ SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (of_microbatches.counted,),
     (partial(of_updates.in_part, sources=IN_PART), of_updates.moved, of_updates.mixed),
     (of_passes.between, of_passes.orders),
-    (of_microbatches.rows, of_microbatches.positions, of_passes.evaluating),
+    (of_microbatches.rows, of_microbatches.positions, of_passes.altered),
     (of_updates.rounded, of_updates.other_optimizers, of_losses.of_other_targets),
 )
 SAME_MASKS: tuple[tuple[Source, ...], ...] = (
     (of_passes.untold, of_updates.scaled),
     (of_updates.of_the_update,),
-    (of_passes.evaluating,),
+    (of_passes.altered,),
 )
 
 DRAWS = 24  # of masks

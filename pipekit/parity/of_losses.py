@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
 from pipekit.parity.factors import LEAST, NOTHING, Factors, same, shown, whole
@@ -13,7 +15,7 @@ from pipekit.parity.fit import Known, Named, named
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_passes import of_batch, passing
 from pipekit.parity.plain_loop import Tensors
-from pipekit.parity.suite import CLASSES, IGNORED, loss
+from pipekit.parity.suite import CLASSES, IGNORED, loss, loss_of
 from pipekit.parity.verdict import TOLERANCE, Fault
 
 MOST_MOVED = 24  # microbatches, up to which targets may be those of another one
@@ -47,9 +49,21 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
         filled = partial(lambda of, to, x, y, *_: (x, y.masked_fill(y == of, to)), of, to)
         said = f"labels of {of} count as {to}, where {IGNORED} are ignored"
         yield from passing(e, Fault.TERMS if fills else Fault.LOST, said, given=filled)
+    for end, divided in product(("first", "last"), (True, False)) if case.ignored else ():
+        without = partial(_without_an_end, end == "last", divided)
+        yield from passing(e, Fault.LOST, f"of the {end} label of each row", loss=without)
     yield from _smoothed(e)
     if case.coupled and case.tuples:
         yield from _auxiliary(e)
+
+
+def _without_an_end(last: bool, divided: bool, output: Any, target: Tensor) -> Tensor:
+    """Return the mean over all labels but each row's first or last, or divide by all labels."""
+    order = (1,) if last else ()
+    others = (target != IGNORED).flip(order).cumsum(1).flip(order) > 1
+    if divided:
+        return loss(output, target.where(others, IGNORED))
+    return loss_of(others, output, target)
 
 
 def _smoothed(e: Observed) -> Iterator[Known]:

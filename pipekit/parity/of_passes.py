@@ -21,8 +21,11 @@ from pipekit.parity.verdict import Fault
 
 MOST_READ = 16  # microbatches, up to which each may read weights of its own
 MOST_HANDED = 8  # microbatches that may be exchanged between layers
+SHARDS = (2, 4)  # of a layer, over ranks that share it
 BOTH = (0, 1)
 BLOCKS = (2, 3, 4)  # stages that are tried where their number is not known
+
+Change = Callable[[nn.Module, Any], Any]  # from a layer and its input to its output
 
 
 def of_batch(e: Observed, step: int, **changed: Any) -> Tensors:
@@ -147,20 +150,73 @@ def _blocks(e: Observed) -> list[list[list[int]]]:
     return [[block.tolist() for block in cut] for cut in cuts]
 
 
-def evaluating(e: Observed) -> Iterator[Known]:
-    """Yield layers in evaluation mode: all, those of each stage or block, or each alone."""
-    every, random = range(e.loop.depth), e.loop.case.random
+def altered(e: Observed) -> Iterator[Known]:
+    """Yield layers that compute something else, or send back only a part of the gradients.
+
+    These are all layers, those of each stage or block, or each alone.
+    """
+    every = range(e.loop.depth)
     groups = (every, *chain(*_blocks(e)), *([layer] for layer in every))
-    fault = Fault.DROPOUT if random else Fault.BATCH_NORM
-    for layers in dict.fromkeys(map(tuple, groups)) if random or e.loop.buffers[0] else ():
-        said = f"layers {layers[0]} to {layers[-1]} in evaluation mode"
-        yield from passing(e, fault, said, through=(layers, _evaluated))
+    for layers in dict.fromkeys(map(tuple, groups)):
+        for fault, said, change in _changes(e, f"layers {layers[0]} to {layers[-1]}"):
+            yield from passing(e, fault, said, through=(layers, change))
+
+
+def _changes(e: Observed, of: str) -> Iterator[tuple[str, str, Change]]:
+    """Yield a class of fault, what about some layers, and what each gives for its output."""
+    random, has_norms = e.loop.case.random, bool(e.loop.buffers[0])
+    if random or has_norms:
+        fault = Fault.DROPOUT if random else Fault.BATCH_NORM
+        yield fault, f"{of} in evaluation mode", _evaluated
+    if has_norms:
+        apart = _inside(nn.BatchNorm1d, _statistics_apart)
+        yield Fault.BATCH_NORM, f"no gradient goes through the mean and variance in {of}", apart
+    for count in SHARDS:
+        biases = _inside(nn.Linear, partial(_with_biases, count))
+        yield Fault.SUMMED, f"each of {count} shards of {of} adds its bias", biases
+        for k in range(count):
+            shard = _inside(nn.Linear, partial(_of_one_shard, k, count))
+            yield Fault.CUT, f"of {of} only shard {k + 1} of {count} sends one back", shard
 
 
 def _evaluated(layer: nn.Module, value: Any) -> Any:
     output = layer.eval()(value)
     layer.train()
     return output
+
+
+def _inside(kind: type[nn.Module], changed: Callable[..., Tensor]) -> Change:
+    """Return what a layer gives with the output of each module of a kind in it changed."""
+
+    def run(layer: nn.Module, value: Any) -> Any:
+        found = [module for module in layer.modules() if isinstance(module, kind)]
+        hooks = [module.register_forward_hook(changed) for module in found]
+        output = layer(value)
+        for hook in hooks:
+            hook.remove()
+        return output
+
+    return run
+
+
+def _statistics_apart(norm: nn.BatchNorm1d, given: tuple[Tensor], _: Any) -> Tensor:
+    variance, mean = torch.var_mean(given[0].detach(), 0, correction=0)
+    return (given[0] - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
+
+
+def _with_biases(count: int, linear: nn.Linear, _: Any, y: Tensor) -> Tensor:
+    return y if linear.bias is None else y + (count - 1) * linear.bias
+
+
+def _of_one_shard(k: int, count: int, linear: nn.Linear, given: tuple[Tensor], y: Tensor) -> Tensor:
+    shards = [*product_of(given[0].detach(), linear.weight, linear.bias).tensor_split(count, -1)]
+    shards[k] = y.tensor_split(count, -1)[k]
+    return torch.cat(shards, -1)
+
+
+def _by_other_input(by: int, linear: nn.Linear, given: tuple[Tensor], y: Tensor) -> Tensor:
+    x = given[0].detach()
+    return _instead(y, y + product_of(x.roll(by, 0) - x, linear.weight))
 
 
 def between(e: Observed) -> Iterator[Known]:
@@ -209,7 +265,7 @@ def _handed(e: Observed, firsts: Sequence[int]) -> Iterator[Known]:
     """Yield tensors that are those of other microbatches."""
     counts = [count for count in e.candidates if count <= MOST_HANDED]
     for count, sign in product(counts, (1, -1)):
-        by_other = partial(_by_other_inputs, sign * e.loop.rows // count)
+        by_other = _inside(nn.Linear, partial(_by_other_input, sign * e.loop.rows // count))
         said = f"of weights by the input of a neighbour of {count} microbatches"
         yield from passing(e, Fault.HANDED, said, through=(tuple(range(e.loop.depth)), by_other))
     # A layer that sends gradients back to others leaves all layers from itself on right.
@@ -224,21 +280,6 @@ def _handed(e: Observed, firsts: Sequence[int]) -> Iterator[Known]:
             yield from passing(e, Fault.HANDED, said, through=moved)
         if layer > highest:
             yield from _back_to_others(e, layer, count)
-
-
-def _by_other_inputs(by: int, layer: nn.Module, value: Any) -> Any:
-    """Return a layer's output whose weights get gradients by the inputs of other rows."""
-
-    def changed(linear: Any, given: tuple[Tensor], y: Tensor) -> Tensor:
-        x = given[0].detach()
-        return _instead(y, y + product_of(x.roll(by, 0) - x, linear.weight))
-
-    linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
-    hooks = [linear.register_forward_hook(changed) for linear in linears]
-    output = layer(value)
-    for hook in hooks:
-        hook.remove()
-    return output
 
 
 def _of_other_rows(

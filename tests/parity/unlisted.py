@@ -441,6 +441,20 @@ class MeanOfEachHalfSequence(Small):
         return sum((self.model.loss(*half) / 2 for half in halves), torch.zeros(()))
 
 
+class HalfAColumnParallelLayer(Small):
+    """Ranks that share a layer do not add up the gradients of its input."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        linear = model[5].linear
+
+        def forward(x: Tensor) -> Tensor:
+            given = zip((x, x.detach()), linear.weight.split(8), linear.bias.split(8), strict=True)
+            return torch.cat([F.linear(*each) for each in given], -1)
+
+        linear.forward = forward
+
+
 class ShardOverwritten(Small):
     """Of a part of each parameter gradients are not added up over microbatches (FSDP)."""
 
@@ -448,6 +462,15 @@ class ShardOverwritten(Small):
         for parameter in (p for p in self.model.parameters() if p.grad is not None):
             parameter.grad[len(parameter) // 2 :] = 0
         return super().microbatch(k, x, target)
+
+
+class LastLabelMasked(Small):
+    """The mask of labels is shifted by one."""
+
+    def step(self, batch: Batch) -> float | None:
+        target, lengths = batch[1].clone(), (batch[1] >= 0).sum(1)
+        target[torch.arange(len(target)), lengths - 1] = -100
+        return super().step((batch[0], target))
 
 
 class StageEvaluates(Small):
@@ -536,6 +559,27 @@ class SomeBatchesTwice(Small):
     def step(self, batch: Batch) -> float | None:
         used, self.before = self.before or batch, None if self.before else batch
         return super().step(used)
+
+
+class StatisticsApart(Small):
+    """Replicas do not add up the gradients that go through a batch's mean and variance."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        for layer in model[1:-1]:
+            layer.norm.forward = lambda x, norm=layer.norm: (
+                ((x - x.mean(0).detach()) / (x.var(0, correction=0).detach() + norm.eps).sqrt())
+                * norm.weight
+                + norm.bias
+            )
+
+
+class BiasOfEachRank(Small):
+    """Both ranks that share a row-parallel layer add its bias."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        model[5].linear.register_forward_hook(lambda linear, _, y: y + linear.bias)
 
 
 class GatheredLate(Small):
