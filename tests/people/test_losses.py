@@ -204,6 +204,25 @@ def test_a_loss_that_the_model_computes(items: bool) -> None:
             pipeline.train([batch])
 
 
+def test_labels_that_do_not_count_in_a_loss_that_the_model_computes() -> None:
+    class Picked(nn.Module):
+        def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+            return batch
+
+    class OwnMean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 3)
+
+        def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {"loss": CE(self.layer(batch["x"]), batch["labels"])}
+
+    pipeline = piped(own_loss, model=nn.Sequential(Picked(), OwnMean()))
+    batches = [dict(zip(("x", "labels"), labelled(count), strict=True)) for count in (0, 0, 1)]
+    with pytest.warns(UserWarning, match="batch 2 has unequal parts of labels of -100"):
+        pipeline.train(batches)
+
+
 # Losses that are a mean over rows, or say what they are.
 
 

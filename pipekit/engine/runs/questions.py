@@ -186,7 +186,10 @@ def _ignoring(batch: Batch) -> Batch:
         rows = torch.arange(len(tensor), device=tensor.device).view(-1, *[1] * (tensor.dim() - 1))
         return tensor.masked_fill(rows == 0, IGNORED)
 
-    return batch._replace(target=tree_map_only(Tensor, masked, batch.target))
+    x, target = batch.input, tree_map_only(Tensor, masked, batch.target)
+    if isinstance(x, dict) and "labels" in x:  # of a model that computes its own loss
+        x = x | {"labels": masked(x["labels"])}
+    return batch._replace(input=x, target=target)
 
 
 class _LossQuestion:
