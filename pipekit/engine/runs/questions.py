@@ -178,13 +178,13 @@ def ask_loss(first: FirstBatch) -> bool:
 
 
 def _ignoring(batch: Batch) -> Batch:
-    """Return a batch of which the first row's labels do not count."""
+    """Return a batch of whose first microbatch no label counts: a mean over these is none."""
 
     def masked(tensor: Tensor) -> Tensor:
         if tensor.dtype is not torch.int64 or not has_one_a_row(tensor, batch.rows):
             return tensor
-        rows = torch.arange(len(tensor), device=tensor.device).view(-1, *[1] * (tensor.dim() - 1))
-        return tensor.masked_fill(rows == 0, IGNORED)
+        others = tensor[batch.sizes[0] :]
+        return torch.cat([torch.full_like(tensor[: batch.sizes[0]], IGNORED), others])
 
     x, target = batch.input, tree_map_only(Tensor, masked, batch.target)
     if isinstance(x, dict) and "labels" in x:  # of a model that computes its own loss
