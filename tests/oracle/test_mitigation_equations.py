@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam
 
 from pipekit import oracle
 from pipekit.oracle import mitigation_equations as equations
-from tests.oracle.test_oracle import Scale, half_square, hand_gradient, numbers
+from tests.oracle.test_by_hand import Scale, half_square, hand_gradient, numbers
 
 Rows = list[tuple[float, float]]
 LR, MU, BETAS, EPS = 0.05, 0.8, (0.9, 0.99), 1e-8

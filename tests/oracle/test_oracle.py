@@ -1,8 +1,7 @@
-"""The judge judged: the oracle against closed forms and ordinary training loops."""
+"""The judge judged: the oracle against ordinary training loops, layer by layer."""
 
 import copy
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,203 +9,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, StepLR
 
 from pipekit import LossScale, oracle
 from pipekit.layers.seeded import layer_seed
-from pipekit.oracle import OracleRun
-
-PIPEDREAM = ["pipedream", "pipedream_vertical_sync", "pipedream_no_stashing"]
-SEQUENTIAL = ["sequential", "model_parallel", "gpipe", "flush"]
-
-Factory = Callable[[list[nn.Parameter]], Optimizer]
-Batches = list[tuple[Any, Any]]
-
-OPTIMIZERS: dict[str, Factory] = {
-    "sgd": lambda p: SGD(p, lr=0.1),
-    "momentum": lambda p: SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
-    "adam": lambda p: Adam(p, lr=0.01),
-    "adamw": lambda p: AdamW(p, lr=0.01),
-    "rmsprop": lambda p: RMSprop(p, lr=0.01),
-}
+from tests.oracle.examples import (
+    OPTIMIZERS,
+    PIPEDREAM,
+    SEQUENTIAL,
+    Batches,
+    Factory,
+    assert_equal,
+    images,
+    network,
+    same_weights,
+    train,
+)
 
 
 def step_lr(optimizer: Optimizer) -> LRScheduler:
     return StepLR(optimizer, step_size=2, gamma=0.5)
-
-
-def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert got.keys() == expected.keys()
-    for name in got:
-        assert torch.equal(got[name], expected[name]), name
-
-
-def same_weights(one: OracleRun, other: OracleRun) -> bool:
-    pairs = zip(one.weights, other.weights, strict=True)
-    return all(torch.equal(a[name], b[name]) for a, b in pairs for name in a)
-
-
-# --- One weight a stage: the recurrences by hand, in plain Python floats -------------------------
-
-
-class Scale(nn.Module):
-    """Multiply by one weight, in float64."""
-
-    def __init__(self, weight: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor(weight, dtype=torch.float64))
-
-    def forward(self, value: Tensor) -> Tensor:
-        return self.weight * value
-
-
-def half_square(output: Tensor, target: Tensor) -> Tensor:
-    return ((output - target) ** 2).mean() / 2
-
-
-def product(values: list[float]) -> float:
-    result = 1.0
-    for value in values:
-        result *= value
-    return result
-
-
-def hand_gradient(
-    forward: list[float], backward: list[float], batch: list[tuple[float, float]]
-) -> list[float]:
-    """The gradient of the mean of (w_1 ... w_n x - y)^2 / 2, by the chain rule.
-
-    Stage s multiplies its saved input, made by the ``forward`` weights before it, with what comes
-    back through the ``backward`` weights after it.
-    """
-    gradient = [0.0] * len(forward)
-    for x, y in batch:
-        error = product(forward) * x - y
-        for s in range(len(forward)):
-            gradient[s] += error * product(forward[:s]) * x * product(backward[s + 1 :])
-    return [g / len(batch) for g in gradient]
-
-
-def hand_train(
-    start: list[float],
-    batches: list[list[tuple[float, float]]],
-    delays: list[int],
-    lr: float,
-    *,
-    stashing: bool = True,
-    momentum: float = 0.0,
-) -> list[list[float]]:
-    """w(t+1) = w(t) - lr * v, v = momentum * v + gradient at w_s(t - delay_s)."""
-    n = len(start)
-    past = [start]
-    velocity = [0.0] * n
-    for t, batch in enumerate(batches):
-        read = [past[max(t - delays[s], 0)][s] for s in range(n)]
-        gradient = hand_gradient(read, read if stashing else past[t], batch)
-        velocity = [momentum * v + g for v, g in zip(velocity, gradient, strict=True)]
-        past.append([w - lr * v for w, v in zip(past[t], velocity, strict=True)])
-    return past
-
-
-def hand_delays(method: str, n: int) -> list[int]:
-    """Updates between the weights that stage s = 1..n reads and the newest."""
-    if method in ("pipedream", "pipedream_no_stashing"):
-        return [n - s for s in range(1, n + 1)]
-    return [{"pipedream_vertical_sync": n - 1, "2bw": 1}.get(method, 0)] * n
-
-
-numbers = st.floats(-1.5, 1.5).map(lambda x: round(x, 3))
-
-
-@given(data=st.data(), method=st.sampled_from([*SEQUENTIAL, *PIPEDREAM, "2bw"]))
-def test_each_method_follows_its_equation(data: st.DataObject, method: str) -> None:
-    n = data.draw(st.integers(1, 5), "stages")
-    m = 1 if method in PIPEDREAM else data.draw(st.integers(1, 4), "microbatches")
-    momentum = data.draw(st.sampled_from([0.0, 0.9]), "momentum")
-    start = data.draw(st.lists(numbers, min_size=n, max_size=n), "weights")
-    rows = st.lists(st.tuples(numbers, numbers), min_size=m, max_size=m + 3)
-    batches = data.draw(st.lists(rows, min_size=1, max_size=8), "batches")
-
-    run = oracle.train(
-        nn.Sequential(*map(Scale, start)),
-        [tuple(torch.tensor(batch, dtype=torch.float64).T) for batch in batches],
-        method=method,
-        balance=[1] * n,
-        microbatches=m,
-        optimizer=lambda p: SGD(p, lr=0.05, momentum=momentum),
-        loss=half_square,
-    )
-
-    stashing = method != "pipedream_no_stashing"
-    delays = hand_delays(method, n)
-    by_hand = hand_train(start, batches, delays, 0.05, stashing=stashing, momentum=momentum)
-    assert len(run.weights) == len(by_hand) == len(batches) + 1
-    for weights, expected in zip(run.weights, by_hand, strict=True):
-        got = [w.item() for w in weights.values()]
-        assert got == pytest.approx(expected, rel=1e-9, abs=1e-12)
-
-
-def test_pipedream_in_numbers() -> None:
-    """Two stages, f = (w1 w2 - 1)^2 / 2, lr 1/2, from (2, 1): by hand.
-
-    g(w1, w2) = (e w2, e w1) with e = w1 w2 - 1.
-    t=0: reads (2, 1):     e = 1,   g = (1, 2)       -> (3/2, 0)
-    t=1: reads (2, 0):     e = -1,  g = (0, -2)      -> (3/2, 1)      stage 1 is one behind
-    t=2: reads (3/2, 1):   e = 1/2, g = (1/2, 3/4)   -> (5/4, 5/8)
-    """
-    run = oracle.train(
-        nn.Sequential(Scale(2.0), Scale(1.0)),
-        [(torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))] * 3,
-        method="pipedream",
-        balance=[1, 1],
-        optimizer=lambda p: SGD(p, lr=0.5),
-        loss=half_square,
-    )
-    path = [tuple(w.item() for w in weights.values()) for weights in run.weights]
-    assert path == [(2, 1), (1.5, 0), (1.5, 1), (1.25, 0.625)]
-    assert run.losses == [0.5, 0.5, 0.125]
-    assert [tuple(g.item() for g in each.values()) for each in run.gradients] == [
-        (1, 2),
-        (0, -2),
-        (0.5, 0.75),
-    ]
-
-
-# --- Real layers ---------------------------------------------------------------------------------
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(7)
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Dropout(0.3),
-        nn.Flatten(),
-        nn.Linear(64, 16),
-        nn.Tanh(),
-        nn.Dropout(0.5),
-        nn.Linear(16, 5),
-    )
-
-
-def images(count: int = 5, rows: int = 10) -> Batches:
-    generator = torch.Generator().manual_seed(3)
-    return [
-        (
-            torch.randn(rows, 2, 6, 6, generator=generator),
-            torch.randint(5, (rows,), generator=generator),
-        )
-        for _ in range(count)
-    ]
-
-
-def train(method: str, balance: list[int], **options: Any) -> OracleRun:
-    defaults: dict[str, Any] = {"optimizer": OPTIMIZERS["adam"], "loss": nn.CrossEntropyLoss()}
-    model = options.pop("model", None) or network()
-    batches = options.pop("batches", None) or images()
-    return oracle.train(model, batches, method=method, balance=balance, **(defaults | options))
 
 
 def ordinary_training(
@@ -432,102 +255,9 @@ def test_inputs_and_targets_of_several_tensors() -> None:
     assert torch.equal(run.weights[1]["1.weight"], plain.weights[1]["0.weight"])
 
 
-def test_frozen_parameters_are_carried_along() -> None:
-    model, frozen = network(), ["0.weight", "0.bias", "5.bias"]
-    for name in frozen:
-        model.get_parameter(name).requires_grad_(False)
-    run = train("pipedream", [1, 4, 4], model=model)
-    for name, start in model.named_parameters():
-        assert (name in run.gradients[0]) == (name not in frozen)
-        assert torch.equal(run.weights[-1][name], start) == (name in frozen)
-
-
-class Skippable(nn.Module):
-    """A layer that leaves itself out for inputs with a negative sum."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(6, 6)
-
-    def forward(self, value: Tensor) -> Tensor:
-        return value if value.sum() < 0 else self.linear(value)
-
-
-def test_a_parameter_without_gradient_is_not_updated() -> None:
-    """Not even by its momentum: torch skips it."""
-    x, y = torch.ones(4, 6), torch.zeros(4, 6)
-    run = train(
-        "gpipe",
-        [1, 1],
-        model=nn.Sequential(Skippable(), nn.Linear(6, 6)),
-        batches=[(x, y), (-x, y), (x, y)],
-        optimizer=OPTIMIZERS["momentum"],
-        loss=nn.MSELoss(),
-    )
-    name = "0.linear.weight"
-    assert [name in gradient for gradient in run.gradients] == [True, False, True]
-    path = [weights[name] for weights in run.weights]
-    assert [torch.equal(a, b) for a, b in itertools.pairwise(path)] == [False, True, False]
-
-
 def test_layers_run_in_training_mode() -> None:
     evaluated = network().eval()
     assert same_weights(train("2bw", [4, 5]), train("2bw", [4, 5], model=evaluated))
-
-
-@pytest.mark.parametrize("m", [1, 3])
-@pytest.mark.parametrize(
-    "balance", [[9], [1, 8], [3, 6], [2, 3, 4], [5, 2, 2], [1, 3, 1, 2, 2], [1] * 9], ids=str
-)
-def test_a_parameter_shared_between_stages_is_trained_as_pytorch_does(
-    balance: list[int], m: int
-) -> None:
-    """Used five times, once also as a layer: the order of its sums shows in the last bits."""
-    torch.manual_seed(2)
-    model = nn.Sequential(*(nn.Linear(6, 6) if n % 2 == 0 else nn.Tanh() for n in range(9)))
-    for layer in (2, 4, 8):
-        model[layer].weight = model[0].weight
-    model[6] = model[2]
-    batches = [(torch.randn(9, 6), torch.randn(9, 6)) for _ in range(3)]
-    run = train(
-        "sequential",
-        balance,
-        model=model,
-        batches=batches,
-        loss=nn.MSELoss(),
-        clip_norm=0.1,
-        microbatches=m,
-    )
-    optimizer = OPTIMIZERS["adam"](list(model.parameters()))
-    for x, y in batches:
-        optimizer.zero_grad()
-        for rows, targets in zip(x.chunk(m), y.chunk(m), strict=True):
-            loss = nn.functional.mse_loss(model(rows), targets)
-            torch.autograd.backward(loss * (len(rows) / 9))
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        optimizer.step()
-    for name, weight in model.state_dict().items():
-        assert torch.equal(run.weights[-1][name], weight)
-
-
-def test_a_shared_parameter_whose_stages_are_joined_by_no_gradient() -> None:
-    """Its first stage gives whole numbers, so that no backward begins there."""
-
-    class Rounded(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x).round().long()
-
-    class Words(nn.Embedding):
-        def forward(self, numbers: torch.Tensor) -> torch.Tensor:
-            return super().forward(numbers % 6)
-
-    first, words = Rounded(6, 6), Words(6, 6)
-    words.weight = first.weight
-    model = nn.Sequential(first, words, nn.Linear(6, 6))
-    batches = [(torch.randn(8, 6), torch.randn(8, 6, 6))]
-    run = train("sequential", [1, 1, 1], model=model, batches=batches, loss=nn.MSELoss())
-    assert not torch.equal(run.weights[-1]["0.weight"], first.weight)
-    assert torch.equal(run.weights[-1]["0.weight"], run.weights[-1]["1.weight"])
 
 
 @pytest.mark.parametrize("option", [{"clip_norm": 1.0}, {"loss_scale": LossScale()}], ids=str)
