@@ -14,7 +14,7 @@ from pipekit import Profile, models, profile
 from pipekit.clusters import K80, P100, V100, Device
 from pipekit.profiling import LayerProfile
 from pipekit.trees import tree_map
-from tests.profiling.test_measured import CHAINS
+from tests.profiling.test_measured_bytes import CHAINS
 
 COMPUTES = Device("computes", 1, {"float32": 1e9, "float16": 4e9}, math.inf)
 MOVES = Device("moves", 1, {"float32": math.inf, "float16": math.inf}, 1e9)
