@@ -192,8 +192,8 @@ class Row:
                 return RowPrediction(None, f"{name} is missing")
             raise ValueError(f"{place}: {name} is {values.get(name)!r}: {wrong['msg']}") from None
         degrees = [getattr(row, each) for each in cls.degrees]
-        printed, product = values.get("gpus"), math.prod(degrees)
-        if degrees and str(printed).strip() not in (str(product), f"{product}.0"):
+        printed, product = str(values.get("gpus") or "").strip(), math.prod(degrees)
+        if degrees and printed and printed not in (str(product), f"{product}.0"):
             named = " x ".join(map("{} {}".format, cls.degrees, degrees))
             return RowPrediction(None, f"{named} is {product}, but gpus is {printed}")
         return row

@@ -39,12 +39,9 @@ def _device(system: str) -> str:
 
     Of one that is sold with two memories it is that whose memory the name has, too.
     """
-    chips = {name: re.sub(r" \d+GB", "", name) for name in MACHINES}
-    found = [
-        name
-        for name, chip in chips.items()
-        if re.search(rf"{'[^a-z0-9]*'.join(letters(chip))}(?!\d)", system.casefold())
-    ]
+    chips = {name: letters(re.sub(r" \d+GB", "", name)) for name in MACHINES}
+    text = letters(re.sub(r"(?<=\d)\W+(?=\d)", "x", system))  # of H100 80GB: two numbers
+    found = [name for name, chip in chips.items() if re.search(rf"{chip}(?!\d)", text)]
     return max(
         found, key=lambda name: (len(chips[name]), name.split()[-1] in system), default=system
     )
