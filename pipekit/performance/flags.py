@@ -110,7 +110,8 @@ def _balance(run: TrainingSetup, predictors: int = 0) -> list[int]:
 
 _MEGATRON_DTYPE = {
     "float4": "--bf16 --fp4-format e2m1",
-    "float8": "--bf16 --fp8-format hybrid",
+    # By the usual recipe, delayed scaling, norms and activations cannot run again.
+    "float8": "--bf16 --fp8-format hybrid --fp8-recipe tensorwise",
     "bfloat16": "--bf16",
     "float16": "--fp16",
 }

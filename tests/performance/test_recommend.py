@@ -148,6 +148,7 @@ def test_no_flags_are_printed_that_megatron_refuses() -> None:
     found = recommend(MIXTURE, "16xA100 80GB", 32, dtype="float16", seq_tokens=12_300).candidates
     assert {(each.layout.ep, each.layout.cp) for each in found} == {(1, 1), (1, 2)}
     assert "--moe-grouped-gemm" not in flags.megatron(found[0].run)
+    assert "--fp8-recipe tensorwise" in flags.megatron(replace(found[0].run, dtype="float8"))
 
 
 def test_graphs_cost_a_mixture_less() -> None:
