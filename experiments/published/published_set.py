@@ -4,7 +4,7 @@ import csv
 import hashlib
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -71,6 +71,7 @@ class Row:
     overheads: ClassVar[tuple[float, ...]] = ()  # candidates, in s; empty: nothing is fitted here
     efficiencies: ClassVar[tuple[float, ...]] = ()  # likewise
     published_error: ClassVar[float | None] = None  # of the publishers' own simulator, a mean
+    degrees: ClassVar[Sequence[str]] = ()  # whose product its gpus are, where the README says so
 
     def __post_init__(self) -> None:
         """Give names that differ from a known one in case, spaces or signs alone that spelling."""
@@ -183,13 +184,19 @@ class Row:
             if str(cell).lower() in ("nan", "inf", "-inf"):
                 raise ValueError(f"{place}: {name} is {cell}: give a number")
         try:
-            return shape.validate_python(own)
+            row = shape.validate_python(own)
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
             name = str(wrong["loc"][0])
             if own[name] is None:
                 return RowPrediction(None, f"{name} is missing")
             raise ValueError(f"{place}: {name} is {values.get(name)!r}: {wrong['msg']}") from None
+        degrees = [getattr(row, each) for each in cls.degrees]
+        printed, product = str(values.get("gpus") or "").strip(), math.prod(degrees)
+        if degrees and printed and printed not in (str(product), f"{product}.0"):
+            named = " x ".join(map("{} {}".format, cls.degrees, degrees))
+            return RowPrediction(None, f"{named} is {product}, but gpus is {printed}")
+        return row
 
 
 @dataclass(frozen=True)

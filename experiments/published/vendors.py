@@ -21,18 +21,9 @@ Question = tuple[Any, ...]  # model, cluster, batch, and what else recommend tak
 
 
 def question(row: BridgeRow) -> Question:
-    how = {
-        "seq_tokens": row.seq_tokens,
-        "dtype": row.dtype,
-        "graphs": row.graphs,
-        "trains_weights": row.task != "lora",
-    }
-    cluster = f"{row.gpus}x{row.device}"
-    return row.shape, cluster, row.global_batch_samples, tuple(how.items())
-
-
-def chosen(row: BridgeRow) -> Degrees:
-    return row.tp, row.cp, row.stage_ep, row.pp
+    how = ("seq_tokens", row.seq_tokens), ("dtype", row.dtype), ("graphs", row.graphs)
+    trains = "trains_weights", row.task != "lora"
+    return row.shape, f"{row.gpus}x{row.device}", row.global_batch_samples, (*how, trains)
 
 
 def first(asked: Question) -> list[Degrees]:
@@ -52,8 +43,9 @@ def main() -> None:
     with ProcessPoolExecutor() as pool:
         answers = progress_bar(pool.map(first, asked), total=len(asked), desc="vendors")
         found = dict(zip(asked, answers, strict=True))
-    hits = [{"device": row.device, "first": chosen(row) in found[question(row)]} for row in rows]
-    frame = pd.concat([pd.DataFrame(hits), pd.DataFrame(hits).assign(device="all")])
+    own = [(row.tp, row.cp, row.stage_ep, row.pp) in found[question(row)] for row in rows]
+    hits = pd.DataFrame({"device": [row.device for row in rows], "first": own})
+    frame = pd.concat([hits, hits.assign(device="all")])
     table = frame.groupby("device")["first"].agg(rows="count", first_five="mean").reset_index()
     table.to_csv(FOLDER / "vendors.csv", index=False, float_format="%.4g")
     print(table.to_string(index=False))

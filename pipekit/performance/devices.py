@@ -101,6 +101,7 @@ _HOPPER = {"float32": 67, "bfloat16": 989, "float16": 989, "float8": 1979}
 _AMPERE = {"float32": 19.5, "bfloat16": 312, "float16": 312}
 _HGX = {"bfloat16": 2250, "float8": 4500}
 _NVL72 = {"bfloat16": 2500, "float8": 5000}
+_MI355X = {"float32": 157, "bfloat16": 2517, "float8": 5033}
 _NVLINK_2, _NVLINK_3, _NVLINK_4 = (8, 150), (8, 300), (8, 450)
 _NVLINK_5, _NVLINK_5_RACK = (8, 900), (72, 900)
 _PCIE_3 = (8, 15.75)
@@ -122,8 +123,11 @@ MACHINES = {
         _sheet("GB300", 277.5, 8.0, 148, _NVLINK_5_RACK, 100, float4=15000, **_NVL72),
         _sheet("MI250X", 128, 3.277, 220, (8, 50), 25, float32=47.9, bfloat16=383, float16=383),
         _sheet("MI300X", 192, 5.3, 304, (8, 448), 50, float32=163, bfloat16=1307, float8=2615),
+        _sheet("MI325X", 256, 6.0, 304, (8, 448), 50, float32=163, bfloat16=1307, float8=2615),
+        _sheet("MI355X", 288, 8.0, 256, (8, 538), 50, float4=10066, **_MI355X),
         _sheet("Gaudi2", 96, 2.46, 24, (8, 262), 37.5, bfloat16=432, float8=865),
         _sheet("TPU-v5p", 95.7, 2.765, 8, (8960, 300), 25, bfloat16=459),
+        _sheet("TPU-trillium", 32, 1.64, 2, (256, 224), 12.5, bfloat16=918),
         _sheet("RTX 2080", 8, 0.448, 46, _PCIE_3, 1.25, float32=10.1, float16=40.3),
         _sheet("RTX 3090", 24, 0.936, 82, _PCIE_3, 1.25, float32=35.6, bfloat16=71, float16=71),
         _sheet("Titan RTX", 24, 0.672, 72, _PCIE_3, 1.25, float32=16.3, float16=130),

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 
-from pipekit.performance.layout import beside_head
 from pipekit.performance.predict import stage_layers
 from pipekit.performance.shapes import LatentAttention
 from pipekit.performance.training import TrainingSetup
@@ -11,14 +10,13 @@ from pipekit.plans import Plan
 
 def megatron(run: TrainingSetup) -> str:
     """Return the flags of Megatron-LM's ``pretrain_gpt.py`` (megatron/training/arguments.py)."""
-    layout, predictors, balance = run.layout, run.shape.predictors, stage_layers(run)
+    layout, predictors = run.layout, run.shape.predictors
     mixture, is_float16 = run.shape.kind == "experts", run.dtype == "float16"
     shards_all = layout.zero == 3
     latent = any(isinstance(layer, LatentAttention) for layer, _ in run.shape.each_layer())
-    is_even, pieces = len({*balance}) == 1 and not predictors, ""
+    is_even, pieces = len({*stage_layers(run)}) == 1 and not predictors, ""
     if layout.pp > 1 and not is_even:
-        balance[0], balance[-1] = balance[0] + 1, balance[-1] + predictors + 1
-        pieces = Plan.by_hand(balance).to_megatron_layout(predictors)
+        pieces = Plan.by_hand(_balance(run, predictors)).to_megatron_layout(predictors)
     modules = {  # that run again; one that the model lacks would be refused
         "activations": "layernorm" + " moe_act" * mixture + " mla_up_proj" * latent,
         "selective": "mlp" + " moe" * mixture,
@@ -73,9 +71,13 @@ def torchtitan(run: TrainingSetup) -> str:
         "activation_checkpoint.mode": recompute.get(layout.recompute, "selective"),
     }
     if layout.pp > 1:
+        # Listed, since by layers a stage torchtitan makes other stages, mostly such as it refuses.
+        blocks = (f"layers.{block}" for block in range(run.shape.layers))
+        names = ["tok_embeddings", *blocks, ("norm", "lm_head")]
+        parts = map(",".join, Plan.by_hand(_balance(run)).to_torchtitan(names))
         options |= {
             "parallelism.pipeline_parallel_schedule": "Interleaved" * (layout.chunks > 1) + "1F1B",
-            "parallelism.pipeline_parallel_layers_per_stage": -(-run.shape.layers // layout.stages),
+            "parallelism.pipeline_parallel_module_fqns_per_model_part": " ".join(parts),
             "parallelism.num_pp_microbatches": layout.microbatches,
         }
     return " ".join(f"--{name} {value}" for name, value in options.items())
@@ -87,23 +89,29 @@ def pipeline(run: TrainingSetup) -> str:
     Its layers are the embedding, each block, and the head; optimizer and loss are the reader's.
     """
     layout = run.layout
-    balance = beside_head(run.shape.layers, layout.stages, 0)
-    balance[0] += 1
-    balance[-1] += 1  # of one stage, too
     workers = f", workers={layout.pp}" if layout.chunks > 1 else ""
     call = f"schedules.{layout.method}({layout.stages}, {layout.microbatches}{workers})"
     if layout.dp > 1:
         call = f"schedules.replicate({call}, {layout.dp})"
     recompute = "always" if layout.recompute == "everything" else "never"
     return (
-        f"pk.Pipeline(layers, {call}, balance={balance}, optimizer=optimizer, loss=loss, "
+        f"pk.Pipeline(layers, {call}, balance={_balance(run)}, optimizer=optimizer, loss=loss, "
         f'execution=pk.Execution(recompute="{recompute}"))'
     )
 
 
+def _balance(run: TrainingSetup, predictors: int = 0) -> list[int]:
+    """Return how many layers each stage has, with the embedding, predictors and the head."""
+    balance = stage_layers(run)
+    balance[0] += 1
+    balance[-1] += predictors + 1  # of one stage, too
+    return balance
+
+
 _MEGATRON_DTYPE = {
     "float4": "--bf16 --fp4-format e2m1",
-    "float8": "--bf16 --fp8-format hybrid",
+    # By the usual recipe, delayed scaling, norms and activations cannot run again.
+    "float8": "--bf16 --fp8-format hybrid --fp8-recipe tensorwise",
     "bfloat16": "--bf16",
     "float16": "--fp16",
 }

@@ -56,6 +56,17 @@ class ParallelLayout:
                 f"experts are spread over the ranks of a stage"
             )
 
+    def require_suited(self, shape: Shape) -> None:
+        """Raise ValueError unless tp divides the heads of each layer, and ep its experts."""
+        for layer, _ in shape.each_layer():
+            heads, experts = getattr(layer, "heads", 0), getattr(layer, "count", 0)
+            if heads % self.tp:
+                raise ValueError(f"tp {self.tp} does not divide the {heads} heads of {shape.name}")
+            if experts % self.ep:
+                raise ValueError(
+                    f"ep {self.ep} does not divide the {experts} experts of {shape.name}"
+                )
+
     @property
     def gpus(self) -> int:
         return self.tp * self.cp * self.pp * self.dp

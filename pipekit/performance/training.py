@@ -177,7 +177,8 @@ def training(
     seq_tokens: int,
     dtype: str = "bfloat16",
 ) -> TrainingSetup:
-    """Return a training by the constants that were fitted for its framework and device."""
+    """Return a training by its machine's fitted constants; ValueError if it cannot be cut so."""
+    layout.require_suited(shape)
     own = fitted().constants(on(framework, machine))
     return TrainingSetup(shape, layout, Links(machine), framework, own, dtype, seq_tokens)
 

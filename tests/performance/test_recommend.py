@@ -148,6 +148,7 @@ def test_no_flags_are_printed_that_megatron_refuses() -> None:
     found = recommend(MIXTURE, "16xA100 80GB", 32, dtype="float16", seq_tokens=12_300).candidates
     assert {(each.layout.ep, each.layout.cp) for each in found} == {(1, 1), (1, 2)}
     assert "--moe-grouped-gemm" not in flags.megatron(found[0].run)
+    assert "--fp8-recipe tensorwise" in flags.megatron(replace(found[0].run, dtype="float8"))
 
 
 def test_graphs_cost_a_mixture_less() -> None:
@@ -215,6 +216,13 @@ def test_other_programs_are_told_the_layout(ranked: Recommendation) -> None:
     assert f"--training.num_tokens_per_train_step {32 * 8192} " in titan
     call = f"schedules.{layout.method}({layout.stages}, {layout.microbatches}"
     assert call in flags.pipeline(run)
+    cut = made(SMALL, ParallelLayout(pp=2, chunks=7, microbatches=2))  # 12 blocks in 14 stages
+    assert "balance=[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]" in flags.pipeline(cut)
+    cut = made(SMALL, ParallelLayout(pp=5, microbatches=5))
+    parts = flags.torchtitan(cut).partition("per_model_part ")[2].partition(" --")[0].split()
+    assert parts[0] == "tok_embeddings,layers.0,layers.1"
+    assert [part.count("layers.") for part in parts] == [2, 3, 3, 3, 1]
+    assert parts[-1] == "layers.11,norm,lm_head"
     alone = flags.pipeline(made(SMALL, ParallelLayout()))
     assert f"balance=[{SMALL.layers + 2}], optimizer=optimizer, loss=loss" in alone
 

@@ -58,6 +58,7 @@ class PlaybookRow(DegreesRow):
     file = "hf_playbook/runs.csv"
     machine = "nanotron on H100"
     names: ClassVar = {"model": _SHAPES}
+    degrees = "dp", "tp", "pp"
     efficiencies = (0.35, 0.38, 0.41, 0.44, 0.47, 0.5)
     overheads = (3.5e-3, 4e-3, 4.5e-3, 5e-3)
 

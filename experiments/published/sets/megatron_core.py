@@ -15,7 +15,7 @@ from pipekit.performance.layout import on_gpus
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import SHAPES, Shape, shape
 from pipekit.performance.terms.collectives import Links
-from pipekit.performance.training import MEGATRON_BRIDGE, MEGATRON_CORE, SAME_CHIP, TrainingSetup
+from pipekit.performance.training import MEGATRON_BRIDGE, MEGATRON_CORE, TrainingSetup, on
 
 _GRAPHED_FROM = {
     "gpt-oss-120b": "26.06",
@@ -40,7 +40,8 @@ def _device(system: str) -> str:
     Of one that is sold with two memories it is that whose memory the name has, too.
     """
     chips = {name: letters(re.sub(r" \d+GB", "", name)) for name in MACHINES}
-    found = [name for name, chip in chips.items() if chip in letters(system)]
+    text = letters(re.sub(r"(?<=\d)\W+(?=\d)", "x", system))  # of H100 80GB: two numbers
+    found = [name for name, chip in chips.items() if re.search(rf"{chip}(?!\d)", text)]
     return max(
         found, key=lambda name: (len(chips[name]), name.split()[-1] in system), default=system
     )
@@ -81,7 +82,7 @@ class MegatronRow(Row):
 
     @property
     def machine(self) -> str:
-        return f"{MEGATRON_CORE.name} on {SAME_CHIP.get(self.device, self.device)}"
+        return on(MEGATRON_CORE, machine(self.device))
 
     @property
     def dtype(self) -> str:
@@ -119,6 +120,7 @@ class MegatronRow(Row):
             microbatch_samples=self.micro_batch_samples,
             **rest,
         )
+        layout.require_suited(self.shape)
         links = Links(machine(self.device))
         return TrainingSetup(
             self.shape, layout, links, MEGATRON_CORE, constants, self.dtype, self.seq_tokens

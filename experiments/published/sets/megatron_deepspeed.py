@@ -60,6 +60,7 @@ class VTrainRow(DegreesRow):
     """A configuration."""
 
     machine = "Megatron-DeepSpeed on A100"
+    degrees = "tp", "dp", "pp"
     efficiencies = tuple(round(0.80 + 0.02 * each, 2) for each in range(10))
     overheads = tuple(round(each * 1e-6, 7) for each in range(38, 58, 3))
     recompute: ClassVar[Recompute]
@@ -96,6 +97,7 @@ class VTrainRow(DegreesRow):
             microbatch_samples=self.micro_batch_samples,
             recompute=self.recompute,
         )
+        layout.require_suited(self.shape)
         return _predicted(_run(self.shape, layout, _VTRAIN_NETWORK, constants, self.seq_tokens))
 
 

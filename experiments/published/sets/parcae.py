@@ -32,6 +32,7 @@ class ParcaeRow(Row):
 
     name = "parcae"
     file = "parcae/step_times.csv"
+    degrees = "dp", "pp"
     efficiencies = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7)
     overheads = (5e-3, 5.5e-3, 5.8e-3, 6e-3, 6.2e-3, 6.5e-3, 7e-3)
 

@@ -50,7 +50,8 @@ class SimumaxRow(DegreesRow):
     name = "simumax"
     file = "simumax/runs.csv"
     machine = "Megatron-Core by timed kernels on B200"
-    names: ClassVar = {"model": _SHAPES}
+    names: ClassVar = {"model": _SHAPES, "gpu_type": ["B200"]}
+    degrees = "tp", "pp", "dp", "cp"
     efficiencies = tuple(round(0.84 + 0.01 * each, 2) for each in range(17))
     overheads = tuple(each * 2e-6 for each in range(16))
 
@@ -60,6 +61,7 @@ class SimumaxRow(DegreesRow):
     ep: PositiveInt
     microbatches: PositiveInt
     seq_tokens: PositiveInt
+    gpu_type: str = "B200"
 
     @property
     def shape(self) -> Shape:

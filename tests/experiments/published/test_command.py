@@ -58,10 +58,13 @@ def test_the_measured_all_reduces_are_inputs_where_they_are(
 
 
 def test_a_row_that_cannot_be_predicted_has_the_reason(tmp_path: Path) -> None:
-    odd = {**GPT, "tp": 3}
-    found = predicted(tmp_path, "vtrain_multi_node", GPT, odd)
-    assert found["step_s"].notna().tolist() == [True, False]
-    assert "tp 3 x cp 1 x pp 2 does not divide 8 GPUs" in found["basis"][1]
+    odd = {"tp": 3}, {"tp": 3, "gpus": 12}, {"dp": 32, "gpus": 128}, {"pp": 32, "gpus": 128}
+    rows = [GPT, *({**GPT, **change} for change in odd)]
+    found = predicted(tmp_path, "vtrain_multi_node", *rows)
+    assert found["step_s"].notna().tolist() == [True, *[False] * 4]
+    says = ["tp 3 x dp 2 x pp 2 is 12, but gpus is 8", "tp 3 does not divide the 16 heads of GPT"]
+    says += ["the next larger batch is 32", "24 layers are too few for 32 stages"]
+    assert all(map(str.endswith, found["basis"][1:], says))
 
 
 def test_a_row_that_lacks_a_number_has_the_reason_and_others_their_seconds(tmp_path: Path) -> None:
@@ -87,6 +90,8 @@ def test_a_file_of_rows_that_cannot_be_predicted_has_all_columns(tmp_path: Path)
             "model LLAMA3.3_70B is unknown and taken for llama3.1-70b",
         ),
         ({"system": "DGX-B250"}, False, "system must be one of"),
+        ({"system": "DGX-B2000"}, False, "system must be one of"),
+        ({"model": "mixtral_8x7B", "ep": 16}, False, "ep 16 does not divide the 8 experts"),
         ({"precision": "TF32"}, False, "precision is 'TF32': give BF16, FP16, FP8 or FP4"),
         ({"system": "DGX-H100", "precision": "NVFP4"}, False, "dtype on H100 must be one of"),
         ({"release": "99.01", "precision": "FP8 of next year"}, True, ""),
@@ -135,7 +140,7 @@ def submission(**changes: object) -> dict[str, object]:
 
 
 def test_submissions_of_any_gpu_and_of_both_models_are_predicted(tmp_path: Path) -> None:
-    kinds = ["H100-SXM5-80GB", "H200", "GB300", "NVIDIA B200-SXM-180GB", "MI300X"]
+    kinds = ["H100-SXM5-80GB", "H200", "GB300", "NVIDIA B200-SXM-180GB", "MI355X"]
     rows = [submission(row_id=kind, gpu_type=kind) for kind in kinds]
     rows += [submission(gpu_type=f"A100-SXM4-{gb}GB", precision="bf16") for gb in (40, 80)]
     seconds = predicted(tmp_path, "mlperf_405b", *rows)["step_s"]

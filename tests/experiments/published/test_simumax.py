@@ -95,3 +95,5 @@ def test_other_published_models_are_known_and_unknown_ones_refused_with_the_clos
     assert seconds(replace(ROW, model="mixtral-8x7b")) < seconds(ROW)
     refused = replace(ROW, model="llama3-450b").predicted(lambda _: FULL)
     assert (refused.step_s, refused.basis[-13:]) == (None, "llama3-405b'?")
+    refused = replace(ROW, gpu_type="H100").predicted(lambda _: FULL)
+    assert refused.basis == "gpu_type must be one of B200, not 'H100'"
