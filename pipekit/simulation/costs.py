@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 from pipekit.bucketing import buckets
@@ -12,7 +13,7 @@ from pipekit.profiling.layer_profile import renumbered
 from pipekit.schedules import Item, Op, Schedule
 from pipekit.schedules.ops import PASSES
 from pipekit.traces import Trace
-from pipekit.units import MOST, require_amount
+from pipekit.units import MOST, plural, require_amount
 
 _LINKS = {
     "microbatch": ("host_bytes_per_s=..., or ", "; in a shell, --host-bandwidth"),
@@ -71,7 +72,13 @@ class Costs:
         Raises ValueError if they are not known, and says what to give.
         """
         if op in self.ops:
-            return _each(self.ops[op], stage + 1)[stage]
+            each = _each(self.ops[op], stage + 1)
+            if stage >= len(each):
+                raise ValueError(
+                    f"Costs(ops=...) has {op.name} of {plural(len(each), 'stage')}, and the schedule "
+                    f"has more: give a number for each stage, or one for all"
+                )
+            return each[stage]
         if op in (*PASSES, Op.UPDATE):
             return cost.whole.seconds(op)
         if op is Op.RECOMPUTE:
@@ -198,7 +205,7 @@ class StageCosts:
 
 
 def _each(seconds: float | Sequence[float], count: int = 1) -> Sequence[float]:
-    return seconds if isinstance(seconds, Sequence) else [seconds] * count
+    return [seconds] * count if isinstance(seconds, Real) else seconds
 
 
 def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list[StageCosts]:

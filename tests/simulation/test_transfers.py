@@ -80,6 +80,9 @@ def test_what_a_partner_keeps_lies_there() -> None:
     there, without = (bytes_of(each, 1, "activations") for each in (trace, plain))
     assert max(there.values()) == max(without.values()) + ALL
     assert moved(trace, "offload")[["source", "destination"]].to_numpy().tolist() == [[0, 1]]
+    own = simulate(schedule, Costs(PROFILE, ops={out: 2.0, back: 4.0}), cluster=flat(2, ALL))
+    both = moved(own, "offload", "load")
+    assert (both["end_s"] - both["start_s"]).tolist() == [2, 4]  # and not the link's 1
 
 
 def test_gathered_weights_are_there_until_they_are_given_up() -> None:
@@ -138,6 +141,8 @@ def test_an_unknown_op_needs_seconds() -> None:
         trace = simulate(schedule, Costs(PROFILE, ops={evaluation: seconds}))
         (row,) = trace.frame[trace.frame["op"] == "EVALUATION"]["end_s"]
         assert row == ends
+    with pytest.raises(ValueError, match="has EVALUATION of 1 stage, and the schedule has more"):
+        simulate(schedule, Costs(PROFILE, ops={evaluation: [0.5]}))
     for cells, says in (("F0/O0/L0 B0 -", "host_bytes_per_s"), ("./G0 F0 B0 -", "shards=Shards")):
         with pytest.raises(ValueError, match=says):
             simulate(parse(f"worker 0 | {cells}^"), Profile((LAYER,)))
@@ -149,6 +154,8 @@ def test_later_chunks_cost_more() -> None:
     trace = simulate(schedule, Costs(Profile((LAYER,)), chunks=[0.8, 1.2]))
     took = trace.frame["end_s"] - trace.frame["start_s"]
     assert_allclose(took, [0.4, 0.6, 1.2, 0.8, 0])
+    thrice = simulate(schedule, Costs(Profile((LAYER,)), microbatches={0: 3.0}))  # all its chunks
+    assert thrice.makespan_s == 3 * trace.makespan_s
     with pytest.raises(ValueError, match="has 3 factors, and sequence has 2 chunks a microbatch"):
         simulate(schedule, Costs(Profile((LAYER,)), chunks=[1, 1, 1]))
     with pytest.raises(ValueError, match=r"Costs.chunks\[1\] must be 0 or a positive number"):

@@ -78,6 +78,14 @@ def test_a_repaired_order_always_ends(program: MessageProgram, channel: MessageC
     assert verdict.slots >= verdict.least
 
 
+def test_a_repair_moves_messages_and_no_task() -> None:
+    """Two workers have equal updates, at other times."""
+    table = schedules.replicate(schedules.sharded(schedules.flush(2, 4)), 2).take(2)
+    program = repair(with_messages(table), BLOCKING).program
+    for groups, tasks in zip(program.workers, table.workers, strict=True):
+        assert tuple(each for (each,) in groups if isinstance(each, Task)) == tasks
+
+
 def test_1f1b_that_receives_before_a_task_and_sends_after_it_hangs() -> None:
     verdict = check_messages(with_messages(schedules.flush(2, 3), "in_order"), BLOCKING)
     assert str(verdict) == (
@@ -185,6 +193,7 @@ TABLES = {
     "dualpipe_v": lambda p, m: schedules.dualpipe_v(p, 2 * m),
     "interleaved": lambda p, m: schedules.interleaved(2 * p, m, workers=p),
     "looped_bfs": lambda p, m: schedules.looped_bfs(2 * p, m, workers=p),
+    "sharded": lambda p, m: schedules.sharded(schedules.interleaved(2 * p, m, workers=p), 2),
 }
 
 
@@ -219,6 +228,12 @@ def test_groups_cannot_be_written() -> None:
     program = with_messages(schedules.flush(2, 3).take(1), "batched")
     with pytest.raises(ScheduleError, match="no cell for groups"):
         write_torch_comms(program)
+
+
+def test_weights_that_are_gone_are_seen_beside_messages() -> None:
+    rows = "0UNSHARD,0F0,0SEND_F0,0RESHARD,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"
+    with pytest.raises(ScheduleError, match="B0 of stage 0, which needs weights there, and D0"):
+        schedules.check(read_torch_comms(rows).table)
 
 
 def test_a_message_of_a_stage_that_no_rank_has_is_refused() -> None:
