@@ -262,7 +262,7 @@ class Op(metaclass=_MadeOnce):
         A microbatch has ``whole`` bytes, of which the backward for the input frees a ``part``.
         """
         given, taken = (
-            sum(item.bytes(whole, part) for item in items if not item.is_away)
+            sum(item.bytes(whole, part) for item in items if item in (ACTIVATIONS, REST))
             for items in (self.gives, self.takes)
         )
         return given - taken

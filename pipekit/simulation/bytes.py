@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 from pipekit.schedules import OPS, Op, Schedule
 from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.schedules.ops import (
+    ACTIVATIONS,
     GRADIENTS,
     OFFLOADED,
     PASSES,
     PLACES,
+    REST,
     SENT_GRADIENTS,
     SENT_WEIGHTS,
+    SUMS,
     WEIGHTS,
 )
 from pipekit.schedules.transfers import GATHER, SUM
@@ -32,6 +35,8 @@ _PART_OF = {
     OFFLOADED: _ACTIVATIONS,
 }
 """Of items that other ops than passes move."""
+_SHIPPED = {*_PART_OF, ACTIVATIONS, REST, SUMS}
+"""All items but those of a user's own ops."""
 _EACH = 5
 """A task has fewer changes than this."""
 
@@ -66,6 +71,7 @@ def memory(
     if schedule.trains:
         changes.add_activations()
         changes.add_gradients()
+    changes.add_own_items()
     changes.add_transfers()
     changes.add_optimizer(optimizer_states + rule.tensors)
     return changes.memory()
@@ -170,9 +176,7 @@ class _Changes:
             return self._sized(size)
 
         kept = self._sized(lambda op, cost: cost.kept_bytes)
-        frees = task.whose(
-            lambda op: any(i.each == "microbatch" and not i.is_away for i in op.takes)
-        )
+        frees = task.whose(lambda op: any(item in (ACTIVATIONS, REST) for item in op.takes))
         when = np.where(frees, ends, starts)
         self._add(begins_again, 0, _RECOMPUTE, again, kept)
         self._add(recomputed & is_backward, 1, _RECOMPUTE, ends, more(False, True))
@@ -205,6 +209,29 @@ class _Changes:
         self._add(elsewhere, 0, _GRADIENTS, starts, self._weights)
         left = np.where(self._sharing(SUM), self._share, 1.0)  # by a sum before the update
         self._add(is_update, 1, _GRADIENTS, ends, -left * self._weights)
+
+    def add_own_items(self) -> None:
+        """Add what only a user's ops give and take: one a microbatch or one a stage, as it says."""
+        graph, there = self._schedule.dependencies, set[tuple[object, ...]]()
+        rows: list[tuple[int, int, int, float, float]] = []
+        for number in graph.of(lambda op: not _SHIPPED.issuperset((*op.gives, *op.takes))):
+            op, stage, microbatch, _ = graph.tasks[number]
+            changes = [(item, 1, self._times.starts) for item in op.gives]
+            changes += [(item, -1, self._times.ends) for item in op.takes]
+            for item, sign, when in changes:
+                away = item.is_away or (item.is_sent and sign < 0)
+                worker = op.peer if away else graph.worker_of[number]
+                which = item, worker, stage, microbatch if item.each == "microbatch" else None
+                is_new = item.is_sent or (sign > 0) != (which in there)
+                if item not in _SHIPPED and worker is not None and is_new:
+                    there.symmetric_difference_update((which,))
+                    part = _WEIGHTS if item.weights else _ACTIVATIONS
+                    size = sign * self._costs[stage].item_bytes(item)
+                    rows.append((worker, _EACH * number + (sign > 0), part, when[number], size))
+        if rows:
+            each = np.array(rows).T
+            whole = each[:3].astype(np.int64)
+            self._rows.append((whole[0], whole[1], whole[2], each[3], each[4]))
 
     def add_transfers(self) -> None:
         """Add what lies with a partner, and what moving weights and gradients changes."""

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from pipekit.bucketing import buckets
 from pipekit.plans import Plan, Recompute, stage_of_layers
@@ -75,8 +76,8 @@ class Costs:
             each = _each(self.ops[op], stage + 1)
             if stage >= len(each):
                 raise ValueError(
-                    f"Costs(ops=...) has {op.name} of {plural(len(each), 'stage')}, and the schedule "
-                    f"has more: give a number for each stage, or one for all"
+                    f"Costs(ops=...) has {op.name} of {plural(len(each), 'stage')}, and the "
+                    f"schedule has more: give a number for each stage, or one for all"
                 )
             return each[stage]
         if op in (*PASSES, Op.UPDATE):
@@ -205,7 +206,7 @@ class StageCosts:
 
 
 def _each(seconds: float | Sequence[float], count: int = 1) -> Sequence[float]:
-    return [seconds] * count if isinstance(seconds, Real) else seconds
+    return seconds if isinstance(seconds, Sequence | np.ndarray) else [seconds] * count
 
 
 def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list[StageCosts]:

@@ -21,7 +21,7 @@ from pipekit.schedules.messages.program import (
 )
 from pipekit.schedules.replay import timed
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.task import ScheduleError
 from pipekit.units import require_amount
 
 
