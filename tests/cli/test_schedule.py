@@ -18,10 +18,11 @@ def test_prints_the_picture_and_a_line_of_facts(printed: Printed) -> None:
         "GPipe: bubble 33.3 % of makespan, 27.3 % of spans, 36 slots; at most, a worker: weight "
         "slots 1 1 1, microbatches in flight 4 4 4 (exact)"
     )
+    assert "chunks in flight 5 4 3 2 (exact)" in printed("schedule seq1f1b")
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv"])
-@pytest.mark.parametrize("method", ["2bw", "pipedream-no-stashing"])
+@pytest.mark.parametrize("method", ["2bw", "pipedream-no-stashing", "bpipe"])
 def test_a_written_table_reads_back_the_same(
     method: str, suffix: str, printed: Printed, elsewhere: Path
 ) -> None:
