@@ -35,8 +35,8 @@ _PART_OF = {
     OFFLOADED: _ACTIVATIONS,
 }
 """Of items that other ops than passes move."""
-_SHIPPED = {*_PART_OF, ACTIVATIONS, REST, SUMS}
-"""All items but those of a user's own ops."""
+_COUNTED = {ACTIVATIONS, REST, SUMS}
+"""Those that passes give and take, and those that have no bytes of their own."""
 _EACH = 5
 """A task has fewer changes than this."""
 
@@ -71,8 +71,7 @@ def memory(
     if schedule.trains:
         changes.add_activations()
         changes.add_gradients()
-    changes.add_own_items()
-    changes.add_transfers()
+    changes.add_items()
     changes.add_optimizer(optimizer_states + rule.tensors)
     return changes.memory()
 
@@ -109,12 +108,10 @@ class _Changes:
         part: int,
         when: Seconds,
         sizes: _Bytes,
-        peer: int | None = None,
     ) -> None:
-        """Add a change of some tasks, each at this place among its own, on its worker or a peer."""
+        """Add a change of some tasks, each at this place among its own, on its worker."""
         tasks = np.flatnonzero(which)
-        worker = self._task.worker[tasks] if peer is None else np.full(len(tasks), peer)
-        parts = np.full(len(tasks), part)
+        worker, parts = self._task.worker[tasks], np.full(len(tasks), part)
         self._rows.append((worker, _EACH * tasks + place, parts, when[tasks], sizes[tasks]))
 
     def memory(self) -> Memory:
@@ -210,44 +207,35 @@ class _Changes:
         left = np.where(self._sharing(SUM), self._share, 1.0)  # by a sum before the update
         self._add(is_update, 1, _GRADIENTS, ends, -left * self._weights)
 
-    def add_own_items(self) -> None:
-        """Add what only a user's ops give and take: one a microbatch or one a stage, as it says."""
+    def add_items(self) -> None:
+        """Add what transfers move, also at a partner, and what a user's own ops keep.
+
+        A user's item is there once, for a microbatch or for the stage, however often it is given.
+        """
         graph, there = self._schedule.dependencies, set[tuple[object, ...]]()
-        rows: list[tuple[int, int, int, float, float]] = []
-        for number in graph.of(lambda op: not _SHIPPED.issuperset((*op.gives, *op.takes))):
+        rows: list[tuple[float, ...]] = []
+        moves = graph.of(lambda op: op not in PASSES and {*op.gives, *op.takes} - _COUNTED)
+        for number in moves:
             op, stage, microbatch, _ = graph.tasks[number]
+            own, cost = graph.worker_of[number], self._costs[stage]
+            is_whole = op.peer is not None or self._borrowed[own, stage]
             changes = [(item, 1, self._times.starts) for item in op.gives]
             changes += [(item, -1, self._times.ends) for item in op.takes]
             for item, sign, when in changes:
-                away = item.is_away or (item.is_sent and sign < 0)
-                worker = op.peer if away else graph.worker_of[number]
-                which = item, worker, stage, microbatch if item.each == "microbatch" else None
-                is_new = item.is_sent or (sign > 0) != (which in there)
-                if item not in _SHIPPED and worker is not None and is_new:
-                    there.symmetric_difference_update((which,))
+                worker = op.peer if item.is_away or (item.is_sent and sign < 0) else own
+                if worker is None or item in _COUNTED or (item is GRADIENTS and sign > 0):
+                    continue  # these as passes that add gradients
+                size, part = sign * cost.item_bytes(item), _PART_OF.get(item)
+                if part is not None:
+                    size *= 1 if is_whole else 1 - self._share
+                else:
                     part = _WEIGHTS if item.weights else _ACTIVATIONS
-                    size = sign * self._costs[stage].item_bytes(item)
-                    rows.append((worker, _EACH * number + (sign > 0), part, when[number], size))
+                    which = item, worker, stage, microbatch if item.each == "microbatch" else None
+                    if not item.is_sent and (sign > 0) == (which in there):
+                        continue
+                    there ^= {which}
+                rows.append((worker, _EACH * number + (sign > 0), part, when[number], size))
         if rows:
             each = np.array(rows).T
             whole = each[:3].astype(np.int64)
             self._rows.append((whole[0], whole[1], whole[2], each[3], each[4]))
-
-    def add_transfers(self) -> None:
-        """Add what lies with a partner, and what moving weights and gradients changes."""
-        task, starts, ends = self._task, self._times.starts, self._times.ends
-        borrowed = self._borrowed[task.worker, task.stage]
-        for place in np.unique(task.op).tolist():
-            op = OPS[place]
-            is_whole = borrowed | (op.peer is not None)
-            changes = [(item, 1, starts) for item in op.gives]
-            changes += [(item, -1, ends) for item in op.takes]
-            for item, sign, when in changes if op not in PASSES else ():
-                if item not in _PART_OF or (item.is_away and op.peer is None):
-                    continue
-                if item is GRADIENTS and sign > 0:
-                    continue  # as passes that add gradients
-                sizes = sign * np.array([cost.item_bytes(item) for cost in self._costs])
-                each = sizes[task.stage] * np.where(is_whole, 1, 1 - self._share)
-                peer = op.peer if item.is_away or (item.is_sent and sign < 0) else None
-                self._add(task.op == place, int(sign > 0), _PART_OF[item], when, each, peer)
