@@ -235,7 +235,6 @@ class _Changes:
                         continue
                     there ^= {which}
                 rows.append((worker, _EACH * number + (sign > 0), part, when[number], size))
-        if rows:
-            each = np.array(rows).T
-            whole = each[:3].astype(np.int64)
-            self._rows.append((whole[0], whole[1], whole[2], each[3], each[4]))
+        each = np.array(rows).reshape(-1, 5).T
+        whole = each[:3].astype(np.int64)
+        self._rows.append((whole[0], whole[1], whole[2], each[3], each[4]))

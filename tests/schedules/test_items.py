@@ -205,25 +205,13 @@ def test_an_op_of_ones_own_is_a_row() -> None:
     assert Op.named("LOAD_977") is LOAD.to(977)  # as in a CSV that another process wrote
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"slots": -2}, "slots of WRONG must be a whole number of at least 0, not -2"),
-        ({"slots": 1.5}, "must be a whole number of at least 0, not 1.5"),
-        ({"gives": Item("one")}, "gives of WRONG must be a tuple of Items, not Item"),
-        ({"is_pass": False}, "WRONG cannot make weight versions: only Op.UPDATE does"),
-    ],
-)
-def test_a_row_that_cannot_be_is_refused_and_leaves_nothing_behind(
-    wrong: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(ValueError, match=says):
-        Op("N", "WRONG", **wrong)
+def test_a_row_that_cannot_be_is_refused_and_leaves_nothing_behind() -> None:
+    wrong: list[dict[str, Any]] = [{"slots": -2}, {"slots": 1.5}]
+    for each in (*wrong, {"gives": Item("one")}, {"is_pass": False}):
+        with pytest.raises(ValueError, match=r"WRONG (must be a|cannot make weight versions)"):
+            Op("N", "WRONG", **each)
     with pytest.raises(KeyError):
         Op.named("WRONG")
-
-
-def test_only_a_transfer_has_a_peer() -> None:
     with pytest.raises(ScheduleError, match=r"cannot read 'B0>1': BACKWARD \(B\) has no peer"):
         parse("worker 0 | F0 B0>1 -^\nworker 1 | F0 B0 -^")
 

@@ -173,17 +173,15 @@ def _in_one_order(
             place[message_into(task)] = start, 0, position
         else:
             place[message_out_of(task)] = max((clock.ends[number], 0, position), (*own, 1))
+    for number in graph.of(lambda op: op.stream):  # these stay behind the task before them
+        place[number] = () if number in graph.first else place[number - 1]
     workers: list[tuple[Group, ...]] = []
     for first, groups in zip(graph.first, program.workers, strict=False):
-        keyed, numbers = list[tuple[tuple[Any, ...], Action]](), count(first)
-        last: tuple[Any, ...] = ()
-        for action in chain(*groups):
-            if isinstance(action, Transfer):
-                keyed.append((place[action.message], action))
-                continue
-            number = next(numbers)
-            last = last if action.op.stream else place[number]  # it stays behind the task before
-            keyed.append((last, action))
+        numbers = count(first)
+        keyed = [
+            (place[each.message if isinstance(each, Transfer) else next(numbers)], each)
+            for each in chain(*groups)
+        ]
         actions = [action for _, action in sorted(keyed, key=itemgetter(0))]
         workers.append(tuple(grouped(actions) if in_groups else alone(actions)))
     return MessageProgram(program.table, tuple(workers), "repaired")
