@@ -77,7 +77,7 @@ def test_wrong_input_gets_one_sentence(
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.txt", b"worker 0 | F0 X0", "a.txt: line 1: cannot read 'X0'"),
+        ("a.txt", b"worker 0 | F0 x0", "a.txt: line 1: cannot read 'x0'"),
         ("a.txt", b"\xff", "a.txt is not text"),
         ("a.csv", b"worker,op\n0,FORWARD\n", "a.csv: the CSV lacks the column 'stage'"),
         ("a.csv", b"\xff\n", "a.csv: the CSV cannot be read"),
