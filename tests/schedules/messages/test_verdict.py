@@ -219,6 +219,11 @@ def test_the_order_named_torch_is_torchs(name: str, workers: int) -> None:
     assert read_torch_comms(written).workers == program.workers
 
 
+def test_what_is_no_channel_is_refused() -> None:
+    with pytest.raises(ValueError, match="not 'eager': 0 is a rendezvous, and MessageChannel.pa"):
+        MessageChannel("eager")  # type: ignore[arg-type]
+
+
 def test_groups_cannot_be_written() -> None:
     program = with_messages(schedules.flush(2, 3).take(1), "batched")
     with pytest.raises(ScheduleError, match="no cell for groups"):
