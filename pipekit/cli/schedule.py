@@ -126,8 +126,9 @@ def _facts(schedule: "pk.Schedule") -> str:
     report = pk.schedules.check(schedule)
     trace = pk.Trace.from_schedule(schedule)
     bubbles = pk.traces.describe_bubbles(trace.bubbles())
+    counted = "microbatches" if schedule.chunks == 1 else "chunks"
     return (
         f"{schedule.title}: {bubbles}, {trace.makespan_s:g} slots; "
         f"at most, a worker: weight slots {' '.join(map(str, report.peak_versions))}, "
-        f"microbatches in flight {' '.join(map(str, report.peak_in_flight))} (exact)"
+        f"{counted} in flight {' '.join(map(str, report.peak_in_flight))} (exact)"
     )

@@ -110,7 +110,7 @@ def _beside_the_plan(plan: "pk.Plan", trace: "pk.Trace", longer: "pk.Trace") -> 
 
 
 def _microbatches(trace: "pk.Trace") -> int:
-    return int(trace.frame["microbatch"].max()) + 1
+    return (int(trace.frame["microbatch"].max()) + 1) // trace.chunks
 
 
 def _print(trace: "pk.Trace", plan: "pk.Plan", costs: "pk.Profile", memory: float) -> None:

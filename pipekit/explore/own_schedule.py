@@ -48,7 +48,8 @@ def see(picture: Annotated[str, text_area] = PICTURE) -> View:
     simulated = pk.simulate(schedule, *split(schedule))
     return View(
         text=f"executable: no worker waits for ever; weight slots, a worker: "
-        f"{listed(report.peak_versions)}; microbatches in flight: "
+        f"{listed(report.peak_versions)}; "
+        f"{'microbatches' if schedule.chunks == 1 else 'chunks'} in flight: "
         f"{listed(report.peak_in_flight)} (exact)",
         timelines=[
             Timeline(drawn, title=f"{schedule.title}, as drawn"),

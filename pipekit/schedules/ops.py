@@ -6,6 +6,7 @@ gradient only the update needs (W).  The letters are those of ``torch.distribute
 Constructing an :class:`Op` adds a row of your own.
 """
 
+import re
 import string
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -108,7 +109,7 @@ class Op(metaclass=_MadeOnce):
         sends: what goes out to a neighbouring stage, likewise.
         adds_gradient: whether it adds to the gradient of the weights, after which its microbatch
             has left the stage.
-        is_pass: whether it reads a weight version for a microbatch; otherwise it makes one.
+        is_pass: whether it reads a weight version for a microbatch; only UPDATE makes one.
         stream: where it runs; "" is the worker's own, on which it computes.  On any other one it
             begins when the task before it in the list has ended, and runs beside those behind it
             until one needs what it gives.
@@ -117,8 +118,9 @@ class Op(metaclass=_MadeOnce):
         peer: the worker to which it transfers, or from which; None: the host, or all of a group.
 
     Raises:
-        ValueError: the letter is not a single capital letter, or another op has it or the name.
-            The same row may be made again, as by a notebook's cell: it is the same op.
+        ValueError: the letter is not a single capital letter, or another op has it or the name; or
+            items, slots or ``is_pass`` cannot be.  The same row may be made again, as by a
+            notebook's cell: it is the same op.
     """
 
     letter: str
@@ -145,6 +147,16 @@ class Op(metaclass=_MadeOnce):
     def __post_init__(self) -> None:
         if self.letter not in [*string.ascii_uppercase]:
             raise ValueError(f"the letter of {self.name} must be a capital letter: {self.letter!r}")
+        for each in ("needs", "takes", "gives"):
+            items = getattr(self, each)
+            if not isinstance(items, tuple) or not all(isinstance(item, Item) for item in items):
+                raise ValueError(f"{each} of {self.name} must be a tuple of Items, not {items!r}")
+        if not isinstance(self.slots, int) or self.slots < 0:
+            raise ValueError(
+                f"slots of {self.name} must be a whole number of at least 0, not {self.slots!r}"
+            )
+        if not self.is_pass and self.letter != "U":
+            raise ValueError(f"{self.name} cannot make weight versions: only Op.UPDATE does")
         for other in OPS:
             if (other.letter == self.letter) != (other.base_name == self.base_name):
                 free = sorted({*string.ascii_uppercase}.difference(op.letter for op in OPS))
@@ -175,17 +187,28 @@ class Op(metaclass=_MadeOnce):
 
     @staticmethod
     def named(name: str) -> "Op":
-        """Return the op of a ``name``, or raise KeyError."""
+        """Return the op of a ``name``, behind which its peer's number stands; or raise KeyError."""
+        base, _, peer = name.rpartition("_")
+        if name not in _NAMED and base in _NAMED and re.fullmatch("[0-9]{1,9}", peer):
+            return _NAMED[base].to(int(peer))
         return _NAMED[name]
 
     @staticmethod
     def lettered(letter: str, peer: int | None = None) -> "Op":
-        """Return the op of a ``letter``, with a ``peer`` if it transfers; or raise KeyError."""
+        """Return the op of a ``letter``, with a ``peer`` if it transfers; or raise KeyError.
+
+        Raises ValueError as :meth:`to` does.
+        """
         op = _LETTERED[letter, None]
         return op if peer is None else op.to(peer)
 
     def to(self, worker: int) -> "Op":
-        """Return the same transfer to another ``worker``, or from it, in place of the host."""
+        """Return the same transfer to another ``worker``, or from it, in place of the host.
+
+        Raises ValueError if none of its items lies there, or is sent.
+        """
+        if not any(item.is_away or item.is_sent for item in (*self.takes, *self.gives)):
+            raise ValueError(f"{self.name} ({self.letter}) has no peer: nothing of it lies there")
         known = _LETTERED.get((self.letter, worker))
         return known or replace(self, name=f"{self.base_name}_{worker}", peer=worker)
 
@@ -239,7 +262,7 @@ class Op(metaclass=_MadeOnce):
         A microbatch has ``whole`` bytes, of which the backward for the input frees a ``part``.
         """
         given, taken = (
-            sum(item.bytes(whole, part) for item in items if not item.is_away)
+            sum(item.bytes(whole, part) for item in items if item in (ACTIVATIONS, REST))
             for items in (self.gives, self.takes)
         )
         return given - taken

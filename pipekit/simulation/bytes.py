@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 from pipekit.schedules import OPS, Op, Schedule
 from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.schedules.ops import (
+    ACTIVATIONS,
     GRADIENTS,
     OFFLOADED,
     PASSES,
     PLACES,
+    REST,
     SENT_GRADIENTS,
     SENT_WEIGHTS,
+    SUMS,
     WEIGHTS,
 )
 from pipekit.schedules.transfers import GATHER, SUM
@@ -32,6 +35,8 @@ _PART_OF = {
     OFFLOADED: _ACTIVATIONS,
 }
 """Of items that other ops than passes move."""
+_COUNTED = {ACTIVATIONS, REST, SUMS}
+"""Those that passes give and take, and those that have no bytes of their own."""
 _EACH = 5
 """A task has fewer changes than this."""
 
@@ -66,7 +71,7 @@ def memory(
     if schedule.trains:
         changes.add_activations()
         changes.add_gradients()
-    changes.add_transfers()
+    changes.add_items()
     changes.add_optimizer(optimizer_states + rule.tensors)
     return changes.memory()
 
@@ -103,12 +108,10 @@ class _Changes:
         part: int,
         when: Seconds,
         sizes: _Bytes,
-        peer: int | None = None,
     ) -> None:
-        """Add a change of some tasks, each at this place among its own, on its worker or a peer."""
+        """Add a change of some tasks, each at this place among its own, on its worker."""
         tasks = np.flatnonzero(which)
-        worker = self._task.worker[tasks] if peer is None else np.full(len(tasks), peer)
-        parts = np.full(len(tasks), part)
+        worker, parts = self._task.worker[tasks], np.full(len(tasks), part)
         self._rows.append((worker, _EACH * tasks + place, parts, when[tasks], sizes[tasks]))
 
     def memory(self) -> Memory:
@@ -170,9 +173,7 @@ class _Changes:
             return self._sized(size)
 
         kept = self._sized(lambda op, cost: cost.kept_bytes)
-        frees = task.whose(
-            lambda op: any(i.each == "microbatch" and not i.is_away for i in op.takes)
-        )
+        frees = task.whose(lambda op: any(item in (ACTIVATIONS, REST) for item in op.takes))
         when = np.where(frees, ends, starts)
         self._add(begins_again, 0, _RECOMPUTE, again, kept)
         self._add(recomputed & is_backward, 1, _RECOMPUTE, ends, more(False, True))
@@ -206,21 +207,34 @@ class _Changes:
         left = np.where(self._sharing(SUM), self._share, 1.0)  # by a sum before the update
         self._add(is_update, 1, _GRADIENTS, ends, -left * self._weights)
 
-    def add_transfers(self) -> None:
-        """Add what lies with a partner, and what moving weights and gradients changes."""
-        task, starts, ends = self._task, self._times.starts, self._times.ends
-        borrowed = self._borrowed[task.worker, task.stage]
-        for place in np.unique(task.op).tolist():
-            op = OPS[place]
-            is_whole = borrowed | (op.peer is not None)
-            changes = [(item, 1, starts) for item in op.gives]
-            changes += [(item, -1, ends) for item in op.takes]
-            for item, sign, when in changes if op not in PASSES else ():
-                if item not in _PART_OF or (item.is_away and op.peer is None):
-                    continue
-                if item is GRADIENTS and sign > 0:
-                    continue  # as passes that add gradients
-                sizes = sign * np.array([cost.item_bytes(item) for cost in self._costs])
-                each = sizes[task.stage] * np.where(is_whole, 1, 1 - self._share)
-                peer = op.peer if item.is_away or (item.is_sent and sign < 0) else None
-                self._add(task.op == place, int(sign > 0), _PART_OF[item], when, each, peer)
+    def add_items(self) -> None:
+        """Add what transfers move, also at a partner, and what a user's own ops keep.
+
+        A user's item is there once, for a microbatch or for the stage, however often it is given.
+        """
+        graph, there = self._schedule.dependencies, set[tuple[object, ...]]()
+        rows: list[tuple[float, ...]] = []
+        moves = graph.of(lambda op: op not in PASSES and {*op.gives, *op.takes} - _COUNTED)
+        for number in moves:
+            op, stage, microbatch, _ = graph.tasks[number]
+            own, cost = graph.worker_of[number], self._costs[stage]
+            is_whole = op.peer is not None or self._borrowed[own, stage]
+            changes = [(item, 1, self._times.starts) for item in op.gives]
+            changes += [(item, -1, self._times.ends) for item in op.takes]
+            for item, sign, when in changes:
+                worker = op.peer if item.is_away or (item.is_sent and sign < 0) else own
+                if worker is None or item in _COUNTED or (item is GRADIENTS and sign > 0):
+                    continue  # these as passes that add gradients
+                size, part = sign * cost.item_bytes(item), _PART_OF.get(item)
+                if part is not None:
+                    size *= 1 if is_whole else 1 - self._share
+                else:
+                    part = _WEIGHTS if item.weights else _ACTIVATIONS
+                    which = item, worker, stage, microbatch if item.each == "microbatch" else None
+                    if not item.is_sent and (sign > 0) == (which in there):
+                        continue
+                    there ^= {which}
+                rows.append((worker, _EACH * number + (sign > 0), part, when[number], size))
+        each = np.array(rows).reshape(-1, 5).T
+        whole = each[:3].astype(np.int64)
+        self._rows.append((whole[0], whole[1], whole[2], each[3], each[4]))

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from pipekit.bucketing import buckets
 from pipekit.plans import Plan, Recompute, stage_of_layers
 from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
@@ -12,7 +14,7 @@ from pipekit.profiling.layer_profile import renumbered
 from pipekit.schedules import Item, Op, Schedule
 from pipekit.schedules.ops import PASSES
 from pipekit.traces import Trace
-from pipekit.units import MOST, require_amount
+from pipekit.units import MOST, plural, require_amount
 
 _LINKS = {
     "microbatch": ("host_bytes_per_s=..., or ", "; in a shell, --host-bandwidth"),
@@ -71,7 +73,13 @@ class Costs:
         Raises ValueError if they are not known, and says what to give.
         """
         if op in self.ops:
-            return _each(self.ops[op], stage + 1)[stage]
+            each = _each(self.ops[op], stage + 1)
+            if stage >= len(each):
+                raise ValueError(
+                    f"Costs(ops=...) has {op.name} of {plural(len(each), 'stage')}, and the "
+                    f"schedule has more: give a number for each stage, or one for all"
+                )
+            return each[stage]
         if op in (*PASSES, Op.UPDATE):
             return cost.whole.seconds(op)
         if op is Op.RECOMPUTE:
@@ -198,7 +206,7 @@ class StageCosts:
 
 
 def _each(seconds: float | Sequence[float], count: int = 1) -> Sequence[float]:
-    return seconds if isinstance(seconds, Sequence) else [seconds] * count
+    return seconds if isinstance(seconds, Sequence | np.ndarray) else [seconds] * count
 
 
 def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list[StageCosts]:

@@ -65,7 +65,8 @@ def loads(
     for worker, factor in given.workers.items():
         times[task.worker == worker] *= factor
     for microbatch, factor in given.microbatches.items():
-        times[(task.microbatch == microbatch) & task.whose(lambda op: op.is_pass)] *= factor
+        its = task.microbatch // schedule.chunks == microbatch
+        times[its & task.whose(lambda op: op.is_pass)] *= factor
     profiled = np.zeros((len(OPS), len(costs)))
     for place in np.unique(task.op).tolist():
         op = OPS[place]
@@ -79,7 +80,7 @@ def loads(
         times *= np.array(given.chunks)[task.microbatch % schedule.chunks]
     seconds = profiled[task.op, task.stage] * times
     if cluster:
-        _time_transfers(seconds, graph, costs, cluster)
+        _time_transfers(seconds, graph, costs, given, cluster)
     if given.tasks:
         for number, (op, stage, microbatch, _) in enumerate(graph.tasks):
             key = graph.worker_of[number], op, stage, microbatch
@@ -105,11 +106,15 @@ def loads(
 
 
 def _time_transfers(
-    seconds: Seconds, graph: Dependencies, costs: Sequence[StageCosts], cluster: Cluster
+    seconds: Seconds,
+    graph: Dependencies,
+    costs: Sequence[StageCosts],
+    given: Costs,
+    cluster: Cluster,
 ) -> None:
     """Note how long transfers to other workers take that nothing else holds up on their links."""
     paths = Paths(cluster)
-    for number in graph.of(lambda op: op.moves and op.peer is not None):
+    for number in graph.of(lambda op: op.moves and op.peer is not None and op not in given.ops):
         op, stage, *_ = graph.tasks[number]
         assert op.moves
         assert op.peer is not None

@@ -18,10 +18,11 @@ def test_prints_the_picture_and_a_line_of_facts(printed: Printed) -> None:
         "GPipe: bubble 33.3 % of makespan, 27.3 % of spans, 36 slots; at most, a worker: weight "
         "slots 1 1 1, microbatches in flight 4 4 4 (exact)"
     )
+    assert "chunks in flight 5 4 3 2 (exact)" in printed("schedule seq1f1b")
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv"])
-@pytest.mark.parametrize("method", ["2bw", "pipedream-no-stashing"])
+@pytest.mark.parametrize("method", ["2bw", "pipedream-no-stashing", "bpipe"])
 def test_a_written_table_reads_back_the_same(
     method: str, suffix: str, printed: Printed, elsewhere: Path
 ) -> None:
@@ -76,7 +77,7 @@ def test_wrong_input_gets_one_sentence(
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.txt", b"worker 0 | F0 X0", "a.txt: line 1: cannot read 'X0'"),
+        ("a.txt", b"worker 0 | F0 x0", "a.txt: line 1: cannot read 'x0'"),
         ("a.txt", b"\xff", "a.txt is not text"),
         ("a.csv", b"worker,op\n0,FORWARD\n", "a.csv: the CSV lacks the column 'stage'"),
         ("a.csv", b"\xff\n", "a.csv: the CSV cannot be read"),

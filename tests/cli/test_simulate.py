@@ -48,6 +48,11 @@ def test_it_prints_seconds_idle_time_and_peaks(printed: Printed, profile: str) -
     assert peaks == ["19.0"] * 4
 
 
+def test_chunks_are_no_microbatches(printed: Printed, profile: str) -> None:
+    text = printed(f"simulate terapipe {profile} --microbatches 8 --batches 1")
+    assert "TeraPipe: 0.285 s, 35.63 ms a microbatch of 1 row" in text  # 19 halves of 30 ms for 8
+
+
 def test_predicted_weights_take_memory(printed: Printed, profile: str) -> None:
     """2 MB of weights, and 2 MB of predicted ones."""
     line = f"simulate pipedream-no-stashing {profile} --batches 1"

@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,6 +202,18 @@ def test_an_op_of_ones_own_is_a_row() -> None:
     again = Op("Q", "QUANTILES", takes=(Item("statistics"),), slots=2)  # a cell that runs twice
     assert table.workers[0][3].op is again
     assert pickle.loads(pickle.dumps(probe)) is probe
+    assert Op.named("LOAD_977") is LOAD.to(977)  # as in a CSV that another process wrote
+
+
+def test_a_row_that_cannot_be_is_refused_and_leaves_nothing_behind() -> None:
+    wrong: list[dict[str, Any]] = [{"slots": -2}, {"slots": 1.5}]
+    for each in (*wrong, {"gives": Item("one")}, {"is_pass": False}):
+        with pytest.raises(ValueError, match=r"WRONG (must be a|cannot make weight versions)"):
+            Op("N", "WRONG", **each)
+    with pytest.raises(KeyError):
+        Op.named("WRONG")
+    with pytest.raises(ScheduleError, match=r"cannot read 'B0>1': BACKWARD \(B\) has no peer"):
+        parse("worker 0 | F0 B0>1 -^\nworker 1 | F0 B0 -^")
 
 
 def test_an_update_sums_whole_microbatches() -> None:

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import LOAD, OFFLOAD, Op, Schedule, check, flush, parse, weipipe
+from pipekit.schedules import LOAD, OFFLOAD, Item, Op, Schedule, check, flush, parse, weipipe
 from pipekit.simulation import Costs, Shards, alone, events, simulate
 from pipekit.simulation.costs import stage_costs
 from pipekit.simulation.loads import loads
@@ -22,6 +22,11 @@ from tests.schedules.test_items import COPY, tables
 LAYER = LayerProfile("layer", 1.0, 2.0, saved_bytes=70, output_bytes=10, parameter_bytes=40)
 PROFILE = Profile((LAYER, LAYER), input_bytes=10)
 ALL = 70 + 10 + 10  # what a microbatch keeps, what it received and what it sent
+
+PACKED = Item("packed activations", activations=0.5)
+BUFFER = Item("buffer", weights=0.25, each="stage")
+PACK = Op("X", "PACK", takes=Op.FORWARD.gives, gives=(PACKED, BUFFER))  # letters that no page has
+UNPACK = Op("M", "UNPACK", takes=(PACKED,), gives=Op.FORWARD.gives)
 
 
 def table(cells: str) -> Schedule:
@@ -80,6 +85,9 @@ def test_what_a_partner_keeps_lies_there() -> None:
     there, without = (bytes_of(each, 1, "activations") for each in (trace, plain))
     assert max(there.values()) == max(without.values()) + ALL
     assert moved(trace, "offload")[["source", "destination"]].to_numpy().tolist() == [[0, 1]]
+    own = simulate(schedule, Costs(PROFILE, ops={out: 2.0, back: 4.0}), cluster=flat(2, ALL))
+    both = moved(own, "offload", "load")
+    assert (both["end_s"] - both["start_s"]).tolist() == [2, 4]  # and not the link's 1
 
 
 def test_gathered_weights_are_there_until_they_are_given_up() -> None:
@@ -128,19 +136,30 @@ def test_a_forward_runs_again_at_its_place() -> None:
 
 
 def test_an_unknown_op_needs_seconds() -> None:
-    evaluation = Op("M", "EVALUATION")  # a letter that no page has
-    schedule = table("F0 M0 F1 B0 - B1 -")
+    schedule = table("F0 X0 M0 F1 B0 - B1 -")
     with pytest.raises(
         ValueError, match=r"has no seconds in the profile: give Costs\(profile, ops="
     ):
         simulate(schedule, PROFILE)
     for seconds, ends in ((0.5, 1.5), ([0.25, 9.0], 1.25)):
-        trace = simulate(schedule, Costs(PROFILE, ops={evaluation: seconds}))
-        (row,) = trace.frame[trace.frame["op"] == "EVALUATION"]["end_s"]
+        trace = simulate(schedule, Costs(PROFILE, ops={PACK: seconds, UNPACK: 1.0}))
+        (row,) = trace.frame[trace.frame["op"] == "PACK"]["end_s"]
         assert row == ends
+    with pytest.raises(ValueError, match="has PACK of 1 stage, and the schedule has more"):
+        simulate(schedule, Costs(PROFILE, ops={PACK: [0.5], UNPACK: 1.0}))
     for cells, says in (("F0/O0/L0 B0 -", "host_bytes_per_s"), ("./G0 F0 B0 -", "shards=Shards")):
         with pytest.raises(ValueError, match=says):
             simulate(parse(f"worker 0 | {cells}^"), Profile((LAYER,)))
+
+
+def test_what_ops_of_ones_own_give_is_there_until_it_is_taken() -> None:
+    """While a task runs, there is what it takes and what it gives; a stage has one buffer."""
+    costs = Costs(PROFILE, ops={PACK: 1.0, UNPACK: 1.0})
+    trace = simulate(table("F0 X0 F1 X1 M0 . . B0 - M1 B1 -"), costs)
+    activations = bytes_of(trace, 0, "activations")
+    held = [activations[time] / ALL for time in (0, 1, 2, 3, 4, 5)]
+    assert held == [1, 1.5, 1.5, 2, 2, 1.5]
+    assert {*bytes_of(trace, 0, "weights").values()} == {40, 50}
 
 
 def test_later_chunks_cost_more() -> None:
@@ -149,6 +168,8 @@ def test_later_chunks_cost_more() -> None:
     trace = simulate(schedule, Costs(Profile((LAYER,)), chunks=[0.8, 1.2]))
     took = trace.frame["end_s"] - trace.frame["start_s"]
     assert_allclose(took, [0.4, 0.6, 1.2, 0.8, 0])
+    thrice = simulate(schedule, Costs(Profile((LAYER,)), microbatches={0: 3.0}))  # all its chunks
+    assert thrice.makespan_s == 3 * trace.makespan_s
     with pytest.raises(ValueError, match="has 3 factors, and sequence has 2 chunks a microbatch"):
         simulate(schedule, Costs(Profile((LAYER,)), chunks=[1, 1, 1]))
     with pytest.raises(ValueError, match=r"Costs.chunks\[1\] must be 0 or a positive number"):

@@ -222,6 +222,8 @@ def _task(written: str, cell: str, reader: _Reader) -> Task:
         op = Op.lettered(found["letter"], int(found["peer"]) if found["peer"] else None)
     except KeyError:
         raise _unreadable(cell) from None
+    except ValueError as error:  # a peer of what has none
+        raise ScheduleError(f"cannot read {cell!r}: {error}") from None
     microbatch = int(found["microbatch"]) * reader.chunks + int(found["chunk"] or 0)
     stage = int(found["stage"] or reader.stage)
     known = found["version"]

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from numbers import Real
 from typing import Any
 
 from pipekit.choices import require_choice
@@ -55,10 +56,11 @@ class MessageChannel:
 
     def __post_init__(self) -> None:
         require_choice("communicators", self.communicators, COMMUNICATORS)
-        if not self.buffers >= 0 or self.buffers not in (math.inf, self.buffers // 1):
+        number = self.buffers if isinstance(self.buffers, Real) else -1
+        if not number >= 0 or number not in (math.inf, number // 1):
             raise ValueError(
-                f"buffers must be a whole number of at least 0, not {self.buffers}: 0 is a "
-                f"rendezvous"
+                f"buffers must be a whole number of at least 0, not {self.buffers!r}: 0 is a "
+                f"rendezvous, and MessageChannel.parse reads words"
             )
 
     @classmethod
@@ -145,7 +147,7 @@ class Events:
                     lane = channel.lane(worker, action.peer, action.way is TransferKind.SEND)
                     begins_after |= dict.fromkeys(last.get(lane, ()), 0.0)
                     running[lane].append(end)
-                else:
+                elif not action.op.stream:
                     takes = float(action.op.slots)
                 if isinstance(action, Task) or channel.waits or action.is_shape:
                     waits_for.append(end)

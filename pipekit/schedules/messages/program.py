@@ -5,18 +5,19 @@ The table leaves this order open; a framework decides it, and whether workers ha
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, groupby
 from typing import NamedTuple
 
-from pipekit.choices import require_choice
+from pipekit.choices import require_choice, require_kind
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.lowering.steps import Message
 from pipekit.schedules.ops import Payload
 from pipekit.schedules.replay import Replay
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.transfers import DISCARD, GATHER, SUM
 
 
 class TransferKind(Enum):
@@ -138,8 +139,8 @@ POSTED_AHEAD = 4
 def with_messages(schedule: Schedule, policy: str = "in_order") -> MessageProgram:
     """Return a schedule's tasks with the sends and receives of a framework.
 
-    Tasks of other streams are left out, since they exchange no activations and gradients; all of
-    them stand among a worker's other tasks, if these need what only they give.
+    Tasks of other streams stand in their places and take no time, since they run beside the others;
+    what they transfer is no message.
 
     Args:
         schedule: one that :func:`pipekit.schedules.check` accepts; of one without end as many
@@ -155,12 +156,9 @@ def with_messages(schedule: Schedule, policy: str = "in_order") -> MessageProgra
         ScheduleError: the tasks themselves can never finish.
     """
     require_choice("policy", policy, tuple(POLICIES))
+    require_kind("schedule", schedule, Schedule, "schedules.flush(4, 8)")
     table = schedule.excerpt()
     Replay(table.dependencies).require_done()
-    if table.dependencies.of(lambda op: op.stream):
-        own = (tuple(t for t in tasks if not t.op.stream) for tasks in table.workers)
-        without = replace(table, head=tuple(own))
-        table = without if Replay(without.dependencies).run().is_done else table
     lists = POLICIES[policy](table)
     return MessageProgram(table, tuple(map(tuple, lists)), policy)
 
@@ -178,15 +176,20 @@ def _torch(table: Schedule) -> list[list[Group]]:
     """Let workers go on in turn by one task, or two that run together, with a send behind it.
 
     The receive goes behind all that its worker has so far, which knows of a message only then.
+    Of other streams torch has only what shards weights, and takes a turn for each.
     """
     graph, (_, sends) = table.dependencies, ends_of(table)
     lists: list[list[Group]] = [[] for _ in table.workers]
     position, done = [*graph.first[:-1]], {NOTHING}
+    beside = {op for op in graph.ops if op.stream}.difference((GATHER, DISCARD, SUM))
     while position != graph.first[1:]:
         for worker, number in enumerate(position):
             if number == graph.first[worker + 1]:
                 continue
-            both = [number, number + 1] if graph.partner[number] > number else [number]
+            stop = number + 1 + (graph.partner[number] > number)
+            while stop < graph.first[worker + 1] and graph.tasks[stop].op in beside:
+                stop += 1
+            both = range(number, stop)
             if not done.issuperset(graph.source[each] for each in both):
                 continue
             lists[worker] += alone(graph.tasks[each] for each in both)

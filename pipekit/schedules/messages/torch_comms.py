@@ -12,7 +12,7 @@ import re
 from pipekit.schedules.formats import torch_csv
 from pipekit.schedules.lowering.steps import Message
 from pipekit.schedules.messages.program import Group, MessageProgram, Transfer, TransferKind, alone
-from pipekit.schedules.ops import PASSES, Payload
+from pipekit.schedules.ops import Payload
 from pipekit.schedules.schedule import Schedule, text_of
 from pipekit.schedules.task import ScheduleError
 
@@ -32,8 +32,7 @@ def read(source: str | os.PathLike[str]) -> MessageProgram:
     """
     text = text_of(source)
     lists, overlaps = torch_csv.read(text)
-    passes = ((each for each in mine if each[0] in PASSES) for mine in lists)
-    schedule = Schedule.one_batch("torch", passes, overlaps)
+    schedule = Schedule.one_batch("torch", lists, overlaps)
     ranks = {stage: workers[0] for stage, workers in enumerate(schedule.stage_workers)}
     workers: list[list[Group]] = []
     for tasks, row in zip(schedule.workers, csv.reader(io.StringIO(text)), strict=False):
@@ -50,6 +49,8 @@ def read(source: str | os.PathLike[str]) -> MessageProgram:
                 receiver = peer if way is TransferKind.SEND else stage
                 message = Message(payload, receiver, int(found[4]))
                 groups.append((Transfer(way, message, ranks[peer]),))
+            elif waiting and cell.strip() == f"{waiting[0].stage}{waiting[0].op.name}":
+                groups.append((waiting.pop(0),))  # of sharded weights
             else:
                 groups += alone(waiting.pop(0) for _ in _PASS.findall(cell))
         workers.append(groups + alone(waiting))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, groupby, product
+from itertools import chain, count, groupby, product
 from operator import itemgetter
 from typing import Any
 
@@ -21,7 +21,7 @@ from pipekit.schedules.messages.program import (
 )
 from pipekit.schedules.replay import timed
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import ScheduleError, Task
+from pipekit.schedules.task import ScheduleError
 from pipekit.units import require_amount
 
 
@@ -115,7 +115,7 @@ def replayed(table: Schedule, link: float) -> Walk:
             needs[number] = tuple(
                 (need, link if need == source else delay) for need, delay in needs[number]
             )
-    return timed(graph, [op.slots for op, *_ in graph.tasks], needs)
+    return timed(graph, [0 if op.stream else op.slots for op, *_ in graph.tasks], needs)
 
 
 def _in_words(cycle: tuple[tuple[int, Action], ...]) -> str:
@@ -164,21 +164,24 @@ def _in_one_order(
 
     A message stands before the task that needs it if ``late``, else behind its sender.
     """
-    tasks = program.table.dependencies.tasks
-    place: dict[Task | Message | None, tuple[Any, ...]] = {}
+    graph = program.table.dependencies
+    place: dict[int | Message | None, tuple[Any, ...]] = {}  # of a task by its number
     for position, number in enumerate(clock.sequence):
-        task, start = tasks[number], clock.starts[number]
-        place[task] = own = start, 1, position
+        task, start = graph.tasks[number], clock.starts[number]
+        place[number] = own = start, 1, position
         if late:
             place[message_into(task)] = start, 0, position
         else:
             place[message_out_of(task)] = max((clock.ends[number], 0, position), (*own, 1))
-
-    def key(action: Action) -> tuple[Any, ...]:
-        return place[action.message if isinstance(action, Transfer) else action]
-
+    for number in graph.of(lambda op: op.stream):  # these stay behind the task before them
+        place[number] = () if number in graph.first else place[number - 1]
     workers: list[tuple[Group, ...]] = []
-    for each in program.workers:
-        actions = sorted(chain(*each), key=key)
+    for first, groups in zip(graph.first, program.workers, strict=False):
+        numbers = count(first)
+        keyed = [
+            (place[each.message if isinstance(each, Transfer) else next(numbers)], each)
+            for each in chain(*groups)
+        ]
+        actions = [action for _, action in sorted(keyed, key=itemgetter(0))]
         workers.append(tuple(grouped(actions) if in_groups else alone(actions)))
     return MessageProgram(program.table, tuple(workers), "repaired")

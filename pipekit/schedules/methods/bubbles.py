@@ -36,7 +36,8 @@ def filled(schedule: Schedule, behind: Callable[[Task], Iterable[Task]]) -> Sche
             schedule or of the work itself.
 
     Raises:
-        ScheduleError: there is not enough idle time; or the batches do not end with a flush.
+        ScheduleError: there is not enough idle time, or work is of a stage that its worker does not
+            have; or the batches do not end with a flush.
     """
     idle = iter(_idle(schedule))
 
@@ -46,6 +47,8 @@ def filled(schedule: Schedule, behind: Callable[[Task], Iterable[Task]]) -> Sche
         for place, (task, left) in enumerate(zip((*tasks, None), next(idle), strict=True)):
             while waiting and waiting[0].op.slots * _SHORTER <= left:
                 work = waiting.popleft()
+                if work.stage not in newest:
+                    raise ScheduleError(f"{work} cannot fill idle time of a worker without it")
                 left -= work.op.slots
                 waiting.extend(behind(work))
                 yield place, work._replace(version=newest[work.stage])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.distributed.pipelining import schedules as theirs
 
 from pipekit import schedules
-from pipekit.schedules import Item, Op, Schedule, ScheduleError, Task, parse
+from pipekit.schedules import Schedule, ScheduleError, Task
 from pipekit.schedules.messages import (
     POLICIES,
     MessageChannel,
@@ -76,6 +76,14 @@ def test_a_repaired_order_always_ends(program: MessageProgram, channel: MessageC
     assert Explorer(verdict.program, channel).outcomes() == {True}
     assert verdict.slots is not None
     assert verdict.slots >= verdict.least
+
+
+def test_a_repair_moves_messages_and_no_task() -> None:
+    """Two workers have equal updates, at other times."""
+    table = schedules.replicate(schedules.sharded(schedules.flush(2, 4)), 2).take(2)
+    program = repair(with_messages(table), BLOCKING).program
+    for groups, tasks in zip(program.workers, table.workers, strict=True):
+        assert tuple(each for (each,) in groups if isinstance(each, Task)) == tasks
 
 
 def test_1f1b_that_receives_before_a_task_and_sends_after_it_hangs() -> None:
@@ -170,11 +178,6 @@ def test_what_runs_beside_the_passes_exchanges_no_messages(order: str) -> None:
         for made in (schedules.bpipe(4, 6), schedules.flush(4, 6))
     )
     assert (one.slots, one.is_sound) == (other.slots, other.is_sound)
-    tokens = Item("tokens")  # unless a task needs what it gives
-    Op("X", "EXCHANGE", needs=Op.FORWARD.gives, gives=(tokens,), stream="network")
-    Op("Z", "JOIN", takes=(tokens,))
-    table = parse("worker 0 | F0/X0 Z0 . B0 -^\nworker 1 | . F0 B0 -^")
-    assert check_messages(with_messages(table, order), EAGER).is_sound
 
 
 TABLES = {
@@ -185,6 +188,7 @@ TABLES = {
     "dualpipe_v": lambda p, m: schedules.dualpipe_v(p, 2 * m),
     "interleaved": lambda p, m: schedules.interleaved(2 * p, m, workers=p),
     "looped_bfs": lambda p, m: schedules.looped_bfs(2 * p, m, workers=p),
+    "sharded": lambda p, m: schedules.sharded(schedules.interleaved(2 * p, m, workers=p), 2),
 }
 
 
@@ -215,10 +219,21 @@ def test_the_order_named_torch_is_torchs(name: str, workers: int) -> None:
     assert read_torch_comms(written).workers == program.workers
 
 
+def test_what_is_no_channel_is_refused() -> None:
+    with pytest.raises(ValueError, match="not 'eager': 0 is a rendezvous"):
+        MessageChannel("eager")  # type: ignore[arg-type]
+
+
 def test_groups_cannot_be_written() -> None:
     program = with_messages(schedules.flush(2, 3).take(1), "batched")
     with pytest.raises(ScheduleError, match="no cell for groups"):
         write_torch_comms(program)
+
+
+def test_weights_that_are_gone_are_seen_beside_messages() -> None:
+    rows = "0UNSHARD,0F0,0SEND_F0,0RESHARD,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"
+    with pytest.raises(ScheduleError, match="B0 of stage 0, which needs weights there, and D0"):
+        schedules.check(read_torch_comms(rows).table)
 
 
 def test_a_message_of_a_stage_that_no_rank_has_is_refused() -> None:
