@@ -182,7 +182,7 @@ def _remarks(e: Observed, stale: bool) -> Iterator[str]:
 def _ratios(e: Observed) -> dict[str, Ratio]:
     found: dict[str, Ratio] = {}
     weights, three = e.loop.weights, min(3, len(e.loop.weights) - 1)
-    plain = e.loop.train(three, e.microbatches or 1, e.stated.clip_norm)
+    plain = e.loop.train(three, e.microbatches or 1, e.stated.clip_norm).weights
     for entry in e.entries:
         own, right = ([each[entry.name] for each in loop] for loop in (weights, plain))
         one, last = (along(own[0] - own[n], right[0] - right[n]) for n in (1, three))

@@ -15,7 +15,7 @@ from pipekit.parity.factors import NOTHING, Factors, same
 from pipekit.parity.fit import Known, Named, multiples, named
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import meanings, sometimes
-from pipekit.parity.plain_loop import LEARNING_RATE, Pass, PlainLoop, Tensors, Through
+from pipekit.parity.plain_loop import Pass, Tensors, Through
 from pipekit.parity.suite import loss_of
 from pipekit.parity.verdict import Fault
 
@@ -108,15 +108,11 @@ def untold(e: Observed) -> Iterator[Known]:
     """Yield that the parameters which no rank returns are trained with the others."""
     if not e.missing:
         return
-    loop, gradients = PlainLoop(e.loop.case, e.loop.batches), list[Tensors]()
-    loop.weights[0], loop.buffers = e.loop.weights[0], e.loop.buffers
-    for step in range(e.steps):
-        found = loop.expected(step, e.microbatches or 1, e.stated.clip_norm)
-        own = {n: loop.weights[step][n] - LEARNING_RATE * found[n] for n in e.missing}
-        loop.weights.append(e.loop.weights[step + 1] | own)
-        gradients.append(found)
+    how = (e.microbatches or 1, e.stated.clip_norm)
+    held = [{n: w for n, w in own.items() if n not in e.missing} for own in e.loop.weights]
+    loop = e.loop.train(e.steps, *how, held)
     said = "right, if those that no rank holds are trained, too"
-    yield from multiples(e, Fault.MISSING, said, gradients.__getitem__, together=True)
+    yield from multiples(e, Fault.MISSING, said, lambda s: loop.expected(s, *how), together=True)
 
 
 def orders(e: Observed) -> Iterator[Known]:

@@ -46,7 +46,7 @@ def test_the_judges_loop_is_torchs(model: str) -> None:
         x = inputs.double() if inputs.is_floating_point() else inputs
         loss(plain(x), target).backward()
         optimizer.step()
-    ours = PlainLoop(case, batches).train(3, 4, None)[-1]
+    ours = PlainLoop(case, batches).train(3, 4, None).weights[-1]
     for name, parameter in plain.named_parameters(remove_duplicate=False):
         torch.testing.assert_close(ours[name], parameter.detach(), rtol=0, atol=1e-12)
 
