@@ -43,6 +43,7 @@ class Stated(BaseModel):
     stages: StrictInt | None = Field(None, ge=1)  # of the pipeline; without it the ranks count
     balance: tuple[StrictInt, ...] | None = None  # how many of the model's layers each stage has
     stale: StrictInt = Field(0, ge=0, le=99)  # the most updates that gradients are behind by design
+    lower_precision: bool = Field(False, strict=True)  # whether two bytes a number are meant
     clip_norm: StrictFloat | None = Field(None, gt=0)  # of all gradients, to which it clips
 
     @classmethod

@@ -116,7 +116,7 @@ def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
         for each in filter(None, (own, own.by_gradients())):
             sources = SAME_MASKS if case.random else SIMPLEST_FIRST
             findings += [f for f in explained(each, sources) if f not in findings]
-    stale = any(f.excused for f in findings)
+    meant = any(f.excused for f in findings)
     losses = [*dict.fromkeys(f for own in replicas for f in _loss(own))]
     if case.random and any(f.classes == (Fault.UNKNOWN,) for f in findings):
         if losses or not e.losses(0):
@@ -126,9 +126,9 @@ def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
             )
             return Verdict(model, rows, (*beside, *_in_the_mean(e, rows)), (remark,))
         findings = _by_masks("other masks in a backward than in its forward", findings)
-    if stale or e.missing or any(Fault.DROPOUT in f.classes for f in findings):
+    if meant or e.missing or any(Fault.DROPOUT in f.classes for f in findings):
         losses = []  # which are of other weights, or of no masks
-    return Verdict(model, _ratios(e), (*beside, *findings, *losses), tuple(_remarks(e, stale)))
+    return Verdict(model, _ratios(e), (*beside, *findings, *losses), tuple(_remarks(e, meant)))
 
 
 def _beside_gradients(e: Observed) -> Iterator[Finding]:
@@ -169,9 +169,10 @@ def _loss(e: Observed) -> Iterator[Finding]:
         yield Finding((Fault.LOSS,), (f"{shown} the mean loss of the batch before its update",))
 
 
-def _remarks(e: Observed, stale: bool) -> Iterator[str]:
-    if stale or e.missing:
-        of = "older weights" if stale else "weights that no rank holds"
+def _remarks(e: Observed, meant: bool) -> Iterator[str]:
+    if meant or e.missing:
+        older = "older weights" if e.stated.stale else "a lower precision"
+        of = older if meant else "weights that no rank holds"
         yield f"the reported loss, which is of {of}"
     elif not any(e.losses(step) for step in range(e.steps)):
         yield "the reported loss, of which there is none"

@@ -39,7 +39,6 @@ class Fault:
     RATE = "learning rate"
     OPTIMIZER = "another optimizer"
     TARGETS = "targets of other rows"
-    OTHER_LOSS = "another loss"
     HANDED = "tensors of another microbatch between layers"
     CUT = "gradient lost between layers"
     MIXED = "gradients of other parameters"

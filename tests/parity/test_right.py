@@ -97,6 +97,31 @@ def test_with_the_loops_own_masks_a_factor_is_found_exactly() -> None:
     assert verdict_on(DeepSpeed7773, "dropout").classes == (Fault.SUMMED,)
 
 
+class Autocast(Small):
+    """Multiplies in bfloat16, as it states."""
+
+    lower_precision = True
+
+    def microbatch(self, k: int, x: Any, target: Any) -> float:
+        with torch.autocast("cpu", torch.bfloat16):
+            output = self.model(x)
+        loss = self.loss(output.float(), target)
+        loss.backward()
+        return float(loss.detach())
+
+
+class AutocastSummed(Autocast, DeepSpeed7773):
+    pass
+
+
+@pytest.mark.long
+def test_a_lower_precision_that_is_stated_is_no_fault_and_hides_none() -> None:
+    verdict = verdict_on(Autocast, "tied")
+    assert verdict.ok, verdict.text
+    assert verdict.classes == (Fault.ROUNDED,)
+    assert verdict_on(AutocastSummed).classes == (Fault.SUMMED,)
+
+
 def test_no_dropout_at_all_is_a_fault() -> None:
     class Off(Small):
         def build(self, model: Any, optimizer: Any) -> None:
