@@ -116,7 +116,7 @@ def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
         for each in filter(None, (own, own.by_gradients())):
             sources = SAME_MASKS if case.random else SIMPLEST_FIRST
             findings += [f for f in explained(each, sources) if f not in findings]
-    meant = any(f.excused for f in findings)
+    meant = e.stated.lower_precision or any(f.excused for f in findings)
     losses = [*dict.fromkeys(f for own in replicas for f in _loss(own))]
     if case.random and any(f.classes == (Fault.UNKNOWN,) for f in findings):
         if losses or not e.losses(0):
