@@ -31,7 +31,7 @@ SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (of_updates.of_the_update, of_passes.in_time, of_losses.of_the_loss),
     (of_microbatches.microbatches,),
     (of_microbatches.counted,),
-    (partial(of_updates.in_part, sources=IN_PART), of_updates.moved, of_updates.mixed),
+    (partial(of_updates.in_part, sources=IN_PART), of_updates.mixed),
     (of_passes.between, of_passes.orders),
     (of_microbatches.rows, of_microbatches.positions, of_passes.altered),
     (of_updates.rounded, of_updates.other_optimizers, of_losses.of_other_targets),

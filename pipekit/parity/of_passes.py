@@ -178,18 +178,14 @@ def altered(e: Observed) -> Iterator[Known]:
 
 def _changes(e: Observed, of: str) -> Iterator[tuple[str, str, Change]]:
     """Yield a class of fault, what about some layers, and what each gives for its output."""
-    random, has_norms = e.loop.case.random, bool(e.loop.buffers[0])
-    if random or has_norms:
-        fault = Fault.DROPOUT if random else Fault.BATCH_NORM
+    if e.loop.case.random or e.loop.buffers[0]:
+        fault = Fault.DROPOUT if e.loop.case.random else Fault.BATCH_NORM
         yield fault, f"{of} in evaluation mode", _evaluated
-    if has_norms:
-        apart = _inside(nn.BatchNorm1d, _statistics_apart)
-        yield Fault.BATCH_NORM, f"no gradient goes through the mean and variance in {of}", apart
     for count in SHARDS:
-        biases = _inside(nn.Linear, partial(_with_biases, count))
+        biases = _inside(partial(_with_biases, count))
         yield Fault.SUMMED, f"each of {count} shards of {of} adds its bias", biases
         for k in range(count):
-            shard = _inside(nn.Linear, partial(_of_one_shard, k, count))
+            shard = _inside(partial(_of_one_shard, k, count))
             yield Fault.CUT, f"of {of} only shard {k + 1} of {count} sends one back", shard
 
 
@@ -199,11 +195,11 @@ def _evaluated(layer: nn.Module, value: Any) -> Any:
     return output
 
 
-def _inside(kind: type[nn.Module], changed: Callable[..., Tensor]) -> Change:
-    """Return what a layer gives with the output of each module of a kind in it changed."""
+def _inside(changed: Callable[..., Tensor]) -> Change:
+    """Return what a layer gives with the output of each linear layer in it changed."""
 
     def run(layer: nn.Module, value: Any) -> Any:
-        found = [module for module in layer.modules() if isinstance(module, kind)]
+        found = [module for module in layer.modules() if isinstance(module, nn.Linear)]
         hooks = [module.register_forward_hook(changed) for module in found]
         output = layer(value)
         for hook in hooks:
@@ -211,11 +207,6 @@ def _inside(kind: type[nn.Module], changed: Callable[..., Tensor]) -> Change:
         return output
 
     return run
-
-
-def _statistics_apart(norm: nn.BatchNorm1d, given: tuple[Tensor], _: Any) -> Tensor:
-    variance, mean = torch.var_mean(given[0].detach(), 0, correction=0)
-    return (given[0] - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
 
 
 def _with_biases(count: int, linear: nn.Linear, _: Any, y: Tensor) -> Tensor:
@@ -275,7 +266,7 @@ def _handed(e: Observed, firsts: Sequence[int]) -> Iterator[Known]:
     counts = [count for count in e.candidates if count <= most]
     orders = {count: others(e.loop.rows, e.loop.rows // count) for count in counts}
     for count, rows in ((n, rows) for n in counts for rows in orders[n]):
-        by_other = _inside(nn.Linear, partial(_by_other_input, rows))
+        by_other = _inside(partial(_by_other_input, rows))
         said = f"of weights by the input of another of {count} microbatches"
         yield from passing(e, Fault.HANDED, said, through=(tuple(range(e.loop.depth)), by_other))
     # A layer that sends gradients back to others leaves all layers from itself on right.

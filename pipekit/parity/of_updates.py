@@ -20,8 +20,6 @@ from pipekit.parity.verdict import TOLERANCE, Fault
 _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "Adam": torch.optim.Adam,
     "RMSprop": torch.optim.RMSprop,
-    "Adagrad": torch.optim.Adagrad,
-    "Rprop": torch.optim.Rprop,
     "the sign of each number, as Lion's": partial(torch.optim.Adam, betas=(0.0, 0.0)),
     "SGD with Nesterov's momentum": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
 }
@@ -252,20 +250,6 @@ def in_part(e: Observed, sources: Iterable[Source]) -> Iterator[Known]:
     for known in chain.from_iterable(source(parts) for source in sources if wholes):
         covers = frozenset(wholes[part] for part in known.covers)
         yield replace(known, said=f"{known.said}, in a part of each", covers=covers)
-
-
-def moved(e: Observed) -> Iterator[Known]:
-    """Yield that the right numbers are in other places."""
-
-    def of_like_order(step: int) -> Tensors:
-        found = {}
-        for n in e.wrong:  # the largest number where the trainer's largest is, and so on
-            ranks = n.values[step].flatten().argsort().argsort()
-            numbers = e.raw(step)[n.name].flatten().sort().values[ranks]
-            found[n.name] = numbers.view_as(n.values[step])
-        return found
-
-    yield from multiples(e, Fault.LAYOUT, "transposed, or shards exchanged", of_like_order)
 
 
 def rounded(e: Observed) -> Iterator[Known]:

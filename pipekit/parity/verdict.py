@@ -42,7 +42,6 @@ class Fault:
     HANDED = "tensors of another microbatch between layers"
     CUT = "gradient lost between layers"
     MIXED = "gradients of other parameters"
-    LAYOUT = "numbers of a gradient in other places"
     EARLIER_BATCH = "the batch before"
     AUXILIARY = "auxiliary loss weighted otherwise"
     FROZEN = "frozen part updated"

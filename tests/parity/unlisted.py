@@ -249,12 +249,6 @@ class GradientOfANeighbour(Handed):
     returned = staticmethod(turned)
 
 
-class InputOfANeighbour(Handed):
-    """A stage takes the message of another microbatch."""
-
-    received = staticmethod(turned)
-
-
 class InputsReversed(Handed):
     """What was sent first is received last."""
 
@@ -395,14 +389,6 @@ class CopyOfTiedLeft(Small):
 
     def parameters(self) -> Any:
         return dict(self.model[:-1].named_parameters())
-
-
-class Transposed(Small):
-    """Some layers' gradients come back in another layout."""
-
-    def change(self) -> None:
-        for layer in self.model[3:6]:
-            layer.linear.weight.grad = layer.linear.weight.grad.T.contiguous()
 
 
 class IgnoredTrained(Small):
@@ -614,19 +600,6 @@ class SomeBatchesTwice(Small):
     def step(self, batch: Batch) -> float | None:
         used, self.before = self.before or batch, None if self.before else batch
         return super().step(used)
-
-
-class StatisticsApart(Small):
-    """Replicas do not add up the gradients that go through a batch's mean and variance."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        for layer in model[1:-1]:
-            layer.norm.forward = lambda x, norm=layer.norm: (
-                ((x - x.mean(0).detach()) / (x.var(0, correction=0).detach() + norm.eps).sqrt())
-                * norm.weight
-                + norm.bias
-            )
 
 
 class BiasOfEachRank(Small):
