@@ -38,7 +38,7 @@ SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
 )
 SAME_MASKS: tuple[tuple[Source, ...], ...] = (
     (of_passes.untold, of_updates.scaled),
-    (of_updates.of_the_update,),
+    (of_updates.of_the_update, of_microbatches.in_turn),
     (of_passes.altered,),
 )
 
@@ -89,9 +89,11 @@ def parity(
 
 
 def _by_masks(said: str, findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings of which other masks explain those without a class."""
+    """Return findings of which other masks may explain those without a class."""
     return [
-        Finding((Fault.DROPOUT,), (said,), f.parameters) if f.classes == (Fault.UNKNOWN,) else f
+        replace(f, classes=(Fault.DROPOUT, *f.classes), said=(said, *f.said))
+        if f.classes == (Fault.UNKNOWN,)
+        else f
         for f in findings
     ]
 

@@ -4,13 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise, product
+from typing import Any
+
+from torch import Tensor
 
 from pipekit.parity.factors import LEAST, NOTHING, Factors, same, shown, whole
 from pipekit.parity.fit import Basis, Known, Named, alike, fit, multiples, named
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import sometimes
 from pipekit.parity.plain_loop import LEARNING_RATE, Pass, Range, Tensors, total
-from pipekit.parity.suite import LENGTH
+from pipekit.parity.suite import LENGTH, loss
 from pipekit.parity.verdict import Fault
 
 MOST = 24  # microbatches, up to which each is computed alone
@@ -50,6 +53,22 @@ def counted(e: Observed) -> Iterator[Known]:
         yield from named(e, older, partial(_of_others, _STALE), behind=1, together=True)
         yield from named(e, own, partial(_of_each_step, count), together=True, each_step=True)
         yield from tied(e, count)
+
+
+def in_turn(e: Observed) -> Iterator[Known]:
+    """Yield microbatches that count so many times, each with the masks that it draws in turn."""
+
+    def basis(step: int) -> list[Tensors]:
+        alone = (
+            [replace(p, loss=partial(_times, float(p == own))) for p in e.parts] for own in e.parts
+        )
+        return [e.loop.batch(step, passes).gradients for passes in alone]
+
+    return named(e, basis, _of_counts, together=True)
+
+
+def _times(factor: float, output: Any, target: Tensor) -> Tensor:
+    return factor * loss(output, target)
 
 
 def rows(e: Observed) -> Iterator[Known]:

@@ -243,6 +243,7 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (Uncleared, "dense", Fault.KEPT),
     (WithMomentum, "dense", Fault.MOMENTUM),
     (WithMomentum, "dropout", Fault.MOMENTUM),
+    (published.NemoAutomodel3530, "dropout", Fault.ONLY_LAST),
     (MomentumAtASmallRate, "dense", Fault.MOMENTUM),
     (FallingRate, "dense", Fault.RATE),
     (UpdateEachMicrobatch, "dense", Fault.EACH_MICROBATCH),
