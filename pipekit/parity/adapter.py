@@ -43,6 +43,7 @@ class Stated(BaseModel):
     stages: StrictInt | None = Field(None, ge=1)  # of the pipeline; without it the ranks count
     balance: tuple[StrictInt, ...] | None = None  # how many of the model's layers each stage has
     stale: StrictInt = Field(0, ge=0, le=99)  # the most updates that gradients are behind by design
+    lower_precision: bool = Field(False, strict=True)  # whether two bytes a number are meant
     clip_norm: StrictFloat | None = Field(None, gt=0)  # of all gradients, to which it clips
 
     @classmethod
@@ -107,6 +108,7 @@ def train(adapter: str | Callable[[], Any], model: str, seed: int = SEED) -> Ran
             raise TypeError(
                 f"step() returns {loss!r}: return the batch's mean loss as a number, or None"
             ) from None
+        tell(f"parameters() after batch {step + 1}")
         held = _tensors("parameters()", made.parameters(), known, step + 1)
         if step and held.keys() != record.parameters[-1].keys():
             raise ValueError("parameters() has other names than after the step before: return all")
@@ -142,7 +144,7 @@ def _copied(source: str, name: str, tensor: Any, known: Tensors) -> Tensor:
     if tensor.is_meta:
         raise ValueError(f"{source} has {name!r} on the device 'meta', where no numbers are")
     if name not in known:
-        close = get_close_matches(name, known, 1)
+        close = get_close_matches(str(name), known, 1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"{source} has {name!r}, and the model no such parameter{meant}")
     if hasattr(tensor, "full_tensor"):

@@ -20,8 +20,9 @@ from pipekit.parity.verdict import TOLERANCE, Fault, Finding
 
 OVERDETERMINED = 4  # numbers for each factor, at least
 DEPENDENT = 3e-5  # share of the largest singular value, below which gradients are no basis
-ROUGHLY = 0.01  # of a gradient's size: bfloat16 keeps eight bits
+ROUGHLY = 0.02  # of a gradient's size: bfloat16 keeps eight bits, and errors of layers add up
 
+Predicted = Callable[[int], Tensors]  # gradients by step
 Basis = Callable[[int], Sequence[Tensors]]  # gradients by step that count so many times each
 Fits = dict[Entry, Factors]
 Named = Iterable[tuple[str, str]]  # classes of fault, and what about them
@@ -128,12 +129,7 @@ def named(
 
 
 def multiples(
-    e: Observed,
-    fault: str,
-    said: str,
-    predicted: Callable[[int], Tensors],
-    behind: int = 0,
-    **how: Any,
+    e: Observed, fault: str, said: str, predicted: Predicted, behind: int = 0, **how: Any
 ) -> Iterator[Known]:
     """Yield what multiples of one prediction explain; ``how`` is of :func:`fit`."""
 
@@ -159,12 +155,13 @@ def explained(e: Observed, simplest_first: Iterable[Iterable[Source]]) -> list[F
         best = next(b for g in known if (b := [k for k in g if len(k.covers & left) == most]))
         covered = best[0].covers & left
         fitting = [k for k in best if k.covers & left == covered]
-        stale = [k for k in fitting if 0 < k.behind <= e.stated.stale]
+        meant = [k for k in fitting if 0 < k.behind <= e.stated.stale]
+        meant += [k for k in fitting if k.fault == Fault.ROUNDED and e.stated.lower_precision]
         chosen: dict[str, str] = {}
-        for one in stale or fitting:
+        for one in meant or fitting:
             chosen.setdefault(one.fault, one.said)
         names = tuple(dict.fromkeys(entry.name for entry in e.wrong if entry in covered))
-        findings.append(Finding(tuple(chosen), tuple(chosen.values()), names, excused=bool(stale)))
+        findings.append(Finding(tuple(chosen), tuple(chosen.values()), names, excused=bool(meant)))
         left -= covered
     return findings
 

@@ -31,14 +31,14 @@ SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (of_updates.of_the_update, of_passes.in_time, of_losses.of_the_loss),
     (of_microbatches.microbatches,),
     (of_microbatches.counted,),
-    (partial(of_updates.in_part, sources=IN_PART), of_updates.moved, of_updates.mixed),
+    (partial(of_updates.in_part, sources=IN_PART), of_updates.mixed),
     (of_passes.between, of_passes.orders),
     (of_microbatches.rows, of_microbatches.positions, of_passes.altered),
     (of_updates.rounded, of_updates.other_optimizers, of_losses.of_other_targets),
 )
 SAME_MASKS: tuple[tuple[Source, ...], ...] = (
     (of_passes.untold, of_updates.scaled),
-    (of_updates.of_the_update,),
+    (of_updates.of_the_update, of_microbatches.in_turn),
     (of_passes.altered,),
 )
 
@@ -89,9 +89,11 @@ def parity(
 
 
 def _by_masks(said: str, findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings of which other masks explain those without a class."""
+    """Return findings of which other masks may explain those without a class."""
     return [
-        Finding((Fault.DROPOUT,), (said,), f.parameters) if f.classes == (Fault.UNKNOWN,) else f
+        replace(f, classes=(Fault.DROPOUT, *f.classes), said=(said, *f.said))
+        if f.classes == (Fault.UNKNOWN,)
+        else f
         for f in findings
     ]
 
@@ -116,7 +118,7 @@ def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
         for each in filter(None, (own, own.by_gradients())):
             sources = SAME_MASKS if case.random else SIMPLEST_FIRST
             findings += [f for f in explained(each, sources) if f not in findings]
-    stale = any(f.excused for f in findings)
+    meant = e.stated.lower_precision or any(f.excused for f in findings)
     losses = [*dict.fromkeys(f for own in replicas for f in _loss(own))]
     if case.random and any(f.classes == (Fault.UNKNOWN,) for f in findings):
         if losses or not e.losses(0):
@@ -126,9 +128,9 @@ def judged(model: str, records: Sequence[RankRecord]) -> Verdict:
             )
             return Verdict(model, rows, (*beside, *_in_the_mean(e, rows)), (remark,))
         findings = _by_masks("other masks in a backward than in its forward", findings)
-    if stale or e.missing or any(Fault.DROPOUT in f.classes for f in findings):
+    if meant or e.missing or any(Fault.DROPOUT in f.classes for f in findings):
         losses = []  # which are of other weights, or of no masks
-    return Verdict(model, _ratios(e), (*beside, *findings, *losses), tuple(_remarks(e, stale)))
+    return Verdict(model, _ratios(e), (*beside, *findings, *losses), tuple(_remarks(e, meant)))
 
 
 def _beside_gradients(e: Observed) -> Iterator[Finding]:
@@ -169,9 +171,10 @@ def _loss(e: Observed) -> Iterator[Finding]:
         yield Finding((Fault.LOSS,), (f"{shown} the mean loss of the batch before its update",))
 
 
-def _remarks(e: Observed, stale: bool) -> Iterator[str]:
-    if stale or e.missing:
-        of = "older weights" if stale else "weights that no rank holds"
+def _remarks(e: Observed, meant: bool) -> Iterator[str]:
+    if meant or e.missing:
+        older = "older weights" if e.stated.stale else "a lower precision"
+        of = older if meant else "weights that no rank holds"
         yield f"the reported loss, which is of {of}"
     elif not any(e.losses(step) for step in range(e.steps)):
         yield "the reported loss, of which there is none"
@@ -182,7 +185,7 @@ def _remarks(e: Observed, stale: bool) -> Iterator[str]:
 def _ratios(e: Observed) -> dict[str, Ratio]:
     found: dict[str, Ratio] = {}
     weights, three = e.loop.weights, min(3, len(e.loop.weights) - 1)
-    plain = e.loop.train(three, e.microbatches or 1, e.stated.clip_norm)
+    plain = e.loop.train(three, e.microbatches or 1, e.stated.clip_norm).weights
     for entry in e.entries:
         own, right = ([each[entry.name] for each in loop] for loop in (weights, plain))
         one, last = (along(own[0] - own[n], right[0] - right[n]) for n in (1, three))

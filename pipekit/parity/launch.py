@@ -6,9 +6,10 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Self
 
@@ -20,6 +21,10 @@ from pipekit.host.parent import end_with_parent
 from pipekit.host.unpickling import loads
 
 READ, SHOWN = 4096, 300  # bytes of what a process has printed last, and characters in messages
+LONGEST = 2000  # characters of an error, of which some tell all their tensors
+MOST_KEPT = (
+    2**26
+)  # bytes that a process has printed, which one that never stops would fill a disk with
 GRACE_S = 5.0  # for a process to leave by itself
 
 _news: Connection | None = None
@@ -60,7 +65,7 @@ class Ranks:
             with suppress(OSError):  # of one that has left, which it is then heard of
                 each.news.send_bytes(job)
         while left := [rank for rank in self._ranks if rank.result is None]:
-            wait([rank.news for rank in left], max(0.0, end - time.monotonic()))
+            wait([rank.news for rank in left], min(1.0, max(0.0, end - time.monotonic())))
             for rank in left:
                 rank.hear()
             if failed := [rank.failed for rank in left if rank.failed]:
@@ -92,6 +97,8 @@ class _Rank:
         news.close()
 
     def hear(self) -> None:
+        if os.fstat(self._printed.fileno()).st_size > MOST_KEPT:
+            self._printed.truncate(0)  # who appends goes on there
         try:
             while self.news.poll():
                 kind, content = self.news.recv()
@@ -116,12 +123,23 @@ class _Rank:
         return f"rank {self.rank} in {self._at}" + (f", its last words: {words}" if words else "")
 
     def end(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        # All that it has started: some lead a group of their own, some of its group have no parent.
+        for pid in (*_started_by(self.process.pid), -self.process.pid):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.join()
         self.news.close()
         self._printed.close()
+
+
+def _started_by(pid: int) -> Iterator[int]:
+    """Yield the processes below one, as Linux lists them."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # of a thread that has ended
+            for child in map(int, children.read_text().split()):
+                yield child
+                yield from _started_by(child)
 
 
 def _environment(count: int) -> dict[str, str]:
@@ -155,5 +173,5 @@ def _called(rank: int, job: bytes) -> tuple[str, Any]:
         return "result", cloudpickle.dumps(function(rank, *arguments))
     except BaseException as error:
         traceback.print_exc()
-        said = " ".join(f"{type(error).__name__}: {error}".split())
+        said = " ".join(f"{type(error).__name__}: {str(error)[:LONGEST]}".split())
         return "error", (time.time_ns(), said, cloudpickle.dumps(portable(error)))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from math import isclose
 
 import torch
@@ -61,7 +61,7 @@ class Observed:
         self.held = {name for record in records for name in record.parameters[-1]}
         used = {use for name in self.held for use in loop.uses.get(name, ())}
         self.missing = [n for n in loop.uses if n not in used and n not in loop.frozen]
-        self.differing = [n for n in loop.uses if self._differs(n)]
+        self.differing = {n: update for n in loop.uses if (update := self._parted(n))}
         self.entries = self._entries(self._updates)
         self.microbatches, odd = self.stated.microbatches, loop.case.odd
         some = (n for n in range(2, loop.rows + 1) if loop.rows % n == 0 or (odd and n <= 16))
@@ -92,7 +92,8 @@ class Observed:
     def replicas(self) -> list["Observed"]:
         """Return itself, or of ranks that differ each set that holds the model once.
 
-        What a replica does is judged at its own weights.
+        What a replica does is judged at its own weights, up to the update that parts it from the
+        others: later ones may add gradients of other weights to its own.
         """
         held = ([r for r in self.records if n in r.parameters[-1]] for n in self.loop.uses)
         holders = [ranks for ranks in held if ranks]
@@ -100,7 +101,7 @@ class Observed:
         if not self.differing or count == 1:
             return [self]
         sets = ({id(ranks[k]): ranks[k] for ranks in holders} for k in range(count))
-        case, batches = self.loop.case, self.loop.batches
+        case, batches = self.loop.case, self.loop.batches[: min(self.differing.values())]
         return [Observed(PlainLoop(case, batches), [*ranks.values()]) for ranks in sets]
 
     def wrong_values(self, step: int) -> Tensors:
@@ -147,13 +148,15 @@ class Observed:
             joined[name] = held.get(next(uses, name), own).to(own.dtype)
         return joined
 
-    def _differs(self, name: str) -> bool:
+    def _parted(self, name: str) -> int:
+        """Return the update after which ranks hold different copies, or 0."""
         held = [r.parameters for r in self.records if name in r.parameters[-1]]
-        return any(
-            (own[v][name] - held[0][v][name]).abs().max() > 2 * ULP * held[0][v][name].abs().max()
-            for own in held[1:]
-            for v in range(1, self.steps + 1)
-        )
+        for v, own in product(range(1, self.steps + 1), held[1:]):
+            if (own[v][name] - held[0][v][name]).abs().max() > 2 * ULP * held[0][v][
+                name
+            ].abs().max():
+                return v
+        return 0
 
     def _entries(self, values_of: Callable[[RankRecord, str], Iterable[Tensor]]) -> list[Entry]:
         entries: dict[tuple[str, int | None], Entry] = {}

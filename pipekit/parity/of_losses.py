@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pipekit.parity.factors import LEAST, NOTHING, Factors, same, shown, whole
+from pipekit.parity.factors import NOTHING, Factors, same, shown, whole
 from pipekit.parity.fit import Known, Named, named
 from pipekit.parity.observed import Observed
-from pipekit.parity.of_passes import of_batch, passing
+from pipekit.parity.of_passes import others, paired, passing
 from pipekit.parity.plain_loop import Tensors
-from pipekit.parity.suite import CLASSES, IGNORED, loss, loss_of
+from pipekit.parity.suite import CLASSES, IGNORED, LENGTH, loss, loss_of
 from pipekit.parity.verdict import TOLERANCE, Fault
 
 MOST_MOVED = 24  # microbatches, up to which targets may be those of another one
@@ -27,20 +27,20 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
     late = partial(targets, first=1)
     for parts in (n for n in e.candidates if n <= MOST_MOVED):
         by = e.loop.rows // parts
-        for shift, side in ((by, "before"), (-by, "behind")):
-            said = f"the inputs of {parts} microbatches with the targets of the one {side}"
-            yield from targets(said, given=lambda x, y, *_, by=shift: (x, y.roll(by, 0)))
+        for whose in others(e.loop.rows, by) if not case.coupled else ():
+            said = f"the targets of {parts} microbatches with the inputs of others"
+            yield from targets(said, given=lambda x, y, *_, whose=whose: (x[whose], y))
         said = f"the targets come one of {parts} microbatches late, from batch to batch"
         yield from late(said, given=lambda x, y, _, old, k=by: (x, torch.cat([old[-k:], y[:-k]])))
+    if case.tokens:
+        said = "outputs of position "
+        yield from paired(e, Fault.TARGETS, said, "with labels of", LENGTH, _beside)
     yield from late("those of the batch before", given=lambda x, _, __, old: (x, old))
     if not case.coupled:
         yield from late("beside the inputs of the batch before", given=lambda _, y, x, __: (x, y))
     for by, side in ((-1, "further"), (1, "before")) if case.tokens else ():
         moved = partial(lambda by, x, y, *_: (x, pad(y, (by, -by), value=IGNORED)), by)
-        said = f"labels of one token {side}"
-        yield from targets(said, given=moved)
-        said += ", or of the other end"
-        yield from targets(said, given=lambda x, y, *_, by=by: (x, y.roll(by, 1)))
+        yield from targets(f"labels of one token {side}", given=moved)
     if case.tokens:
         ignored = partial(lambda to, x, y, *_: (x, x.masked_fill(y == to, to)), IGNORED)
         yield from targets("the inputs themselves", given=ignored)
@@ -52,9 +52,17 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
     for end, divided in product(("first", "last"), (True, False)) if case.ignored else ():
         without = partial(_without_an_end, end == "last", divided)
         yield from passing(e, Fault.LOST, f"of the {end} label of each row", loss=without)
-    yield from _smoothed(e)
     if case.coupled and case.tuples:
         yield from _auxiliary(e)
+
+
+def _beside(own: int, other: int) -> dict[str, Any]:
+    """Return the loss of the outputs of one position with the labels of another."""
+
+    def beside(output: Any, target: Tensor) -> Tensor:
+        return loss_of((slice(None), own), output, target.roll(own - other, 1))
+
+    return {"loss": beside}
 
 
 def _without_an_end(last: bool, divided: bool, output: Any, target: Tensor) -> Tensor:
@@ -66,26 +74,12 @@ def _without_an_end(last: bool, divided: bool, output: Any, target: Tensor) -> T
     return loss_of(others, output, target)
 
 
-def _smoothed(e: Observed) -> Iterator[Known]:
-    def basis(step: int) -> list[Tensors]:
-        return [e.raw(step), of_batch(e, step, loss=partial(loss, smoothing=1.0))]
-
-    def name(factors: Factors) -> Named:
-        own, other = factors
-        if abs(own) > NOTHING and abs(other) > LEAST:
-            yield Fault.OTHER_LOSS, f"{own:.3g} of it with {other:.3g} of labels that are smooth"
-
-    return named(e, basis, name, together=True)
-
-
 def _auxiliary(e: Observed) -> Iterator[Known]:
+    losses = (lambda output, target: loss(output[0], target), lambda output, _: output[1].mean())
+    rest, alone = ([replace(part, loss=of) for part in e.parts] for of in losses)
+
     def basis(step: int) -> list[Tensors]:
-        without, alone = (
-            [replace(part, loss=of) for part in e.parts]
-            for of in (lambda output, target: loss(output[0], target), lambda o, _: o[1].mean())
-        )
-        of_each = (e.loop.batch(step, [part]).gradients for part in alone)
-        return [e.loop.batch(step, without).gradients, *of_each]
+        return [e.loop.batch(step, parts).gradients for parts in (rest, *([p] for p in alone))]
 
     def name(factors: Factors) -> Named:
         rest, *counts = factors

@@ -3,15 +3,21 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
+from typing import Any
+
+from torch import Tensor
 
 from pipekit.parity.factors import LEAST, NOTHING, Factors, same, shown, whole
 from pipekit.parity.fit import Basis, Known, Named, alike, fit, multiples, named
 from pipekit.parity.observed import Observed
-from pipekit.parity.plain_loop import LEARNING_RATE, Pass, Tensors, total
+from pipekit.parity.of_updates import sometimes
+from pipekit.parity.plain_loop import LEARNING_RATE, Pass, Range, Tensors, total
+from pipekit.parity.suite import LENGTH, loss
 from pipekit.parity.verdict import Fault
 
 MOST = 24  # microbatches, up to which each is computed alone
+MOST_SHARED = 8  # microbatches of which each may be in parts of sequences
 REPLICAS = (2, 3, 4, 6, 8)  # that may share a batch
 _STALE = Fault.STALE.format("1 update")
 
@@ -22,7 +28,8 @@ def microbatches(e: Observed) -> Iterator[Known]:
     for size in range(-(-rows // MOST), rows) if e.loop.case.odd else ():
         # The last one has what is left.
         yield from _means(e, [*map(Pass, pairwise([*range(0, rows, size), rows]))])
-    for count in dict.fromkeys((*counts, *REPLICAS)):
+    even = [count for count in range(1, MOST + 1) if rows % count == 0 and e.loop.case.coupled]
+    for count in dict.fromkeys((*counts, *REPLICAS, *even)):
         yield from _means(e, e.loop.cut(count))
         # As a distributed sampler deals rows out.
         yield from _means(e, [Pass((k, None, count)) for k in range(count)])
@@ -31,11 +38,7 @@ def microbatches(e: Observed) -> Iterator[Known]:
             said = f"{count} in a batch, each with {factor:.3g} of its mean"
             updates = partial(_one_by_one, e, count, factor)
             yield from multiples(e, Fault.EACH_MICROBATCH, said, updates)
-    fault = Fault.BATCH_NORM if e.loop.buffers[0] else Fault.AUXILIARY
-    even = [count for count in range(1, MOST + 1) if rows % count == 0]
-    for count in even if e.loop.case.coupled else ():
-        said = f"of rows that go through in {count} microbatches"
-        yield from multiples(e, fault, said, partial(e.loop.expected, microbatches=count))
+            yield from sometimes(e, Fault.EACH_MICROBATCH, updates)
 
 
 def counted(e: Observed) -> Iterator[Known]:
@@ -52,6 +55,22 @@ def counted(e: Observed) -> Iterator[Known]:
         yield from tied(e, count)
 
 
+def in_turn(e: Observed) -> Iterator[Known]:
+    """Yield microbatches that count so many times, each with the masks that it draws in turn."""
+
+    def basis(step: int) -> list[Tensors]:
+        alone = (
+            [replace(p, loss=partial(_times, float(p == own))) for p in e.parts] for own in e.parts
+        )
+        return [e.loop.batch(step, passes).gradients for passes in alone]
+
+    return named(e, basis, _of_counts, together=True)
+
+
+def _times(factor: float, output: Any, target: Tensor) -> Tensor:
+    return factor * loss(output, target)
+
+
 def rows(e: Observed) -> Iterator[Known]:
     """Yield rows that count so many times, of models whose rows do not see one another."""
     if not e.loop.case.coupled:
@@ -61,15 +80,24 @@ def rows(e: Observed) -> Iterator[Known]:
 
 
 def positions(e: Observed) -> Iterator[Known]:
-    """Yield parts of sequences, as ranks share them, that count so many times or all alike."""
-    length = e.loop.batches[0][1].shape[-1]
-    for size in range(length // 2, 0, -1) if e.loop.case.tokens else ():
-        if length % size == 0:
-            parts = [Pass(positions=(k, k + size)) for k in range(0, length, size)]
+    """Yield parts of sequences, as ranks share them, that count so many times or all alike.
+
+    A rank has neighbours, every second or third position, or one from each end (zigzag, Llama 3,
+    arXiv 2407.21783, section 3.3.2), of whole batches or of microbatches.
+    """
+    if not e.loop.case.tokens:
+        return
+    dealt: list[list[Range]] = [[(k, LENGTH - k, LENGTH - 2 * k - 1) for k in range(LENGTH // 2)]]
+    for count in (n for n in range(2, LENGTH + 1) if LENGTH % n == 0):
+        size = LENGTH // count
+        dealt += [[(k * size, k * size + size) for k in range(count)]]
+        dealt += [[(k, None, count) for k in range(count)]]
+    for ranks, count in product(dealt, (1, *(n for n in e.candidates if n <= MOST_SHARED))):
+        parts = [replace(part, positions=own) for part in e.loop.cut(count) for own in ranks]
+        if all(e.loop.share(step, part) for step in range(e.steps) for part in parts):
             yield from _means(e, parts, "parts of sequences")
-            if size == 1:
-                name = partial(_of_counts, what="positions in a row")
-                yield from named(e, _each(e, parts), name, together=True)
+    each = _each(e, [Pass(positions=(k, k + 1)) for k in range(LENGTH)])
+    yield from named(e, each, partial(_of_counts, what="positions in a row"), together=True)
 
 
 def _each(e: Observed, parts: Sequence[Pass]) -> Basis:
@@ -85,14 +113,21 @@ def _with_late(own: Basis, step: int) -> list[Tensors]:
 def _means(
     e: Observed, parts: Sequence[Pass], what: str = "microbatches or replicas"
 ) -> Iterator[Known]:
-    count = len(parts)
+    count, steps = len(parts), range(e.steps)
+    equal = all(len({e.loop.share(step, part) for part in parts}) == 1 for step in steps)
+    if equal and not e.loop.case.coupled:
+        return  # it is a multiple of the mean of all
     said = f"each of {count} {what} counts alike, however many terms it has"
-    known = {1.0: Fault.SUMMED, count**-2: Fault.AVERAGED_TWICE}
+    alone = Fault.PER_MICROBATCH
+    if equal:
+        said = f"of rows that go through in {count} {what}"
+        alone = Fault.BATCH_NORM if e.loop.buffers[0] else Fault.AUXILIARY
+    known = {1.0: Fault.SUMMED, count**-2: Fault.AVERAGED_TWICE, 1 / count: alone}
     summed = fit(e, lambda s: [total((1.0, e.loop.run(s, part).gradients) for part in parts)])
     for (factor,), entries in alike(summed):
         # Next to nothing explains all that is as small: it counts as the factor of all.
         if abs(factor) > (LEAST if len(entries) == len(e.wrong) else NOTHING / count):
-            fault = next((f for k, f in known.items() if same(factor, k)), Fault.PER_MICROBATCH)
+            fault = next((f for k, f in known.items() if same(factor, k)), alone)
             by = "" if same(factor, 1 / count) else f"x {factor * count:.4g}; "
             yield Known(fault, by + said, entries)
 

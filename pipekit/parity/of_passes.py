@@ -15,7 +15,7 @@ from pipekit.parity.factors import NOTHING, Factors, same
 from pipekit.parity.fit import Known, Named, multiples, named
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import meanings, sometimes
-from pipekit.parity.plain_loop import LEARNING_RATE, Pass, PlainLoop, Tensors, Through
+from pipekit.parity.plain_loop import Pass, Tensors, Through
 from pipekit.parity.suite import loss_of
 from pipekit.parity.verdict import Fault
 
@@ -26,6 +26,7 @@ BOTH = (0, 1)
 BLOCKS = (2, 3, 4)  # stages that are tried where their number is not known
 
 Change = Callable[[nn.Module, Any], Any]  # from a layer and its input to its output
+OfPair = Callable[[int, int], dict[str, Any]]  # fields of a pass, for one part and another
 
 
 def of_batch(e: Observed, step: int, **changed: Any) -> Tensors:
@@ -40,6 +41,23 @@ def passing(
     """Yield what such passes explain; the changed are fields of :class:`.Pass`."""
     changed_batch = partial(of_batch, e, **changed)
     return multiples(e, fault, said, changed_batch, behind, together=True, first=first)
+
+
+def paired(
+    e: Observed, fault: str, said: str, link: str, count: int, changed: OfPair
+) -> Iterator[Known]:
+    """Yield passes that are changed for one part of a batch and another, in so many parts."""
+    pairs = [*product(range(count), repeat=2)]
+
+    def basis(step: int) -> list[Tensors]:
+        return [of_batch(e, step, **changed(*pair)) for pair in pairs]
+
+    def name(factors: Factors) -> Named:
+        there = [(*pair, f) for pair, f in zip(pairs, factors, strict=True) if abs(f) > NOTHING]
+        if any(one != other for one, other, _ in there):
+            yield fault, said + ", ".join(f"{k} {link} {n} x {f:.3g}" for k, n, f in there)
+
+    return named(e, basis, name, together=True)
 
 
 def in_time(e: Observed) -> Iterator[Known]:
@@ -108,15 +126,11 @@ def untold(e: Observed) -> Iterator[Known]:
     """Yield that the parameters which no rank returns are trained with the others."""
     if not e.missing:
         return
-    loop, gradients = PlainLoop(e.loop.case, e.loop.batches), list[Tensors]()
-    loop.weights[0], loop.buffers = e.loop.weights[0], e.loop.buffers
-    for step in range(e.steps):
-        found = loop.expected(step, e.microbatches or 1, e.stated.clip_norm)
-        own = {n: loop.weights[step][n] - LEARNING_RATE * found[n] for n in e.missing}
-        loop.weights.append(e.loop.weights[step + 1] | own)
-        gradients.append(found)
+    how = (e.microbatches or 1, e.stated.clip_norm)
+    held = [{n: w for n, w in own.items() if n not in e.missing} for own in e.loop.weights]
+    loop = e.loop.train(e.steps, *how, held)
     said = "right, if those that no rank holds are trained, too"
-    yield from multiples(e, Fault.MISSING, said, gradients.__getitem__, together=True)
+    yield from multiples(e, Fault.MISSING, said, lambda s: loop.expected(s, *how), together=True)
 
 
 def orders(e: Observed) -> Iterator[Known]:
@@ -164,18 +178,14 @@ def altered(e: Observed) -> Iterator[Known]:
 
 def _changes(e: Observed, of: str) -> Iterator[tuple[str, str, Change]]:
     """Yield a class of fault, what about some layers, and what each gives for its output."""
-    random, has_norms = e.loop.case.random, bool(e.loop.buffers[0])
-    if random or has_norms:
-        fault = Fault.DROPOUT if random else Fault.BATCH_NORM
+    if e.loop.case.random or e.loop.buffers[0]:
+        fault = Fault.DROPOUT if e.loop.case.random else Fault.BATCH_NORM
         yield fault, f"{of} in evaluation mode", _evaluated
-    if has_norms:
-        apart = _inside(nn.BatchNorm1d, _statistics_apart)
-        yield Fault.BATCH_NORM, f"no gradient goes through the mean and variance in {of}", apart
     for count in SHARDS:
-        biases = _inside(nn.Linear, partial(_with_biases, count))
+        biases = _inside(partial(_with_biases, count))
         yield Fault.SUMMED, f"each of {count} shards of {of} adds its bias", biases
         for k in range(count):
-            shard = _inside(nn.Linear, partial(_of_one_shard, k, count))
+            shard = _inside(partial(_of_one_shard, k, count))
             yield Fault.CUT, f"of {of} only shard {k + 1} of {count} sends one back", shard
 
 
@@ -185,11 +195,11 @@ def _evaluated(layer: nn.Module, value: Any) -> Any:
     return output
 
 
-def _inside(kind: type[nn.Module], changed: Callable[..., Tensor]) -> Change:
-    """Return what a layer gives with the output of each module of a kind in it changed."""
+def _inside(changed: Callable[..., Tensor]) -> Change:
+    """Return what a layer gives with the output of each linear layer in it changed."""
 
     def run(layer: nn.Module, value: Any) -> Any:
-        found = [module for module in layer.modules() if isinstance(module, kind)]
+        found = [module for module in layer.modules() if isinstance(module, nn.Linear)]
         hooks = [module.register_forward_hook(changed) for module in found]
         output = layer(value)
         for hook in hooks:
@@ -197,11 +207,6 @@ def _inside(kind: type[nn.Module], changed: Callable[..., Tensor]) -> Change:
         return output
 
     return run
-
-
-def _statistics_apart(norm: nn.BatchNorm1d, given: tuple[Tensor], _: Any) -> Tensor:
-    variance, mean = torch.var_mean(given[0].detach(), 0, correction=0)
-    return (given[0] - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
 
 
 def _with_biases(count: int, linear: nn.Linear, _: Any, y: Tensor) -> Tensor:
@@ -214,9 +219,9 @@ def _of_one_shard(k: int, count: int, linear: nn.Linear, given: tuple[Tensor], y
     return torch.cat(shards, -1)
 
 
-def _by_other_input(by: int, linear: nn.Linear, given: tuple[Tensor], y: Tensor) -> Tensor:
+def _by_other_input(rows: Tensor, linear: nn.Linear, given: tuple[Tensor], y: Tensor) -> Tensor:
     x = given[0].detach()
-    return _instead(y, y + product_of(x.roll(by, 0) - x, linear.weight))
+    return _instead(y, y + product_of(x[rows] - x, linear.weight))
 
 
 def between(e: Observed) -> Iterator[Known]:
@@ -235,10 +240,15 @@ def between(e: Observed) -> Iterator[Known]:
 
 
 def _of_two(e: Observed, first: int) -> Iterator[Known]:
-    """Yield that of two tensors' gradients one counts so many times, or is for the other one."""
+    """Yield that of two tensors' gradients one counts so many times."""
 
-    def basis(to: tuple[int | None, ...], step: int) -> list[Tensors]:
-        return [e.raw(step), of_batch(e, step, through=_given(first, partial(_rerouted, to)))]
+    def detached(number: int, *values: Tensor) -> Sequence[Tensor]:
+        cut = len(values) > 1
+        return [v.detach() if cut and n == number else v for n, v in enumerate(values)]
+
+    def basis(number: int, step: int) -> list[Tensors]:
+        without = _given(first, partial(detached, number))
+        return [e.raw(step), of_batch(e, step, through=without)]
 
     def name(number: int, factors: Factors) -> Named:
         said = f"x {factors[0]:.4g}, of tensor {number + 1} of the two that layer {first} gets"
@@ -246,76 +256,68 @@ def _of_two(e: Observed, first: int) -> Iterator[Known]:
             lost = abs(factors[0]) < NOTHING
             yield from ((f, said) for f in ([Fault.CUT] if lost else meanings(e, factors[0])))
 
-    for number, to in enumerate(((None, 1), (0, None))):
-        yield from named(e, partial(basis, to), partial(name, number), together=True)
-    for said, to in (("exchanged", (1, 0)), ("added up for the first", (0, 0))):
-        said = f"those of the two tensors that layer {first} gets are {said}"
-        yield from passing(e, Fault.CUT, said, through=_given(first, partial(_rerouted, to)))
-
-
-def _rerouted(to: tuple[int | None, ...], *values: Tensor) -> Sequence[Tensor]:
-    """Return two tensors each of which sends its gradient back for one of them, or for none."""
-    if len(values) == 1 or (None not in to and values[0].shape != values[1].shape):
-        return values
-    own = zip(values, to, strict=True)
-    return [v.detach() if k is None else _instead(v, values[k]) for v, k in own]
+    for number in BOTH:
+        yield from named(e, partial(basis, number), partial(name, number), together=True)
 
 
 def _handed(e: Observed, firsts: Sequence[int]) -> Iterator[Known]:
     """Yield tensors that are those of other microbatches."""
-    counts = [count for count in e.candidates if count <= MOST_HANDED]
-    for count, sign in product(counts, (1, -1)):
-        by_other = _inside(nn.Linear, partial(_by_other_input, sign * e.loop.rows // count))
-        said = f"of weights by the input of a neighbour of {count} microbatches"
+    every, most = torch.arange(e.loop.rows), MOST_READ if e.stated.microbatches else MOST_HANDED
+    counts = [count for count in e.candidates if count <= most]
+    orders = {count: others(e.loop.rows, e.loop.rows // count) for count in counts}
+    for count, rows in ((n, rows) for n in counts for rows in orders[n]):
+        by_other = _inside(partial(_by_other_input, rows))
+        said = f"of weights by the input of another of {count} microbatches"
         yield from passing(e, Fault.HANDED, said, through=(tuple(range(e.loop.depth)), by_other))
     # A layer that sends gradients back to others leaves all layers from itself on right.
     highest = max(e.loop.layer(e.loop.uses[entry.name][0]) for entry in e.wrong)
+    # Gradients of both that go back to where the inputs are from are those of other targets.
+    ways = [(BOTH, False), *product(((0,), (1,)), (False, True))]
     for layer, count in product(firsts, counts):
-        size = e.loop.rows // count
-        numbers = (BOTH, (0,), (1,)) if e.loop.case.tuples else (BOTH,)
-        for by, back, chosen in product((size, -size), (0, 1), numbers):
+        for rows, (chosen, back) in product(
+            orders[count], ways if e.loop.case.tuples else ways[:1]
+        ):
             of = "input" if chosen == BOTH else f"tensor {chosen[0] + 1} of two"
-            said = f"layer {layer}'s {of} is that of a neighbour of {count} microbatches"
-            moved = _given(layer, partial(_of_other_rows, by, back * by, chosen))
-            yield from passing(e, Fault.HANDED, said, through=moved)
+            said = f"layer {layer}'s {of} is that of another of {count} microbatches"
+            other = partial(_of_other_rows, rows, rows if back else every, chosen)
+            yield from passing(e, Fault.HANDED, said, through=_given(layer, other))
         if layer > highest:
             yield from _back_to_others(e, layer, count)
 
 
+def others(rows: int, size: int) -> list[Tensor]:
+    """Return rows that microbatches get of a neighbour, of the last for the first, of the first."""
+    every = torch.arange(rows)
+    flipped = torch.cat(every.split(size)[::-1])
+    return [every.roll(size), every.roll(-size), flipped, every % size]
+
+
 def _of_other_rows(
-    shift: int, back: int, chosen: Sequence[int], *values: Tensor
+    rows: Tensor, back: Tensor, chosen: Sequence[int], *values: Tensor
 ) -> Sequence[Tensor]:
     """Return tensors, the chosen of other rows, which send gradients back to others again."""
     own = enumerate(values)
-    return [_instead(v.roll(shift, 0), v.roll(back, 0)) if n in chosen else v for n, v in own]
+    return [_instead(v[rows], v[back]) if n in chosen else v for n, v in own]
 
 
 def _back_to_others(e: Observed, layer: int, count: int) -> Iterator[Known]:
     """Yield what each microbatch's loss gives if a layer sends its gradients back to each."""
-    pairs, size = [*product(range(count), repeat=2)], e.loop.rows // count
+    every, size = torch.arange(e.loop.rows), e.loop.rows // count
 
-    def basis(step: int) -> list[Tensors]:
-        found = []
-        for own, other in pairs:
-            part = partial(loss_of, slice(own * size, (own + 1) * size))
-            back = _given(layer, partial(_of_other_rows, 0, (own - other) * size, BOTH))
-            gradients = of_batch(e, step, loss=part, through=back)
-            found.append({n: g for n, g in gradients.items() if e.loop.layer(n) < layer})
-        return found
+    def sent(own: int, other: int) -> dict[str, Any]:
+        rows = every.roll((own - other) * size)
+        back = _given(layer, partial(_of_other_rows, every, rows, BOTH))
+        part = partial(loss_of, slice(own * size, (own + 1) * size))
+        return {"loss": part, "through": back}
 
-    def name(factors: Factors) -> Named:
-        there = [(*pair, f) for pair, f in zip(pairs, factors, strict=True) if abs(f) > NOTHING]
-        if any(own != other for own, other, _ in there):
-            said = f"of {count} microbatches layer {layer} sends back the gradient of "
-            yield Fault.HANDED, said + ", ".join(f"{k} to {n} x {f:.3g}" for k, n, f in there)
-
-    return named(e, basis, name, together=True)
+    said = f"of {count} microbatches layer {layer} sends back the gradient of "
+    return paired(e, Fault.HANDED, said, "to", count, sent)
 
 
 def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:
-    """Yield inputs of a layer, or gradients of these, that are of the batch before."""
+    """Yield inputs of a layer, or gradients of these, that are late, from batch to batch."""
 
-    def late(what: str, step: int) -> Tensors:
+    def late(what: str, size: int, step: int) -> Tensors:
         held: list[Tensor] = []
 
         def hold(value: Tensor) -> Sequence[Tensor]:
@@ -325,16 +327,20 @@ def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:
 
         def given(value: Tensor) -> Sequence[Tensor]:
             if what == "input":
-                return [_instead(held[0], value)]
-            value.register_hook(lambda _: held[1])
+                return [_instead(torch.cat([held[0][-size:], value[:-size]]), value)]
+            value.register_hook(lambda g: torch.cat([held[1][-size:], g[:-size]]))
             return [value]
 
         e.loop.run_anew(max(step - 1, 0), Pass(through=_given(first, hold)))
         return of_batch(e, step, through=_given(first, given))
 
-    for what in ("input", "gradient"):
-        said = f"layer {first}'s {what} is that of the batch before"
-        yield from multiples(e, Fault.HANDED, said, partial(late, what), together=True, first=1)
+    rows, parts = e.loop.rows, e.stated.microbatches or 1
+    for what, size in product(("input", "gradient"), {rows, rows // parts}):
+        of = "the batch" if size == rows else f"{size} rows"
+        said = f"layer {first}'s {what} is that of {of} before"
+        yield from multiples(
+            e, Fault.HANDED, said, partial(late, what, size), together=True, first=1
+        )
 
 
 def _instead(value: Tensor, own: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 from torch.optim import Optimizer
 
 from pipekit.parity.factors import LEAST, NOTHING, SAME, Factors, constant, same, whole
-from pipekit.parity.fit import Fits, Known, Named, Source, alike, fit, multiples, named
+from pipekit.parity.fit import ROUGHLY, Fits, Known, Named, Source, alike, fit, multiples, named
 from pipekit.parity.observed import Entry, Observed
 from pipekit.parity.plain_loop import Tensors, late, total
 from pipekit.parity.verdict import TOLERANCE, Fault
@@ -20,8 +20,6 @@ from pipekit.parity.verdict import TOLERANCE, Fault
 _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "Adam": torch.optim.Adam,
     "RMSprop": torch.optim.RMSprop,
-    "Adagrad": torch.optim.Adagrad,
-    "Rprop": torch.optim.Rprop,
     "the sign of each number, as Lion's": partial(torch.optim.Adam, betas=(0.0, 0.0)),
     "SGD with Nesterov's momentum": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
 }
@@ -36,8 +34,9 @@ def frozen(e: Observed) -> Iterator[Known]:
 def scaled(e: Observed) -> Iterator[Known]:
     """Yield multiples of the right gradients, in each step another one."""
     each = partial(fit, e, lambda step: [e.raw(step)])
-    fits = {n: found * e.steps for n, found in each().items()}  # also of a few numbers
-    fits |= each(each_step=True)
+    # One factor of all or of a layer is more precise, and one of a few numbers their own.
+    found = each() | each(together=True)
+    fits = each(each_step=True) | {n: factors * e.steps for n, factors in found.items()}
     groups, clipped = alike(fits, LEAST), list(_clipped(e, fits))
     for factors, entries in groups:
         by_terms = [factor / e.loop.terms(step) for step, factor in enumerate(factors)]
@@ -50,19 +49,24 @@ def scaled(e: Observed) -> Iterator[Known]:
             yield Known(fault, said, entries)
         elif (counts := whole(factors)) and {*counts} == {0, 1}:
             yield Known(Fault.LOST, _updates(not count for count in counts), entries)
-        elif len(groups) == 1 and not clipped:
+        elif not clipped:
             said = "x " + ", ".join(f"{factor:.4g}" for factor in factors)
-            fault = Fault.TERMS if _by_other_terms(e, factors) else Fault.RATE
-            is_clipped = e.stated.clip_norm or _by_another_norm(e, factors)
-            yield Known(Fault.CLIPPED if is_clipped else fault, said, entries)
+            if _by_another_norm(e, factors) or (e.stated.clip_norm and len(groups) == 1):
+                yield Known(Fault.CLIPPED, said, entries)
+            elif len(groups) == 1:
+                fault = Fault.TERMS if _by_other_terms(e, factors) else Fault.RATE
+                yield Known(fault, said, entries)
     yield from _once_a_stage(e, fits)
     yield from clipped
 
 
 def _by_other_terms(e: Observed, factors: Factors) -> bool:
-    """Return whether the divisors are the terms of the batches before, or of one microbatch."""
-    before = (e.loop.terms(step) / e.loop.terms(step - 1) for step in range(1, len(factors)))
-    return all(map(same, factors[1:], before)) or any(
+    """Return whether divisors are the terms of the batch before, of all so far or of a part."""
+    terms = [e.loop.terms(step) for step in range(len(factors))]
+    before = [now / old for old, now in pairwise(terms)]
+    so_far = [now / all_terms for now, all_terms in zip(terms, accumulate(terms), strict=True)]
+    known = all(map(same, factors[1:], before)) or all(map(same, factors, so_far))
+    return known or any(
         all(
             any(same(factor * count * e.loop.share(step, part), 1.0) for part in e.loop.cut(count))
             for step, factor in enumerate(factors)
@@ -77,15 +81,16 @@ def _by_another_norm(e: Observed, factors: Factors) -> bool:
     These are the first ones, or those of one kind by a part of their name.
     """
     names = [n for n in e.raw(0) if n == e.loop.uses[n][0]]
-    norms = [[float(g[n].norm()) for n in names] for g in map(e.raw, range(e.steps))]
+    norms = torch.tensor([[g[n].norm() for n in names] for g in map(e.raw, range(e.steps))])
     most = [max(float(g.abs().max()) for g in e.raw(s).values()) for s in range(e.steps)]
-    for sizes in (most, [sum(of_step) for of_step in norms]):
-        if constant([factor * size for factor, size in zip(factors, sizes, strict=True)]):
+    own, late = (factors, factors[1:])  # a norm may be that of the update before
+    for found, sizes in ((own, most), (own, norms.sum(1)), (late, norms.norm(dim=1))):
+        if constant([factor * float(size) for factor, size in zip(found, sizes, strict=False)]):
             return factors[0] > 0
     kinds = {part for name in names for part in name.split(".")[1:]}
     some = [[first < k for first in range(len(names))] for k in range(1, len(names) + 1)]
     some += [[kind in name.split(".") for name in names] for kind in kinds]
-    squares, wanted = torch.tensor(norms).square(), torch.tensor(factors) ** -2
+    squares, wanted = norms.square(), torch.tensor(factors) ** -2
     for chosen in map(torch.tensor, some if e.steps > 3 and min(factors) > 0 else ()):
         sums = torch.stack([(squares * each).sum(1) for each in (chosen, ~chosen)], 1)
         _, off = nnls((sums / wanted[:, None]).numpy(), np.ones(e.steps))
@@ -247,24 +252,20 @@ def in_part(e: Observed, sources: Iterable[Source]) -> Iterator[Known]:
         yield replace(known, said=f"{known.said}, in a part of each", covers=covers)
 
 
-def moved(e: Observed) -> Iterator[Known]:
-    """Yield that the right numbers are in other places."""
-
-    def of_like_order(step: int) -> Tensors:
-        found = {}
-        for n in e.wrong:  # the largest number where the trainer's largest is, and so on
-            ranks = n.values[step].flatten().argsort().argsort()
-            numbers = e.raw(step)[n.name].flatten().sort().values[ranks]
-            found[n.name] = numbers.view_as(n.values[step])
-        return found
-
-    yield from multiples(e, Fault.LAYOUT, "transposed, or shards exchanged", of_like_order)
-
-
 def rounded(e: Observed) -> Iterator[Known]:
     """Yield gradients that are near the right ones, and weights that two bytes could hold."""
-    said = "within a hundredth of the right ones"
-    yield from multiples(e, Fault.ROUNDED, said, e.raw, rough=True)
+
+    def name(factors: Factors) -> Named:
+        (factor,) = factors
+        if abs(factor - 1) < ROUGHLY:
+            yield Fault.ROUNDED, "within a fiftieth of the right ones"
+        elif abs(factor) > NOTHING:
+            for fault in meanings(e, factor):
+                yield fault, f"about x {factor:.4g}, in a lower precision"
+
+    near = [*named(e, lambda step: [e.raw(step)], name, rough=True, together=True)]
+    # A few that are near prove nothing beside others that are not.
+    yield from near if frozenset().union(*(known.covers for known in near)) == {*e.wrong} else ()
     versions = e.loop.weights[1 : e.steps + 1]
     for dtype in (torch.bfloat16, torch.float16):
         short = frozenset(

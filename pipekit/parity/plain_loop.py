@@ -74,15 +74,19 @@ class PlainLoop:
     def layer(self, name: str) -> int:
         return int(name.partition(".")[0])
 
-    def train(self, steps: int, microbatches: int, clip_norm: float | None) -> list[Tensors]:
-        """Return the weights of the plain loop after 0, 1, 2, ... updates."""
-        own = PlainLoop(self.case, self.batches)
+    def train(
+        self, steps: int, microbatches: int, clip_norm: float | None, held: Sequence[Tensors] = ()
+    ) -> "PlainLoop":
+        """Return a plain loop after so many updates; weights that are held, by version, stay so."""
+        own, held = PlainLoop(self.case, self.batches), held or [{}] * (steps + 1)
+        own.weights[0] |= held[0]
         for step in range(steps):
             gradients = own.expected(step, microbatches, clip_norm)
             before = own.weights[-1].items()
-            own.weights.append({n: w - LEARNING_RATE * gradients[n] for n, w in before})
+            updated = {n: w - LEARNING_RATE * gradients[n] for n, w in before}
+            own.weights.append(updated | held[step + 1])
             own.buffers.append(own.buffers[-1])
-        return own.weights
+        return own
 
     def expected(self, step: int, microbatches: int, clip_norm: float | None = None) -> Tensors:
         """Return the gradient of a batch's loss: what SGD is to be given."""

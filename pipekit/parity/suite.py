@@ -99,11 +99,11 @@ class Experts(nn.Module):
         return x, auxiliary + balance
 
 
-def loss(output: Any, target: Tensor, smoothing: float = 0.0) -> Tensor:
+def loss(output: Any, target: Tensor) -> Tensor:
     """Return the mean cross entropy, and the auxiliary loss where there is one."""
     logits, *auxiliary = output if isinstance(output, tuple) else (output,)
     labels, scores = target.flatten(), logits.flatten(0, -2)
-    mean = F.cross_entropy(scores, labels, ignore_index=IGNORED, label_smoothing=smoothing)
+    mean = F.cross_entropy(scores, labels, ignore_index=IGNORED)
     return sum((each.mean() for each in auxiliary), mean)
 
 

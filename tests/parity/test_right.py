@@ -46,7 +46,7 @@ def test_the_judges_loop_is_torchs(model: str) -> None:
         x = inputs.double() if inputs.is_floating_point() else inputs
         loss(plain(x), target).backward()
         optimizer.step()
-    ours = PlainLoop(case, batches).train(3, 4, None)[-1]
+    ours = PlainLoop(case, batches).train(3, 4, None).weights[-1]
     for name, parameter in plain.named_parameters(remove_duplicate=False):
         torch.testing.assert_close(ours[name], parameter.detach(), rtol=0, atol=1e-12)
 
@@ -95,6 +95,31 @@ def test_with_other_masks_only_the_mean_is_compared() -> None:
 
 def test_with_the_loops_own_masks_a_factor_is_found_exactly() -> None:
     assert verdict_on(DeepSpeed7773, "dropout").classes == (Fault.SUMMED,)
+
+
+class Autocast(Small):
+    """Multiplies in bfloat16, as it states."""
+
+    lower_precision = True
+
+    def microbatch(self, k: int, x: Any, target: Any) -> float:
+        with torch.autocast("cpu", torch.bfloat16):
+            output = self.model(x)
+        loss = self.loss(output.float(), target)
+        loss.backward()
+        return float(loss.detach())
+
+
+class AutocastSummed(Autocast, DeepSpeed7773):
+    pass
+
+
+@pytest.mark.long
+def test_a_lower_precision_that_is_stated_is_no_fault_and_hides_none() -> None:
+    verdict = verdict_on(Autocast, "tied")
+    assert verdict.ok, verdict.text
+    assert verdict.classes == (Fault.ROUNDED,)
+    assert verdict_on(AutocastSummed).classes == (Fault.SUMMED,)
 
 
 def test_no_dropout_at_all_is_a_fault() -> None:

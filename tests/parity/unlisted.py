@@ -52,6 +52,27 @@ class TokensOfTheBatchBefore(Small):
         self.before = self.terms
 
 
+class TokensOfAllBatches(Small):
+    """torchtune #1917: the number of tokens is never set to 0 again."""
+
+    so_far = 0
+
+    def step(self, batch: Batch) -> float | None:
+        self.so_far += self.model.count(batch[1])
+        return super().step(batch)
+
+    def loss(self, output: Any, target: Tensor) -> Any:
+        return super().loss(output, target) * self.terms / self.so_far
+
+
+class UnscaledTwice(Small):
+    """accelerate #113: the scale of a loss is divided out twice."""
+
+    def change(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad /= 2**16
+
+
 class TargetsInOtherRows(Small):
     """Inputs and targets are shuffled each by itself."""
 
@@ -83,6 +104,18 @@ class NormOfTheFirstStage(Small):
         norm = torch.stack([p.grad.norm() for p in self.parts[0].parameters()]).norm()
         for parameter in self.model.parameters():
             parameter.grad *= 0.1 / norm
+
+
+class NormOfTheBatchBefore(Small):
+    """A norm that is added up beside the next batch clips an update late."""
+
+    norm = 1.0
+
+    def change(self) -> None:
+        own = [p.grad for p in self.model.parameters() if p.grad is not None]
+        before, self.norm = self.norm, float(torch.stack([g.norm() for g in own]).norm())
+        for gradient in own:
+            gradient *= 0.1 / before
 
 
 class LastRowsDropped(Small):
@@ -216,10 +249,20 @@ class GradientOfANeighbour(Handed):
     returned = staticmethod(turned)
 
 
-class InputOfANeighbour(Handed):
-    """A stage takes the message of another microbatch."""
+class InputsReversed(Handed):
+    """What was sent first is received last."""
 
-    received = staticmethod(turned)
+    received = staticmethod(lambda tensors: tensors[::-1])
+
+
+class OneBuffer(Handed):
+    """The buffer of all messages is read before the next one is there."""
+
+    last: Tensor | None = None
+
+    def received(self, sent: list[Tensor]) -> list[Tensor]:
+        before, self.last = self.last, sent[-1]
+        return [sent[0] if before is None else before, *sent[:-1]]
 
 
 class ActivationsOfALaterOne(Handed):
@@ -297,6 +340,28 @@ class TargetsLate(Small):
         return [(x, y) for (x, _), y in zip(parts, late, strict=True)]
 
 
+class InputOfTheFirst(Small):
+    """Every microbatch has the first one's input."""
+
+    def cut(self, batch: Batch) -> list[Batch]:
+        parts = super().cut(batch)
+        return [(parts[0][0], y) for _, y in parts]
+
+
+class LastBatchInSteps(Small):
+    """accelerate #1847: at the loader's end each microbatch is an update."""
+
+    number = 0
+
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        self.number += k == 0
+        loss = super().microbatch(k, x, target)
+        if self.number == 6 and k < self.microbatches - 1:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return loss
+
+
 class ClippedBeforeTheSum(Small):
     """Each microbatch's gradients are clipped alone."""
 
@@ -326,22 +391,6 @@ class CopyOfTiedLeft(Small):
         return dict(self.model[:-1].named_parameters())
 
 
-class Transposed(Small):
-    """Some layers' gradients come back in another layout."""
-
-    def change(self) -> None:
-        for layer in self.model[3:6]:
-            layer.linear.weight.grad = layer.linear.weight.grad.T.contiguous()
-
-
-class LabelsSmoothed(Small):
-    """The loss is another one than the model's."""
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        share: float = self.model.count(target) / self.terms
-        return F.cross_entropy(output, target, label_smoothing=0.1) * share
-
-
 class IgnoredTrained(Small):
     """Ignored labels are taken for the first class."""
 
@@ -366,13 +415,6 @@ class EachRowsMean(Small):
         terms = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
         means = terms.view(target.shape).sum(1) / (target != -100).sum(1)
         return means.sum() / (self.microbatches * len(target))
-
-
-class GradientsExchanged(Small):
-    """The gradients of two tensors between stages come back in the other's place."""
-
-    def sent(self, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
-        return gradient[::-1]
 
 
 class KeptEverySecondBatch(Uncleared):
@@ -431,14 +473,13 @@ class HalfASequence(Small):
         return super().loss(output[:, :3], target[:, :3])
 
 
-class MeanOfEachHalfSequence(Small):
-    """Ranks that share sequences divide by their own tokens."""
-
-    microbatches = 1
+class MeanOfEachZigzag(Small):
+    """Megatron-LM #7452: ranks that share sequences in a zigzag divide by their own tokens."""
 
     def loss(self, output: Any, target: Tensor) -> Any:
-        halves = zip(output.split(3, 1), target.split(3, 1), strict=True)
-        return sum((self.model.loss(*half) / 2 for half in halves), torch.zeros(()))
+        ranks = [[0, 5], [1, 4], [2, 3]]
+        means = [self.model.loss(output[:, own], target[:, own]) for own in ranks]
+        return sum(means, torch.zeros(())) / (len(ranks) * self.microbatches)
 
 
 class HalfAColumnParallelLayer(Small):
@@ -537,11 +578,11 @@ class ClassesBehind(Small):
         return super().loss(output, (target + 1) % output.shape[-1])
 
 
-class LabelsRolled(Small):
-    """Labels are moved by a token in a circle."""
+class LabelsInZigzag(Small):
+    """Labels are in the order of a zigzag over ranks, and inputs are not."""
 
     def step(self, batch: Batch) -> float | None:
-        return super().step((batch[0], batch[1].roll(-1, 1)))
+        return super().step((batch[0], batch[1][:, [0, 5, 1, 4, 2, 3]]))
 
 
 class PaddingIsAClass(Small):
@@ -559,19 +600,6 @@ class SomeBatchesTwice(Small):
     def step(self, batch: Batch) -> float | None:
         used, self.before = self.before or batch, None if self.before else batch
         return super().step(used)
-
-
-class StatisticsApart(Small):
-    """Replicas do not add up the gradients that go through a batch's mean and variance."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        for layer in model[1:-1]:
-            layer.norm.forward = lambda x, norm=layer.norm: (
-                ((x - x.mean(0).detach()) / (x.var(0, correction=0).detach() + norm.eps).sqrt())
-                * norm.weight
-                + norm.bias
-            )
 
 
 class BiasOfEachRank(Small):
