@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from pipekit.ledger.criteria import evaluate, parse
 from pipekit.ledger.ledger import load
@@ -157,9 +158,11 @@ numbers = st.floats(-1e3, 1e3, allow_nan=False)
 
 
 class TestHalfWidth:
-    def test_two_by_hand(self) -> None:
-        # Deviation sqrt(2), Student's 97.5 % point with 1 degree of freedom, variance 2/2.
-        assert half_width([1.0, 3.0]) == pytest.approx(12.7062 * 2**0.5, rel=1e-4)
+    @pytest.mark.parametrize("n", [2, 3, 4, 5, 12, 41, 200])
+    def test_it_is_students_point_times_the_deviation_of_a_difference(self, n: int) -> None:
+        repeats = [1.0, *[3.0] * (n - 1)]
+        expected = stats.t.ppf(0.975, n - 1) * stdev(repeats) * (2 / n) ** 0.5
+        assert half_width(repeats) == pytest.approx(expected, rel=1e-12)
 
     def test_what_was_not_repeated_or_never_differs_has_none(self) -> None:
         assert half_width([]) == half_width([7.0]) == half_width([7.0, 7.0, 7.0]) == 0
