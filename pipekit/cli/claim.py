@@ -48,13 +48,12 @@ def claim(
 
     if listed == (id is not None) or (id is None and again) or (id and (paper or outcome)):
         raise ValueError("name one claim, or say --list, which --paper and --outcome shorten")
-    folder = run or REFERENCE
-    if not folder.is_dir():
+    if (again or run is None) and not REFERENCE.is_dir():
         raise ValueError(
-            "our values are in the repository, and not in an installed pipekit: clone it, or name "
-            "a run of yours by --run FOLDER"
+            "our values and notebooks are in the repository, and not in an installed pipekit: "
+            "clone it, or see a run of yours by --run FOLDER"
         )
-    claims = load()
+    folder, claims = run or REFERENCE, load()
     if id is None:
         papers = dict.fromkeys(claim.paper for claim in claims.values())
         require_choice("--paper", paper, [None, *papers])

@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -64,12 +65,21 @@ def test_a_list_has_a_line_for_each_claim(printed: Printed, run: Path) -> None:
         ("--list --paper pipedraem", "not 'pipedraem'; did you mean 'pipedream'?"),
         ("vgg16", "pipekit claim --list names all"),
         ("", "name one claim, or say --list"),
+        (f"{MISSED} --run nowhere", "no folder is named nowhere: run an experiment first"),
         (f"{MISSED} --outcome miss", "name one claim, or say --list"),
         ("torchgpipe-intro-amoebanet-b-acc --again", "no notebook here finds a value of torch"),
     ],
 )
 def test_wrong_input(refused: Printed, run: Path, line: str, says: str) -> None:
-    assert says in refused(f"claim {line} --run {run}")
+    assert says in refused(f"claim --run {run} {line}")
+
+
+@pytest.mark.parametrize("asked", ["", "--again", "--again --run ."])
+def test_an_installed_pipekit_needs_the_repository(
+    asked: str, refused: Printed, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("pipekit.cli.claim"), "REFERENCE", run / "none")
+    assert "are in the repository, and not in an installed" in refused(f"claim {MISSED} {asked}")
 
 
 def test_every_claim_that_was_decided_has_its_cell(repository: Path) -> None:
