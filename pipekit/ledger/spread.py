@@ -33,19 +33,17 @@ def half_width(repeats: Sequence[float]) -> float:
 
 @functools.cache
 def student(freedom: int) -> float:
-    """Return how far from 0 Student's variable of whole degrees of freedom is, with CONFIDENCE.
+    """Return how far from 0 Student's variable is with CONFIDENCE (Abramowitz, Stegun, 26.7.3 f.).
 
-    The probability of less is a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4), which is
-    added here since scipy takes longer to load than all claims to be judged.
+    By a sum of its own, since scipy takes longer to load than all claims to be judged.
     """
-    odd = freedom % 2
 
     def within(angle: float) -> float:
-        term = math.sin(angle) * math.cos(angle) ** odd
-        total = angle if odd else 0.0
+        cosine, odd = math.cos(angle), freedom % 2
+        term, total = math.sin(angle) * cosine**odd, angle * odd
         for power in range(odd, freedom - 1, 2):
             total += term
-            term *= (power + 1) / (power + 2) * math.cos(angle) ** 2
+            term *= (power + 1) / (power + 2) * cosine**2
         return total * 2 / math.pi if odd else total
 
     low, high = 0.0, math.pi / 2  # the variable is the tangent of these, times a root
