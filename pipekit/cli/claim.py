@@ -74,10 +74,7 @@ def claim(
 
 
 def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
-    """Return what is to be said of a claim, a line for each question that a reviewer asks.
-
-    ``others`` are the claims of its paper.
-    """
+    """Return a line for each question a reviewer asks of a claim; ``others`` are its paper's."""
     claim, record = outcome.claim, outcome.record
     printed = f"{claim.value} {claim.unit}".strip()
     what = claim.record or f"{claim.quantity} in {claim.unit}"

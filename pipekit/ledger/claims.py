@@ -100,9 +100,7 @@ def record(
 
 
 def outcomes(folder: str | Path, paper: str | None = None) -> list[Outcome]:
-    """Judge every claim of the ledger by its newest record in a folder or any folder below it.
-
-    With a ``paper`` only its claims.
+    """Judge every claim, or a ``paper``'s, by its newest record in a folder or any below it.
 
     Raises:
         ValueError: there is no such folder, or a record in it cannot be read.

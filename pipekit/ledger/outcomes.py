@@ -188,10 +188,7 @@ class Outcome:
         return CONTRADICTION if self.record.contradiction else next(nearing, CAUSE_UNKNOWN)
 
     def tried(self, name: str = "") -> list[tuple[Cause, str]]:
-        """Each change that was tried on a decided claim, and what the claim :data:`BECOMES`.
-
-        With a ``name`` only the changes of that cause.
-        """
+        """Each change (of one cause's ``name``) tried on a decided claim, and what it BECOMES."""
         if self.record is None or self.status not in (Status.PASS, Status.MISS):
             return []
         causes = [cause for cause in self.record.causes if name in ("", cause.name)]

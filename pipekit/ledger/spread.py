@@ -33,10 +33,8 @@ def half_width(repeats: Sequence[float]) -> float:
 
 @functools.cache
 def student(freedom: int) -> float:
-    """Return how far from 0 Student's variable is with CONFIDENCE (Abramowitz, Stegun, 26.7.3 f.).
-
-    By a sum of its own, since scipy takes longer to load than all claims to be judged.
-    """
+    """Return how far from 0 Student's variable is with CONFIDENCE (Abramowitz, Stegun 26.7.3)."""
+    # Summed here, since scipy takes longer to load than all claims to be judged.
 
     def within(angle: float) -> float:
         cosine, odd = math.cos(angle), freedom % 2

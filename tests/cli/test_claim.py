@@ -74,12 +74,12 @@ def test_wrong_input(refused: Printed, run: Path, line: str, says: str) -> None:
     assert says in refused(f"claim --run {run} {line}")
 
 
-@pytest.mark.parametrize("asked", ["", "--again", "--again --run ."])
 def test_an_installed_pipekit_needs_the_repository(
-    asked: str, refused: Printed, run: Path, monkeypatch: pytest.MonkeyPatch
+    refused: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("pipekit.cli.claim"), "REFERENCE", run / "none")
-    assert "are in the repository, and not in an installed" in refused(f"claim {MISSED} {asked}")
+    monkeypatch.setattr(import_module("pipekit.cli.claim"), "REFERENCE", Path("none"))
+    for asked in (MISSED, f"{MISSED} --again --run ."):
+        assert "are in the repository, and not in an installed" in refused(f"claim {asked}")
 
 
 def test_every_claim_that_was_decided_has_its_cell(repository: Path) -> None:

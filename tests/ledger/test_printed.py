@@ -117,5 +117,4 @@ def test_changes_are_tried_where_they_can_break_something(repository: Path) -> N
     tried = [(o.claim.paper, c.name, becomes, o.cause) for o in judged for c, becomes in o.tried()]
     explaining = {(paper, name) for paper, name, _, cause in tried if name == cause}
     on_met = {(paper, name) for paper, name, becomes, _ in tried if becomes in (STILL_MET, BROKEN)}
-    # The 17 left change what one claim or one table is about: docs/audit.md.
-    assert len(explaining - on_met) <= 17, "try the change on all claims whose function takes it"
+    assert len(explaining - on_met) <= 17, "see docs/audit.md"
