@@ -100,7 +100,7 @@ def record(
 
 
 def outcomes(folder: str | Path, paper: str | None = None) -> list[Outcome]:
-    """Judge every claim, or a ``paper``'s, by its newest record in a folder or any below it.
+    """Judge claims, all or a ``paper``'s, by their newest records in a ``folder`` or any below it.
 
     Raises:
         ValueError: there is no such folder, or a record in it cannot be read.
