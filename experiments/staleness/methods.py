@@ -123,13 +123,12 @@ class OptimizerRecipe:
 
     make: Callable[[list[nn.Parameter], float, frozenset[int]], Optimizer]
     middle: int = -8  # power of two of the rates that are tried first, each twice the one before
-    states: float = 2  # tensors of a parameter's size that it keeps of each, for simulations
 
 
 OPTIMIZERS: Mapping[str, OptimizerRecipe] = {
-    "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), -4, 1),
+    "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), -4),
     "adamw": OptimizerRecipe(lambda own, lr, _: AdamW(own, lr, weight_decay=0.0)),
-    "muon": OptimizerRecipe(MuonAndAdamW, states=1),
+    "muon": OptimizerRecipe(MuonAndAdamW),
     "nadam": OptimizerRecipe(lambda own, lr, _: staleness.nesterov(lr, weight_decay=0.0)(own)),
     "rotated-adam": OptimizerRecipe(lambda own, lr, _: staleness.BasisRotation(own, lr)),
 }

@@ -4,8 +4,8 @@ All make an update of equally many samples, which only methods with microbatches
 parallelism is not a pipeline and has no seconds here.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,8 +14,7 @@ import plotly.graph_objects as go
 
 from experiments.staleness import comparison
 from experiments.staleness.comparison import OWN, arm_name
-from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, SYNC
-from experiments.staleness.proxies import of_setting
+from experiments.staleness.methods import BSP, METHODS, SYNC
 from experiments.study.costs import published
 from experiments.study.traces import mean_interval, memory_of
 from pipekit import plots, schedules
@@ -83,20 +82,6 @@ def point(asked: Machines, method: str) -> Taken:
 @cache
 def _one_row(model: str, cluster: Cluster) -> Profile:
     return published(model, 1, cluster.device)
-
-
-STANDS_FOR: Mapping[str, Machines] = {
-    "gpt": Machines(),
-    "bert": Machines("bert-large"),
-    "images": Machines("vgg16", "pipedream-a", rows=64, recompute=False),
-}
-"""By a proxy's kind: the papers' network that it stands for, on that paper's cluster."""
-
-
-def on_paper_cluster(proxy: str, optimizer: str) -> Machines:
-    """Return the network and the cluster that a proxy stands for, with an optimizer's memory."""
-    states = OPTIMIZERS[optimizer].states
-    return replace(STANDS_FOR[of_setting(proxy).kind], optimizer_states=states)
 
 
 def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) -> pd.DataFrame:

@@ -43,42 +43,43 @@ def claim(
         again: Run the claim's notebook now, at quick scale.
         run: A run's folder; by default the committed values.
     """
-    from pipekit.ledger.claims import outcomes as judged
+    from pipekit.ledger.claims import load, outcomes
     from pipekit.ledger.outcomes import Status
 
     if listed == (id is not None) or (id is None and again) or (id and (paper or outcome)):
         raise ValueError("name one claim, or say --list, which --paper and --outcome shorten")
-    folder = run or REFERENCE
-    if not folder.is_dir():
+    if (again or run is None) and not REFERENCE.is_dir():
         raise ValueError(
-            "our values are in the repository, and not in an installed pipekit: clone it, or name "
-            "a run of yours by --run FOLDER"
+            "our values and notebooks are in the repository, and not in an installed pipekit: "
+            "clone it, or see a run of yours by --run FOLDER"
         )
-    outcomes = {each.claim.id: each for each in judged(folder)}
+    folder, claims = run or REFERENCE, load()
     if id is None:
-        papers = dict.fromkeys(each.claim.paper for each in outcomes.values())
+        papers = dict.fromkeys(claim.paper for claim in claims.values())
         require_choice("--paper", paper, [None, *papers])
         require_choice("--outcome", outcome, [None, *(status.value for status in Status)])
         lines = [
             "\t".join(filter(None, [each.claim.id, each.status.value, each.cause]))
-            for each in outcomes.values()
-            if paper in (None, each.claim.paper) and outcome in (None, each.status.value)
+            for each in outcomes(folder, paper)
+            if outcome in (None, each.status.value)
         ]
         typer.echo("\n".join(lines) or f"no claim of {paper or 'any paper'} is of {outcome!r}")
         return
-    require_choice("the claim (pipekit claim --list names all)", id, outcomes)
+    require_choice("the claim (pipekit claim --list names all)", id, claims)
+    judged = {each.claim.id: each for each in outcomes(folder, claims[id].paper)}
     if again:
-        folder = _run_again(outcomes[id])
-        outcomes = {each.claim.id: each for each in judged(folder)}
-    typer.echo(_told(outcomes[id], folder, outcomes.values()))
+        folder = _run_again(judged[id])
+        judged = {each.claim.id: each for each in outcomes(folder, claims[id].paper)}
+    typer.echo(_told(judged[id], folder, judged.values()))
 
 
 def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
-    """Return what is to be said of a claim, a line for each question that a reviewer asks."""
+    """Return a line for each question a reviewer asks of a claim; ``others`` are its paper's."""
     claim, record = outcome.claim, outcome.record
     printed = f"{claim.value} {claim.unit}".strip()
     what = claim.record or f"{claim.quantity} in {claim.unit}"
-    reasons = [outcome.why, outcome.label_note, outcome.cause and _cause(outcome, others)]
+    cause = outcome.cause
+    reasons = [outcome.why, outcome.label_note, cause and _cause(cause, outcome, others)]
     said = {
         "paper": f"{claim.claim} ({claim.paper}, {claim.where}; {claim.quantity}: {printed})",
         "when": claim.conditions,
@@ -95,15 +96,13 @@ def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
     return "\n".join(f"{name:<11}{text}" for name, text in told)
 
 
-def _cause(outcome: "Outcome", others: "Iterable[Outcome]") -> str:
+def _cause(cause: str, outcome: "Outcome", others: "Iterable[Outcome]") -> str:
     from pipekit.ledger.outcomes import BROKEN, CAUSE_UNKNOWN, TURNED, show
 
-    said = f"cause: {outcome.cause}"
-    if outcome.cause == CAUSE_UNKNOWN and outcome.tried:
-        tried = (f"{cause.name} ({show(cause.value)})" for cause, _ in outcome.tried)
-        return f"{said}; tried: {', '.join(tried)}"
-    papers = (other.tried for other in others if other.claim.paper == outcome.claim.paper)
-    becomes = [each for tried in papers for cause, each in tried if cause.name == outcome.cause]
+    said, tried = f"cause: {cause}", outcome.record.causes if outcome.record else ()
+    if cause == CAUSE_UNKNOWN and tried:
+        return f"{said}; tried: {', '.join(f'{each.name} ({show(each.value)})' for each in tried)}"
+    becomes = [each for other in others for _, each in other.tried(cause)]
     if not becomes:
         return said
     turned, broken = becomes.count(TURNED), becomes.count(BROKEN)
@@ -139,6 +138,8 @@ def _letters(code: str, id: str) -> int:
     (paper, _, place), most = id.partition("-"), 0
     for _, text in _TEXT.findall(code):
         parts = re.split(r"\{[^{}]*\}", text)
+        if not id.endswith(parts[-1]):  # as most: no pattern is compiled for them
+            continue
         pattern, spelt = re.compile(".*".join(map(re.escape, parts))), sum(map(len, parts))
         if pattern.fullmatch(place):
             most = max(most, spelt)

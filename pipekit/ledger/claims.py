@@ -99,8 +99,8 @@ def record(
     return outcome
 
 
-def outcomes(folder: str | Path) -> list[Outcome]:
-    """Judge every claim of the ledger by its newest record in a folder or any folder below it.
+def outcomes(folder: str | Path, paper: str | None = None) -> list[Outcome]:
+    """Judge claims, all or a ``paper``'s, by their newest records in a ``folder`` or any below it.
 
     Raises:
         ValueError: there is no such folder, or a record in it cannot be read.
@@ -113,12 +113,14 @@ def outcomes(folder: str | Path) -> list[Outcome]:
     # Sorted by time and then as written: of two records of one second, the later line is newer.
     records = sorted(_read(Path(folder)), key=lambda record: record.provenance["utc"])
     newest = {record.id: record for record in records}
-    return [judge(claim, newest.get(claim.id)) for claim in load().values()]
+    asked = [claim for claim in load().values() if paper in (None, claim.paper)]
+    return [judge(claim, newest.get(claim.id)) for claim in asked]
 
 
 def _read(folder: Path) -> Iterator[Record]:
     claims = load()
     for path in sorted(folder.rglob(FILE)):
+        parent = path.parent.resolve()
         # Notes may hold what splitlines() takes for the end of a line.
         for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
             try:
@@ -129,4 +131,4 @@ def _read(folder: Path) -> Iterator[Record]:
                 ) from None
             if record.id not in claims:
                 raise ValueError(f"{path}, line {number}: the ledger has no claim {record.id!r}")
-            yield record.model_copy(update={"folder": path.parent.resolve()})
+            yield record.model_copy(update={"folder": parent})

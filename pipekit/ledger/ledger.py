@@ -74,7 +74,7 @@ class Claim:
         It would meet the criterion if all its numbers went on, by at most as much again, or went
         back, as far as they have gone too far, by at most a third of their way from ``value``.
         """
-        return any(self.met_by(_beyond(other, value, step / 50)) for step in range(-16, 51))
+        return any(self.met_by(_beyond(other, value, step / 25)) for step in range(-8, 26))
 
     @property
     def printed(self) -> float | None:

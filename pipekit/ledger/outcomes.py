@@ -181,16 +181,18 @@ class Outcome:
         """
         if self.record is None or self.status is not Status.MISS:
             return ""
-        first = {becomes: cause.name for cause, becomes in reversed(self.tried)}
-        known = first.get(TURNED) or (self.record.contradiction and CONTRADICTION)
-        return known or first.get(NEARED, CAUSE_UNKNOWN)
+        met, causes, ours = self.claim.met_by, self.record.causes, self.record.value
+        if turning := next((cause.name for cause in causes if met(cause.value)), ""):
+            return turning
+        nearing = (cause.name for cause in causes if self.claim.neared_by(cause.value, ours))
+        return CONTRADICTION if self.record.contradiction else next(nearing, CAUSE_UNKNOWN)
 
-    @property
-    def tried(self) -> list[tuple[Cause, str]]:
-        """Each change that was tried on a decided claim, and what the claim :data:`BECOMES`."""
+    def tried(self, name: str = "") -> list[tuple[Cause, str]]:
+        """Each change (of one cause's ``name``) tried on a decided claim, and what it BECOMES."""
         if self.record is None or self.status not in (Status.PASS, Status.MISS):
             return []
-        return [(cause, self._becomes(cause.value)) for cause in self.record.causes]
+        causes = [cause for cause in self.record.causes if name in ("", cause.name)]
+        return [(cause, self._becomes(cause.value)) for cause in causes]
 
     def _becomes(self, other: Any) -> str:
         assert self.record is not None

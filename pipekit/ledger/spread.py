@@ -5,6 +5,7 @@ probability, by Student's distribution; it is at least as wide as the method's k
 criterion lies within it, nothing is decided.
 """
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
@@ -26,10 +27,27 @@ def half_width(repeats: Sequence[float]) -> float:
     n = len(repeats)
     if n < 2 or (deviation := stdev(repeats)) == 0:
         return 0.0
-    from scipy.special import stdtrit  # here, since reports without repeats need no scipy
-
     # Two means of n draws each differ by a normal number of variance 2/n.
-    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * deviation * math.sqrt(2 / n)
+    return student(n - 1) * deviation * math.sqrt(2 / n)
+
+
+@functools.cache
+def student(freedom: int) -> float:
+    """Return how far from 0 Student's variable is with CONFIDENCE (Abramowitz, Stegun 26.7.3)."""
+    # Summed here, since scipy takes longer to load than all claims to be judged.
+
+    def within(angle: float) -> float:
+        cosine, odd = math.cos(angle), freedom % 2
+        term, total = math.sin(angle) * cosine**odd, angle * odd
+        for power in range(odd, freedom - 1, 2):
+            total += term
+            term *= (power + 1) / (power + 2) * cosine**2
+        return total * 2 / math.pi if odd else total
+
+    low, high = 0.0, math.pi / 2  # the variable is the tangent of these, times a root
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if within(middle) < CONFIDENCE else (low, middle)
+    return math.sqrt(freedom) * math.tan(low)
 
 
 def spread(value: Any, repeats: Sequence[Any]) -> Any:

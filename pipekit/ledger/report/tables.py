@@ -55,7 +55,7 @@ def experiments(outcomes: Iterable[Outcome]) -> pd.DataFrame:
         }
         for outcome in outcomes
         if outcome.record is not None
-        for cause, becomes in outcome.tried
+        for cause, becomes in outcome.tried()
     ]
     columns = ["paper", "claim", "status", "cause", "instead", "ours", "changed", "label"]
     return pd.DataFrame(rows, columns=[*columns, "becomes"])

@@ -7,7 +7,6 @@ import pytest
 
 from experiments.staleness import explorer, speed
 from experiments.staleness.methods import BSP, METHODS
-from experiments.staleness.proxies import PROXIES
 from experiments.staleness.speed import Machines
 from pipekit import Profile
 from pipekit.profiling import LayerProfile
@@ -41,15 +40,6 @@ def test_the_worst_worker_has_its_versions_and_what_a_mitigation_keeps() -> None
     assert weights["no-stashing"] == weights["paci"] == pytest.approx(1 + rest)
     assert weights["spectrain"] > weights["no-stashing"]
     assert weights["gap-aware"] > weights["pipedream"]
-
-
-def test_each_proxy_stands_for_a_papers_network_on_its_cluster() -> None:
-    assert {proxy.kind for proxy in PROXIES.values()} == {*speed.STANDS_FOR}
-    found = speed.on_paper_cluster("images-long", "sgd")
-    assert (found.model, found.cluster) == ("vgg16", "pipedream-a")
-    assert found.optimizer_states == 1
-    assert speed.on_paper_cluster("gpt-small", "adamw").optimizer_states == 2
-    assert speed.on_paper_cluster("gpt-large-200", "adamw").model == "gpt-1.3B"
 
 
 def test_the_explorer_shows_what_fits_and_says_what_does_not(repository: Path) -> None:
