@@ -22,9 +22,7 @@ from pipekit.host.unpickling import loads
 
 READ, SHOWN = 4096, 300  # bytes of what a process has printed last, and characters in messages
 LONGEST = 2000  # characters of an error, of which some tell all their tensors
-MOST_KEPT = (
-    2**26
-)  # bytes that a process has printed, which one that never stops would fill a disk with
+MOST_KEPT = 2**26  # bytes that a process has printed: one that never stops would fill the disk
 GRACE_S = 5.0  # for a process to leave by itself
 
 _news: Connection | None = None
