@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.messages import Numbers, packed, small
+from pipekit.measured.messages import packed, small
 from pipekit.measured.operations import MESSAGES, Operations, Times
 from pipekit.measured.recognition import Recognition, named
 from pipekit.measured.waits import lengths
@@ -21,6 +21,8 @@ from pipekit.traces.record import events_of
 from pipekit.units import SECONDS, written
 
 _SLOW_LINK = 1.5  # a link is slow if its messages take over so many times the median link's
+_BY_CHANCE = 5.0  # standard errors by which means of two pipelines differ by chance
+_MICROBATCH = ("step", "replica", "microbatch")
 
 Where = dict[str, object] | None
 
@@ -114,12 +116,22 @@ def _by_worker(rows: pd.DataFrame) -> pd.Series:
 
 
 def _beside_peers(rows: pd.DataFrame) -> pd.Series:
+    """Return by worker how many times as long it takes as others with its stages, NaN without any.
+
+    If all workers of a pipeline take longer, its microbatches do, unless that is far more than the
+    means of so many microbatches differ by chance.
+    """
     usual = rows.groupby(["stage", "kind", "worker"])["seconds"].median().unstack()
     usual = usual[usual.notna().sum(axis=1) > 1]
     if usual.empty:
         return pd.Series(np.nan, usual.columns)
     ratio = usual.div(_median(usual, axis=1), axis=0).mean(axis=0)
-    return ratio / _median(ratio)  # over 1 on all workers if two pipelines meet on each
+    ratio /= _median(ratio)  # over 1 on all workers if two pipelines meet on each
+    own = rows.groupby(["kind", "stage", "worker"])["seconds"].transform("mean")
+    each = (rows["seconds"] / own).groupby([rows[name] for name in _MICROBATCH]).mean()
+    error = each.std() / np.sqrt(len(each) / rows["replica"].nunique())
+    whole = ratio.groupby(rows.groupby("worker")["replica"].first()).transform(_median)
+    return ratio / whole.where(abs(whole - 1) <= _BY_CHANCE * error, 1.0)
 
 
 def _median(values: Any, axis: int = 0) -> Any:
@@ -151,8 +163,8 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     passes = what_if.passes
     rows = what_if.pass_rows
     own = packed(rows["kind"], rows["stage"], rows["worker"])
-    relative = _relative(rows, own)
-    length = lengths(relative, packed(rows["step"], rows["replica"], rows["microbatch"]))
+    relative = _relative(rows)
+    length = lengths(relative, packed(*(rows[name] for name in _MICROBATCH)))
     usual = (relative / length).groupby(own).transform("median")
 
     def taking(times: pd.Series) -> Times:
@@ -167,19 +179,13 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     yield "noise", None, text, taking(usual * length / relative.clip(lower=1e-9))
 
 
-def _relative(rows: pd.DataFrame, own: Numbers) -> pd.Series:
+def _relative(rows: pd.DataFrame) -> pd.Series:
     """Return how many times as long as usual each pass takes, on the average 1.
 
-    A worker's own mean is usual; but where several workers have a stage of one pipeline, each has
-    microbatches of its own, so that the stage's median, as long as the worker is slow, tells more.
+    The mean of its kind and stage is usual, as long as its worker is slow.
     """
-    seconds, place = rows["seconds"], packed(rows["replica"], rows["stage"])
-    if len(pd.unique(place)) == len(pd.unique(packed(place, rows["worker"]))):
-        return (seconds / seconds.groupby(own).transform("mean")).fillna(1.0)
-    usual = seconds.groupby(packed(rows["kind"], rows["stage"])).transform("median")
-    slower = rows["worker"].map(_beside_peers(rows)).fillna(1.0)
-    relative = (seconds / usual / slower).fillna(1.0)
-    return relative / relative.mean()
+    seconds = rows["seconds"] / rows["worker"].map(_beside_peers(rows)).fillna(1.0)
+    return (seconds / seconds.groupby([rows["kind"], rows["stage"]]).transform("mean")).fillna(1.0)
 
 
 def _links(what_if: WhatIf) -> Iterator[Case]:
