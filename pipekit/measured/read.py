@@ -276,8 +276,10 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
         slack = slack.groupby([sent["clock"], sent["link"], sent["toward"]]).min().unstack()
         sent = sent.join(((slack[-1] - slack[1]) / 2).rename("behind"), on=link)
         sent = sent.join(((slack[-1] + slack[1]).abs() / 2).rename("within"), on=link)
+        sent["room"] = sent["within"]
     else:
         sent, _, told = fitted(passes, sent, clock)
+        sent["room"] = sent["ahead_room"] + sent["behind_room"]
         for kind, alike in passes[~told].groupby("kind", observed=True):
             named = ", ".join(map(str, sorted(set(alike["stage"]))))
             notes.append(
@@ -309,14 +311,14 @@ def _offsets(links: pd.DataFrame) -> dict[tuple[int, int], tuple[float, float]]:
     graph, found = nx.Graph(), dict[tuple[int, int], tuple[float, float]]()
     for each in links.to_dict("records"):
         ends = ((each["clock"], each["low"]), (each["clock"], each["high"]))
-        graph.add_edge(*ends, weight=each["within"], behind=each["behind"])
-    surest = nx.minimum_spanning_tree(graph)
+        graph.add_edge(*ends, **each)
+    surest = nx.minimum_spanning_tree(graph, "room")  # messages that are used late tell little
     for workers in nx.connected_components(surest):
         found[first := min(workers)] = 0.0, 0.0
         for here, there in nx.bfs_edges(surest, first):
             link, (offset, width) = surest.edges[here, there], found[here]
             behind = link["behind"] if here < there else -link["behind"]
-            found[there] = offset + behind, width + link["weight"]
+            found[there] = offset + behind, width + link["within"]
     return found
 
 
