@@ -72,7 +72,10 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
 
 
 def _slow(what_if: WhatIf) -> Iterator[Case]:
-    """Where a worker and its stage are the same passes, its updates say which of them is slow."""
+    """Where a worker and its stage are the same passes, its updates say which of them is slow.
+
+    Else a worker all of whose stages are slow makes none of them heavy.
+    """
     passes = what_if.passes
     rows = what_if.pass_rows
     by_worker, by_stage = _by_worker(rows), _over_median(rows, "stage")
@@ -86,8 +89,10 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         text = f"Worker {worker} takes {times - 1:.0%} longer than the others"
         seconds = np.where(here, what_if.seconds / times, what_if.seconds)
         yield "slow worker", {"worker": worker}, text, seconds
-    if tells and one_each:
-        return
+        if one_each:
+            return
+        if times - 1 > (by_stage[rows["stage"][rows["worker"] == worker]].max() - 1) / 2:
+            by_stage = _over_median(rows.assign(seconds=seconds[passes]), "stage")
     last = int(by_stage.index.max())
     others = by_stage.drop(last) if by_stage[last] > 1 else by_stage
     or_worker = " or its worker" if one_each and not what_if.among(*OPTIMIZER).any() else ""
