@@ -66,9 +66,9 @@ def _folders_with_other_files(folder: Path) -> Path:
     return folder / "ranks"
 
 
-def _since_1970(folder: Path) -> Path:
+def _ahead(folder: Path, by: Callable[[pd.DataFrame], Any]) -> Path:
     path = recordings.bytedance([RUN], folder / "trace.parquet")
-    _rows(lambda rows: rows.assign(start_ts=rows["start_ts"] + 1.7e9))(path)
+    _rows(lambda rows: rows.assign(start_ts=rows["start_ts"] + by(rows)))(path)
     return path
 
 
@@ -171,7 +171,7 @@ OTHERWISE = [
     *(partial(recordings.kineto, RUN, **how) for how in ({"off_s": 3600.0}, {"waits": True})),
     *(_compressed_in_folders, _compressed_dumps, _tensor_parallel),
     *(_named_by_the_handler, _folders_with_other_files),
-    _since_1970,
+    *(partial(_ahead, by=by) for by in (lambda _: 1.7e9, lambda rows: 3.6e3 * (rows["rank"] == 1))),
     partial(_app, change=lambda events: [e | {"ts": e["ts"] + 3e4 * e["pid"]} for e in events]),
     partial(_app, change=lambda events: [e for e in events if e["ph"] != "i"]),
 ]
@@ -357,11 +357,11 @@ def test_a_step_that_lacks_passes_is_left_out(tmp_path: Path) -> None:
 
 def _each_second(*steps: Change) -> Change:
     def marked(events: list[dict[str, Any]]) -> list[Any]:
-        mark = {"ph": "X", "cat": "user_annotation", "ts": -1.0, "dur": 1.0}
+        mark = {"ph": "X", "cat": "user_annotation", "ts": 0.0, "dur": 1e6}
         return [
             event | {"ts": event["ts"] + number * 1e6}
             for number, step in enumerate(steps)
-            for event in [mark | {"name": f"ProfilerStep#{number}"}, *step(events)]
+            for event in [*step(events), mark | {"name": f"ProfilerStep#{number}"}]
         ]
 
     return marked
@@ -405,6 +405,9 @@ def test_chunks_within_a_stage_and_a_folder_of_one_job_are_enough(tmp_path: Path
     rows.assign(mc=rows.pop("gmc") // 3).to_parquet(whole)
     (tmp_path / "meta.yaml").write_text("pp_size: 3\n")
     pd.testing.assert_frame_equal(pk.read_trace(tmp_path).frame, expected.frame)
+    dumps = recordings.primus(looped, tmp_path / "pp3")
+    (dumps / "config.json").write_text('{"pp_size": 3, "num_mbs": 6}')
+    assert pk.explain(pk.read_trace(dumps)).recognition.method == "interleaved"
 
 
 def test_labels_without_stages_are_said_to_have_none(tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ class _Config(BaseModel):
     pp_size: int = Field(ge=1, le=10_000)
     vp_size: int | None = None
     vpp_size: int | None = None
+    num_mbs: int | None = None
+
+    def chunks(self, forwards: int) -> int:
+        """Return the model chunks of a rank that runs so many forwards in an iteration."""
+        microbatches = self.num_mbs or forwards or 1
+        return self.vp_size or self.vpp_size or forwards // microbatches or 1
 
 
 class _Iteration(BaseModel):
@@ -50,7 +56,7 @@ def read(path: Path) -> Recording:
     if not (folder / "config.json").exists():
         raise ValueError(f"{folder} has no config.json: copy it from where the dumps were made")
     config = read_json(folder / "config.json", _Config, "Primus's config.json")
-    chunks, size = config.vp_size or config.vpp_size or 1, config.pp_size
+    size = config.pp_size
     ranks = {int(name[1]): f for f in folder.iterdir() if (name := _FILE.fullmatch(f.name))}
     for rank in sorted(ranks.keys() ^ set(range(size))):
         lacks = "has a" if rank in ranks else "has no"
@@ -64,7 +70,7 @@ def read(path: Path) -> Recording:
         file = ranks[rank]
         for step, iteration in read_json(file, dict[int, _Iteration], "a rank's dump").items():
             totals[step] = max(iteration.total / 1e3, totals.get(step, 0.0))
-            rows += _rows(file, rank, step, iteration, size, chunks)
+            rows += _rows(file, rank, step, iteration, config)
     if not rows:
         raise ValueError(f"{folder} has no passes: nothing was recorded")
     steps = pd.DataFrame({"step": [*totals], "start_s": 0.0, "end_s": [*totals.values()]})
@@ -72,10 +78,11 @@ def read(path: Path) -> Recording:
 
 
 def _rows(
-    file: Path, rank: int, step: int, iteration: _Iteration, size: int, chunks: int
+    file: Path, rank: int, step: int, iteration: _Iteration, config: _Config
 ) -> Iterator[dict[str, Any]]:
     given: dict[str, list[float]] = dict(iteration)
     splits = bool(given.get("wgrad_start"))
+    size, chunks = config.pp_size, config.chunks(len(iteration.fwd_start))
     for name, op in _OPS.items():
         starts, ends = given.get(f"{name}_start") or [], given.get(f"{name}_end") or []
         if len(starts) != len(ends) or len(starts) % chunks:
