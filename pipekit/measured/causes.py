@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipekit.measured.messages import packed, small
+from pipekit.measured.messages import Numbers, packed, small
 from pipekit.measured.operations import MESSAGES, Operations, Times
 from pipekit.measured.recognition import Recognition, named
 from pipekit.measured.waits import lengths
@@ -22,7 +22,6 @@ from pipekit.units import SECONDS, written
 
 _SLOW_LINK = 1.5  # a link is slow if its messages take over so many times the median link's
 _BY_CHANCE = 5.0  # standard errors by which means of two pipelines differ by chance
-_MICROBATCH = ("step", "replica", "microbatch")
 
 Where = dict[str, object] | None
 
@@ -54,8 +53,8 @@ Case = tuple[str, Where, str, Times]  # a Counterfactual's kind, where, text and
 
 def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
     """Return what cost time, what saves most first."""
-    recorded = what_if.simulated_s
-    cases = [*_slow(what_if), *_microbatches(what_if), *_links(what_if)]
+    recorded, beside = what_if.simulated_s, _beside_peers(what_if.pass_rows)
+    cases = [*_slow(what_if, beside), *_microbatches(what_if, beside), *_links(what_if)]
     without = what_if.step_s(*(case[3] for case in cases))
     found = [
         Counterfactual(kind, where, recorded - t, text, case)
@@ -71,14 +70,16 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
     return sorted(found, key=lambda cause: -cause.saves_s)
 
 
-def _slow(what_if: WhatIf) -> Iterator[Case]:
+def _slow(what_if: WhatIf, by_worker: pd.Series) -> Iterator[Case]:
     """Where a worker and its stage are the same passes, its updates say which of them is slow.
 
-    Else a worker all of whose stages are slow makes none of them heavy.
+    Without peers a worker is as slow as the least slow of its stages, and makes none of them heavy.
     """
     passes = what_if.passes
     rows = what_if.pass_rows
-    by_worker, by_stage = _by_worker(rows), _over_median(rows, "stage")
+    by_stage = _over_median(rows, "stage")
+    if by_worker.isna().any():
+        by_worker = _over_median(rows, "worker", "stage").groupby("worker").min()
     homes = len(pd.unique(packed(rows["stage"], rows["worker"])))
     one_each = homes == len(by_stage) == len(by_worker)
     worker, times = int(by_worker.idxmax()), by_worker.max()
@@ -109,17 +110,6 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
             yield kind, {"stage": stage}, text, seconds
 
 
-def _by_worker(rows: pd.DataFrame) -> pd.Series:
-    """Return how many times as long a worker takes for its passes as others with its stages.
-
-    Where there are none, it is as slow as the least slow of its stages.
-    """
-    ratio = _beside_peers(rows)
-    if ratio.notna().all():
-        return ratio
-    return _over_median(rows, "worker", "stage").groupby("worker").min()
-
-
 def _beside_peers(rows: pd.DataFrame) -> pd.Series:
     """Return by worker how many times as long it takes as others with its stages, NaN without any.
 
@@ -132,11 +122,16 @@ def _beside_peers(rows: pd.DataFrame) -> pd.Series:
         return pd.Series(np.nan, usual.columns)
     ratio = usual.div(_median(usual, axis=1), axis=0).mean(axis=0)
     ratio /= _median(ratio)  # over 1 on all workers if two pipelines meet on each
-    own = rows.groupby(["kind", "stage", "worker"])["seconds"].transform("mean")
-    each = (rows["seconds"] / own).groupby([rows[name] for name in _MICROBATCH]).mean()
+    own = packed(rows["kind"], rows["stage"], rows["worker"])
+    relative = rows["seconds"] / rows["seconds"].groupby(own).transform("mean")
+    each = relative.groupby(_microbatch(rows)).mean()
     error = each.std() / np.sqrt(len(each) / rows["replica"].nunique())
     whole = ratio.groupby(rows.groupby("worker")["replica"].first()).transform(_median)
     return ratio / whole.where(abs(whole - 1) <= _BY_CHANCE * error, 1.0)
+
+
+def _microbatch(rows: pd.DataFrame) -> Numbers:
+    return packed(rows["step"], rows["replica"], rows["microbatch"])
 
 
 def _median(values: Any, axis: int = 0) -> Any:
@@ -163,13 +158,18 @@ def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
     return bool(worker in usual and others > 0 and usual[worker] / others - 1 > excess / 2)
 
 
-def _microbatches(what_if: WhatIf) -> Iterator[Case]:
-    """Passes of one microbatch vary alike if it is longer, and each by itself if it is noise."""
+def _microbatches(what_if: WhatIf, beside: pd.Series) -> Iterator[Case]:
+    """Passes of one microbatch vary alike if it is longer, and each by itself if it is noise.
+
+    The mean of its kind and stage is what a pass usually takes, as long as its worker is slow.
+    """
     passes = what_if.passes
     rows = what_if.pass_rows
     own = packed(rows["kind"], rows["stage"], rows["worker"])
-    relative = _relative(rows)
-    length = lengths(relative, packed(*(rows[name] for name in _MICROBATCH)))
+    seconds = rows["seconds"] / rows["worker"].map(beside).fillna(1.0)
+    of_stage = seconds.groupby(packed(rows["kind"], rows["stage"])).transform("mean")
+    relative = (seconds / of_stage).fillna(1.0)
+    length = lengths(relative, _microbatch(rows))
     usual = (relative / length).groupby(own).transform("median")
 
     def taking(times: pd.Series) -> Times:
@@ -182,15 +182,6 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     spread = (relative - length).std()
     text = f"Passes of one kind and stage vary by {spread:.0%} from one to the next"
     yield "noise", None, text, taking(usual * length / relative.clip(lower=1e-9))
-
-
-def _relative(rows: pd.DataFrame) -> pd.Series:
-    """Return how many times as long as usual each pass takes, on the average 1.
-
-    The mean of its kind and stage is usual, as long as its worker is slow.
-    """
-    seconds = rows["seconds"] / rows["worker"].map(_beside_peers(rows)).fillna(1.0)
-    return (seconds / seconds.groupby([rows["kind"], rows["stage"]]).transform("mean")).fillna(1.0)
 
 
 def _links(what_if: WhatIf) -> Iterator[Case]:

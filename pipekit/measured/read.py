@@ -11,7 +11,7 @@ import pandas as pd
 from pipekit.measured import messages
 from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.recording import Recording, head, is_json
-from pipekit.measured.messages import RULES, among, packed, small
+from pipekit.measured.messages import RULES, among, packed
 from pipekit.measured.waits import fitted, sent_in
 from pipekit.traces import Trace
 
@@ -122,12 +122,10 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)
-    passes, other = np.flatnonzero(is_pass), rows[~is_pass]
-    start, worker = (rows[name].to_numpy()[passes] for name in ("start_s", "worker"))
-    passes = passes[np.lexsort((start, small(worker)))]
-    frame = rows.drop(columns=["moves", "group"]).rename(columns={"kind": "op"})
+    frame, other = rows[is_pass].drop(columns=["moves", "group"]), rows[~is_pass]
+    frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
     return Trace(
-        frame.take(passes).reset_index(drop=True),
+        frame.rename(columns={"kind": "op"}),
         "measured",
         recording.name,
         recording.workers,
@@ -274,9 +272,9 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     if _idle(passes):
         slack = pd.Series(start[sent["used"]] - sent["sent_s"])
         slack = slack.groupby([sent["clock"], sent["link"], sent["toward"]]).min().unstack()
-        sent = sent.join(((slack[-1] - slack[1]) / 2).rename("behind"), on=link)
-        sent = sent.join(((slack[-1] + slack[1]).abs() / 2).rename("within"), on=link)
-        sent["room"] = sent["within"]
+        behind, width = (slack[-1] - slack[1]) / 2, (slack[-1] + slack[1]).abs() / 2
+        slack = pd.DataFrame({"behind": behind, "within": width, "room": width})
+        sent = sent.join(slack, on=link)
     else:
         sent, _, told = fitted(passes, sent, clock)
         sent["room"] = sent["ahead_room"] + sent["behind_room"]
