@@ -97,8 +97,7 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     recording = replace(recording, rows=_sound(path, recording.rows))
     recording = _complete(path, recording, notes)
     recording = _used(path, recording, chosen, notes)
-    passes = recording.passes[["step", "replica", "microbatch"]].drop_duplicates()
-    sizes = passes.groupby(["step", "replica"]).size()
+    sizes = recording.passes.groupby(["step", "replica"])["microbatch"].nunique()
     if sizes.nunique() > 1:
         notes.append(
             f"steps have {sizes.min()} to {sizes.max()} microbatches: the method is told from "
@@ -116,9 +115,8 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
         raise ValueError(f"{path} has a step of {took.min():g} s: the file is damaged")
     if recording.steps is not None and not (np.diff(steps["start_s"]) > 0).all():  # each from 0
         begins = np.cumsum(took) - took
-        shifts = (begins - steps["start_s"].to_numpy())[
-            np.searchsorted(steps["step"], rows["step"])
-        ]
+        at = np.searchsorted(steps["step"], rows["step"])
+        shifts = (begins - steps["start_s"].to_numpy())[at]
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)

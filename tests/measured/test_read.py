@@ -355,6 +355,11 @@ def test_a_step_that_lacks_passes_is_left_out(tmp_path: Path) -> None:
     assert "steps 1 lack passes: left out" in read.notes
 
 
+def test_a_last_rank_that_is_missing_is_missed(tmp_path: Path) -> None:
+    path = _app(tmp_path, lambda events: [event for event in events if event["pid"] < 2])
+    assert "say launches or missing ranks" in str(pk.explain(pk.read_trace(path)))
+
+
 def _each_second(*steps: Change) -> Change:
     def marked(events: list[dict[str, Any]]) -> list[Any]:
         mark = {"ph": "X", "cat": "user_annotation", "ts": 0.0, "dur": 1e6}
