@@ -75,8 +75,7 @@ def _slow(what_if: WhatIf, by_worker: pd.Series) -> Iterator[Case]:
 
     Without peers a worker is as slow as the least slow of its stages, and makes none of them heavy.
     """
-    passes = what_if.passes
-    rows = what_if.pass_rows
+    passes, rows = what_if.passes, what_if.pass_rows
     by_stage = _over_median(rows, "stage")
     if by_worker.isna().any():
         by_worker = _over_median(rows, "worker", "stage").groupby("worker").min()
@@ -163,8 +162,7 @@ def _microbatches(what_if: WhatIf, beside: pd.Series) -> Iterator[Case]:
 
     The mean of its kind and stage is what a pass usually takes, as long as its worker is slow.
     """
-    passes = what_if.passes
-    rows = what_if.pass_rows
+    passes, rows = what_if.passes, what_if.pass_rows
     own = packed(rows["kind"], rows["stage"], rows["worker"])
     seconds = rows["seconds"] / rows["worker"].map(beside).fillna(1.0)
     of_stage = seconds.groupby(packed(rows["kind"], rows["stage"])).transform("mean")

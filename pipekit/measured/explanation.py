@@ -69,8 +69,7 @@ class Explanation:
         frame = what_if.pass_rows[here[what_if.passes]]
         op = np.array(what_if.kinds, object)[frame["kind"]]
         frame = frame.assign(op=op, version=0, bytes=0)
-        name = self.trace.name
-        name = f"{name}, step {step}" if len(lasting) > 1 else name
+        name = self.trace.name + (f", step {step}" if len(lasting) > 1 else "")
         if cause is not None and cause.seconds is not None:
             delays = None if cause.kind == BETWEEN_STEPS else what_if.between_steps
             ends = what_if.ends_s(cause.seconds[:, None], delays)[here, 0]

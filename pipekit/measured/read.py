@@ -271,8 +271,7 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
         slack = pd.Series(start[sent["used"]] - sent["sent_s"])
         slack = slack.groupby([sent["clock"], sent["link"], sent["toward"]]).min().unstack()
         behind, width = (slack[-1] - slack[1]) / 2, (slack[-1] + slack[1]).abs() / 2
-        slack = pd.DataFrame({"behind": behind, "within": width, "room": width})
-        sent = sent.join(slack, on=link)
+        sent = sent.join(pd.DataFrame({"behind": behind, "within": width, "room": width}), on=link)
     else:
         sent, _, told = fitted(passes, sent, clock)
         sent["room"] = sent["ahead_room"] + sent["behind_room"]

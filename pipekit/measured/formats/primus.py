@@ -29,8 +29,7 @@ class _Config(BaseModel):
 
     def chunks(self, forwards: int) -> int:
         """Return the model chunks of a rank that runs so many forwards in an iteration."""
-        microbatches = self.num_mbs or forwards or 1
-        return self.vp_size or self.vpp_size or forwards // microbatches or 1
+        return self.vp_size or self.vpp_size or forwards // (self.num_mbs or forwards or 1) or 1
 
 
 class _Iteration(BaseModel):
@@ -66,8 +65,7 @@ def read(path: Path) -> Recording:
         )
     rows: list[dict[str, Any]] = []
     totals: dict[int, float] = {}
-    for rank in range(size):
-        file = ranks[rank]
+    for rank, file in sorted(ranks.items()):
         for step, iteration in read_json(file, dict[int, _Iteration], "a rank's dump").items():
             totals[step] = max(iteration.total / 1e3, totals.get(step, 0.0))
             rows += _rows(file, rank, step, iteration, config)
@@ -79,7 +77,6 @@ def _rows(
     file: Path, rank: int, step: int, iteration: _Iteration, config: _Config
 ) -> Iterator[dict[str, Any]]:
     given: dict[str, list[float]] = dict(iteration)
-    splits = bool(given.get("wgrad_start"))
     size, chunks = config.pp_size, config.chunks(len(iteration.fwd_start))
     for name, op in _OPS.items():
         starts, ends = given.get(f"{name}_start") or [], given.get(f"{name}_end") or []
@@ -95,7 +92,7 @@ def _rows(
             yield {
                 "worker": rank,
                 "stage": chunk[number] * size + rank,
-                "kind": "BACKWARD_INPUT" if splits and name == "bwd" else op,
+                "kind": "BACKWARD_INPUT" if given.get("wgrad_start") and name == "bwd" else op,
                 "microbatch": microbatch[number],
                 "step": step,
                 "start_s": start / 1e3,
