@@ -259,7 +259,10 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     passes, own_clocks = recording.passes, recording.own_clocks
     start, end = (passes[name].to_numpy() for name in ("start_s", "end_s"))
     sent = sent_in(passes)
-    if not own_clocks and (end[sent["used"]] - sent["sent_s"] > -_TOLERATED_S).all():
+    idle = _idle(passes)
+    waiting = idle.groupby(passes["step"]).any().mean() <= 0.5  # is part of spans
+    since = np.where(idle & (not waiting), start, end)
+    if not own_clocks and (since[sent["used"]] - sent["sent_s"] > -_TOLERATED_S).all():
         return recording
     clock = passes["step"].to_numpy() * own_clocks
     sent["clock"], link = clock[sent["used"]], ["clock", "link"]
@@ -267,7 +270,7 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     if sent.empty:
         notes.append("clocks of workers are apart, which messages of one direction cannot tell")
         return recording
-    if _idle(passes):
+    if not waiting:
         slack = pd.Series(start[sent["used"]] - sent["sent_s"])
         slack = slack.groupby([sent["clock"], sent["link"], sent["toward"]]).min().unstack()
         behind, width = (slack[-1] - slack[1]) / 2, (slack[-1] + slack[1]).abs() / 2
@@ -290,13 +293,12 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     return _moved(recording, offset)
 
 
-def _idle(passes: pd.DataFrame) -> bool:
-    """Whether workers idle in most steps, between two passes; else spans contain waits."""
+def _idle(passes: pd.DataFrame) -> pd.Series:
+    """Return before which passes a worker idles, between two of a step."""
     by_worker = passes.sort_values("end_s").groupby(["step", "worker"])["end_s"]
-    idle = passes["start_s"] - by_worker.shift()
     took = passes["end_s"] - passes["start_s"]
     least = took.groupby([passes["worker"], passes["kind"]], observed=True).transform("min")
-    return bool((idle > _IDLE * least).groupby(passes["step"]).any().mean() > 0.5)
+    return passes["start_s"] - by_worker.shift() > _IDLE * least
 
 
 def _offsets(links: pd.DataFrame) -> dict[tuple[int, int], tuple[float, float]]:

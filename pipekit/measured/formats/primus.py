@@ -52,8 +52,6 @@ def is_it(path: Path) -> bool:
 def read(path: Path) -> Recording:
     """Read all ranks of a folder."""
     folder = path if path.is_dir() else path.parent
-    if not (folder / "config.json").exists():
-        raise ValueError(f"{folder} has no config.json: copy it from where the dumps were made")
     config = read_json(folder / "config.json", _Config, "Primus's config.json")
     size = config.pp_size
     ranks = {int(name[1]): f for f in folder.iterdir() if (name := _FILE.fullmatch(f.name))}
