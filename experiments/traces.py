@@ -64,12 +64,8 @@ def published(path: Path) -> dict[str, float]:
     """Return S, M_S and M_W of the published analysis; nothing where there is none."""
     job = path.stem.partition("-")[2]
     named = {"slowdown": ("result", "blocking_slowdown"), "m_s": ("ms", "Ms"), "m_w": ("mw", "Mw")}
-    files = {key: path.with_name(f"{name}-{job}.json") for key, (name, _) in named.items()}
-    return {
-        key: json.loads(file.read_text())[named[key][1]]
-        for key, file in files.items()
-        if file.exists()
-    }
+    files = {key: (path.with_name(f"{file}-{job}.json"), n) for key, (file, n) in named.items()}
+    return {key: json.loads(f.read_text())[name] for key, (f, name) in files.items() if f.exists()}
 
 
 def halves(found: Explanation) -> float:

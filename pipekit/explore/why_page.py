@@ -35,6 +35,5 @@ def html(explanation: Explanation) -> str:
 """
     below = f"<h2>Where all workers' time went</h2>\n<table>{spent}</table>"
     moving = (cause for cause in explanation.distinct() if cause.kind != BETWEEN_STEPS)
-    drawn = islice(moving, _DRAWN)
-    traces = [explanation.timeline(), *map(explanation.timeline, drawn)]
+    traces = [explanation.timeline(), *map(explanation.timeline, islice(moving, _DRAWN))]
     return page(explanation.trace.name, traces, above, below)

@@ -21,6 +21,7 @@ from pipekit.traces.record import events_of
 from pipekit.units import SECONDS, written
 
 _SLOW_LINK = 1.5  # a link is slow if its messages take over so many times the median link's
+_BY_CHANCE = 5.0  # standard errors by which means of two pipelines differ by chance
 
 Where = dict[str, object] | None
 
@@ -52,8 +53,8 @@ Case = tuple[str, Where, str, Times]  # a Counterfactual's kind, where, text and
 
 def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
     """Return what cost time, what saves most first."""
-    recorded = what_if.simulated_s
-    cases = [*_slow(what_if), *_microbatches(what_if), *_links(what_if)]
+    recorded, beside = what_if.simulated_s, _beside_peers(what_if.pass_rows)
+    cases = [*_slow(what_if, beside), *_microbatches(what_if, beside), *_links(what_if)]
     without = what_if.step_s(*(case[3] for case in cases))
     found = [
         Counterfactual(kind, where, recorded - t, text, case)
@@ -69,11 +70,15 @@ def causes(what_if: WhatIf, recognition: Recognition) -> list[Counterfactual]:
     return sorted(found, key=lambda cause: -cause.saves_s)
 
 
-def _slow(what_if: WhatIf) -> Iterator[Case]:
-    """Where a worker and its stage are the same passes, its updates say which of them is slow."""
-    passes = what_if.passes
-    rows = what_if.pass_rows
-    by_worker, by_stage = _by_worker(rows), _over_median(rows, "stage")
+def _slow(what_if: WhatIf, by_worker: pd.Series) -> Iterator[Case]:
+    """Where a worker and its stage are the same passes, its updates say which of them is slow.
+
+    Without peers a worker is as slow as the least slow of its stages, and makes none of them heavy.
+    """
+    passes, rows = what_if.passes, what_if.pass_rows
+    by_stage = _over_median(rows, "stage")
+    if by_worker.isna().any():
+        by_worker = _over_median(rows, "worker", "stage").groupby("worker").min()
     homes = len(pd.unique(packed(rows["stage"], rows["worker"])))
     one_each = homes == len(by_stage) == len(by_worker)
     worker, times = int(by_worker.idxmax()), by_worker.max()
@@ -84,8 +89,10 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
         text = f"Worker {worker} takes {times - 1:.0%} longer than the others"
         seconds = np.where(here, what_if.seconds / times, what_if.seconds)
         yield "slow worker", {"worker": worker}, text, seconds
-    if tells and one_each:
-        return
+        if one_each:
+            return
+        if times - 1 > (by_stage[rows["stage"][rows["worker"] == worker]].max() - 1) / 2:
+            by_stage = _over_median(rows.assign(seconds=seconds[passes]), "stage")
     last = int(by_stage.index.max())
     others = by_stage.drop(last) if by_stage[last] > 1 else by_stage
     or_worker = " or its worker" if one_each and not what_if.among(*OPTIMIZER).any() else ""
@@ -102,24 +109,28 @@ def _slow(what_if: WhatIf) -> Iterator[Case]:
             yield kind, {"stage": stage}, text, seconds
 
 
-def _by_worker(rows: pd.DataFrame) -> pd.Series:
-    """Return how many times as long a worker takes for its passes as others with its stages.
-
-    Where there are none, it is as slow as the least slow of its stages.
-    """
-    ratio = _beside_peers(rows)
-    if ratio.notna().all():
-        return ratio
-    return _over_median(rows, "worker", "stage").groupby("worker").min()
-
-
 def _beside_peers(rows: pd.DataFrame) -> pd.Series:
+    """Return by worker how many times as long it takes as others with its stages, NaN without any.
+
+    If all workers of a pipeline take longer, its microbatches do, unless that is far more than the
+    means of so many microbatches differ by chance.
+    """
     usual = rows.groupby(["stage", "kind", "worker"])["seconds"].median().unstack()
     usual = usual[usual.notna().sum(axis=1) > 1]
     if usual.empty:
         return pd.Series(np.nan, usual.columns)
     ratio = usual.div(_median(usual, axis=1), axis=0).mean(axis=0)
-    return ratio / _median(ratio)  # over 1 on all workers if two pipelines meet on each
+    ratio /= _median(ratio)  # over 1 on all workers if two pipelines meet on each
+    own = packed(rows["kind"], rows["stage"], rows["worker"])
+    relative = rows["seconds"] / rows["seconds"].groupby(own).transform("mean")
+    each = relative.groupby(_microbatch(rows)).mean()
+    error = each.std() / np.sqrt(len(each) / rows["replica"].nunique())
+    whole = ratio.groupby(rows.groupby("worker")["replica"].first()).transform(_median)
+    return ratio / whole.where(abs(whole - 1) <= _BY_CHANCE * error, 1.0)
+
+
+def _microbatch(rows: pd.DataFrame) -> Numbers:
+    return packed(rows["step"], rows["replica"], rows["microbatch"])
 
 
 def _median(values: Any, axis: int = 0) -> Any:
@@ -146,13 +157,17 @@ def _updates_tell(what_if: WhatIf, worker: int, excess: float) -> bool:
     return bool(worker in usual and others > 0 and usual[worker] / others - 1 > excess / 2)
 
 
-def _microbatches(what_if: WhatIf) -> Iterator[Case]:
-    """Passes of one microbatch vary alike if it is longer, and each by itself if it is noise."""
-    passes = what_if.passes
-    rows = what_if.pass_rows
+def _microbatches(what_if: WhatIf, beside: pd.Series) -> Iterator[Case]:
+    """Passes of one microbatch vary alike if it is longer, and each by itself if it is noise.
+
+    The mean of its kind and stage is what a pass usually takes, as long as its worker is slow.
+    """
+    passes, rows = what_if.passes, what_if.pass_rows
     own = packed(rows["kind"], rows["stage"], rows["worker"])
-    relative = _relative(rows, own)
-    length = lengths(relative, packed(rows["step"], rows["replica"], rows["microbatch"]))
+    seconds = rows["seconds"] / rows["worker"].map(beside).fillna(1.0)
+    of_stage = seconds.groupby(packed(rows["kind"], rows["stage"])).transform("mean")
+    relative = (seconds / of_stage).fillna(1.0)
+    length = lengths(relative, _microbatch(rows))
     usual = (relative / length).groupby(own).transform("median")
 
     def taking(times: pd.Series) -> Times:
@@ -165,21 +180,6 @@ def _microbatches(what_if: WhatIf) -> Iterator[Case]:
     spread = (relative - length).std()
     text = f"Passes of one kind and stage vary by {spread:.0%} from one to the next"
     yield "noise", None, text, taking(usual * length / relative.clip(lower=1e-9))
-
-
-def _relative(rows: pd.DataFrame, own: Numbers) -> pd.Series:
-    """Return how many times as long as usual each pass takes, on the average 1.
-
-    A worker's own mean is usual; but where several workers have a stage of one pipeline, each has
-    microbatches of its own, so that the stage's median, as long as the worker is slow, tells more.
-    """
-    seconds, place = rows["seconds"], packed(rows["replica"], rows["stage"])
-    if len(pd.unique(place)) == len(pd.unique(packed(place, rows["worker"]))):
-        return (seconds / seconds.groupby(own).transform("mean")).fillna(1.0)
-    usual = seconds.groupby(packed(rows["kind"], rows["stage"])).transform("median")
-    slower = rows["worker"].map(_beside_peers(rows)).fillna(1.0)
-    relative = (seconds / usual / slower).fillna(1.0)
-    return relative / relative.mean()
 
 
 def _links(what_if: WhatIf) -> Iterator[Case]:

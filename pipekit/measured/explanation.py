@@ -19,6 +19,7 @@ from pipekit.units import SECONDS, plural, written
 _SHOWN = 4
 _SMALL = 0.001  # causes that save a smaller share of a step are not printed
 _ALIKE = 0.5  # nor is a slow stage beside its worker, if it saves over half as much
+_TRUSTED = 0.05  # the share of a step by which a replay may differ without a note
 
 
 class Explanation:
@@ -33,6 +34,7 @@ class Explanation:
         slowdowns: :attr:`pipekit.measured.what_if.WhatIf.slowdowns`.
         shares: seconds by worker and what they went into (:mod:`pipekit.measured.what_if`).
         causes: what saves most first.
+        notes: the trace's, and one if the replay differs by over 5 % of a step.
         what_if: the replay, to be asked for more.
     """
 
@@ -44,6 +46,10 @@ class Explanation:
         self.what_if = WhatIf(**recorded, lasting_s=lasting, steps=self.recognition.steps)
         self.step_s = float(lasting.sum()) / self.recognition.steps
         self.simulated_s, self.slowdowns = self.what_if.simulated_s, self.what_if.slowdowns
+        self.notes, off = trace.notes, self.simulated_s / self.step_s - 1
+        if abs(off) > _TRUSTED:
+            why = "workers waited for what the trace lacks, say launches or missing ranks"
+            self.notes += (f"the replay differs by {off:+.0%}: {why}",)
         self.shares = shares(self.what_if)
         self.causes = causes(self.what_if, self.recognition)
 
@@ -63,8 +69,7 @@ class Explanation:
         frame = what_if.pass_rows[here[what_if.passes]]
         op = np.array(what_if.kinds, object)[frame["kind"]]
         frame = frame.assign(op=op, version=0, bytes=0)
-        name = self.trace.name
-        name = f"{name}, step {step}" if len(lasting) > 1 else name
+        name = self.trace.name + (f", step {step}" if len(lasting) > 1 else "")
         if cause is not None and cause.seconds is not None:
             delays = None if cause.kind == BETWEEN_STEPS else what_if.between_steps
             ends = what_if.ends_s(cause.seconds[:, None], delays)[here, 0]
@@ -101,7 +106,7 @@ class Explanation:
                 | {"share": cause.saves_s / self.step_s}
                 for cause in self.causes
             ],
-            "notes": self.trace.notes,
+            "notes": self.notes,
         }
 
     def to_json(self) -> str:
@@ -139,7 +144,7 @@ class Explanation:
             )
         if not shown:
             yield "No cause by itself costs a thousandth of a step"
-        yield from (f"Note: {note}" for note in self.trace.notes)
+        yield from (f"Note: {note}" for note in self.notes)
 
     def distinct(self) -> Iterator[Counterfactual]:
         """Yield the causes that count; of a slow worker and its stage only what saves more."""

@@ -228,8 +228,8 @@ def _blocks(name: str, before: Numbers, group: Numbers) -> tuple[Numbers, Blocks
         ready = heads[~late]
         if not len(ready):
             raise ValueError(
-                f"operations of {name} wait for one another in a circle: its stages, microbatches "
-                f"or clocks are not those of the run"
+                f"operations of {name} wait for one another in a circle: ranks are missing, steps "
+                f"are cut, or its stages, microbatches or clocks are not those of the run"
             )
         waits[ready] = False
         behind = ready + 1

@@ -11,7 +11,7 @@ import pandas as pd
 from pipekit.measured import messages
 from pipekit.measured.formats import bytedance, kineto, megatron_app, megatron_timers, primus
 from pipekit.measured.formats.recording import Recording, head, is_json
-from pipekit.measured.messages import RULES, among, packed, small
+from pipekit.measured.messages import RULES, among, packed
 from pipekit.measured.waits import fitted, sent_in
 from pipekit.traces import Trace
 
@@ -97,8 +97,7 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     recording = replace(recording, rows=_sound(path, recording.rows))
     recording = _complete(path, recording, notes)
     recording = _used(path, recording, chosen, notes)
-    passes = recording.passes[["step", "replica", "microbatch"]].drop_duplicates()
-    sizes = passes.groupby(["step", "replica"]).size()
+    sizes = recording.passes.groupby(["step", "replica"])["microbatch"].nunique()
     if sizes.nunique() > 1:
         notes.append(
             f"steps have {sizes.min()} to {sizes.max()} microbatches: the method is told from "
@@ -114,20 +113,17 @@ def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     took = (steps["end_s"] - steps["start_s"]).to_numpy()
     if not (took > 0).all():
         raise ValueError(f"{path} has a step of {took.min():g} s: the file is damaged")
-    if recording.steps is not None and "worker" not in recording.steps:
+    if recording.steps is not None and not (np.diff(steps["start_s"]) > 0).all():  # each from 0
         begins = np.cumsum(took) - took
-        shifts = (begins - steps["start_s"].to_numpy())[
-            np.searchsorted(steps["step"], rows["step"])
-        ]
+        at = np.searchsorted(steps["step"], rows["step"])
+        shifts = (begins - steps["start_s"].to_numpy())[at]
         rows = rows.assign(start_s=rows["start_s"] + shifts, end_s=rows["end_s"] + shifts)
         steps = steps.assign(start_s=begins, end_s=begins + took)
     is_pass = among(rows["kind"], RULES)
-    passes, other = np.flatnonzero(is_pass), rows[~is_pass]
-    start, worker = (rows[name].to_numpy()[passes] for name in ("start_s", "worker"))
-    passes = passes[np.lexsort((start, small(worker)))]
-    frame = rows.drop(columns=["moves", "group"]).rename(columns={"kind": "op"})
+    frame, other = rows[is_pass].drop(columns=["moves", "group"]), rows[~is_pass]
+    frame = frame.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
     return Trace(
-        frame.take(passes).reset_index(drop=True),
+        frame.rename(columns={"kind": "op"}),
         "measured",
         recording.name,
         recording.workers,
@@ -263,7 +259,10 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     passes, own_clocks = recording.passes, recording.own_clocks
     start, end = (passes[name].to_numpy() for name in ("start_s", "end_s"))
     sent = sent_in(passes)
-    if not own_clocks and (end[sent["used"]] - sent["sent_s"] > -_TOLERATED_S).all():
+    idle = _idle(passes)
+    waiting = idle.groupby(passes["step"]).any().mean() <= 0.5  # is part of spans
+    since = np.where(idle & (not waiting), start, end)
+    if not own_clocks and (since[sent["used"]] - sent["sent_s"] > -_TOLERATED_S).all():
         return recording
     clock = passes["step"].to_numpy() * own_clocks
     sent["clock"], link = clock[sent["used"]], ["clock", "link"]
@@ -271,13 +270,14 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     if sent.empty:
         notes.append("clocks of workers are apart, which messages of one direction cannot tell")
         return recording
-    if _idle(passes):
+    if not waiting:
         slack = pd.Series(start[sent["used"]] - sent["sent_s"])
         slack = slack.groupby([sent["clock"], sent["link"], sent["toward"]]).min().unstack()
-        sent = sent.join(((slack[-1] - slack[1]) / 2).rename("behind"), on=link)
-        sent = sent.join(((slack[-1] + slack[1]).abs() / 2).rename("within"), on=link)
+        behind, width = (slack[-1] - slack[1]) / 2, (slack[-1] + slack[1]).abs() / 2
+        sent = sent.join(pd.DataFrame({"behind": behind, "within": width, "room": width}), on=link)
     else:
         sent, _, told = fitted(passes, sent, clock)
+        sent["room"] = sent["ahead_room"] + sent["behind_room"]
         for kind, alike in passes[~told].groupby("kind", observed=True):
             named = ", ".join(map(str, sorted(set(alike["stage"]))))
             notes.append(
@@ -293,13 +293,12 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
     return _moved(recording, offset)
 
 
-def _idle(passes: pd.DataFrame) -> bool:
-    """Whether workers idle in most steps, between two passes; else spans contain waits."""
+def _idle(passes: pd.DataFrame) -> pd.Series:
+    """Return before which passes a worker idles, between two of a step."""
     by_worker = passes.sort_values("end_s").groupby(["step", "worker"])["end_s"]
-    idle = passes["start_s"] - by_worker.shift()
     took = passes["end_s"] - passes["start_s"]
     least = took.groupby([passes["worker"], passes["kind"]], observed=True).transform("min")
-    return bool((idle > _IDLE * least).groupby(passes["step"]).any().mean() > 0.5)
+    return passes["start_s"] - by_worker.shift() > _IDLE * least
 
 
 def _offsets(links: pd.DataFrame) -> dict[tuple[int, int], tuple[float, float]]:
@@ -309,14 +308,14 @@ def _offsets(links: pd.DataFrame) -> dict[tuple[int, int], tuple[float, float]]:
     graph, found = nx.Graph(), dict[tuple[int, int], tuple[float, float]]()
     for each in links.to_dict("records"):
         ends = ((each["clock"], each["low"]), (each["clock"], each["high"]))
-        graph.add_edge(*ends, weight=each["within"], behind=each["behind"])
-    surest = nx.minimum_spanning_tree(graph)
+        graph.add_edge(*ends, **each)
+    surest = nx.minimum_spanning_tree(graph, "room")  # messages that are used late tell little
     for workers in nx.connected_components(surest):
         found[first := min(workers)] = 0.0, 0.0
         for here, there in nx.bfs_edges(surest, first):
             link, (offset, width) = surest.edges[here, there], found[here]
             behind = link["behind"] if here < there else -link["behind"]
-            found[there] = offset + behind, width + link["weight"]
+            found[there] = offset + behind, width + link["within"]
     return found
 
 

@@ -94,8 +94,6 @@ def heavy_stage(chance: np.random.Generator, schedule: Schedule) -> Fault:
 
 
 def _unequal(lengths: np.ndarray, said: str) -> Fault:
-    lengths = lengths / lengths.mean()
-
     def longer(_: int, op: Op, __: int, microbatch: int) -> float:
         return 1.0 if op is Op.UPDATE else float(lengths[microbatch])
 
@@ -105,14 +103,14 @@ def _unequal(lengths: np.ndarray, said: str) -> Fault:
 def unequal_lengths(chance: np.random.Generator, schedule: Schedule) -> Fault:
     spread = chance.uniform(0.2, 0.6)
     lengths = chance.uniform(1 - spread, 1 + spread, schedule.microbatches)
-    return _unequal(lengths, f"lengths 1 +- {spread:.2f}")
+    return _unequal(lengths / lengths.mean(), f"lengths 1 +- {spread:.2f}")
 
 
 def long_microbatches(chance: np.random.Generator, schedule: Schedule) -> Fault:
     lengths, count = np.ones(schedule.microbatches), int(chance.integers(1, 5))
     times = chance.uniform(2, 4)
     lengths[chance.choice(len(lengths), count, replace=False)] = times
-    return _unequal(lengths, f"{count} microbatches x {times:.2f}")
+    return _unequal(lengths / lengths.mean(), f"{count} microbatches x {times:.2f}")
 
 
 def slow_link(chance: np.random.Generator, schedule: Schedule) -> Fault:

@@ -66,9 +66,9 @@ def _folders_with_other_files(folder: Path) -> Path:
     return folder / "ranks"
 
 
-def _since_1970(folder: Path) -> Path:
+def _ahead(folder: Path, by: Callable[[pd.DataFrame], Any]) -> Path:
     path = recordings.bytedance([RUN], folder / "trace.parquet")
-    _rows(lambda rows: rows.assign(start_ts=rows["start_ts"] + 1.7e9))(path)
+    _rows(lambda rows: rows.assign(start_ts=rows["start_ts"] + by(rows)))(path)
     return path
 
 
@@ -171,7 +171,7 @@ OTHERWISE = [
     *(partial(recordings.kineto, RUN, **how) for how in ({"off_s": 3600.0}, {"waits": True})),
     *(_compressed_in_folders, _compressed_dumps, _tensor_parallel),
     *(_named_by_the_handler, _folders_with_other_files),
-    _since_1970,
+    *(partial(_ahead, by=by) for by in (lambda _: 1.7e9, lambda rows: 3.6e3 * (rows["rank"] == 1))),
     partial(_app, change=lambda events: [e | {"ts": e["ts"] + 3e4 * e["pid"]} for e in events]),
     partial(_app, change=lambda events: [e for e in events if e["ph"] != "i"]),
 ]
@@ -208,12 +208,15 @@ def test_a_file_that_was_recorded_anew_is_read_anew(tmp_path: Path) -> None:
     assert pk.read_trace(recordings.megatron_app(other, path)).workers == 2
 
 
-def test_clocks_are_aligned_by_messages_and_the_note_says_how_well(tmp_path: Path) -> None:
-    """Rank 1's clock is an hour ahead; the passes come back where they were, within the width."""
-    read = pk.read_trace(recordings.kineto(RUN, tmp_path / "ranks", off_s=3600.0))
+@pytest.mark.parametrize("off_s", [3600.0, 0.006])  # less than a pass takes
+def test_clocks_are_aligned_by_messages_and_the_note_says_how_well(
+    off_s: float, tmp_path: Path
+) -> None:
+    """Rank 1's clock is ahead; the passes come back where they were, within the width."""
+    read = pk.read_trace(recordings.kineto(RUN, tmp_path / "ranks", off_s=off_s))
     (note,) = [each for each in read.notes if "clocks" in each]
     width = float(note.split("to within ")[1].split()[0])
-    assert "3.6e+03 s" in note
+    assert abs(float(note.split("by up to ")[1].split()[0]) - off_s) <= width
     keys = ["worker", "stage", "op", "microbatch"]
     both = read.frame.merge(recordings.passes(RUN), on=keys, suffixes=("", "_written"))
     assert (both["start_s"] - both["start_s_written"]).abs().max() <= width + 1e-6
@@ -355,13 +358,18 @@ def test_a_step_that_lacks_passes_is_left_out(tmp_path: Path) -> None:
     assert "steps 1 lack passes: left out" in read.notes
 
 
+def test_a_last_rank_that_is_missing_is_missed(tmp_path: Path) -> None:
+    path = _app(tmp_path, lambda events: [event for event in events if event["pid"] < 2])
+    assert "say launches or missing ranks" in str(pk.explain(pk.read_trace(path)))
+
+
 def _each_second(*steps: Change) -> Change:
     def marked(events: list[dict[str, Any]]) -> list[Any]:
-        mark = {"ph": "X", "cat": "user_annotation", "ts": -1.0, "dur": 1.0}
+        mark = {"ph": "X", "cat": "user_annotation", "ts": 0.0, "dur": 1e6}
         return [
             event | {"ts": event["ts"] + number * 1e6}
             for number, step in enumerate(steps)
-            for event in [mark | {"name": f"ProfilerStep#{number}"}, *step(events)]
+            for event in [*step(events), mark | {"name": f"ProfilerStep#{number}"}]
         ]
 
     return marked
@@ -405,6 +413,9 @@ def test_chunks_within_a_stage_and_a_folder_of_one_job_are_enough(tmp_path: Path
     rows.assign(mc=rows.pop("gmc") // 3).to_parquet(whole)
     (tmp_path / "meta.yaml").write_text("pp_size: 3\n")
     pd.testing.assert_frame_equal(pk.read_trace(tmp_path).frame, expected.frame)
+    dumps = recordings.primus(looped, tmp_path / "pp3")
+    (dumps / "config.json").write_text('{"pp_size": 3, "num_mbs": 6}')
+    assert pk.explain(pk.read_trace(dumps)).recognition.method == "interleaved"
 
 
 def test_labels_without_stages_are_said_to_have_none(tmp_path: Path) -> None:

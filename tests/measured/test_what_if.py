@@ -17,7 +17,7 @@ from tests.measured import recordings, slow_runs
 from tests.measured.slow_runs import METHODS, case, emulated, simulated
 
 EMULATED = (0, 3)
-LONG = slow_runs._unequal(np.where(np.isin(np.arange(16), (2, 3, 10)), 3.0, 1.0), "")
+LONG = slow_runs._unequal(np.where(np.isin(np.arange(16), (2, 3, 10)), 3.0, 1.0) / 1.375, "")
 SLOW = slow_runs.Fault("slow worker", [{"worker": 1}], "", lambda w, *_: 1.4 if w else 1.0)
 
 
@@ -88,6 +88,30 @@ def test_replicas_wait_for_the_slowest_of_them(tmp_path: Path) -> None:
     assert (found.causes[0].kind, found.causes[0].where) == ("slow worker", {"worker": 4})
     assert found.mean_shares["sum"] > 0.05
     assert found.recognition.method == "flush"
+
+
+def test_a_pipeline_of_longer_microbatches_has_no_slow_workers(tmp_path: Path) -> None:
+    schedule = schedules.flush(3, 6).take(1)
+    lengths = np.random.default_rng(0).uniform(0.4, 1.6, (3, 6))
+    faults = (slow_runs._unequal(own, "") for own in [*lengths / lengths.mean(), np.ones(6)])
+    alike = np.ones(len(schedule.dependencies.tasks))
+    costs = (slow_runs._costs(schedule, alike, fault.times) for fault in faults)
+    *runs, equal = (simulated(schedule, each, slow_runs.LINKS) for each in costs)
+    found = pk.explain(pk.read_trace(recordings.bytedance(runs, tmp_path / "a.parquet")))
+    lost = max(run.makespan_s for run in runs) - equal.makespan_s
+    assert found.causes[0].kind == "unequal microbatches"
+    assert found.causes[0].saves_s == pytest.approx(lost, rel=0.05)
+
+
+def test_workers_of_a_ring_have_their_clocks_and_a_slow_one_no_heavy_stage(tmp_path: Path) -> None:
+    """What the last worker sends the first is used much later, and says little of clocks."""
+    ring = schedules.looped_bfs(6, 9, workers=3).take(1)
+    run = recordings.simulated(ring, 0, 0.05, workers={1: 1.4})
+    folder = recordings.kineto(run, tmp_path / "ranks", off_s=0.3, waits=True)
+    found = pk.explain(pk.read_trace(folder))
+    assert found.step_s == pytest.approx(run.makespan_s, rel=0.01)
+    saved = {cause.kind: cause.saves_s for cause in found.causes}
+    assert saved["slow worker"] > 5 * saved.get("unequal stages", 0.0)
 
 
 def test_an_optimizer_tells_a_slow_worker_from_a_heavy_stage(tmp_path: Path) -> None:

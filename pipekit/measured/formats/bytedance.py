@@ -87,8 +87,8 @@ def read(path: Path) -> Recording:
     }
     order = np.argsort(start, kind="stable")
     rows = pd.DataFrame({name: values[order] for name, values in columns.items()}, copy=False)
-    by_step = rows.groupby("step")
-    steps = pd.DataFrame({"start_s": by_step["start_s"].min(), "end_s": by_step["end_s"].max()})
+    by_worker = rows.groupby(["step", "worker"])
+    steps = pd.DataFrame({"start_s": by_worker["start_s"].min(), "end_s": by_worker["end_s"].max()})
     # They count the published seconds; on a clock that began long before, those from their first.
     counts = steps["start_s"] <= steps["end_s"] - steps["start_s"]
     steps = steps.assign(start_s=steps["start_s"].mask(counts, 0.0)).reset_index()

@@ -141,7 +141,8 @@ def _spans(file: Path) -> list[dict[str, Any]]:
             f"{file} has a forward and a backward in one label ({_OVERLAP}): record it with "
             f"pipekit.measured.label_actions(*stages)"
         )
-    return _over_kernels(sorted(mine, key=lambda span: span["ts"]), _kernels(recorded))
+    mine.sort(key=lambda span: (span["ts"], -span["dur"]))  # a step's mark before its first pass
+    return _over_kernels(mine, _kernels(recorded))
 
 
 def _kernels(recorded: Sequence[dict[str, Any]]) -> np.ndarray:

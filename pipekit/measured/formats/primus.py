@@ -25,6 +25,11 @@ class _Config(BaseModel):
     pp_size: int = Field(ge=1, le=10_000)
     vp_size: int | None = None
     vpp_size: int | None = None
+    num_mbs: int | None = None
+
+    def chunks(self, forwards: int) -> int:
+        """Return the model chunks of a rank that runs so many forwards in an iteration."""
+        return self.vp_size or self.vpp_size or forwards // (self.num_mbs or forwards or 1) or 1
 
 
 class _Iteration(BaseModel):
@@ -47,10 +52,8 @@ def is_it(path: Path) -> bool:
 def read(path: Path) -> Recording:
     """Read all ranks of a folder."""
     folder = path if path.is_dir() else path.parent
-    if not (folder / "config.json").exists():
-        raise ValueError(f"{folder} has no config.json: copy it from where the dumps were made")
     config = read_json(folder / "config.json", _Config, "Primus's config.json")
-    chunks, size = config.vp_size or config.vpp_size or 1, config.pp_size
+    size = config.pp_size
     ranks = {int(name[1]): f for f in folder.iterdir() if (name := _FILE.fullmatch(f.name))}
     for rank in sorted(ranks.keys() ^ set(range(size))):
         lacks = "has a" if rank in ranks else "has no"
@@ -60,22 +63,19 @@ def read(path: Path) -> Recording:
         )
     rows: list[dict[str, Any]] = []
     totals: dict[int, float] = {}
-    for rank in range(size):
-        file = ranks[rank]
+    for rank, file in sorted(ranks.items()):
         for step, iteration in read_json(file, dict[int, _Iteration], "a rank's dump").items():
             totals[step] = max(iteration.total / 1e3, totals.get(step, 0.0))
-            rows += _rows(file, rank, step, iteration, size, chunks)
-    if not rows:
-        raise ValueError(f"{folder} has no passes: nothing was recorded")
+            rows += _rows(file, rank, step, iteration, config)
     steps = pd.DataFrame({"step": [*totals], "start_s": 0.0, "end_s": [*totals.values()]})
     return Recording(pd.DataFrame(rows), folder.name, size, steps, own_clocks=True)
 
 
 def _rows(
-    file: Path, rank: int, step: int, iteration: _Iteration, size: int, chunks: int
+    file: Path, rank: int, step: int, iteration: _Iteration, config: _Config
 ) -> Iterator[dict[str, Any]]:
     given: dict[str, list[float]] = dict(iteration)
-    splits = bool(given.get("wgrad_start"))
+    size, chunks = config.pp_size, config.chunks(len(iteration.fwd_start))
     for name, op in _OPS.items():
         starts, ends = given.get(f"{name}_start") or [], given.get(f"{name}_end") or []
         if len(starts) != len(ends) or len(starts) % chunks:
@@ -90,7 +90,7 @@ def _rows(
             yield {
                 "worker": rank,
                 "stage": chunk[number] * size + rank,
-                "kind": "BACKWARD_INPUT" if splits and name == "bwd" else op,
+                "kind": "BACKWARD_INPUT" if given.get("wgrad_start") and name == "bwd" else op,
                 "microbatch": microbatch[number],
                 "step": step,
                 "start_s": start / 1e3,
