@@ -12,6 +12,7 @@ from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.names import TRANSPORTS
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import Op, Schedule, ScheduleError, Task, check
+from pipekit.schedules.messages import MessageChannel, check_messages, with_messages
 from pipekit.schedules.ops import ACTIVATIONS, OFFLOADED, PASSES
 from pipekit.schedules.schedule import beginning
 from pipekit.staleness import Mitigation
@@ -177,6 +178,16 @@ def checked(schedule: Schedule) -> Schedule:
         raise ScheduleError("the schedule has no backward: it cannot train")
     require_runnable(schedule)
     return schedule
+
+
+def require_no_hang(schedule: Schedule) -> None:
+    """Raise ScheduleError if processes could wait for one another's messages for ever.
+
+    It is proved for messages that go in one order between two processes (transports/distributed.py).
+    """
+    verdict = check_messages(with_messages(schedule, "pipekit"), MessageChannel(waits=False))
+    if not verdict.is_sound:
+        raise ScheduleError(f"{verdict}: train with transport='threads', or reorder the tasks")
 
 
 def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool = True) -> None:

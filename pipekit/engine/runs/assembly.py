@@ -106,6 +106,8 @@ class Parts:
         self.delays = late
         trained = as_trained(copied(layers))
         self.runner: Runner = TRANSPORTS.load(transport)(devices)
+        if not self.runner.can_end:  # its messages have no names: they come in an order
+            arguments.require_no_hang(schedule)
         self.model = ModelStages(layers, trained, balance, configs)
         # Where a run without end may end; is it before each batch?  Updates may average several.
         self.stops = possible_stops(schedule) if schedule.period else PossibleStops()

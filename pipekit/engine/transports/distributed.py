@@ -26,10 +26,8 @@ from pipekit.engine.feed import BeyondStop, Feed, StopPoint
 from pipekit.engine.transport import Aborted, Exchange, FlatBucket, PartKey, Parts
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.schedules import Message, Payload, Steps
+from pipekit.schedules.messages.program import POSTED_AHEAD
 from pipekit.trees import Tree, leaves
-
-POSTED_AHEAD = 4
-
 
 @contextmanager
 def abort_if_broken() -> Iterator[None]:

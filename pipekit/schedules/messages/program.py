@@ -205,15 +205,18 @@ def _pipekit(table: Schedule) -> list[list[Group]]:
     """Post receives in their senders' order, each four messages before its task needs it."""
     graph, (receives, sends) = table.dependencies, ends_of(table)
     sent: dict[tuple[int, int], list[Transfer]] = defaultdict(list)
+    place: dict[Transfer, int] = {}
     for worker, each in zip(graph.worker_of, sends, strict=True):
         for send in each:
-            sent[worker, send.peer].append(send._replace(way=TransferKind.RECEIVE, peer=worker))
+            link, receive = (worker, send.peer), send._replace(way=TransferKind.RECEIVE, peer=worker)
+            place[receive] = len(sent[link])
+            sent[link].append(receive)
     lists: list[list[Group]] = [[] for _ in table.workers]
     posted: dict[tuple[int, int], int] = defaultdict(int)
     for number, (task, worker) in enumerate(zip(graph.tasks, graph.worker_of, strict=True)):
         for receive in receives[number]:
             link = receive.peer, worker
-            stop = max(posted[link], sent[link].index(receive) + POSTED_AHEAD)
+            stop = max(posted[link], place[receive] + POSTED_AHEAD)
             lists[worker] += alone(sent[link][posted[link] : stop])
             posted[link] = stop
         lists[worker] += alone((task, *sends[number]))
