@@ -16,7 +16,7 @@ from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
 from pipekit.engine.feed import Read
 from pipekit.engine.runs.assembly import Parts
-from pipekit.engine.runs.optimizer_questions import ask_optimizer
+from pipekit.engine.runs.optimizer_questions import ask_optimizer, ask_scheduler
 from pipekit.engine.runs.users_model import users_models
 from pipekit.host.user_frames import warn
 from pipekit.layers.module_state import state_untouched
@@ -31,6 +31,7 @@ from pipekit.losses.checks import (
     warn_of_another_whole,
     warn_of_ignored,
 )
+from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import OriginalUnread, warn_of_mixed_rows
 from pipekit.partition.probe import Probe
 from pipekit.plans import stage_of_layers
@@ -104,6 +105,9 @@ def ask(first: FirstBatch, schedule: Schedule) -> bool:
     made_by = getattr(optimizer, "func", optimizer)  # of a partial
     if made_by not in vars(torch.optim).values():
         ask_optimizer(optimizer, model)
+    in_process = TRANSPORTS[first.parts.transport].in_process
+    if (scheduler := first.parts.updates.lr_scheduler) and in_process and len(model.configs) > 1:
+        ask_scheduler(scheduler, optimizer)
     return ignores
 
 
