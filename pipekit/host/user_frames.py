@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import wraps
 from traceback import walk_tb
 from types import FrameType
@@ -12,6 +13,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _HIDDEN = {"pipekit", "torch", "contextlib"}
+_CALLED_FROM: ContextVar[tuple[str, int] | None] = ContextVar("the call's line", default=None)
 
 
 class PipekitWarning(UserWarning):
@@ -22,13 +24,30 @@ def _is_hidden(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] in _HIDDEN
 
 
-def warn(text: str) -> None:
-    """Warn, at the line of the user's own code that runs."""
-    frame: FrameType | None = sys._getframe(1)
+def _users_line() -> tuple[FrameType | None, int]:
+    """Return the frame of the user's own code that runs, and its distance from the caller."""
+    frame: FrameType | None = sys._getframe(2)
     level = 2
     while frame and _is_hidden(frame):
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, PipekitWarning, stacklevel=level)
+    return frame, level
+
+
+def calls_from_here() -> None:
+    """Let what other threads warn of in the context of this call point to its line."""
+    frame, _ = _users_line()
+    if frame:
+        _CALLED_FROM.set((frame.f_code.co_filename, frame.f_lineno))
+
+
+def warn(text: str) -> None:
+    """Warn, at the line of the user's own code that runs."""
+    frame, level = _users_line()
+    called_from = _CALLED_FROM.get()
+    if called_from and frame and frame.f_globals.get("__name__") == "threading":
+        warnings.warn_explicit(text, PipekitWarning, *called_from)
+    else:
+        warnings.warn(text, PipekitWarning, stacklevel=level)
 
 
 def hide_frames() -> None:

@@ -1,7 +1,6 @@
 """Questions to the user's optimizer before training, asked of copies of it."""
 
 import copy
-from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 

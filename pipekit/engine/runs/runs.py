@@ -27,7 +27,7 @@ from pipekit.engine.feed import BatchSource, Read, kept_apart, stacks
 from pipekit.engine.observers.reporter import LossBar, OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
-from pipekit.engine.runs.questions import FirstBatch, ask, told_of_ignored
+from pipekit.engine.runs.questions import FirstBatch, Ignored, ask, told_of_ignored
 from pipekit.engine.runs.run import Run, result_of
 from pipekit.engine.runs.tables import batches_done, executed, lowered_for, scale_versions, taken
 from pipekit.engine.runs.users_model import watched
@@ -50,7 +50,7 @@ class Runs:
         self._position, self._checkpoints = Position(), CheckpointFolder(parts.runner.agree)
         self._point: ResumePoint | None = None  # of the run that is to be taken up next
         self._failed = self._warned = False
-        self._ignores = False  # see ask
+        self._ignored: Ignored = []  # see ask
         joints, schedule = parts.model.joints, parts.schedule
         if joints and joints.ties:
             combinations.require_joint_updates(schedule, combinations.TIES)
@@ -181,10 +181,10 @@ class Runs:
             if parts.updates.rule:
                 arguments.require_whole_rounds(parts.updates.rule, schedule)
             if tried is not None:
-                self._ignores = ask(FirstBatch(parts, first, tried, drawn), schedule)
+                self._ignored = ask(FirstBatch(parts, first, tried, drawn), schedule)
                 model.tried_in_training = True  # else what is refused is asked again
-            if self._ignores:
-                read = told_of_ignored(read)
+            if self._ignored:
+                read = told_of_ignored(read, self._ignored)
             ends = parts.stops if schedule.period else possible_stops(schedule)
             ends = replace(ends, begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):
