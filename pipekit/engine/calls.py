@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from pipekit.engine.options import Checkpoints, Execution, Updates, Watch
-from pipekit.host.user_frames import calls_from_here, hide_frames
+from pipekit.host.user_frames import hide_frames
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -114,7 +114,6 @@ def one_at_a_time(method: M) -> M:
     @wraps(method)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            calls_from_here()
             with self._calls.taken():
                 return method(self, *args, **kwargs)
         except BaseException:

@@ -1,9 +1,9 @@
 """The user's lines: where warnings point to, and what notebooks show of an error within a call."""
 
 import sys
+import threading
 import warnings
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import wraps
 from traceback import walk_tb
 from types import FrameType
@@ -12,8 +12,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_HIDDEN = {"pipekit", "torch", "contextlib"}
-_CALLED_FROM: ContextVar[tuple[str, int] | None] = ContextVar("the call's line", default=None)
+_HIDDEN = {"pipekit", "torch", "contextlib", "threading", "queue", "concurrent"}
 
 
 class PipekitWarning(UserWarning):
@@ -24,30 +23,19 @@ def _is_hidden(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] in _HIDDEN
 
 
-def _users_line() -> tuple[FrameType | None, int]:
-    """Return the frame of the user's own code that runs, and its distance from the caller."""
-    frame: FrameType | None = sys._getframe(2)
-    level = 2
+def _users_frame(frame: FrameType | None) -> FrameType | None:
     while frame and _is_hidden(frame):
-        frame, level = frame.f_back, level + 1
-    return frame, level
-
-
-def calls_from_here() -> None:
-    """Let what other threads warn of in the context of this call point to its line."""
-    frame, _ = _users_line()
-    if frame:
-        _CALLED_FROM.set((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return frame
 
 
 def warn(text: str) -> None:
-    """Warn, at the line of the user's own code that runs."""
-    frame, level = _users_line()
-    called_from = _CALLED_FROM.get()
-    if called_from and frame and frame.f_globals.get("__name__") == "threading":
-        warnings.warn_explicit(text, PipekitWarning, *called_from)
-    else:
-        warnings.warn(text, PipekitWarning, stacklevel=level)
+    """Warn, at the line of the user's own code that runs, or for which a worker's thread does."""
+    main = sys._current_frames()[threading.main_thread().ident or 0]
+    if frame := _users_frame(sys._getframe(1)) or _users_frame(main):
+        known = frame.f_globals.setdefault("__warningregistry__", {})
+        where = frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__")
+        warnings.warn_explicit(text, PipekitWarning, *where, known)
 
 
 def hide_frames() -> None:

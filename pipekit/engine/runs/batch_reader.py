@@ -36,7 +36,7 @@ class Form(NamedTuple):
 def _sized(named: Mapping[Any, Any], rows: int) -> dict[Any, bool]:
     """Return which entries of a batch have one element for each of so many rows."""
     some = {n: e for n, e in named.items() if isinstance(e, (Tensor, np.ndarray, list, tuple))}
-    return {n: getattr(e, "ndim", 1) > 0 and len(e) == rows for n, e in some.items()}
+    return {n: getattr(e, "ndim", True) > 0 and len(e) == rows for n, e in some.items()}
 
 
 def _outline(tree: Any) -> str:
@@ -261,7 +261,7 @@ def _with_rows(target: Any, rows: int) -> list[Any]:
     if not isinstance(target, (Mapping, tuple, list)):
         return leaves(target)
     entries = target.values() if isinstance(target, Mapping) else target
-    several = [e for e in entries if not isinstance(e, PLAIN) and getattr(e, "ndim", 1)]
+    several = [e for e in entries if not isinstance(e, PLAIN) and getattr(e, "ndim", True)]
     return [t for each in several for t in _with_rows(each, rows)] if several else leaves(target)
 
 

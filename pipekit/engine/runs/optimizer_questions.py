@@ -62,12 +62,19 @@ def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
 
 
 def ask_scheduler(scheduler: LRSchedulerFactory, optimizer: OptimizerFactory) -> None:
-    """Warn of a scheduler whose rates are others beside that of another stage.
+    """Warn of a scheduler whose rates are others beside that of another stage, if that is known."""
 
-    One that cannot be copied or that fails is not asked.
-    """
+    def rates(stages: int) -> list[float]:
+        optimizers = [optimizer([nn.Parameter(torch.ones(2, 2))]) for _ in range(stages)]
+        schedulers, found = [*map(scheduler, optimizers)], []
+        for _ in range(3):
+            found += [group["lr"] for group in optimizers[0].param_groups]
+            for each in schedulers:
+                each.step()
+        return found
+
     try:
-        question = FunctionCopies(partial(_rates, scheduler, optimizer), [], CPU)
+        question = FunctionCopies(rates, [], CPU)
         is_shared = question(1) != question(2)
     except Exception:  # of whatever kind
         return
@@ -78,18 +85,6 @@ def ask_scheduler(scheduler: LRSchedulerFactory, optimizer: OptimizerFactory) ->
             "one scheduler. Let it compute the rate from the step that it is given, or keep its "
             "count in what lr_scheduler= makes anew for each"
         )
-
-
-def _rates(scheduler: LRSchedulerFactory, optimizer: OptimizerFactory, stages: int) -> list[float]:
-    """Return the rates of the first stage's optimizer at each of three steps of all."""
-    optimizers = [optimizer([nn.Parameter(torch.ones(2, 2))]) for _ in range(stages)]
-    schedulers = [*map(scheduler, optimizers)]
-    rates = []
-    for _ in range(3):
-        rates += [group["lr"] for group in optimizers[0].param_groups]
-        for each in schedulers:
-            each.step()
-    return rates
 
 
 def _require_no_own_parameters(optimizer: OptimizerFactory, model: ModelStages) -> None:

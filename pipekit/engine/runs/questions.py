@@ -195,15 +195,9 @@ def _without(batch: Batch, place: KeyPath, value: int) -> Batch:
 
     x = batch.input
     target = tree_map_with_path(lambda p, t: masked(t) if p == place else t, batch.target)
-    if isinstance(x, dict) and "labels" in x:
+    if isinstance(x, dict) and "labels" in x:  # of a model that computes its own loss
         x = x | {"labels": masked(x["labels"])}
     return batch._replace(input=x, target=target)
-
-
-def _are_labels(x: Tree, tensor: Tensor) -> bool:
-    """Return whether a tensor is the labels of a model that computes its own loss."""
-    labels = x.get("labels") if isinstance(x, dict) else None
-    return labels is not None and labels.dtype is tensor.dtype and torch.equal(labels, tensor)
 
 
 class _LossQuestion:
@@ -278,8 +272,8 @@ class _LossQuestion:
         for place, tensor in tree_leaves_with_path(batch.target):
             if not isinstance(tensor, Tensor) or not has_one_a_row(tensor, batch.rows):
                 continue
-            of_model = [IGNORED] if _are_labels(batch.input, tensor) else []
-            for value in values_left_out(tensor) if has_rows else of_model:
+            labels = [IGNORED] if tensor.dtype is torch.int64 else []
+            for value in values_left_out(tensor) if has_rows else labels:
                 other = _without(batch, place, value)
                 # A mean over nothing is not a number, or 0 where somebody has taken care.
                 alone = self.value(output, other.cut_target()[0]) if has_rows else 0.0
