@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_HIDDEN = {"pipekit", "torch", "contextlib", "threading", "queue", "concurrent"}
+_HIDDEN = {"pipekit", "torch", "contextlib", "threading"}
 
 
 class PipekitWarning(UserWarning):
@@ -24,7 +24,10 @@ def _is_hidden(frame: FrameType) -> bool:
 
 
 def _users_frame(frame: FrameType | None) -> FrameType | None:
-    while frame and _is_hidden(frame):
+    """Return the frame of the user's own code that calls pipekit, by which this one runs."""
+    is_within = False
+    while frame and not (is_within and not _is_hidden(frame)):
+        is_within |= _is_hidden(frame)
         frame = frame.f_back
     return frame
 

@@ -126,7 +126,8 @@ def test_a_later_batch_with_labels_that_do_not_count_is_warned_of(transport: str
 
 def over_mask(output: Tensor, batch: Any) -> Tensor:
     each = CE(output, batch["y"], reduction="none") * batch["mask"]
-    return each.sum() / batch["mask"].sum().clamp(min=1)
+    mean: Tensor = each.sum() / batch["mask"].sum().clamp(min=1)
+    return mean
 
 
 def of_mask(output: Tensor, batch: Any) -> Tensor:

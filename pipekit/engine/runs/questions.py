@@ -12,7 +12,7 @@ from torch.utils._pytree import KeyPath, tree_leaves_with_path, tree_map_with_pa
 
 from pipekit.devices import CPU, to_device
 from pipekit.engine.arguments import require_weights_as_read
-from pipekit.engine.batches import Batch, copied, has_one_a_row, part_sizes, split
+from pipekit.engine.batches import Batch, copied, part_sizes, split
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
 from pipekit.engine.feed import Read
@@ -268,9 +268,9 @@ class _LossQuestion:
         has_rows = all(t.dim() and len(t) == batch.sizes[0] for t in differentiable(output))
         if self.known is None or not (has_rows or device == CPU):
             return []
-        self._device, found = CPU, []
+        self._device, found, parts = CPU, [], dict(tree_leaves_with_path(self._target))
         for place, tensor in tree_leaves_with_path(batch.target):
-            if not isinstance(tensor, Tensor) or not has_one_a_row(tensor, batch.rows):
+            if not isinstance(tensor, Tensor) or parts.get(place) is tensor:  # it is not cut
                 continue
             labels = [IGNORED] if tensor.dtype is torch.int64 else []
             for value in values_left_out(tensor) if has_rows else labels:

@@ -40,6 +40,7 @@ from pipekit.names import TRANSPORTS
 from pipekit.partition.partition import require_one_thread
 from pipekit.schedules import Schedule, inference
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
+from pipekit.trees import tensors_in
 
 
 class Runs:
@@ -166,9 +167,15 @@ class Runs:
         warn_of_modes()
         read, numbers = kept_apart(batches, read), numbers_so_far()
         try:
-            first = read(next(rest), len(next(schedule.each_batch())), 0)
+            with torch.inference_mode(False):  # as in the threads that read the others
+                first = read(next(rest), len(next(schedule.each_batch())), 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
+        if schedule.trains and any(map(torch.is_inference, tensors_in(first[:2]))):
+            raise ValueError(
+                "a batch was made within torch.inference_mode(), and has no gradients: make it "
+                "outside"
+            )
         drawn = drawn_since(numbers)
         tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
         assert model.balance
