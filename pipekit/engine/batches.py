@@ -2,7 +2,7 @@
 
 import copy
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from pipekit.trees import Tree, leaves, refill, sequence_like
 
-_CONTAINERS = (dict, tuple, list)
+_CONTAINERS = (Mapping, tuple, list)
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -83,13 +83,10 @@ def copied(batch: Any) -> Any:
     if isinstance(batch, Tensor):
         return batch.detach().clone()
     if isinstance(batch, Mapping):
-        fresh: Any = copy.copy(batch)  # of its own type, which a user's function may know
-        for name, entry in batch.items():
-            fresh[name] = copied(entry)
-        return fresh
+        return _mapping_like(batch, map(copied, batch.values()))
     if isinstance(batch, (tuple, list)):
         return sequence_like(type(batch), [copied(entry) for entry in batch])
-    return copy.copy(batch) if _is_array(batch) else batch
+    return copy.copy(batch) if is_array(batch) else batch
 
 
 def parted(batch: Any) -> tuple[Tree, Plain | None]:
@@ -117,8 +114,15 @@ def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None
         each.append([batch[name]] * len(sizes) if whole else cut_entry(batch[name], sizes))
     parts = [list(items) for items in zip(*each, strict=True)] if each else [[] for _ in sizes]
     if isinstance(batch, Mapping):
-        return [dict(zip(names, items, strict=True)) for items in parts]
+        return [_mapping_like(batch, items) for items in parts]
     return [sequence_like(type(batch), items) for items in parts]
+
+
+def _mapping_like(batch: Mapping[Any, Any], entries: Iterable[Any]) -> Any:
+    """Return other entries by the same names, of a type that a user's function may know."""
+    fresh: Any = copy.copy(batch) if isinstance(batch, MutableMapping) else {}
+    fresh.update(zip(batch, entries, strict=True))
+    return fresh
 
 
 def cut_entry(entry: Any, sizes: Sequence[int]) -> list[Any]:
@@ -137,14 +141,14 @@ def has_one_a_row(entry: Any, rows: int) -> bool:
 
     A list of ``rows`` tensors that have ``rows`` rows each is a structure of them.
     """
-    if _is_array(entry):
+    if is_array(entry):
         return entry.ndim > 0 and len(entry) == rows
     if not isinstance(entry, Sequence) or isinstance(entry, (str, bytes)) or len(entry) != rows:
         return False
-    leaves = [leaf for leaf in pytree.tree_leaves(entry) if _is_array(leaf)]
+    leaves = [leaf for leaf in pytree.tree_leaves(entry) if is_array(leaf)]
     return not leaves or not all(has_one_a_row(leaf, rows) for leaf in leaves)
 
 
-def _is_array(entry: Any) -> bool:
+def is_array(entry: Any) -> bool:
     """Return whether an entry is a tensor, an array of NumPy, a column of pandas or the like."""
     return hasattr(entry, "__array__") and hasattr(entry, "ndim")

@@ -1,6 +1,7 @@
 """The user's lines: where warnings point to, and what notebooks show of an error within a call."""
 
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -11,7 +12,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_HIDDEN = {"pipekit", "torch", "contextlib"}
+_HIDDEN = {"pipekit", "torch", "contextlib", "threading"}
 
 
 class PipekitWarning(UserWarning):
@@ -22,13 +23,22 @@ def _is_hidden(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] in _HIDDEN
 
 
+def _users_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of the user's own code that calls pipekit, by which this one runs."""
+    is_within = False
+    while frame and not (is_within and not _is_hidden(frame)):
+        is_within |= _is_hidden(frame)
+        frame = frame.f_back
+    return frame
+
+
 def warn(text: str) -> None:
-    """Warn, at the line of the user's own code that runs."""
-    frame: FrameType | None = sys._getframe(1)
-    level = 2
-    while frame and _is_hidden(frame):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, PipekitWarning, stacklevel=level)
+    """Warn, at the line of the user's own code that runs, or for which a worker's thread does."""
+    main = sys._current_frames()[threading.main_thread().ident or 0]
+    if frame := _users_frame(sys._getframe(1)) or _users_frame(main):
+        known = frame.f_globals.setdefault("__warningregistry__", {})
+        where = frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__")
+        warnings.warn_explicit(text, PipekitWarning, *where, known)
 
 
 def hide_frames() -> None:

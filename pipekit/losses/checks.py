@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.utils._pytree import KeyPath, keystr, tree_leaves_with_path
 
 from pipekit.host.user_frames import warn
 from pipekit.layers.pass_state import rounding
 from pipekit.losses.losses import MeanOver
-from pipekit.trees import tensors_in
 
 IGNORED = -100  # a label that cross entropies leave out unless they are told another
+NO_LABELS = IGNORED, -1, 0, 255  # the last two of padding, and of pixels between objects
 _MEAN_OVER = (
     "A mean over labels that count, or with class weights, is a pipekit.MeanOver(summed, count)"
 )
@@ -141,16 +142,32 @@ def warn_of_another_whole(told: str, cut: Sequence[str]) -> None:
     )
 
 
-def warn_of_ignored(number: int) -> None:
-    """Warn of a batch in which a loss leaves out more labels of some microbatches."""
+def warn_of_ignored(number: int, place: KeyPath, value: int) -> None:
+    """Warn of a batch in which a loss leaves out more of some microbatches."""
+    left_out = f"labels of {value}" if value else f"zeros in the target{keystr(place)}"
     warn(
-        f"batch {number} has unequal parts of labels of {IGNORED} in its microbatches, and the "
+        f"batch {number} has unequal parts of {left_out} in its microbatches, and the "
         f"loss is a mean over the others: training minimizes the mean of the microbatches' means, "
         f"not that of the batch. {_MEAN_OVER}"
     )
 
 
-def ignored(target: Any) -> list[float]:
-    """Return of each tensor of whole numbers which part is labels that do not count."""
-    labels = [each for each in tensors_in(target) if each.dtype is torch.int64 and each.numel()]
-    return [float((each == IGNORED).double().mean()) for each in labels]
+def values_left_out(tensor: Tensor) -> Sequence[int]:
+    """Return which values may say, in a tensor of a target, that something does not count."""
+    if not _is_whole(tensor):
+        return (0,)
+    known = torch.iinfo(tensor.dtype)
+    return [value for value in NO_LABELS if known.min <= value <= known.max]
+
+
+def counted(target: Any, place: KeyPath, value: int) -> float:
+    """Return which part of a target's tensor is not this value; of a mask or weights their mean."""
+    tensor = dict(tree_leaves_with_path(target)).get(place)
+    if not isinstance(tensor, Tensor) or not tensor.numel():
+        return 0.0
+    return float((tensor != value if _is_whole(tensor) else tensor).double().mean())
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    kind = tensor.dtype
+    return not (kind.is_floating_point or kind.is_complex or kind is torch.bool)

@@ -3,6 +3,7 @@
 import contextvars
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,18 @@ def test_layers_see_the_callers_context_variables(scaled: None, recompute: Any) 
     pipeline = assert_as_plain(model, execution=pk.Execution(recompute=recompute))
     trained = pipeline.load_into(model).eval()
     assert torch.equal(pipeline.predict([x])[0], trained(x))
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_data_see_the_callers_context_variables(scaled: None, transport: str) -> None:
+    given = batches(2)
+
+    def losses(data: Any) -> list[float]:
+        torch.manual_seed(0)
+        with closing(pipe(network(nn.Tanh()), transport=transport)) as pipeline:
+            return pipeline.train(data).losses
+
+    assert losses((x * SCALE.get(), y) for x, y in given) == losses([(x * 3, y) for x, y in given])
 
 
 @pytest.mark.parametrize("checkpoint", ["never", "always"])

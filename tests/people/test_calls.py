@@ -179,8 +179,11 @@ def test_training_and_evaluating_in_inference_mode_are_those_outside() -> None:
     for mode in (True, False):
         made = pipeline(network())
         with torch.inference_mode(mode):
-            losses.append([made.evaluate([(X, Y)]), *made.train([(X, Y)] * 2).losses])
+            stream = ((1 * X, Y) for _ in range(2))
+            losses.append([made.evaluate([(X, Y)]), *made.train(stream).losses])
     assert losses[0] == losses[1]
+    with torch.inference_mode(), pytest.raises(ValueError, match="make it outside"):
+        made.train([(1 * X, Y)])
 
 
 def test_a_pipeline_is_neither_copied_nor_pickled_but_averaged_by_its_weights() -> None:

@@ -4,6 +4,7 @@ import copy
 import random
 import re
 import warnings
+from collections import UserDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -327,14 +328,30 @@ def test_a_target_may_be_none(batch: Any, transport: str) -> None:
     assert made.train([batch] * 3).losses == pytest.approx(want, rel=1e-6)
 
 
-@pytest.mark.parametrize("target", [(Y, 0.3), {0: Y, 1: torch.tensor(0.3)}], ids=["tuple", "dict"])
-def test_a_target_may_hold_a_number_as_mixups_does(target: Any) -> None:
-    def mixed(output: Tensor, y: Any) -> Any:
-        return y[1] * F.cross_entropy(output, y[0])
+@pytest.mark.parametrize(
+    "target",
+    [
+        (Y, 0.3),
+        {0: Y, 1: torch.tensor(0.3)},
+        (Y.numpy(), 0.3),
+        {0: Y.tolist(), 1: 0.3},
+        UserDict({0: UserDict({"labels": Y}), 1: 0.3}),
+    ],
+    ids=["tuple", "dict", "array", "list", "as of tokenizers"],
+)
+@pytest.mark.parametrize("is_pair", [True, False])
+def test_a_target_may_hold_arrays_lists_and_a_number_as_mixups_does(
+    target: Any, is_pair: bool
+) -> None:
+    def mixed(output: Tensor, target: Any) -> Any:
+        y = target if is_pair else target["y"]
+        labels = y[0]["labels"] if isinstance(y[0], UserDict) else y[0]
+        return y[1] * F.cross_entropy(output, torch.as_tensor(labels))
 
-    made, plain = pipeline(network(), loss=mixed), [(X, Y)] * 3
-    want = plain_loop(network(), SGD, lambda output, y: mixed(output, (y, 0.3)), plain)
-    assert made.train([(X, target)] * 3).losses == pytest.approx(want, rel=1e-5)
+    made = pipeline(network(), loss=mixed, execution=Execution(inputs=None if is_pair else "x"))
+    batch = (X, target) if is_pair else {"x": X, "y": target}
+    want = plain_loop(network(), SGD, lambda o, y: 0.3 * F.cross_entropy(o, y), [(X, Y)] * 3)
+    assert made.train([batch] * 3).losses == pytest.approx(want, rel=1e-5)
     with pytest.raises(ValueError, match="must have the same first dimension"):
         made.train([(X, (Y[:7], 0.3))])
 

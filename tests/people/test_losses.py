@@ -120,8 +120,50 @@ def test_a_later_batch_with_labels_that_do_not_count_is_warned_of(transport: str
     pipeline = piped(CE, transport=transport)
     with pytest.warns(UserWarning, match="batch 2 has unequal parts of labels of -100") as said:
         pipeline.train([labelled(0), labelled(0), labelled(1), labelled(2)])
-    assert len(said) == 1
+    assert [each.filename for each in said] == [__file__]
     pipeline.close()
+
+
+def over_mask(output: Tensor, batch: Any) -> Tensor:
+    each = CE(output, batch["y"], reduction="none") * batch["mask"]
+    mean: Tensor = each.sum() / batch["mask"].sum().clamp(min=1)
+    return mean
+
+
+def of_mask(output: Tensor, batch: Any) -> Tensor:
+    return CE(output[batch["mask"]], batch["y"][batch["mask"]])
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind", "left_out"),
+    [
+        (over_mask, torch.float32, r"zeros in the target\['mask'\]"),
+        (over_mask, torch.uint8, r"zeros in the target\['mask'\]"),
+        (of_mask, torch.bool, r"zeros in the target\['mask'\]"),
+        (lambda o, b: CE(o, b["y"], ignore_index=255), torch.bool, "labels of 255"),
+        (lambda o, b: CE(o, b["y"] - 1, ignore_index=-1), torch.bool, r"zeros in .*'y'"),
+    ],
+)
+def test_so_is_a_later_one_with_what_a_mask_or_another_label_leaves_out(
+    loss: Any, kind: torch.dtype, left_out: str
+) -> None:
+    def masked(zeros: int) -> dict[str, Tensor]:
+        x, y = labelled(0)
+        mask = torch.ones(8, dtype=kind)
+        mask[:zeros] = 0
+        y = y.clamp(1) if "'y'" in left_out else y
+        y[:zeros] = 255 if "255" in left_out else 0
+        return {"x": x, "y": y, "mask": mask}
+
+    execution = pk.Execution(inputs="x")
+    with pytest.warns(UserWarning, match=f"batch 1 has unequal parts of {left_out}") as said:
+        piped(loss, execution=execution).train([masked(0), masked(1)])
+    assert len(said) == 1
+    with no_word():  # a mean over rows
+        mean = lambda o, b: (CE(o, b["y"], reduction="none") * b["mask"]).mean()  # noqa: E731
+        piped(mean, execution=execution).train(
+            [masked(0), {**masked(0), "mask": masked(1)["mask"]}]
+        )
 
 
 def test_labels_that_do_not_count_are_warned_of_only_where_the_cut_matters() -> None:

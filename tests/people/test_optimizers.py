@@ -58,8 +58,8 @@ def with_its_own(parameters: Any) -> torch.optim.Optimizer:
     return alone
 
 
-def clipped(parameters: Any) -> torch.optim.Optimizer:
-    optimizer = torch.optim.SGD(parameters, lr=0.1)
+def clipped(parameters: Any, kind: Any = torch.optim.SGD) -> torch.optim.Optimizer:
+    optimizer: torch.optim.Optimizer = kind(parameters, lr=0.1)
 
     def clip(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         torch.nn.utils.clip_grad_norm_(
@@ -163,7 +163,11 @@ def test_one_that_is_not_whole_is_refused() -> None:
         piped(Unfinished).train(data())
 
 
-@pytest.mark.parametrize("optimizer", [partial(Normed, lr=0.1), clipped], ids=["own norm", "hook"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [partial(Normed, lr=0.1), clipped, partial(clipped, kind=torch.optim.Adam)],
+    ids=["own norm", "hook", "hook of Adam, which forgets a factor that stays"],
+)
 @pytest.mark.parametrize("groups", [None, lambda name, weight: {}], ids=["alone", "groups"])
 def test_one_that_looks_at_all_parameters_is_warned_of(optimizer: Factory, groups: Any) -> None:
     pipeline = piped(optimizer, updates=pk.Updates(groups=groups))
@@ -282,6 +286,28 @@ def test_one_that_steps_its_own_scheduler_is_right() -> None:
     with pytest.warns(UserWarning, match="keeps numbers"):
         losses = pipeline.train(data()).losses
     equal(pipeline, losses, model, plain_loop(model, optimizer, CE, data()))
+
+
+def test_a_scheduler_that_counts_in_a_variable_of_all_stages_is_warned_of() -> None:
+    """Each stage has one, and in two stages they would count twice."""
+
+    def train(rate: Any, stages: int = 2) -> None:
+        updates = pk.Updates(lr_scheduler=partial(LambdaLR, lr_lambda=rate))
+        piped(RIGHT["adam"], stages, updates=updates).train(data())
+
+    calls = 0
+
+    def counted(step: int) -> float:
+        nonlocal calls
+        calls += 1
+        return 0.5**calls
+
+    with pytest.warns(pk.PipekitWarning, match="keeps something outside of itself.*the step"):
+        train(counted)
+    assert calls == 2 * 4  # the question has left no trace
+    with no_word():
+        train(counted, stages=1)
+        train(lambda step: 0.5**step)
 
 
 def test_a_random_one_is_warned_of_unless_it_has_a_generator() -> None:

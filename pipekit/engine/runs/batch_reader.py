@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from pipekit.engine.batches import Batch, has_one_a_row, part_sizes
+from pipekit.engine.batches import Batch, has_one_a_row, is_array, part_sizes
 from pipekit.engine.config import Start
 from pipekit.engine.options import Inputs
 from pipekit.host.user_frames import warn
@@ -36,7 +36,7 @@ class Form(NamedTuple):
 def _sized(named: Mapping[Any, Any], rows: int) -> dict[Any, bool]:
     """Return which entries of a batch have one element for each of so many rows."""
     some = {n: e for n, e in named.items() if isinstance(e, (Tensor, np.ndarray, list, tuple))}
-    return {n: getattr(e, "ndim", 1) > 0 and len(e) == rows for n, e in some.items()}
+    return {n: getattr(e, "ndim", True) > 0 and len(e) == rows for n, e in some.items()}
 
 
 def _outline(tree: Any) -> str:
@@ -99,9 +99,8 @@ class BatchReader:
         if is_pair or parts > 1:
             _require_stacked(taken, [target] if is_pair else named.values(), rows, number)
         if is_pair:
-            is_list = isinstance(target, (tuple, list)) and has_one_a_row(target, rows)
-            tensors = [*leaves(taken), *([] if target is None or is_list else _with_rows(target))]
-            if len({len(tensor) if tensor.dim() else None for tensor in tensors}) > 1:
+            tensors = [*leaves(taken), *([] if target is None else _with_rows(target, rows))]
+            if len({len(tensor) if tensor.ndim else None for tensor in tensors}) > 1:
                 raise ValueError(
                     f"batch {number}: all tensors of input and target must have the same first "
                     f"dimension, the rows; here they are {[tuple(t.shape) for t in tensors]} (what "
@@ -249,17 +248,21 @@ def _rows(taken: Tree, cut: Sequence[Any], number: int) -> int:
     return rows
 
 
-def _with_rows(target: Any) -> list[Tensor]:
-    """Return the tensors of a target; numbers and texts beside them have no rows, and stay whole.
+def _with_rows(target: Any, rows: int) -> list[Any]:
+    """Return the tensors and arrays of a target; lists may have an element a row in their place.
 
-    Mixup's target is two tensors of labels and a number.
+    Numbers and texts beside them have no rows, and stay whole: mixup's target is two tensors of
+    labels and a number.
     """
-    if not isinstance(target, (tuple, dict)):
+    if is_array(target):
+        return [target]
+    if has_one_a_row(target, rows):
+        return []
+    if not isinstance(target, (Mapping, tuple, list)):
         return leaves(target)
-    entries = [*target.values()] if isinstance(target, dict) else [*target]
-    several = [each for each in entries if not isinstance(each, PLAIN)]
-    several = [each for each in several if not isinstance(each, Tensor) or each.dim()]
-    return [tensor for each in several for tensor in _with_rows(each)] or leaves(target)
+    entries = target.values() if isinstance(target, Mapping) else target
+    several = [e for e in entries if not isinstance(e, PLAIN) and getattr(e, "ndim", True)]
+    return [t for each in several for t in _with_rows(each, rows)] if several else leaves(target)
 
 
 def _require_cuttable(tree: Any, rows: int | None = None) -> None:

@@ -1,7 +1,6 @@
 """Questions to the user's optimizer before training, asked of copies of it."""
 
 import copy
-from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
@@ -11,7 +10,11 @@ from torch import Tensor, nn
 from pipekit.devices import CPU
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.users_model import users_models
-from pipekit.engine.updates.weight_versions import NeedsClosure, OptimizerFactory
+from pipekit.engine.updates.weight_versions import (
+    LRSchedulerFactory,
+    NeedsClosure,
+    OptimizerFactory,
+)
 from pipekit.host.user_frames import warn
 from pipekit.layers.module_state import trained
 from pipekit.layers.user_functions import FunctionCopies
@@ -58,6 +61,32 @@ def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
         )
 
 
+def ask_scheduler(scheduler: LRSchedulerFactory, optimizer: OptimizerFactory) -> None:
+    """Warn of a scheduler whose rates are others beside that of another stage, if that is known."""
+
+    def rates(stages: int) -> list[float]:
+        optimizers = [optimizer([nn.Parameter(torch.ones(2, 2))]) for _ in range(stages)]
+        schedulers, found = [*map(scheduler, optimizers)], []
+        for _ in range(3):
+            found += [group["lr"] for group in optimizers[0].param_groups]
+            for each in schedulers:
+                each.step()
+        return found
+
+    try:
+        question = FunctionCopies(rates, [], CPU)
+        is_shared = question(1) != question(2)
+    except Exception:  # of whatever kind
+        return
+    if is_shared:
+        warn(
+            "the learning-rate scheduler keeps something outside of itself, a count say, and each "
+            "stage has a scheduler of its own: they share it, so that rates differ from those of "
+            "one scheduler. Let it compute the rate from the step that it is given, or keep its "
+            "count in what lr_scheduler= makes anew for each"
+        )
+
+
 def _require_no_own_parameters(optimizer: OptimizerFactory, model: ModelStages) -> None:
     """Raise ValueError if an optimizer's function chooses parameters by what the user's model has.
 
@@ -93,12 +122,6 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True)
 
 
-def _with_gradients(parameters: Sequence[Tensor]) -> float:
-    for each in parameters:
-        each.grad = each.detach().cos() * each.detach().max()
-    return parameters[0].sum().item()
-
-
 def _stepped(optimizer: OptimizerFactory, together: bool = False, again: bool = False) -> Tensor:
     """Return weights and biases of two layers after three steps, of an optimizer each by default.
 
@@ -106,14 +129,22 @@ def _stepped(optimizer: OptimizerFactory, together: bool = False, again: bool = 
     """
     layers = [[torch.linspace(-1, n, 16).reshape(4, 4), torch.linspace(n, -1, 4)] for n in (1, 2)]
     parameters = [[nn.Parameter(each) for each in layer] for layer in layers]
+
+    def gradients(step: int) -> float:
+        # Those of one layer grow, and of the other shrink: Adam forgets a factor that stays.
+        for layer, base in zip(parameters, (4.0, 0.25), strict=True):
+            for each in layer:
+                each.grad = each.detach().cos() * base**step
+        return parameters[0][0].sum().item()
+
     for some in [[*chain(*parameters)]] if together else parameters:
         stepper = optimizer(some)
-        for _ in range(3):
-            _with_gradients(some)
+        for step in range(3):
+            gradients(step)
             try:
                 stepper.step()
             except Exception as error:
-                stepper.step(partial(_with_gradients, some))  # else it is not for want of one
+                stepper.step(partial(gradients, step))  # else it is not for want of one
                 raise NeedsClosure.of(stepper) from error
             if again:
                 state = copy.deepcopy(stepper.state_dict())

@@ -1,22 +1,23 @@
 """Questions to the user's model and loss before training, asked of copies of them."""
 
 import warnings
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import KeyPath, tree_leaves_with_path, tree_map_with_path
 
-from pipekit.devices import to_device
+from pipekit.devices import CPU, to_device
 from pipekit.engine.arguments import require_weights_as_read
-from pipekit.engine.batches import Batch, copied, has_one_a_row, part_sizes, split
+from pipekit.engine.batches import Batch, copied, part_sizes, split
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
 from pipekit.engine.feed import Read
 from pipekit.engine.runs.assembly import Parts
-from pipekit.engine.runs.optimizer_questions import ask_optimizer
+from pipekit.engine.runs.optimizer_questions import ask_optimizer, ask_scheduler
 from pipekit.engine.runs.users_model import users_models
 from pipekit.host.user_frames import warn
 from pipekit.layers.module_state import state_untouched
@@ -26,16 +27,21 @@ from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
 from pipekit.losses.checks import (
     IGNORED,
     another_whole,
-    ignored,
+    counted,
     refusal_of_reading,
+    values_left_out,
     warn_of_another_whole,
     warn_of_ignored,
 )
+from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import OriginalUnread, warn_of_mixed_rows
 from pipekit.partition.probe import Probe
 from pipekit.plans import stage_of_layers
 from pipekit.schedules import Schedule
 from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_bytes, tree_map
+
+Ignored = Sequence[tuple[KeyPath, int]]
+"""Values by which a loss leaves out a part of a batch, each with its tensor's place in a target."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +68,10 @@ class FirstBatch:
         return self.parts.model.probe(rows, self.dtype)
 
 
-def ask(first: FirstBatch, schedule: Schedule) -> bool:
+def ask(first: FirstBatch, schedule: Schedule) -> Ignored:
     """Ask before a model's first training by a schedule; ValueError refuses what it finds.
 
-    Return whether the loss, a mean over labels that count, is to be looked after by
-    :func:`told_of_ignored`.
+    Return what :func:`told_of_ignored` is to look after, if the loss is a mean over what counts.
     """
     model, optimizer, batch = first.parts.model, first.parts.optimizer, first.batch
     if any(tensor.grad_fn for tensor in tensors_in(batch[:2])):
@@ -104,21 +109,25 @@ def ask(first: FirstBatch, schedule: Schedule) -> bool:
     made_by = getattr(optimizer, "func", optimizer)  # of a partial
     if made_by not in vars(torch.optim).values():
         ask_optimizer(optimizer, model)
+    in_process = TRANSPORTS[first.parts.transport].in_process
+    if (scheduler := first.parts.updates.lr_scheduler) and in_process and len(model.configs) > 1:
+        ask_scheduler(scheduler, optimizer)
     return ignores
 
 
-def told_of_ignored(read: Read) -> Read:
-    """Return what reads batches, and warns of the first one with labels to ignore, unevenly cut."""
-    warned = False
+def told_of_ignored(read: Read, left_out: Ignored) -> Read:
+    """Return what reads batches, and warns of the first one of which unequal parts count."""
+    left = [*left_out]
 
     def checked(batch: Any, parts: int, number: int) -> Batch:
-        nonlocal warned
         found = read(batch, parts, number)
-        if not warned and any(ignored(found.target)):  # few batches have some: the rest stay uncut
-            pairs = zip(found.cut_target(), found.sizes, strict=True)
-            shares = [ignored(target) for target, rows in pairs if rows]
-            if warned := any(each != shares[0] for each in shares):
-                warn_of_ignored(number)
+        pairs = zip(found.cut_target() if left else [], found.sizes, strict=False)
+        targets = [target for target, rows in pairs if rows]
+        for place, value in left:
+            if len({counted(target, place, value) for target in targets}) > 1:
+                warn_of_ignored(number, place, value)
+                left.clear()
+                break
         return found
 
     return checked
@@ -142,51 +151,50 @@ def warn_of_mode(first: FirstBatch) -> None:
     )
 
 
-def ask_loss(first: FirstBatch) -> bool:
+def ask_loss(first: FirstBatch) -> Ignored:
     """Warn of a loss that is not, of a whole batch, what it is of its microbatches together.
 
-    Return whether it would be so of a batch some of whose labels are to be ignored.
+    Return by what in a target it would be so, though it is not so of this one.
     One that reads weights of the user's model, or what a forward sets there, raises ValueError.
     One that cannot be copied, or that fails, is not asked: training will say what is wrong.
     """
     loss, batch = first.parts.loss, first.batch
     if not batch.sizes[0]:
-        return False
+        return []
     if len(batch.sizes) == 1 and isinstance(loss, nn.Module) and is_pure(loss):
         _warn_of_turns(first, set())
-        return False
+        return []
     target = batch.cut_target()[0]
     try:
         question = _LossQuestion(loss, first, target)
     except Exception:  # of whatever kind: it cannot be copied
-        return False
+        return []
     with state_untouched(first.original):
         question.ask_first()
         _warn_of_turns(first, question.copies.shared)
         if question.copies.drew:
-            return False
+            return []
         question.warn_of_tables()
         if not (told := question.another_whole(batch)):
-            return bool(ignored(batch.target) and question.another_whole(_ignoring(batch)))
+            return question.left_out(batch)
     cut = ["the target"]
     if batch.said is not None:
         first_part = _entries(target)
         whole = _entries(batch.target).items()
         cut = [repr(name) for name, each in whole if first_part[name] is not each]
     warn_of_another_whole(told, cut)
-    return False
+    return []
 
 
-def _ignoring(batch: Batch) -> Batch:
-    """Return a batch of whose first microbatch no label counts: a mean over these is none."""
+def _without(batch: Batch, place: KeyPath, value: int) -> Batch:
+    """Return a batch of whose first microbatch a tensor of the target has this value alone."""
 
     def masked(tensor: Tensor) -> Tensor:
-        if tensor.dtype is not torch.int64 or not has_one_a_row(tensor, batch.rows):
-            return tensor
-        others = tensor[batch.sizes[0] :]
-        return torch.cat([torch.full_like(tensor[: batch.sizes[0]], IGNORED), others])
+        rows = batch.sizes[0]
+        return torch.cat([torch.full_like(tensor[:rows], value), tensor[rows:]])
 
-    x, target = batch.input, tree_map_only(Tensor, masked, batch.target)
+    x = batch.input
+    target = tree_map_with_path(lambda p, t: masked(t) if p == place else t, batch.target)
     if isinstance(x, dict) and "labels" in x:  # of a model that computes its own loss
         x = x | {"labels": masked(x["labels"])}
     return batch._replace(input=x, target=target)
@@ -250,6 +258,29 @@ class _LossQuestion:
             return ""
         loss = self._first.parts.loss
         return another_whole(loss, values[0], values[1:], cases[0][1], self.dtype)
+
+    def left_out(self, batch: Batch) -> Ignored:
+        """Return which values in a target's tensors keep rows, or a part of them, out of a mean.
+
+        Asked on the host: a label that is no class would make an accelerator useless.
+        """
+        output, device = self._first.tried.output, self._device
+        has_rows = all(t.dim() and len(t) == batch.sizes[0] for t in differentiable(output))
+        if self.known is None or not (has_rows or device == CPU):
+            return []
+        self._device, found, parts = CPU, [], dict(tree_leaves_with_path(self._target))
+        for place, tensor in tree_leaves_with_path(batch.target):
+            if not isinstance(tensor, Tensor) or parts.get(place) is tensor:  # it is not cut
+                continue
+            labels = [IGNORED] if tensor.dtype is torch.int64 else []
+            for value in values_left_out(tensor) if has_rows else labels:
+                other = _without(batch, place, value)
+                # A mean over nothing is not a number, or 0 where somebody has taken care.
+                alone = self.value(output, other.cut_target()[0]) if has_rows else 0.0
+                if alone is not None and (alone == 0 or isnan(alone)) and self.another_whole(other):
+                    found.append((place, value))
+        self._device = device
+        return found
 
     def warn_of_tables(self) -> None:
         """Warn of entries that are cut as rows, which the loss would take whole as well."""

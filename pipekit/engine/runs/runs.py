@@ -27,7 +27,7 @@ from pipekit.engine.feed import BatchSource, Read, kept_apart, stacks
 from pipekit.engine.observers.reporter import LossBar, OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
-from pipekit.engine.runs.questions import FirstBatch, ask, told_of_ignored
+from pipekit.engine.runs.questions import FirstBatch, Ignored, ask, told_of_ignored
 from pipekit.engine.runs.run import Run, result_of
 from pipekit.engine.runs.tables import batches_done, executed, lowered_for, scale_versions, taken
 from pipekit.engine.runs.users_model import watched
@@ -40,6 +40,7 @@ from pipekit.names import TRANSPORTS
 from pipekit.partition.partition import require_one_thread
 from pipekit.schedules import Schedule, inference
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
+from pipekit.trees import tensors_in
 
 
 class Runs:
@@ -50,7 +51,7 @@ class Runs:
         self._position, self._checkpoints = Position(), CheckpointFolder(parts.runner.agree)
         self._point: ResumePoint | None = None  # of the run that is to be taken up next
         self._failed = self._warned = False
-        self._ignores = False  # see ask
+        self._ignored: Ignored = []  # see ask
         joints, schedule = parts.model.joints, parts.schedule
         if joints and joints.ties:
             combinations.require_joint_updates(schedule, combinations.TIES)
@@ -166,9 +167,15 @@ class Runs:
         warn_of_modes()
         read, numbers = kept_apart(batches, read), numbers_so_far()
         try:
-            first = read(next(rest), len(next(schedule.each_batch())), 0)
+            with torch.inference_mode(False):  # as in the threads that read the others
+                first = read(next(rest), len(next(schedule.each_batch())), 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
+        if schedule.trains and any(map(torch.is_inference, tensors_in(first[:2]))):
+            raise ValueError(
+                "a batch was made within torch.inference_mode(), and has no gradients: make it "
+                "outside"
+            )
         drawn = drawn_since(numbers)
         tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
         assert model.balance
@@ -181,10 +188,10 @@ class Runs:
             if parts.updates.rule:
                 arguments.require_whole_rounds(parts.updates.rule, schedule)
             if tried is not None:
-                self._ignores = ask(FirstBatch(parts, first, tried, drawn), schedule)
+                self._ignored = ask(FirstBatch(parts, first, tried, drawn), schedule)
                 model.tried_in_training = True  # else what is refused is asked again
-            if self._ignores:
-                read = told_of_ignored(read)
+            if self._ignored:
+                read = told_of_ignored(read, self._ignored)
             ends = parts.stops if schedule.period else possible_stops(schedule)
             ends = replace(ends, begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):

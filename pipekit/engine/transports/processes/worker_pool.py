@@ -33,6 +33,7 @@ from pipekit.engine.transports.processes.shared_mailbox import (
 )
 from pipekit.engine.transports.processes.worker_process import READ_STAGES, Content
 from pipekit.engine.transports.watchdog import BYTES, LOOK_S, NOTICE_S, Watchdog, WorkerStates
+from pipekit.engine.transports.worker_threads import as_here
 from pipekit.host.unpickling import loads
 
 OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
@@ -113,7 +114,7 @@ class WorkerPool:
 
         with deferred_interrupts():
             thread = CommThread("pipekit feeder", CPU, self._workers)
-            self._feeding = thread.submit(send)
+            self._feeding = thread.submit(partial(as_here(), send))
             thread.close()
         reports = self._wait(self._feeding, on_news, watchdog)
         with suppress(TimeoutError):  # the user's iterator may keep it
