@@ -183,7 +183,7 @@ def checked(schedule: Schedule) -> Schedule:
 def require_no_hang(schedule: Schedule) -> None:
     """Raise ScheduleError if processes could wait for one another's messages for ever.
 
-    It is proved for messages that go in one order between two processes (transports/distributed.py).
+    Between two of them messages go in one order (transports/distributed.py).
     """
     verdict = check_messages(with_messages(schedule, "pipekit"), MessageChannel(waits=False))
     if not verdict.is_sound:

@@ -205,7 +205,8 @@ class Op(metaclass=_MadeOnce):
     def to(self, worker: int) -> "Op":
         """Return the same transfer to another ``worker``, or from it, in place of the host.
 
-        Raises ValueError if none of its items lies there, or is sent.
+        Raises:
+            ValueError: none of its items lies there, or is sent.
         """
         if not any(item.is_away or item.is_sent for item in (*self.takes, *self.gives)):
             raise ValueError(f"{self.name} ({self.letter}) has no peer: nothing of it lies there")

@@ -29,6 +29,7 @@ from pipekit.schedules import Message, Payload, Steps
 from pipekit.schedules.messages.program import POSTED_AHEAD
 from pipekit.trees import Tree, leaves
 
+
 @contextmanager
 def abort_if_broken() -> Iterator[None]:
     """Turn an error of the network, which means that a peer is gone, into Aborted."""

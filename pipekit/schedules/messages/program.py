@@ -208,7 +208,10 @@ def _pipekit(table: Schedule) -> list[list[Group]]:
     place: dict[Transfer, int] = {}
     for worker, each in zip(graph.worker_of, sends, strict=True):
         for send in each:
-            link, receive = (worker, send.peer), send._replace(way=TransferKind.RECEIVE, peer=worker)
+            link, receive = (
+                (worker, send.peer),
+                send._replace(way=TransferKind.RECEIVE, peer=worker),
+            )
             place[receive] = len(sent[link])
             sent[link].append(receive)
     lists: list[list[Group]] = [[] for _ in table.workers]

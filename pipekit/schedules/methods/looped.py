@@ -36,7 +36,7 @@ def gis(stages: int, microbatches: int, *, workers: int) -> Schedule:
     long, has ``workers - 1`` fewer passes in flight, and leaves no time for messages.  ``stages``
     and ``microbatches`` are as there.
     """
-    return flushed("GIS", _interleaved(stages, microbatches, workers, ahead=1))
+    return flushed("GIS", generalized(stages, microbatches, workers, workers))
 
 
 def gis_h(stages: int, microbatches: int, *, workers: int) -> Schedule:
@@ -49,7 +49,7 @@ def gis_h(stages: int, microbatches: int, *, workers: int) -> Schedule:
     workers in such a round, so that backwards are in two parts.  ``stages``, ``microbatches`` and
     ``workers`` are as for :func:`interleaved`.
     """
-    each = _interleaved(stages, microbatches, workers, ahead=1, group=-(-workers // 2))
+    each = generalized(stages, microbatches, workers, -(-workers // 2))
     return flushed("GIS-H", (split_backwards(passes, waiting=0) for passes in each))
 
 
@@ -74,6 +74,13 @@ def uniform(stages: int, microbatches: int, workers: int) -> Iterator[list[Pass]
 
     for own in _loop(stages, microbatches, workers, "interleaved", "flush"):
         yield [each for *_, each in sorted(turns(own), key=lambda turn: turn[:2])]
+
+
+def generalized(
+    stages: int, microbatches: int, workers: int, group: int
+) -> Iterator[Iterator[Pass]]:
+    """Return each worker's passes of GIS, with so many microbatches a round."""
+    return _interleaved(stages, microbatches, workers, ahead=1, group=group)
 
 
 def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> Schedule:

@@ -3,12 +3,17 @@
 import io
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 
+from pipekit import Schedule
 from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.processes.runner import over_processes
+from pipekit.schedules import ScheduleError
+from pipekit.schedules.messages import POLICIES, Transfer, TransferKind
+from pipekit.schedules.messages.program import Group
 from tests.engine.examples import data, different, mixed, pipeline, twins
 from tests.engine.test_failures import LIMIT_S, wait_until
 from tests.engine.under_torchrun import under_torchrun
@@ -91,6 +96,24 @@ def test_another_number_of_processes_is_refused_before_any_is_waited_for(
     pipe = pipeline(mixed(), "flush", [4, 4], transport="distributed")
     with pytest.raises(ValueError, match=r"started 3 processes .* 2 workers.*without torchrun"):
         pipe.train(data(1))
+
+
+def test_an_order_of_messages_that_could_hang_is_refused_before_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ours never hangs: here all receives come behind all tasks."""
+    in_order = POLICIES["in_order"]
+
+    def receives(group: Group) -> bool:
+        return isinstance(group[0], Transfer) and group[0].way is TransferKind.RECEIVE
+
+    def late(table: Schedule) -> list[list[Group]]:
+        return [sorted(groups, key=receives) for groups in in_order(table)]
+
+    first_of(2, monkeypatch)
+    monkeypatch.setitem(cast(Any, POLICIES), "pipekit", late)
+    with pytest.raises(ScheduleError, match=r"hangs .*train with transport='threads'"):
+        pipeline(mixed(), "flush", [4, 4], transport="distributed")
 
 
 def test_it_says_whom_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
