@@ -121,7 +121,8 @@ def cut(batch: Any, sizes: Sequence[int], said: Mapping[Any, bool] | None = None
 def _mapping_like(batch: Mapping[Any, Any], entries: Iterable[Any]) -> Any:
     """Return other entries by the same names, of a type that a user's function may know."""
     fresh: Any = copy.copy(batch) if isinstance(batch, MutableMapping) else {}
-    fresh.update(zip(batch, entries, strict=True))
+    for name, entry in zip(batch, entries, strict=True):
+        fresh[name] = entry  # one by one: outputs of transformers refuse update()
     return fresh
 
 

@@ -328,6 +328,15 @@ def test_a_target_may_be_none(batch: Any, transport: str) -> None:
     assert made.train([batch] * 3).losses == pytest.approx(want, rel=1e-6)
 
 
+class OnlyItems(UserDict[Any, Any]):
+    """As outputs of transformers, which are dicts that cannot be updated."""
+
+    update = None  # type: ignore[assignment]
+
+    def __init__(self, items: dict[Any, Any]) -> None:
+        self.data = items
+
+
 @pytest.mark.parametrize(
     "target",
     [
@@ -336,8 +345,9 @@ def test_a_target_may_be_none(batch: Any, transport: str) -> None:
         (Y.numpy(), 0.3),
         {0: Y.tolist(), 1: 0.3},
         UserDict({0: UserDict({"labels": Y}), 1: 0.3}),
+        OnlyItems({0: Y, 1: 0.3}),
     ],
-    ids=["tuple", "dict", "array", "list", "as of tokenizers"],
+    ids=["tuple", "dict", "array", "list", "as of tokenizers", "as of transformers"],
 )
 @pytest.mark.parametrize("is_pair", [True, False])
 def test_a_target_may_hold_arrays_lists_and_a_number_as_mixups_does(
