@@ -295,11 +295,7 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
         ),
         ("bytedance", _rows(lambda rows: rows.drop(columns="duration")), "lacks the columns dur"),
         ("bytedance", _rows(lambda rows: rows.assign(dp_rank=-1)), "rows without a dp_rank, st"),
-        (
-            "bytedance",
-            _rows(lambda rows: rows.query("stage < 2")),
-            "messages behind its last stage",
-        ),
+        ("bytedance", _rows(lambda rows: rows.query("stage < 2")), "behind its last stage"),
         ("bytedance", _rows(lambda rows: rows.assign(mb_id=1.5)), "a mb_id that is not a whole nu"),
     ],
 )
