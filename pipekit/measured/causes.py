@@ -21,6 +21,7 @@ from pipekit.traces.record import events_of
 from pipekit.units import SECONDS, written
 
 _SLOW_LINK = 1.5  # a link is slow if its messages take over so many times the median link's
+_PAUSE = 4.0  # median deviations beyond which a pass counts as if it were so far off
 _BY_CHANCE = 5.0  # standard errors by which means of two pipelines differ by chance
 
 Where = dict[str, object] | None
@@ -141,10 +142,13 @@ def _median(values: Any, axis: int = 0) -> Any:
 def _over_median(rows: pd.DataFrame, *owner: str) -> pd.Series:
     """Return by owner its seconds over those that its passes take at the median owner of each.
 
-    It is that of medians, without pauses.
+    It is that of means without pauses: of few passes that vary, the median is less sure.
     """
-    each = rows.groupby([*owner, "kind"])["seconds"]
-    usual, count = each.median().unstack(), each.size().unstack()
+    keys = [rows[name] for name in (*owner, "kind")]
+    median = rows["seconds"].groupby(keys).transform("median")
+    most = _PAUSE * (rows["seconds"] - median).abs().groupby(keys).transform("median")
+    each = rows["seconds"].clip(median - most, median + most).groupby(keys)
+    usual, count = each.mean().unstack(), each.size().unstack()
     return (usual * count).sum(axis=1) / (count * _median(usual)).sum(axis=1)
 
 
@@ -215,8 +219,8 @@ def _other_method(what_if: WhatIf, recognition: Recognition) -> Iterator[Counter
 
     Each kind of pass takes its mean of the recording, as do messages.
     """
-    if recognition.schedule is None or not recognition.schedule.is_closed:
-        return
+    if recognition.chunks > 1 or not (recognition.schedule and recognition.schedule.is_closed):
+        return  # parts of a sequence wait for one another, as no other method's microbatches do
     count, moves = recognition.microbatches, what_if.seconds[what_if.messages]
     passes = _mean_passes(what_if)
     sent = float(moves.mean()) if len(moves) else 0.0

@@ -48,7 +48,7 @@ class Explanation:
         self.simulated_s, self.slowdowns = self.what_if.simulated_s, self.what_if.slowdowns
         self.notes, off = trace.notes, self.simulated_s / self.step_s - 1
         if abs(off) > _TRUSTED:
-            why = "workers waited for what the trace lacks, say launches or missing ranks"
+            why = "workers waited for what it lacks, say launches, weights or missing ranks"
             self.notes += (f"the replay differs by {off:+.0%}: {why}",)
         self.shares = shares(self.what_if)
         self.causes = causes(self.what_if, self.recognition)

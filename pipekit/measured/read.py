@@ -286,9 +286,10 @@ def _aligned(recording: Recording, notes: list[str]) -> Recording:
             )
     found = _offsets(sent.drop_duplicates(link))
     offset = {place: ahead for place, (ahead, _) in found.items()}
+    up_to, within = (round(max(map(abs, each)), 9) for each in zip(*found.values(), strict=True))
     notes.append(
-        f"clocks of workers are aligned by messages: by up to {max(map(abs, offset.values())):.3g} "
-        f"s, to within {max(within for _, within in found.values()):.2g} s (estimated)"
+        f"clocks of workers are aligned by messages: by up to {up_to:.3g} s, to within "
+        f"{within:.2g} s (estimated)"
     )
     return _moved(recording, offset)
 

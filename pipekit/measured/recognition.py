@@ -40,6 +40,7 @@ class Recognition:
         also: the others: weight versions tell them apart, or transfers that were not recorded.
         schedule: the method's, of the microbatches of a step; None if it is unknown.
         stages, workers, microbatches: of one pipeline, in a step.
+        chunks: parts of a sequence that each microbatch consists of.
         steps: how many there are in the trace.
         edits: tasks to be moved, over all workers, to get the method's order.
         tasks: of one pipeline, in a step (or in the whole trace, if steps overlap).
@@ -51,6 +52,7 @@ class Recognition:
     stages: int
     workers: int
     microbatches: int
+    chunks: int
     steps: int
     edits: int
     tasks: int
@@ -61,7 +63,8 @@ class Recognition:
         names = " or ".join([self.method, *self.also])
         moved = f", {self.edits} of {self.tasks} tasks moved" if self.edits else ""
         places = f"{plural(self.stages, 'stage')} on {plural(self.workers, 'worker')}"
-        return f"{names}: {places}, {plural(self.microbatches, 'microbatch', 'es')}{moved}"
+        parts = f" of {self.chunks} sequence chunks" if self.chunks > 1 else ""
+        return f"{names}: {places}, {plural(self.microbatches, 'microbatch', 'es')}{parts}{moved}"
 
 
 def recognise(trace: Trace) -> Recognition:
@@ -74,7 +77,7 @@ def recognise(trace: Trace) -> Recognition:
     batch = 1 + min(updates) if updates and trace.steps is None else len(numbers)
     first = int(trace.frame["microbatch"].min())
     moves = None if trace.transfers is None else _moves(tasks_of(trace.transfers), first)
-    same: dict[tuple[int, int], list[tuple[str, Schedule]]] = {}
+    same: dict[tuple[int, int], list[tuple[str, Schedule | None]]] = {}
     for name, schedule in _candidates(lists, stages, batch, trace):
         finite = schedule.before(len(numbers))
         order = _of(finite, bool(updates))
@@ -85,13 +88,12 @@ def recognise(trace: Trace) -> Recognition:
             others = 0 if moves is None else len(moves ^ _moves(moved(tasks)))
             same.setdefault((edits, others), []).append((name, schedule))
     count = max(1, len(numbers) // max(batch, 1)) if trace.steps is None else len(trace.steps)
-    shape = (stages, len(lists), batch, count)
-    if not same:
-        return Recognition(UNKNOWN, (), None, *shape, 0, sum(sizes))
-    nearest = edits, _ = min(same)
-    (method, schedule), *rest = same[nearest]
+    nearest = edits, _ = min(same, default=(0, 0))
+    (method, chosen), *rest = same.get(nearest, [(UNKNOWN, None)])
+    chunks = chosen.chunks if chosen else trace.chunks
+    shape = (stages, len(lists), batch // chunks, chunks, count)
     also = tuple(dict.fromkeys(name for name, _ in rest if name != method))
-    return Recognition(method, also, schedule, *shape, edits, sum(sizes))
+    return Recognition(method, also, chosen, *shape, edits, sum(sizes))
 
 
 def _lists(trace: Trace) -> Lists:

@@ -160,7 +160,9 @@ def fitted(
         links = [link for _, link in sent.groupby("link")]
         common = _least(partial(_cost, links), most)
         for link in links:
-            alone = _least(partial(_cost, [link]), most)
+            ends = link["end_s"].groupby(link["lane"]).diff()  # as messages come, if all wait
+            paces = ends.groupby(link["toward"]).median().dropna()
+            alone = _least(partial(_cost, [link]), most, *paces)
             costs, behind = _best(link, np.array([common, alone]))
             alike, unlike = np.maximum(costs.sum(0), 1e-12)
             chosen = int(len(link) * np.log(alike / unlike) > _UNLIKE)
@@ -250,10 +252,11 @@ def _usual(passes: pd.DataFrame, own: Numbers) -> pd.DataFrame:
     return about.assign(usual=about["usual"].where(about["told"], share * takes / shares))
 
 
-def _least(cost: Callable[[Times], Times], most: float) -> float:
-    """Return where between 0 and ``most`` a cost is least; the first place of several."""
+def _least(cost: Callable[[Times], Times], most: float, *others: float) -> float:
+    """Return where between 0 and ``most``, or at others, a cost is least; the first of several."""
     best, width = most / 2, most / 2
     for _ in range(2):
         tried = np.linspace(max(0.0, best - width), best + width, _TRIED)
         best, width = float(tried[np.argmin(cost(tried))]), 2 * width / (_TRIED - 1)
-    return best
+    tried = np.array([best, *others])  # the least is too narrow to be met between them
+    return float(tried[np.argmin(cost(tried))])

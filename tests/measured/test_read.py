@@ -295,6 +295,7 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
         ),
         ("bytedance", _rows(lambda rows: rows.drop(columns="duration")), "lacks the columns dur"),
         ("bytedance", _rows(lambda rows: rows.assign(dp_rank=-1)), "rows without a dp_rank, st"),
+        ("bytedance", _rows(lambda rows: rows.query("stage < 2")), "behind its last stage"),
         ("bytedance", _rows(lambda rows: rows.assign(mb_id=1.5)), "a mb_id that is not a whole nu"),
     ],
 )
@@ -360,7 +361,9 @@ def test_a_step_that_lacks_passes_is_left_out(tmp_path: Path) -> None:
 
 def test_a_last_rank_that_is_missing_is_missed(tmp_path: Path) -> None:
     path = _app(tmp_path, lambda events: [event for event in events if event["pid"] < 2])
-    assert "say launches or missing ranks" in str(pk.explain(pk.read_trace(path)))
+    assert "weights or missing ranks" in str(pk.explain(pk.read_trace(path)))
+    named = path.rename(tmp_path / "data-1-pipeline-3-tensor-1-pp-aggregated.json")
+    require_refusal(named, "has 2 of 3 ranks by its name")
 
 
 def _each_second(*steps: Change) -> Change:

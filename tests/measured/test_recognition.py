@@ -137,8 +137,10 @@ def test_recorded_ranks_may_have_any_order(name: str) -> None:
 @pytest.mark.parametrize("name", ["seq1f1b", "terapipe"])
 def test_chunks_of_sequences_may_be_recorded_as_microbatches(name: str, chunks: int) -> None:
     schedule = getattr(schedules, name)(4, 4, chunks=chunks).take(1)
-    found = recognise(replace(Trace.from_schedule(schedule), chunks=1))
-    assert (found.method, found.microbatches, found.edits) == (name, 4 * chunks, 0)
+    run = recordings.simulated(schedule)
+    found = recognise(replace(run, chunks=1))
+    assert (found.method, found.microbatches, found.chunks, found.edits) == (name, 4, chunks, 0)
+    assert "method" not in {cause.kind for cause in pk.explain(run).causes}
 
 
 def test_transfers_of_other_microbatches_than_a_method_moves_name_the_nearest() -> None:

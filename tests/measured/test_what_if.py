@@ -79,6 +79,13 @@ def test_a_stage_that_takes_no_time_hides_no_cause() -> None:
     assert (found["unequal stages"], "noise" in found) == ({"stage": 2}, True)
 
 
+def test_passes_that_vary_tell_how_heavy_a_stage_is() -> None:
+    schedule = schedules.gpipe(3, 8).take(1)
+    slow, usual = (recordings.simulated(schedule, 3, 0.1, stages=by) for by in ({0: 1.5}, {}))
+    saves_s = pk.explain(slow).causes[0].saves_s
+    assert saves_s == pytest.approx(slow.makespan_s - usual.makespan_s, rel=0.05)
+
+
 def test_replicas_wait_for_the_slowest_of_them(tmp_path: Path) -> None:
     """One of two replicas has a slow worker; the other waits for it in the sum of gradients."""
     schedule = schedules.flush(3, 6).take(1)
@@ -132,13 +139,16 @@ def test_clocks_of_unequal_microbatches_are_aligned_without_an_invented_wait(
     assert read.causes[0].saves_s == pytest.approx(pk.explain(trace).causes[0].saves_s, rel=0.01)
 
 
-@pytest.mark.parametrize("write", [recordings.kineto, recordings.primus])
+@pytest.mark.parametrize(
+    ("write", "method"),
+    [(recordings.kineto, "flush"), (recordings.primus, "flush"), (recordings.kineto, "gpipe")],
+)
 @pytest.mark.parametrize(("make", "seed"), [(slow_runs.slow_link, 1), (slow_runs.heavy_stage, 0)])
 def test_waits_within_spans_hide_neither_links_nor_stages(
-    make: Any, seed: int, write: Any, tmp_path: Path
+    make: Any, seed: int, write: Any, method: str, tmp_path: Path
 ) -> None:
     """Not where each rank has a clock of its own, either, and a slow stage lets all others wait."""
-    schedule = schedules.flush(4, 12).take(1)
+    schedule = getattr(schedules, method)(4, 12).take(1)
     fault = make(np.random.default_rng(seed), schedule)
     jitter = np.random.default_rng(2).uniform(0.95, 1.05, len(schedule.dependencies.tasks))
     runs = [

@@ -86,13 +86,17 @@ def read(path: Path) -> Recording:
         "moves": ~among(kind, _COMPUTES),
     }
     order = np.argsort(start, kind="stable")
-    rows = pd.DataFrame({name: values[order] for name, values in columns.items()}, copy=False)
+    columns = {name: values[order] for name, values in columns.items()}
+    rows = _joined(pd.DataFrame(columns, copy=False))
+    unmet = rows["stage"][among(rows["kind"], ["send activation"])] < 0
+    if unmet.mean() * rows["stage"].nunique() > 0.5:  # each stage sends as many
+        raise ValueError(f"{path} has messages behind its last stage: a rank's rows are missing")
     by_worker = rows.groupby(["step", "worker"])
     steps = pd.DataFrame({"start_s": by_worker["start_s"].min(), "end_s": by_worker["end_s"].max()})
     # They count the published seconds; on a clock that began long before, those from their first.
     counts = steps["start_s"] <= steps["end_s"] - steps["start_s"]
     steps = steps.assign(start_s=steps["start_s"].mask(counts, 0.0)).reset_index()
-    return Recording(_joined(rows), path.stem, int(rows["worker"].max()) + 1, steps)
+    return Recording(rows, path.stem, int(rows["worker"].max()) + 1, steps)
 
 
 def _joined(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,9 +1,10 @@
 """MegatronApp's Chrome events: a list, one process a pipeline rank, several model chunks each.
 
 Format: github.com/OpenSQZ/MegatronApp (MegaDPP), profiling/*-pp-aggregated.json.  A span is a pair
-of events B and E; the E names microbatch and chunk.
+of events B and E; the E names microbatch and chunk, and the file's name how many ranks there are.
 """
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -37,10 +38,13 @@ def read(path: Path) -> Recording:
     began = table.groupby(["name", "pid"])[["ph", "at_s"]].shift()
     spans = table[is_pass & (table["ph"] == "E") & (began["ph"] == "B")]
     rank = spans.get("pp_rank", spans["pid"]).fillna(spans["pid"])
+    ranks, named = 1 + rank.max(), re.search(r"pipeline-(\d+)", path.stem)
+    if named and ranks < int(named[1]):
+        raise ValueError(f"{path} has {ranks:g} of {named[1]} ranks by its name: add the others")
     rows = pd.DataFrame(
         {
             "worker": spans["pid"].map(pids.index),
-            "stage": spans["model_chunk"] * (1 + rank.max()) + rank,
+            "stage": spans["model_chunk"] * ranks + rank,
             "kind": spans["name"].map(_OPS),
             "microbatch": spans["microbatch"],
             "step": spans["iteration"],
