@@ -66,4 +66,9 @@ def recommend(
     typer.echo(found)
     typer.echo(f"\nFor {framework}, candidate {rank}:\n")
     typer.echo(flags.FRAMEWORKS[framework](found.candidates[rank - 1].run))
+    if lora:
+        typer.echo(
+            "\nThese train all weights: freeze them and add adapters, as Megatron-Bridge's peft "
+            "and torchtitan's LoRATransform do."
+        )
     save(output, partial(found.frame().to_csv, index=False))

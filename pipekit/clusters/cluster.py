@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from pipekit.choices import require_choice
-from pipekit.units import MOST
+from pipekit.units import MOST, whole
 
 Library = Literal["", "cuDNN", "XLA"]
 AllReduce = Literal["ring", "parameter server", "sharded parameter server"]
@@ -96,10 +96,7 @@ class Level:
     duplex: bool = True
 
     def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError(
-                f"level {self.name!r} joins {self.width} members: its width must be at least 1"
-            )
+        whole(f"level {self.name!r}'s width", self.width)
         _require_positive(f"level {self.name!r}'s bandwidth", self.bandwidth)
         if not 0 <= self.latency_s <= MOST:
             raise ValueError(

@@ -165,11 +165,12 @@ def recommend(
     """
     count, kind = _gpus(cluster)
     known = model
-    if not isinstance(known, Shape):
+    if isinstance(known, str | os.PathLike):
         known = from_config(known) if Path(known).suffix == ".json" else shape(str(known))
-    for what, number in {"gpus": count, "batch": batch, "seq_tokens": seq_tokens}.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise ValueError(f"{what} must be a whole number of at least 1, not {number!r}")
+    if not isinstance(known, Shape):
+        raise ValueError(f"a model is a name, a config.json's path or a Shape, not {model!r}")
+    count, batch = units.whole("gpus", count), units.whole("batch", batch)
+    seq_tokens = units.whole("seq_tokens", seq_tokens)
     if dtype is None:
         dtype = next(each for each in kind.dtypes if each not in ("float4", "float8"))
     require_choice(f"dtype on {kind.device.name}", dtype, kind.dtypes)
@@ -246,13 +247,14 @@ def _fastest(alike: Iterable[RankedLayout]) -> RankedLayout:
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
-    if isinstance(cluster, tuple):
-        count, kind = cluster
-        return count, kind if isinstance(kind, Machine) else machine(kind)
-    written = re.fullmatch(r"(\d{1,7}) ?x ?(.+)", str(cluster))
-    if not written or not int(written[1]):
-        raise ValueError(f"a cluster is a count and a device, e.g. 64xH100, not {cluster!r}")
-    return int(written[1]), machine(written[2])
+    match cluster:
+        case count, Machine() as kind:
+            return count, kind
+        case count, str() as name:
+            return count, machine(name)
+        case str() if written := re.fullmatch(r"0*([1-9]\d{0,6}) ?x ?(.+)", cluster):
+            return int(written[1]), machine(written[2])
+    raise ValueError(f"a cluster is a count and a device, e.g. 64xH100, not {cluster!r}")
 
 
 def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:

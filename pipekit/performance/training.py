@@ -4,6 +4,7 @@ of which does some things differently, as values with a physical meaning."""
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants, fitted
 from pipekit.performance.devices import Machine
 from pipekit.performance.layout import ParallelLayout
@@ -177,8 +178,10 @@ def training(
     seq_tokens: int,
     dtype: str = "bfloat16",
 ) -> TrainingSetup:
-    """Return a training by its machine's fitted constants; ValueError if it cannot be cut so."""
+    """Return a training by its machine's fitted constants; ValueError if it cannot be run so."""
     layout.require_suited(shape)
+    if dtype in ("float8", "float4"):  # Transformer Engine refuses devices without units
+        require_choice(f"dtype on {machine.device.name}", dtype, machine.dtypes)
     own = fitted().constants(on(framework, machine))
     return TrainingSetup(shape, layout, Links(machine), framework, own, dtype, seq_tokens)
 

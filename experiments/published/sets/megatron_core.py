@@ -193,11 +193,30 @@ class MLPerfRow(MegatronRow):
 
     names: ClassVar = {"gpu_type": MACHINES}
     device_column = "gpu_type"
+    degrees = "tp", "pp", "cp", "dp"
+    published: ClassVar[Shape]
 
     gpu_type: Device
+    dp: Size = 0
+    microbatches_per_step: Size = 0
+    layers: Size = 0  # 0: as many as the model has
+    cuda_graph: str | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """The model, with as many blocks as the row has."""
+        ((block, usual),) = self.published.blocks
+        return replace(self.published, blocks=((block, self.layers or usual),))
 
     def predict(self, constants: Constants) -> RowPrediction:
-        return RowPrediction(step(self.training(constants, zero=1)).seconds, _BASIS)
+        run = self.training(constants, zero=1)
+        needed, given = run.layout.microbatches, self.microbatches_per_step
+        if given not in (0, needed):
+            raise ValueError(
+                f"its batch is {needed} microbatches, but microbatches_per_step {given}"
+            )
+        graphs = (self.cuda_graph or "").lower() == "true"
+        return RowPrediction(step(replace(run, graphs=graphs)).seconds, _BASIS)
 
 
 @dataclass(frozen=True)
@@ -206,7 +225,7 @@ class Llama405BRow(MLPerfRow):
 
     name = "mlperf_405b"
     file = "mlperf_405b/step_times.csv"
-    shape = SHAPES["llama3.1-405b"]
+    published = SHAPES["llama3.1-405b"]
 
 
 @dataclass(frozen=True)
@@ -215,4 +234,4 @@ class GPT3Row(MLPerfRow):
 
     name = "mlperf_gpt3"
     file = "mlperf_gpt3/step_times.csv"
-    shape = SHAPES["gpt3-175b"]
+    published = SHAPES["gpt3-175b"]

@@ -50,6 +50,8 @@ def test_zero_shards_the_optimizer_only() -> None:
         for zero in (0, 1)
     )
     assert whole - sharded == pytest.approx(12 * weights * 7 / 8)
+    with pytest.raises(ValueError, match="zero_stage must be one of 0, 1, not 2"):
+        replace(alone, zero_stage=2).predict(CONSTANTS)
 
 
 def test_a_stalled_receive_takes_half_a_second() -> None:
