@@ -4,7 +4,7 @@ Bytes are decimal; GiB, 2^30, is only what a device has (``Device``), and what a
 """
 
 from collections.abc import Iterable
-from numbers import Integral
+from numbers import Integral, Real
 
 SECONDS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 BYTES = {"GB": 1e-9, "MB": 1e-6, "kB": 1e-3}
@@ -14,7 +14,7 @@ MOST = 1e100
 
 def require_amount(name: str, value: float) -> None:
     """Raise ValueError unless seconds, bytes or a factor are 0 or positive, and finite."""
-    if not 0 <= float(value) <= MOST:
+    if not (isinstance(value, Real) and 0 <= float(value) <= MOST):
         raise ValueError(f"{name} must be 0 or a positive number up to {MOST:g}, not {value}")
 
 

@@ -179,8 +179,7 @@ class Row:
     @classmethod
     def _parsed(cls, shape: TypeAdapter[Self], values: Values, path: Path) -> Self | RowPrediction:
         place = f"{path}, row {values.get('row_id')}"
-        names = [each.name for each in fields(cls) if each.name in values]
-        cells = ((name, str(values[name] or "").strip()) for name in names)
+        cells = ((each.name, str(values.get(each.name) or "").strip()) for each in fields(cls))
         own = {name: None if cell in ("", "n/a") else cell for name, cell in cells}
         for name, cell in own.items():
             if str(cell).lower() in ("nan", "inf", "-inf"):

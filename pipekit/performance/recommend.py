@@ -185,15 +185,14 @@ def recommend(
             f"a batch of {batch} cannot be dealt to {count} GPUs by {known.name}'s "
             f"{known.layers} layers and its heads: use a multiple of {count}, or fewer GPUs"
         )
-    least, fitting = math.inf, list[RankedLayout]()
+    ranked = list[RankedLayout]()
     for layout in progress_bar(tried, desc="recommend", unit="layout", delay=1.0):
         run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
         run = replace(run, graphs=graphs, trains_weights=trains_weights)
-        peaks, run = _least_recomputed(run, room)
-        least = min(least, max(peaks))
-        if max(peaks) <= room:
-            fitting.append(RankedLayout(run, tuple(peaks)))
+        ranked.append(_least_recomputed(run, room))
+    fitting = [each for each in ranked if max(each.peak_bytes) <= room]
     if not fitting:
+        least = min(max(each.peak_bytes) for each in ranked)
         raise ValueError(
             f"no layout of {known.name} fits on {count} {kind.device.name} with a batch of {batch}"
             f"; the smallest takes {units.written(least, units.BYTES)}: use more GPUs, a smaller "
@@ -257,14 +256,14 @@ def _gpus(cluster: Cluster) -> tuple[int, Machine]:
     raise ValueError(f"a cluster is a count and a device, e.g. 64xH100, not {cluster!r}")
 
 
-def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:
-    """Return each rank's peak with the least recomputation that fits, or with all.
+def _least_recomputed(run: TrainingSetup, room: float) -> RankedLayout:
+    """Return a training with the least recomputation that fits, or with all.
 
     Megatron-Core does not recompute everything in CUDA graphs.
     """
     for recompute in _RECOMPUTE[:-1] if run.graphs else _RECOMPUTE:
         again = replace(run, layout=replace(run.layout, recompute=recompute))
-        peaks = peak_bytes(again)
-        if max(peaks) <= room:
+        found = RankedLayout(again, tuple(peak_bytes(again)))
+        if max(found.peak_bytes) <= room:
             break
-    return peaks, again
+    return found

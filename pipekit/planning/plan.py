@@ -1,9 +1,7 @@
 """One function for all planners."""
 
-import math
 from collections.abc import Callable, Mapping
 from inspect import signature
-from numbers import Real
 from typing import Any
 
 from pipekit.choices import require_choice, require_kind
@@ -14,7 +12,7 @@ from pipekit.planning.pipedream import pipedream
 from pipekit.planning.sweep import parallel_pipelines
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.units import whole
+from pipekit.units import require_amount, whole
 
 PLANNERS: Mapping[str, Callable[..., Plan]] = {
     "pipedream": pipedream,
@@ -66,11 +64,7 @@ def plan(
     for name in options.keys() & _LEAST.keys():
         if options[name] is not known[name].default:
             options[name] = whole(name, options[name], _LEAST[name])
-    states = options.get("optimizer_states", 0)
-    if not (isinstance(states, Real) and 0 <= float(states) < math.inf):
-        raise ValueError(
-            f"optimizer_states are 0 or more tensors of a parameter's size, not {states!r}"
-        )
+    require_amount("optimizer_states", options.get("optimizer_states", 0))
     for rows, one in (profile if isinstance(profile, Mapping) else {1: profile}).items():
         whole("the rows of a profile", rows)
         require_kind("profile", one, Profile, "pk.profile(model, microbatch)")

@@ -202,5 +202,5 @@ def test_a_device_is_found_or_described_in_five_numbers() -> None:
     assert machine("h100") is machine("H100")
     own = described(100e12, 48, 1e12, 50e9, 10e9)
     assert own.peak("float8") == 100e12
-    with pytest.raises(ValueError, match="network_bandwidth must be above 0"):
+    with pytest.raises(ValueError, match="network_bandwidth must be above zero"):
         described(100e12, 48, 1e12, 50e9, 0)

@@ -194,27 +194,19 @@ class MLPerfRow(MegatronRow):
     names: ClassVar = {"gpu_type": MACHINES}
     device_column = "gpu_type"
     degrees = "tp", "pp", "cp", "dp"
-    published: ClassVar[Shape]
 
     gpu_type: Device
     dp: Size = 0
     microbatches_per_step: Size = 0
-    layers: Size = 0  # 0: as many as the model has
+    layers: Size = 0
     cuda_graph: str | None = None
-
-    @property
-    def shape(self) -> Shape:
-        """The model, with as many blocks as the row has."""
-        ((block, usual),) = self.published.blocks
-        return replace(self.published, blocks=((block, self.layers or usual),))
 
     def predict(self, constants: Constants) -> RowPrediction:
         run = self.training(constants, zero=1)
-        needed, given = run.layout.microbatches, self.microbatches_per_step
-        if given not in (0, needed):
-            raise ValueError(
-                f"its batch is {needed} microbatches, but microbatches_per_step {given}"
-            )
+        needed = {"layers": self.shape.layers, "microbatches_per_step": run.layout.microbatches}
+        for name, count in needed.items():
+            if getattr(self, name) not in (0, count):
+                raise ValueError(f"{name} is {getattr(self, name)}, and {count} by model and batch")
         graphs = (self.cuda_graph or "").lower() == "true"
         return RowPrediction(step(replace(run, graphs=graphs)).seconds, _BASIS)
 
@@ -225,7 +217,7 @@ class Llama405BRow(MLPerfRow):
 
     name = "mlperf_405b"
     file = "mlperf_405b/step_times.csv"
-    published = SHAPES["llama3.1-405b"]
+    shape = SHAPES["llama3.1-405b"]
 
 
 @dataclass(frozen=True)
@@ -234,4 +226,4 @@ class GPT3Row(MLPerfRow):
 
     name = "mlperf_gpt3"
     file = "mlperf_gpt3/step_times.csv"
-    published = SHAPES["gpt3-175b"]
+    shape = SHAPES["gpt3-175b"]

@@ -64,7 +64,7 @@ class Kernels:
         """
         dtype = dtype or self.dtype
         flops = 2.0 * batch * m * k * n * self._waste(m, n, batch) * (1 + _FILL / k)
-        if self._unaligned(row or k) or self._unaligned(n):
+        if any(size % 8 for size in (row or k, n) if size == int(size)):
             flops *= _UNALIGNED
         size = BYTES[dtype]
         moved = batch * (size * (m * k + k * n) + max(size, 2.0) * m * n)
@@ -97,7 +97,3 @@ class Kernels:
             * (wave * rows * columns / (share * batch * m * n))
             for rows, columns, share in _TILES
         )
-
-    @staticmethod
-    def _unaligned(size: float) -> bool:
-        return size == int(size) and size % 8 != 0

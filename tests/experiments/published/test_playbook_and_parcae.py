@@ -63,15 +63,6 @@ def test_a_stalled_receive_takes_half_a_second() -> None:
     assert stalled - calm == pytest.approx(0.5 * 5)
 
 
-@given(st.sampled_from(["1B", "3B", "8B", "80B"]), st.sampled_from([1, 2, 4, 8]))
-def test_more_samples_of_a_microbatch_never_fit_better(model: str, tp: int) -> None:
-    chances = [
-        replace(ROW, model=model, tp=tp, micro_batch_samples=samples).predict(CONSTANTS).fits
-        for samples in (1, 4, 16, 64)
-    ]
-    assert chances == sorted(chances, key=lambda each: -(each or 0))
-
-
 def test_six_blocks_and_a_head_on_two_stages() -> None:
     # The sum is 8, so that stage 0 ends behind the item that takes it past 4: block 5.
     costs = [0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 2.0, 0.0]
