@@ -157,8 +157,7 @@ class Plan:
         )
 
     def to_torchtitan(self, names: Sequence[str | Sequence[str]] | None = None) -> list[list[str]]:
-        """Return each stage's modules, as torchtitan's option
-        ``parallelism.pipeline_parallel_module_fqns_per_model_part`` has them.
+        """Return stages' modules: torchtitan's ``pipeline_parallel_module_fqns_per_model_part``.
 
         ``names`` are the modules of each layer, one or several; by default Llama's: the first is
         the embedding, the last one the norm and the head.

@@ -169,8 +169,7 @@ class Row:
         table = [*csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)]
         if not table:
             raise ValueError(f"{path} has no rows: give a table with a line of columns and rows")
-        needed = (each.name for each in fields(cls) if each.default is MISSING)
-        missing = [name for name in needed if name not in table[0]]
+        missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in table[0]]
         if missing:
             raise ValueError(f"{path} lacks the columns {', '.join(missing)} of {cls.name}")
         shape = TypeAdapter(cls)

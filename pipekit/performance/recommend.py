@@ -202,9 +202,8 @@ def recommend(
     # Whatever a machine's constants, they are those of all its layouts.
     known_best = (each for each in fits.machines if each.startswith(f"{framework.name} on "))
     apart = min(fits.half_width(each, known.kind) for each in (own, *known_best))
-    half_width = fits.half_width(own, known.kind)
-    too_large = len(tried) - len(fitting)
-    return Recommendation(_ranked(fitting, apart), half_width, len(tried), too_large)
+    half = fits.half_width(own, known.kind)
+    return Recommendation(_ranked(fitting, apart), half, len(tried), len(tried) - len(fitting))
 
 
 def _ranked(fitting: Sequence[RankedLayout], apart: float) -> tuple[RankedLayout, ...]:

@@ -55,10 +55,7 @@ class Question:
         stages, workers, homes = len(self.plan.stages), self.workers, self.placement
         object.__setattr__(self, "plan", self.plan.with_replicas([1] * stages))
         if workers > stages:
-            raise ValueError(
-                f"{stages} stages do not fit {workers} workers: use at most as many workers as "
-                f"stages"
-            )
+            raise ValueError(f"use at most as many workers as stages: {stages}, and not {workers}")
         if homes is not None and (len(homes) != stages or set(homes) != set(range(workers))):
             raise ValueError(
                 f"placement names a worker for each of {stages} stages, and each of {workers} "
