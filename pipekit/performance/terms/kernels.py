@@ -60,7 +60,7 @@ class Kernels:
     ) -> float:
         """Return seconds of ``batch`` products of [m, k] and [k, n]: the slowest of two limits.
 
-        The first has k numbers in each ``row`` in memory; m if it is stored transposed.
+        In memory the first's rows have k numbers, or ``row`` where it is stored transposed.
         """
         dtype = dtype or self.dtype
         flops = 2.0 * batch * m * k * n * self._waste(m, n, batch) * (1 + _FILL / k)
