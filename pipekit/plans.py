@@ -157,10 +157,10 @@ class Plan:
         )
 
     def to_torchtitan(self, names: Sequence[str | Sequence[str]] | None = None) -> list[list[str]]:
-        """Return each stage's modules: torchtitan's ``parallelism.module_fqns_per_model_part``.
+        """Return stages' modules: torchtitan's ``pipeline_parallel_module_fqns_per_model_part``.
 
         ``names`` are the modules of each layer, one or several; by default Llama's: the first is
-        the embedding, the last one the norm and the output.
+        the embedding, the last one the norm and the head.
 
         Raises:
             ValueError: there is not an entry for each layer, or the plan is no chain of stages on a
@@ -169,7 +169,7 @@ class Plan:
         self._require_chain("torchtitan")
         if names is None:
             blocks = (f"layers.{block}" for block in range(self.layers - 2))
-            names = ["tok_embeddings", *blocks, ["norm", "output"]]
+            names = ["tok_embeddings", *blocks, ["norm", "lm_head"]]
         if len(names) != self.layers:
             raise ValueError(f"{len(names)} names do not fit a plan of {self.layers} layers")
         each = [[name] if isinstance(name, str) else list(name) for name in names]

@@ -4,6 +4,7 @@ Bytes are decimal; GiB, 2^30, is only what a device has (``Device``), and what a
 """
 
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 SECONDS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 BYTES = {"GB": 1e-9, "MB": 1e-6, "kB": 1e-3}
@@ -13,8 +14,15 @@ MOST = 1e100
 
 def require_amount(name: str, value: float) -> None:
     """Raise ValueError unless seconds, bytes or a factor are 0 or positive, and finite."""
-    if not 0 <= value <= MOST:
+    if not (isinstance(value, Real) and 0 <= float(value) <= MOST):
         raise ValueError(f"{name} must be 0 or a positive number up to {MOST:g}, not {value}")
+
+
+def whole(name: str, value: object, least: int = 1) -> int:
+    """Return a whole number of any kind as an int; ValueError unless it is at least so large."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return int(value)
 
 
 def readable(number: float, units: dict[str, float]) -> tuple[float, str]:

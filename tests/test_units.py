@@ -1,3 +1,6 @@
+import warnings
+
+import numpy as np
 import pytest
 
 from pipekit import units
@@ -16,6 +19,12 @@ from pipekit import units
 )
 def test_bytes_are_written_in_the_largest_unit_that_has_one(number: float, text: str) -> None:
     assert units.written(number, units.BYTES) == text
+
+
+def test_a_number_of_any_kind_is_an_amount_or_a_whole_one() -> None:
+    with warnings.catch_warnings(action="error"):
+        units.require_amount("seconds", np.float32(2))
+    assert units.whole("workers", np.int64(2)) == 2
 
 
 def test_numbers_one_a_worker() -> None:

@@ -176,7 +176,3 @@ def half_width(widths: Mapping[str, Mapping[str, float]], name: str, kind: str) 
         if each not in (NEW_DEVICE, DATA_SHEET)
     ]
     return widths[name].get(kind, max(known)) if name in widths else median(known)
-
-
-if __name__ == "__main__":
-    outcome().fits.write()

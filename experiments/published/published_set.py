@@ -5,7 +5,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -169,7 +169,7 @@ class Row:
         table = [*csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)]
         if not table:
             raise ValueError(f"{path} has no rows: give a table with a line of columns and rows")
-        missing = [each.name for each in fields(cls) if each.name not in table[0]]
+        missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in table[0]]
         if missing:
             raise ValueError(f"{path} lacks the columns {', '.join(missing)} of {cls.name}")
         shape = TypeAdapter(cls)
@@ -178,7 +178,7 @@ class Row:
     @classmethod
     def _parsed(cls, shape: TypeAdapter[Self], values: Values, path: Path) -> Self | RowPrediction:
         place = f"{path}, row {values.get('row_id')}"
-        cells = ((each.name, str(values[each.name] or "").strip()) for each in fields(cls))
+        cells = ((each.name, str(values.get(each.name) or "").strip()) for each in fields(cls))
         own = {name: None if cell in ("", "n/a") else cell for name, cell in cells}
         for name, cell in own.items():
             if str(cell).lower() in ("nan", "inf", "-inf"):
@@ -193,7 +193,7 @@ class Row:
             raise ValueError(f"{place}: {name} is {values.get(name)!r}: {wrong['msg']}") from None
         degrees = [getattr(row, each) for each in cls.degrees]
         printed, product = str(values.get("gpus") or "").strip(), math.prod(degrees)
-        if degrees and printed and printed not in (str(product), f"{product}.0"):
+        if degrees and product and printed and printed not in (str(product), f"{product}.0"):
             named = " x ".join(map("{} {}".format, cls.degrees, degrees))
             return RowPrediction(None, f"{named} is {product}, but gpus is {printed}")
         return row

@@ -70,5 +70,6 @@ def plan(
     if method == "interleaved":
         typer.echo("  if the layers are a transformer's embedding, blocks and head:")
         typer.echo(f"  --pipeline-model-parallel-layout {best.to_megatron_layout()}")
-        typer.echo(f"  parallelism.module_fqns_per_model_part = {best.to_torchtitan()}")
+        name = "parallelism.pipeline_parallel_module_fqns_per_model_part"
+        typer.echo(f"  {name} = {best.to_torchtitan()}")
     save(output, best.save)

@@ -64,6 +64,7 @@ def recommend(
     if rank > len(found.candidates):
         raise ValueError(f"--rank must be at most {len(found.candidates)}, the candidates")
     typer.echo(found)
-    typer.echo(f"\nFor {framework}, candidate {rank}:\n")
+    rest = ", which trains all weights: freeze them, and add adapters in your code" if lora else ""
+    typer.echo(f"\nFor {framework}, candidate {rank}{rest}:\n")
     typer.echo(flags.FRAMEWORKS[framework](found.candidates[rank - 1].run))
     save(output, partial(found.frame().to_csv, index=False))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from pipekit.choices import require_choice
-from pipekit.units import MOST
+from pipekit.units import MOST, require_amount, whole
 
 Library = Literal["", "cuDNN", "XLA"]
 AllReduce = Literal["ring", "parameter server", "sharded parameter server"]
@@ -37,11 +37,11 @@ class Device:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", dict(self.peak_flops))
-        _require_positive(f"{self.name}'s memory_bytes", self.memory_bytes)
-        _require_positive(f"{self.name}'s memory_bandwidth", self.memory_bandwidth)
+        require_positive(f"{self.name}'s memory_bytes", self.memory_bytes)
+        require_positive(f"{self.name}'s memory_bandwidth", self.memory_bandwidth)
         require_choice(f"{self.name}'s library", self.library, get_args(Library))
         for dtype, flops in self.peak_flops.items():
-            _require_positive(f"{self.name}'s peak_flops[{dtype!r}]", flops)
+            require_positive(f"{self.name}'s peak_flops[{dtype!r}]", flops)
 
     def __str__(self) -> str:
         if math.isinf(self.memory_bytes):
@@ -61,7 +61,7 @@ class Calibrated:
     origin: str
 
     def __post_init__(self) -> None:
-        _require_positive("a calibrated bandwidth", self.bandwidth)
+        require_positive("a calibrated bandwidth", self.bandwidth)
         if not self.origin:
             raise ValueError("a calibrated bandwidth needs its origin: name what was measured")
 
@@ -96,16 +96,9 @@ class Level:
     duplex: bool = True
 
     def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError(
-                f"level {self.name!r} joins {self.width} members: its width must be at least 1"
-            )
-        _require_positive(f"level {self.name!r}'s bandwidth", self.bandwidth)
-        if not 0 <= self.latency_s <= MOST:
-            raise ValueError(
-                f"level {self.name!r}'s latency_s must be 0 or a time in seconds, "
-                f"not {self.latency_s}"
-            )
+        whole(f"level {self.name!r}'s width", self.width)
+        require_positive(f"level {self.name!r}'s bandwidth", self.bandwidth)
+        require_amount(f"level {self.name!r}'s latency_s", self.latency_s)
 
     @property
     def used_bandwidth(self) -> float:
@@ -249,7 +242,8 @@ def flat(workers: int, bandwidth: float, memory: float | None = None) -> Cluster
     return Cluster("flat", device, (Level("link", workers, bandwidth),))
 
 
-def _require_positive(what: str, value: float) -> None:
+def require_positive(what: str, value: float) -> None:
+    """Raise ValueError unless a size or rate is above zero."""
     if not value >= 1 / MOST:
         raise ValueError(f"{what} must be above zero, not {value}: use math.inf for no limit")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pipekit.choices import require_choice
 from pipekit.clusters import P100, V100, Device
+from pipekit.clusters.cluster import require_positive
 
 GB, GIB, TERA = 1e9, 2**30, 1e12
 
@@ -24,10 +25,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         for name in ("multiprocessors", "node_gpus", "node_bandwidth", "network_bandwidth"):
-            if not getattr(self, name) > 0:
-                raise ValueError(
-                    f"{self.device.name}'s {name} must be above 0, not {getattr(self, name)}"
-                )
+            require_positive(f"{self.device.name}'s {name}", getattr(self, name))
 
     @property
     def dtypes(self) -> list[str]:

@@ -72,9 +72,7 @@ def torchtitan(run: TrainingSetup) -> str:
     }
     if layout.pp > 1:
         # Listed, since by layers a stage torchtitan makes other stages, mostly such as it refuses.
-        blocks = (f"layers.{block}" for block in range(run.shape.layers))
-        names = ["tok_embeddings", *blocks, ("norm", "lm_head")]
-        parts = map(",".join, Plan.by_hand(_balance(run)).to_torchtitan(names))
+        parts = map(",".join, Plan.by_hand(_balance(run)).to_torchtitan())
         options |= {
             "parallelism.pipeline_parallel_schedule": "Interleaved" * (layout.chunks > 1) + "1F1B",
             "parallelism.pipeline_parallel_module_fqns_per_model_part": " ".join(parts),

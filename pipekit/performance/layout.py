@@ -16,6 +16,7 @@ up (Megatron-Core); every second product, too (torchtitan); mixtures of experts;
 
 _LEAST_TOKENS = 4096  # on a context-parallel rank: with fewer, messages cost more than they save
 _CHUNKS, _SAMPLES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), (1, 2, 4, 8)
+_MOST_STAGES = 256  # twice those of the deepest published pipelines; a larger table takes seconds
 _SERVER_GPUS = 8
 """Of a node; links that join more join a rack, and all-to-alls stay inside (Megatron-Bridge's
 performance guide, Parallel mapping strategies with NVL72)."""
@@ -153,7 +154,7 @@ def layouts(
         for cp in _divisors(gpus // tp, max(seq_tokens // _LEAST_TOKENS, 1)):
             if seq_tokens % (tp * cp * (2 if cp > 1 else 1)):
                 continue  # Megatron-LM cuts sequences into equal parts, two for each cp rank
-            for pp in _divisors(gpus // (tp * cp), known.layers):
+            for pp in _divisors(gpus // (tp * cp), min(known.layers, _MOST_STAGES)):
                 dp, stage_gpus = gpus // (tp * cp * pp), gpus // pp
                 # In a pipeline whole weights stay on their ranks between passes.
                 sharding = (0,) if dp * cp == 1 else (1,) if pp > 1 else (1, 3)
@@ -163,7 +164,7 @@ def layouts(
                         continue
                     # Megatron-LM interleaves whole rounds of microbatches, one for each rank.
                     loops = pp > 1 and microbatches % pp == 0 and not hybrid
-                    most_chunks = (known.layers + 2) // pp if loops else 1
+                    most_chunks = min(known.layers + 2, _MOST_STAGES) // pp if loops else 1
                     for chunks, ep, zero, overlaps in product(
                         [each for each in _CHUNKS if each <= most_chunks],
                         _divisors(math.gcd(stage_gpus, experts), most_ep),

@@ -51,7 +51,7 @@ def _states(run: TrainingSetup, layers: int, tables: float) -> float:
     layout, framework = run.layout, run.framework
     trained = framework.states_held, framework.gradients_held
     sizes = (*(trained if run.trains_weights else (0.0, 0.0)), 2.0)
-    # Between the microbatches of a pipeline whole weights and gradients stay where they are.
+    # Between a pipeline's microbatches whole weights and gradients stay beside shards (FSDP).
     whole = sum(sizes[1 : max(layout.zero, 1)]) if layout.pp > 1 else 0
 
     def held(count: float, replicas: int) -> float:

@@ -165,11 +165,12 @@ def recommend(
     """
     count, kind = _gpus(cluster)
     known = model
-    if not isinstance(known, Shape):
+    if isinstance(known, str | os.PathLike):
         known = from_config(known) if Path(known).suffix == ".json" else shape(str(known))
-    for what, number in {"gpus": count, "batch": batch, "seq_tokens": seq_tokens}.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise ValueError(f"{what} must be a whole number of at least 1, not {number!r}")
+    if not isinstance(known, Shape):
+        raise ValueError(f"a model is a name, a config.json's path or a Shape, not {model!r}")
+    count, batch = units.whole("gpus", count), units.whole("batch", batch)
+    seq_tokens = units.whole("seq_tokens", seq_tokens)
     if dtype is None:
         dtype = next(each for each in kind.dtypes if each not in ("float4", "float8"))
     require_choice(f"dtype on {kind.device.name}", dtype, kind.dtypes)
@@ -184,15 +185,14 @@ def recommend(
             f"a batch of {batch} cannot be dealt to {count} GPUs by {known.name}'s "
             f"{known.layers} layers and its heads: use a multiple of {count}, or fewer GPUs"
         )
-    least, fitting = math.inf, list[RankedLayout]()
+    ranked = list[RankedLayout]()
     for layout in progress_bar(tried, desc="recommend", unit="layout", delay=1.0):
         run = training(known, layout, kind, framework, seq_tokens=seq_tokens, dtype=dtype)
         run = replace(run, graphs=graphs, trains_weights=trains_weights)
-        peaks, run = _least_recomputed(run, room)
-        least = min(least, max(peaks))
-        if max(peaks) <= room:
-            fitting.append(RankedLayout(run, tuple(peaks)))
+        ranked.append(_least_recomputed(run, room))
+    fitting = [each for each in ranked if max(each.peak_bytes) <= room]
     if not fitting:
+        least = min(max(each.peak_bytes) for each in ranked)
         raise ValueError(
             f"no layout of {known.name} fits on {count} {kind.device.name} with a batch of {batch}"
             f"; the smallest takes {units.written(least, units.BYTES)}: use more GPUs, a smaller "
@@ -202,9 +202,8 @@ def recommend(
     # Whatever a machine's constants, they are those of all its layouts.
     known_best = (each for each in fits.machines if each.startswith(f"{framework.name} on "))
     apart = min(fits.half_width(each, known.kind) for each in (own, *known_best))
-    half_width = fits.half_width(own, known.kind)
-    too_large = len(tried) - len(fitting)
-    return Recommendation(_ranked(fitting, apart), half_width, len(tried), too_large)
+    half = fits.half_width(own, known.kind)
+    return Recommendation(_ranked(fitting, apart), half, len(tried), len(tried) - len(fitting))
 
 
 def _ranked(fitting: Sequence[RankedLayout], apart: float) -> tuple[RankedLayout, ...]:
@@ -246,23 +245,24 @@ def _fastest(alike: Iterable[RankedLayout]) -> RankedLayout:
 
 
 def _gpus(cluster: Cluster) -> tuple[int, Machine]:
-    if isinstance(cluster, tuple):
-        count, kind = cluster
-        return count, kind if isinstance(kind, Machine) else machine(kind)
-    written = re.fullmatch(r"(\d{1,7}) ?x ?(.+)", str(cluster))
-    if not written or not int(written[1]):
-        raise ValueError(f"a cluster is a count and a device, e.g. 64xH100, not {cluster!r}")
-    return int(written[1]), machine(written[2])
+    match cluster:
+        case count, Machine() as kind:
+            return count, kind
+        case count, str() as name:
+            return count, machine(name)
+        case str() if written := re.fullmatch(r"0*([1-9]\d{0,6}) ?x ?(.+)", cluster):
+            return int(written[1]), machine(written[2])
+    raise ValueError(f"a cluster is a count and a device, e.g. 64xH100, not {cluster!r}")
 
 
-def _least_recomputed(run: TrainingSetup, room: float) -> tuple[list[float], TrainingSetup]:
-    """Return each rank's peak with the least recomputation that fits, or with all.
+def _least_recomputed(run: TrainingSetup, room: float) -> RankedLayout:
+    """Return a training with the least recomputation that fits, or with all.
 
     Megatron-Core does not recompute everything in CUDA graphs.
     """
     for recompute in _RECOMPUTE[:-1] if run.graphs else _RECOMPUTE:
         again = replace(run, layout=replace(run.layout, recompute=recompute))
-        peaks = peak_bytes(again)
-        if max(peaks) <= room:
+        found = RankedLayout(again, tuple(peak_bytes(again)))
+        if max(found.peak_bytes) <= room:
             break
-    return peaks, again
+    return found

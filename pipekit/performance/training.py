@@ -4,6 +4,7 @@ of which does some things differently, as values with a physical meaning."""
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants, fitted
 from pipekit.performance.devices import Machine
 from pipekit.performance.layout import ParallelLayout
@@ -35,10 +36,10 @@ class Framework:
     overlaps_replicas: bool  # whether that runs beside the passes
     optimizer_bytes: float  # of each weight of an optimizer's shard
     pads_vocabulary: bool  # even if it is not split
-    gradients_held: float  # bytes that a rank keeps of each weight's gradients
-    states_held: float  # and of the optimizer's states, a master copy included; the weight has 2
+    states_held: float  # bytes of the optimizer's states, a master copy included; the weight has 2
     mask_held: float  # bytes of each element of a residual connection for its dropout
-    logit_held: float  # bytes of each logit at the peak of the loss
+    gradients_held: float = 4  # bytes that a rank keeps of each weight's gradients
+    logit_held: float = 6  # bytes of each logit at the peak of the loss
 
 
 MEGATRON_DEEPSPEED = Framework(
@@ -56,10 +57,8 @@ MEGATRON_DEEPSPEED = Framework(
     overlaps_replicas=False,
     optimizer_bytes=20,
     pads_vocabulary=False,
-    gradients_held=4,
     states_held=16,
     mask_held=1,
-    logit_held=6,
 )
 """github.com/microsoft/Megatron-DeepSpeed of 2022: float16, gradients summed in it (read, read,
 write), losses in float32 one kernel after the other; Adam reads and writes weight and two moments
@@ -81,10 +80,8 @@ MEGATRON_CORE = Framework(
     overlaps_replicas=True,
     optimizer_bytes=30,
     pads_vocabulary=True,
-    gradients_held=4,
     states_held=12,
     mask_held=0,
-    logit_held=6,
 )
 """github.com/NVIDIA/Megatron-LM (core) of 2024 and later with Transformer Engine: fused kernels,
 gradients summed in float32, a distributed optimizer beside the passes."""
@@ -177,8 +174,10 @@ def training(
     seq_tokens: int,
     dtype: str = "bfloat16",
 ) -> TrainingSetup:
-    """Return a training by its machine's fitted constants; ValueError if it cannot be cut so."""
+    """Return a training by its machine's fitted constants; ValueError if it cannot be run so."""
     layout.require_suited(shape)
+    if dtype in ("float8", "float4"):  # Transformer Engine refuses devices without units
+        require_choice(f"dtype on {machine.device.name}", dtype, machine.dtypes)
     own = fitted().constants(on(framework, machine))
     return TrainingSetup(shape, layout, Links(machine), framework, own, dtype, seq_tokens)
 

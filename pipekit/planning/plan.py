@@ -1,9 +1,7 @@
 """One function for all planners."""
 
-import math
 from collections.abc import Callable, Mapping
 from inspect import signature
-from numbers import Integral, Real
 from typing import Any
 
 from pipekit.choices import require_choice, require_kind
@@ -14,6 +12,7 @@ from pipekit.planning.pipedream import pipedream
 from pipekit.planning.sweep import parallel_pipelines
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
+from pipekit.units import require_amount, whole
 
 PLANNERS: Mapping[str, Callable[..., Plan]] = {
     "pipedream": pipedream,
@@ -63,17 +62,12 @@ def plan(
         if each.default is each.empty and name not in options:
             raise ValueError(f"{method} needs the option {name!r}")
     for name in options.keys() & _LEAST.keys():
-        value, least, is_default = options[name], _LEAST[name], options[name] is known[name].default
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not (is_default or (whole and int(value) >= least)):
-            raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    states = options.get("optimizer_states", 0)
-    if not (isinstance(states, Real) and 0 <= float(states) < math.inf):
-        raise ValueError(
-            f"optimizer_states are 0 or more tensors of a parameter's size, not {states!r}"
-        )
-    if not isinstance(profile, Mapping):
-        require_kind("profile", profile, Profile, "pk.profile(model, microbatch)")
+        if options[name] is not known[name].default:
+            options[name] = whole(name, options[name], _LEAST[name])
+    require_amount("optimizer_states", options.get("optimizer_states", 0))
+    for rows, one in (profile if isinstance(profile, Mapping) else {1: profile}).items():
+        whole("the rows of a profile", rows)
+        require_kind("profile", one, Profile, "pk.profile(model, microbatch)")
     require_kind("cluster", cluster, Cluster, "pk.clusters.flat(4, bandwidth=1e9)")
     if planner is not parallel_pipelines and not isinstance(profile, Profile):
         raise ValueError(f"{method} plans for one microbatch size: give one profile")

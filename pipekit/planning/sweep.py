@@ -257,7 +257,7 @@ def _by_rows(profile: Profile | Mapping[int, Profile], max_batch: int) -> dict[i
         found, least = {rows: profile.scaled(rows) for rows in sizes}, 1
     else:
         found = {rows: profile[rows] for rows in sorted(profile) if rows <= max_batch}
-        least = min(profile)
+        least = min(profile, default=1)
     if not found:
         raise ValueError(
             f"max_batch {max_batch} holds no microbatch of {least} rows: use at least {least}"

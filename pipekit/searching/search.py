@@ -12,7 +12,7 @@ from pipekit.profiling import Profile
 from pipekit.schedules import ScheduleError
 from pipekit.searching.question import Found, Question
 from pipekit.searching.rounds import Budget, SearchRounds
-from pipekit.units import SECONDS, bytes_text, written
+from pipekit.units import SECONDS, bytes_text, whole, written
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,15 @@ def search(
         ValueError: the arguments do not fit together.
     """
     require_kind("plan", plan, Plan, 'pk.plan(profile, cluster, "balance")')
+    if cluster is not None:
+        require_kind("cluster", cluster, Cluster, "pk.clusters.flat(4, bandwidth=1e9)")
     question = Question(
         profile,
         plan,
         cluster,
         memory_cap,
-        workers or len(plan.stages),
-        microbatches or plan.microbatches,
+        len(plan.stages) if workers is None else whole("workers", workers),
+        plan.microbatches if microbatches is None else whole("microbatches", microbatches),
         optimizer_states,
         None if placement is None else tuple(placement),
     )

@@ -69,8 +69,9 @@ def test_no_bandwidth_is_refused(bandwidth: float) -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: Level("bus", 0, 1e9), "joins 0 members: its width must be at least 1"),
-        (lambda: Level("bus", 2, 1e9, latency_s=-1), "latency_s must be 0 or a time in seconds"),
+        (lambda: Level("bus", 0, 1e9), "'bus''s width must be a whole number of at least 1, not 0"),
+        (lambda: flat(2.5, 1e9), "width must be a whole number"),  # type: ignore[arg-type]
+        (lambda: Level("bus", 2, 1e9, latency_s=-1), "latency_s must be 0 or a positive number"),
         (lambda: Calibrated(1e9, ""), "needs its origin"),
         (lambda: Device("chip", 0, {}, 1), "chip's memory_bytes must be above zero, not 0"),
         (lambda: Device("chip", 1, {}, 0), "chip's memory_bandwidth must be above zero, not 0"),

@@ -85,17 +85,6 @@ def test_a_blocking_transfer_keeps_both_workers() -> None:
     assert both.seconds == TrainingStep((1.5,) * 2, (1.5,) * 2, 3).seconds > free.seconds
 
 
-@given(st.integers(2, 4), st.integers(1, 9), seconds, st.data())
-def test_a_longer_pass_never_makes_a_step_shorter(
-    stages: int, microbatches: int, more: float, data: st.DataObject
-) -> None:
-    each = data.draw(st.tuples(*[seconds] * stages))
-    longer = list(each)
-    longer[data.draw(st.integers(0, stages - 1))] += more
-    times = [TrainingStep(tuple(some), each, microbatches).seconds for some in (each, longer)]
-    assert times[0] <= times[1]
-
-
 def test_what_is_in_flight_is_the_tables() -> None:
     assert in_flight("flush", 4, 100) == [4, 3, 2, 1]
     assert in_flight("flush", 4, 2) == [2, 2, 2, 1]

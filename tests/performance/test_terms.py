@@ -46,6 +46,8 @@ def test_a_large_product_takes_its_flops_and_a_thin_one_its_bytes() -> None:
 def test_rows_that_begin_off_the_mark_take_longer() -> None:
     kernels = Kernels(machine("A100 80GB"), "float16", 1.0)
     assert kernels.product(4096, 4096, 50257) > 2 * kernels.product(4096, 4096, 50304)
+    fewer, more = (kernels.linear(rows, 4096, 1024).backward_s for rows in (44, 88))
+    assert fewer <= more  # rows begin where columns do, however many there are
 
 
 @given(st.integers(1, 9000), st.integers(1, 9000), st.integers(1, 9000), st.floats(0.1, 1))
@@ -170,6 +172,9 @@ def test_zero_3_gathers_weights_for_each_pass() -> None:
         for stage in (1, 3)
     )
     assert (three - 50e-6) / (one - 50e-6) == pytest.approx((5 * 2 + 10 * 2) / 4)
+    layout = ParallelLayout(pp=2, dp=8, microbatches=4)  # in which whole weights stay
+    runs = (training(replace(layout, zero=stage)) for stage in (1, 2, 3))
+    assert len({replicas.seconds(run, 1.0) for run in runs}) == 1
 
 
 def test_what_runs_beside_passes_is_late_by_a_layer_at_least() -> None:
@@ -197,5 +202,5 @@ def test_a_device_is_found_or_described_in_five_numbers() -> None:
     assert machine("h100") is machine("H100")
     own = described(100e12, 48, 1e12, 50e9, 10e9)
     assert own.peak("float8") == 100e12
-    with pytest.raises(ValueError, match="network_bandwidth must be above 0"):
+    with pytest.raises(ValueError, match="network_bandwidth must be above zero"):
         described(100e12, 48, 1e12, 50e9, 0)

@@ -154,7 +154,7 @@ def test_stages_are_written_for_other_tools() -> None:
     assert parts == [
         ["tok_embeddings", "layers.0"],
         ["layers.1", "layers.2"],
-        ["layers.3", "norm", "output"],
+        ["layers.3", "norm", "lm_head"],
     ]
     assert plan.split_points() == ["layers.1", "layers.3"]
     assert plan.split_points(["a", "b", ["c", "d"], "e", "f", "g"]) == ["c", "f"]

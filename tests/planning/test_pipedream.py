@@ -109,14 +109,13 @@ def test_impossible_calls() -> None:
         plan(PROFILE, CLUSTER, "balance", cost="paper")
     with pytest.raises(ValueError, match="parallel_pipelines needs the option 'max_batch'"):
         plan(PROFILE, CLUSTER, "parallel_pipelines")
-    with pytest.raises(ValueError, match=r"stages must be a whole number of at least 1, not 1\.5"):
-        plan(PROFILE, CLUSTER, "balance", stages=1.5)
-    with pytest.raises(ValueError, match="stages must be a whole number of at least 1, not True"):
-        plan(PROFILE, CLUSTER, "balance", stages=True)
+    for stages in (1.5, True):
+        with pytest.raises(ValueError, match="stages must be a whole number of at least 1, not"):
+            plan(PROFILE, CLUSTER, "balance", stages=stages)
     with pytest.raises(ValueError, match="predictors must be a whole number of at least 0"):
         plan(PROFILE, CLUSTER, "interleaved", predictors="two")
     for states in (-1, None):
-        with pytest.raises(ValueError, match="optimizer_states are 0 or more tensors"):
+        with pytest.raises(ValueError, match="optimizer_states must be 0 or a positive number"):
             plan(PROFILE, CLUSTER, optimizer_states=states)
     with pytest.raises(ValueError, match="pipedream plans for one microbatch size"):
         plan({1: PROFILE}, CLUSTER)

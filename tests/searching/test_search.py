@@ -99,8 +99,8 @@ def test_what_fits_nowhere_is_refused() -> None:
 def test_workers_share_the_stages() -> None:
     with pytest.raises(ValueError, match="use at most as many workers as stages"):
         pk.search(unequal(3, 3), Plan.by_hand([1, 1, 1]), microbatches=2, workers=4)
-    with pytest.raises(ValueError, match="and at least 1 of each"):
-        pk.search(unequal(3, 3), Plan.by_hand([1, 1, 1]), microbatches=2, workers=-1)
+    with pytest.raises(ValueError, match="workers must be a whole number of at least 1, not 0"):
+        pk.search(unequal(3, 3), Plan.by_hand([1, 1, 1]), microbatches=2, workers=0)
     with pytest.raises(ValueError, match="memory_cap is a number of bytes"):
         pk.search(unequal(3, 3), Plan.by_hand([1, 1, 1]), memory_cap=math.nan, microbatches=2)
     with pytest.raises(ValueError, match="placement names a worker for each of 3 stages"):

@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 from pydantic import PositiveInt
 
 from experiments.published.published_set import DegreesRow, Row, RowMeasured, RowPrediction, Values
+from pipekit.choices import require_choice
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.shapes import MLP, Shape, llama
@@ -128,6 +129,7 @@ class PlaybookRow(DegreesRow):
         return replace(Row.measured(values), fits=values["status"] != "crashed")
 
     def predict(self, constants: Constants) -> RowPrediction:
+        require_choice("zero_stage", self.zero_stage, range(2))  # nanotron has no others
         memory = _memory(self)
         room = NormalDist(math.log(_USABLE_BYTES), _SPREAD).cdf(math.log(memory))
         stops = len({*self.dealt}) < self.pp  # nanotron does, if a rank has no item

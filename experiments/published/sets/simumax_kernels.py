@@ -102,8 +102,6 @@ def _sizes(table: dict[str, float], mark: str = "") -> Shares:
 
 def _nearest(table: Shares, sizes: Sizes) -> float:
     """Return the entry of the sizes, or of those nearest in the sum of their ratios' logarithms."""
-    if sizes in table:
-        return table[sizes]
     return table[min(table, key=lambda known: _distance(known, sizes))]
 
 

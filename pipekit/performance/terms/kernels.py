@@ -55,11 +55,16 @@ class Kernels:
     accumulation_bytes: float = 0.0
     trained: bool = True
 
-    def product(self, m: float, k: float, n: float, batch: float = 1, dtype: str = "") -> float:
-        """Return seconds of ``batch`` products of [m, k] and [k, n]: the slowest of two limits."""
+    def product(
+        self, m: float, k: float, n: float, batch: float = 1, dtype: str = "", row: float = 0
+    ) -> float:
+        """Return seconds of ``batch`` products of [m, k] and [k, n]: the slowest of two limits.
+
+        In memory the first's rows have k numbers, or ``row`` where it is stored transposed.
+        """
         dtype = dtype or self.dtype
         flops = 2.0 * batch * m * k * n * self._waste(m, n, batch) * (1 + _FILL / k)
-        if self._unaligned(k) or self._unaligned(n):
+        if any(size % 8 for size in (row or k, n) if size == int(size)):
             flops *= _UNALIGNED
         size = BYTES[dtype]
         moved = batch * (size * (m * k + k * n) + max(size, 2.0) * m * n)
@@ -80,7 +85,7 @@ class Kernels:
         forward = self.product(m, k, n, batch, dtype) + self.traffic(cast * m * k)
         backward = self.product(m, n, k, batch, dtype) + self.traffic(cast * m * n)
         if self.trained:
-            backward += self.product(k, m, n, batch, dtype)
+            backward += self.product(k, m, n, batch, dtype, row=k)
             backward += self.traffic(self.accumulation_bytes * batch * k * n)
         return PassCosts(forward, backward)
 
@@ -92,7 +97,3 @@ class Kernels:
             * (wave * rows * columns / (share * batch * m * n))
             for rows, columns, share in _TILES
         )
-
-    @staticmethod
-    def _unaligned(size: float) -> bool:
-        return size == int(size) and size % 8 != 0

@@ -35,14 +35,16 @@ def _exchange(run: TrainingSetup) -> float:
     """Return seconds to reduce gradients and gather weights, or to all-reduce gradients.
 
     Both send (n - 1) / n of all bytes twice around a ring of n ranks.  ZeRO 2 reduces gradients
-    after each microbatch, and ZeRO 3 gathers weights for each pass as well.
+    after each microbatch, and ZeRO 3 gathers weights for each pass as well; not in a pipeline,
+    where whole ones stay on their ranks.
     """
     layout, links, framework = run.layout, run.links, run.framework
     experts, dense = parameters(run)
     replicas, moe_replicas = layout.dp * layout.cp, layout.expert_replicas
     each = 1.0 if run.dtype == "float8" else 2.0  # of a weight; blocks of 4 bits are scaled later
-    reduced = layout.microbatches if layout.zero >= 2 else 1
-    gathered = 2 * layout.microbatches if layout.zero == 3 else 1
+    zero = layout.zero if layout.pp == 1 else 1
+    reduced = layout.microbatches if zero >= 2 else 1
+    gathered = 2 * layout.microbatches if zero == 3 else 1
     size = reduced * framework.gradient_bytes + gathered * each
     if framework.overlaps_replicas:
         found = links.scatter(replicas, size * dense, layout.tp)
@@ -55,13 +57,13 @@ def _exchange(run: TrainingSetup) -> float:
 def _exposed(run: TrainingSetup, exchange_s: float, slot_s: float) -> float:
     """Return what of the exchange is not hidden behind passes; at least the last layer's is late.
 
-    It runs beside a worker's last microbatches, or all (ZeRO 2 and 3).
+    It runs beside a worker's last microbatches, or all (ZeRO 2 and 3 without a pipeline).
     """
     if not run.framework.overlaps_replicas:
         return exchange_s
     layout = run.layout
-    beside = layout.microbatches if layout.zero >= 2 else min(layout.microbatches, layout.pp)
-    hidden = HIDDEN * slot_s * beside
+    last = layout.pp if layout.pp > 1 or layout.zero < 2 else layout.microbatches
+    hidden = HIDDEN * slot_s * min(last, layout.microbatches)
     return max(exchange_s - hidden, exchange_s / max(run.shape.layers / layout.pp, 1))
 
 
