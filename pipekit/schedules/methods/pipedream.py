@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import lcm
+from numbers import Integral
 
 from pipekit.schedules.methods.flushed import require_positive
 from pipekit.schedules.methods.one_f_one_b import depths_of, without_end
@@ -51,7 +52,7 @@ def pipedream(
         ScheduleError: a count is below 1, ``in_flight`` does not fit the stages, or vertical sync
             is asked for without stashing.
     """
-    replicas = [1] * stages if isinstance(stages, int) else list(stages)
+    replicas = [1] * stages if isinstance(stages, (int, Integral)) else list(stages)
     require_positive(stages=len(replicas), replicas=min(replicas, default=1))
     if vertical_sync and not stashing:
         raise ScheduleError("vertical sync needs weight stashing: leave stashing=True")
