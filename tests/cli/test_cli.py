@@ -74,7 +74,9 @@ def test_a_wrong_name_is_refused_before_torch_is_loaded(repository: Path) -> Non
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=repository
     )
     assert done.stdout.splitlines() == ["2 False"] * len(lines)
-    said = re.findall("must be one of|a file, .* one of the methods|no module is named", done.stderr)
+    said = re.findall(
+        "must be one of|a file, .* one of the methods|no module is named", done.stderr
+    )
     assert len(said) == len(lines)
 
 
