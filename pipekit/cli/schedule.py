@@ -93,8 +93,11 @@ def require_method(name: str) -> None:
     """Refuse what no method, file or function of a user is called, before torch is loaded."""
     if ":" in name:
         require_module(name)
-    elif not Path(name).is_file():
-        TABLES.require(name)
+    elif name not in TABLES and not Path(name).is_file():
+        raise ValueError(
+            f"{name!r} is neither a file, nor a package.module:function, nor one of the methods "
+            f"{TABLES}{meant(name, TABLES)}"
+        )
 
 
 def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "pk.Schedule":
@@ -109,12 +112,8 @@ def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "
         if not isinstance(found, pk.Schedule):
             raise TypeError(f"{name} must return a pipekit Schedule, not {type(found).__name__}")
         return found
+    require_method(name)
     file = Path(name)
-    if not file.is_file():
-        raise ValueError(
-            f"{name!r} is neither a file, nor a package.module:function, nor one of the methods "
-            f"{TABLES}{meant(name, TABLES)}"
-        )
     try:
         is_csv = file.suffix == ".csv"
         return pk.schedules.read_csv(file) if is_csv else pk.schedules.parse(read_text(file))

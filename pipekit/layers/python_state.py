@@ -124,14 +124,19 @@ class PythonState:
     ) -> Self:
         """Return what modules of a model, some or all, keep in Python.
 
-        These are their attributes and the variables that their forwards name, with ``hooks`` also
-        what their hooks name or belong to, with ``torchs`` also their modes, the tensors and
-        modules that they have, and what is in buffers.
+        These are their attributes and the variables that their forwards name, those of their
+        classes too, with ``hooks`` also what their hooks name or belong to, with ``torchs`` also
+        their modes, the tensors and modules that they have, and what is in buffers.
         """
         names = module_names(model)
         skipped = TORCHS - _SET_BY_TRAIN if torchs else TORCHS
         kinds, found = _HOOKS if hooks else (), []
-        for module in names if modules is None else modules:
+        modules = [*names] if modules is None else [*modules]
+        for module in {type(each): each for each in modules}.values():
+            for kind, name, value in attributes_named(type(module), ["forward"]):
+                if isinstance(value, PLAIN + _CONTAINERS):
+                    found.append(Variables(names[module], module, _OfClass(kind), [name]))
+        for module in modules:
             # Looked up without asking the class: a compiled script's answers by raising.
             forward = inspect.getattr_static(type(module), "forward")
             found.append(Variables(names[module], module, vars(module), skipped=skipped))
@@ -246,6 +251,19 @@ def _named_by(
         around = Around(function)
         state = [name for name in around if isinstance(around[name], PLAIN + _CONTAINERS)]
         yield Variables(owner, module, around, state, **how)
+
+
+class _OfClass:
+    """The variables of a class, by name as in a dict."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def __getitem__(self, name: str) -> Any:
+        return vars(self._kind)[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self._kind, name, value)
 
 
 class Around:

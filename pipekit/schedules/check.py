@@ -129,14 +129,17 @@ def _require_alike(schedule: Schedule) -> None:
 
 @not_collected()
 def _proved(schedule: Schedule, joint_updates: bool) -> Report:
-    graph = schedule.dependencies
-    _every_task_once(schedule, graph)
-    _require_items(graph)
-    _require_gradients(graph)
-    if schedule.chunks > 1:
-        _require_whole_microbatches(schedule, graph)
-    Replay(graph, joint_updates).require_done()
-    in_flight = [_check_worker(schedule, worker) for worker in range(schedule.worker_count)]
+    try:
+        graph = schedule.dependencies
+        _every_task_once(schedule, graph)
+        _require_items(graph)
+        _require_gradients(graph)
+        if schedule.chunks > 1:
+            _require_whole_microbatches(schedule, graph)
+        Replay(graph, joint_updates).require_done()
+        in_flight = [_check_worker(schedule, worker) for worker in range(schedule.worker_count)]
+    except ScheduleError as error:
+        raise error.in_chunks(schedule.chunks) from None
     versions = (np.array(each.alive, dtype=np.int32) for each in slots_of(schedule))
     return Report(tuple(versions), tuple(in_flight))
 

@@ -41,6 +41,7 @@ class Table:
         for name, number in (("batch_size", self.batch_size), ("chunks", self.chunks)):
             if number is not None and not (isinstance(number, Integral) and number > 0):
                 raise ScheduleError(f"{name} must be a whole number of at least 1, not {number!r}")
+            object.__setattr__(self, name, number and index(number))
         if self.period and len(self.period) != len(self.head):
             raise ScheduleError(
                 f"the head has {len(self.head)} workers and the period {len(self.period)}: give "
@@ -62,7 +63,7 @@ class Table:
     @cached_property
     def stages(self) -> int:
         """How many stages the model is cut into."""
-        return 1 + max((stage for each in self._counts for _, stage in each), default=-1)
+        return 1 + index(max((stage for each in self._counts for _, stage in each), default=-1))
 
     @cached_property
     def stage_workers(self) -> tuple[tuple[int, ...], ...]:
@@ -178,7 +179,7 @@ class Table:
             ScheduleError: ``batches`` is below 1, more than a finite schedule has, or so many that
                 their table fits no memory.
         """
-        if not isinstance(batches, int) or batches < 1:
+        if not isinstance(batches, Integral) or batches < 1:
             raise ScheduleError(f"batches must be a whole number of at least 1, not {batches!r}")
         if self.period:
             return self.before(self._stop(batches))
@@ -371,7 +372,7 @@ class Table:
 
     def _stop(self, batches: int) -> int:
         """Return the microbatch behind so many batches of a schedule without end."""
-        periods, rest = divmod(batches, len(self.batch_stops))
+        periods, rest = divmod(index(batches), len(self.batch_stops))
         return periods * self.period_microbatches + (self.batch_stops[rest - 1] if rest else 0)
 
 

@@ -33,6 +33,11 @@ class Task(NamedTuple):
         number = self.microbatch if self.op.is_pass else self.version
         return f"{self.op.letter}{number}{self.op.at_peer}"
 
+    def numbered(self, chunks: int) -> str:
+        """Return its microbatch's number, and its chunk's if there are several, as in a picture."""
+        whole, chunk = divmod(self.microbatch, chunks)
+        return f"{whole}.{chunk}" if chunks > 1 else f"{whole}"
+
     def __str__(self) -> str:
         return f"{self.label} of stage {self.stage}"
 
@@ -68,6 +73,15 @@ class ScheduleError(ValueError):
         self.workers = tuple(worker for _, worker in places)
         self.line = line
         self.column = column
+
+    def in_chunks(self, chunks: int) -> "ScheduleError":
+        """Return the error with the names that its tasks have in a picture of so many chunks."""
+        passes = [task for task in dict.fromkeys(self.tasks) if task.op.is_pass]
+        if chunks == 1 or not passes:
+            return self
+        named = [f"{task.label} is {task.op.letter}{task.numbered(chunks)}" for task in passes]
+        told = f"{self} (with {chunks} chunks a microbatch {', '.join(named)})"
+        return ScheduleError(told, zip(self.tasks, self.workers, strict=True))
 
 
 def require_tasks(workers: Iterable[Iterable[Any]], version: bool = True) -> None:

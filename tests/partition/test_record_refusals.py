@@ -321,16 +321,25 @@ SO_FAR = 0
 class CountsGlobally(Between):
     """Counts its forwards in a global variable."""
 
+    times = 0
+
     def forward(self, x: Tensor) -> Any:
         global SO_FAR
         SO_FAR += 1
         return super().forward(x)
 
 
-def test_a_global_variable_is_state() -> None:
-    with pytest.raises(NotRecordable, match="the forward of CountsGlobally changes 'SO_FAR'"):
-        stages(CountsGlobally(lambda model, x: x), X)
-    assert SO_FAR == 0
+class CountsInItsClass(CountsGlobally):
+    def forward(self, x: Tensor) -> Any:
+        CountsGlobally.times += 1
+        return x
+
+
+def test_variables_of_files_and_classes_are_state() -> None:
+    for kind, name in ((CountsGlobally, "SO_FAR"), (CountsInItsClass, "times")):
+        with pytest.raises(NotRecordable, match=f"the forward of {kind.__name__} changes {name!r}"):
+            stages(kind(lambda model, x: x), X)
+    assert (SO_FAR, CountsGlobally.times) == (0, 0)
 
 
 class Counts(nn.Module):

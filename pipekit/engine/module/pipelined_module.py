@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from itertools import chain, product
+from numbers import Integral
 from typing import Any, get_args
 
 import torch
@@ -117,7 +118,7 @@ class PipelinedModule(nn.Module):
             raise ValueError(f"balance must be a list, as [2, 3], not {balance!r}")
         require_balance(list(balance), sequential, len(balance))
         require_choice("checkpoint", checkpoint, get_args(Recompute))
-        if not isinstance(chunks, int) or chunks < 1:
+        if not isinstance(chunks, (int, Integral)) or chunks < 1:
             raise ValueError(f"chunks must be a whole number from 1, not {chunks!r}")
         for component in without:
             require_choice("without", component, COMPONENTS)

@@ -2,13 +2,14 @@
 
 import warnings
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from math import isnan
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import KeyPath, tree_leaves_with_path, tree_map_with_path
+from torch.utils._pytree import KeyPath, keystr, tree_leaves_with_path, tree_map_with_path
 
 from pipekit.devices import CPU, to_device
 from pipekit.engine.arguments import require_weights_as_read
@@ -210,6 +211,24 @@ class _LossQuestion:
         self.dtype = first.dtype or torch.float32
         self.known: float | None = None  # the loss of that, unless it fails
 
+    @cached_property
+    def _has_rows(self) -> bool:
+        rows, output = self._first.batch.sizes[0], self._first.tried.output
+        return all(tensor.dim() and len(tensor) == rows for tensor in differentiable(output))
+
+    @cached_property
+    def _joined(self) -> list[Tree]:
+        """Outputs of all rows, then of each microbatch, those of the first one in place of all.
+
+        There are none of a single microbatch, or if they are too large.
+        """
+        (rows, *others), total = self._first.batch.sizes, self._first.batch.rows
+        output = self._first.tried.output
+        if not any(others) or tree_bytes(output) * total > MOST_BYTES * rows:
+            return []
+        joined = tree_map(lambda tensor: _repeated(tensor, rows, total), output)
+        return [joined, *split(joined, part_sizes(total, 1 + len(others)))]
+
     def value(self, output: Tree, target: Any) -> float | None:
         """Return the loss of some rows, or None if it fails."""
         dtype, tried = self._first.dtype, self._first.tried
@@ -248,7 +267,11 @@ class _LossQuestion:
         """Return in words how the loss of a batch is not that of its microbatches, if known."""
         if self.known is None:
             return ""
-        cases = _whole_and_parts(replace(self._first, batch=batch))
+        if self._has_rows:
+            targets = [batch.target, *batch.cut_target()]
+            cases = [*zip(self._joined, targets, [batch.rows, *batch.sizes], strict=False)]
+        else:
+            cases = _whole_and_parts(self._first, batch)
         values = list[tuple[float, int]]()
         for output, part, rows in cases:
             if (value := self.value(output, part)) is None:
@@ -264,15 +287,14 @@ class _LossQuestion:
 
         Asked on the host: a label that is no class would make an accelerator useless.
         """
-        output, device = self._first.tried.output, self._device
-        has_rows = all(t.dim() and len(t) == batch.sizes[0] for t in differentiable(output))
-        if self.known is None or not (has_rows or device == CPU):
+        output, device, has_rows = self._first.tried.output, self._device, self._has_rows
+        if self.known is None or not (self._joined if has_rows else device == CPU):
             return []
         self._device, found, parts = CPU, [], dict(tree_leaves_with_path(self._target))
         for place, tensor in tree_leaves_with_path(batch.target):
             if not isinstance(tensor, Tensor) or parts.get(place) is tensor:  # it is not cut
                 continue
-            labels = [IGNORED] if tensor.dtype is torch.int64 else []
+            labels = [IGNORED] if keystr(place) == "['labels']" else []
             for value in values_left_out(tensor) if has_rows else labels:
                 other = _without(batch, place, value)
                 # A mean over nothing is not a number, or 0 where somebody has taken care.
@@ -330,25 +352,16 @@ def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
             )
 
 
-def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:
-    """Return output, target and rows of all rows together, then of each microbatch.
+def _whole_and_parts(first: FirstBatch, batch: Batch) -> list[tuple[Tree, Any, int]]:
+    """Return output, target and rows of two microbatches together, then of each.
 
-    The output of the first microbatch stands for those of all.  But an output without rows, such as
-    a loss that the model itself computes, is known only by running the model, on two microbatches.
+    An output without rows, such as a loss that the model itself computes, is known only by running
+    the model.
     """
-    batch, output = first.batch, first.tried.output
-    sizes = [rows for rows in batch.sizes if rows]
-    if len(sizes) < 2:
+    sizes = [rows for rows in batch.sizes[:2] if rows]
+    some = sum(sizes)
+    if len(sizes) < 2 or tree_bytes(first.tried.output) * some > MOST_BYTES * sizes[0]:
         return []
-    has_rows = all(t.dim() and len(t) == sizes[0] for t in differentiable(output))
-    some = batch.rows if has_rows else sizes[0] + sizes[1]
-    if tree_bytes(output) * some > MOST_BYTES * sizes[0]:
-        return []
-    if has_rows:
-        joined = tree_map(lambda tensor: _repeated(tensor, sizes[0], some), output)
-        outputs = [joined, *split(joined, part_sizes(some, len(batch.sizes)))]
-        targets = [batch.target, *batch.cut_target()]
-        return list(zip(outputs, targets, [some, *batch.sizes], strict=True))
     inputs = batch.cut_input()[:2]
     both = tree_map(lambda t: t[:some] if t.dim() and len(t) == batch.rows else t, batch.input)
     whole = batch.target
@@ -360,7 +373,7 @@ def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:
             outputs = [first.evaluate(rows).output for rows in (both, *inputs)]
     except Exception:  # of whatever kind: some models want targets or many rows
         return []
-    return list(zip(outputs, [whole, *batch.cut_target()[:2]], [some, *sizes[:2]], strict=True))
+    return list(zip(outputs, [whole, *batch.cut_target()[:2]], [some, *sizes], strict=True))
 
 
 def _repeated(tensor: Tensor, rows: int, wanted: int) -> Tensor:

@@ -190,10 +190,7 @@ def _label(task: Task, reader: _Reader) -> str:
     op, stage, microbatch, version = task
     at = f"@{stage}" if stage != reader.stage else ""
     note = f":{version}" if version != reader.version(op, stage, microbatch) else ""
-    number = str(microbatch)
-    if reader.chunks > 1:
-        number = "{}.{}".format(*divmod(microbatch, reader.chunks))
-    return f"{op.letter}{number}{op.at_peer}{at}{note}"
+    return f"{op.letter}{task.numbered(reader.chunks)}{op.at_peer}{at}{note}"
 
 
 def _tasks(cell: str, reader: _Reader) -> Iterator[Task]:

@@ -56,9 +56,11 @@ def filled(schedule: Schedule, behind: Callable[[Task], Iterable[Task]]) -> Sche
                 waiting.extend(behind(task))
                 newest[task.stage] += not task.op.is_pass
         if waiting:
+            batches = len(schedule.batch_stops or schedule.batches)
             raise ScheduleError(
                 f"{schedule.title} has no idle time left for {waiting[0]} and {len(waiting) - 1} "
-                f"tasks behind it: fill more batches, schedule.take(8).repeat() say"
+                f"tasks behind it: leave work out, or fill more batches at a time than {batches}, "
+                f"flush(4, 8).take({2 * batches}).repeat() say"
             )
 
     return inserted(schedule, more, schedule.name)

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
+from numbers import Integral
+from operator import index
 from typing import cast
 
 from pipekit import names
@@ -33,7 +35,8 @@ def _named(
         require_positive(workers=workers)
     if stages is None:
         stages = (workers or 1) * entry.stages_a_worker
-    if isinstance(stages, int):
+    if isinstance(stages, (int, Integral)):
+        stages = index(stages)
         require_positive(stages=stages)
     replicas = [1] * stages if isinstance(stages, int) else list(stages)
     if entry.replicas == "stages":

@@ -4,6 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from numbers import Integral
 
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Pass, Schedule
@@ -13,7 +14,7 @@ from pipekit.schedules.task import ScheduleError, Task, Tasks, require_room
 def require_positive(**counts: int) -> None:
     """Raise ScheduleError for the first count that is not an integer of at least 1."""
     for name, count in counts.items():
-        if not isinstance(count, int) or count < 1:
+        if not isinstance(count, Integral) or count < 1:
             raise ScheduleError(f"{name} must be a whole number of at least 1, not {count!r}")
     named = " x ".join(f"{count:,} {name}" for name, count in counts.items())
     require_room(named, math.prod(counts.values()))

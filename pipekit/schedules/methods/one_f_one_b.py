@@ -5,7 +5,7 @@ and backward in the reverse one.  How much longer later ones take ``Costs(chunks
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -79,11 +79,10 @@ def depths_of(stages: int, in_flight: Sequence[int] | None) -> Sequence[int]:
     require_positive(stages=stages)
     if in_flight is None:
         return range(stages, 0, -1)
-    if len(in_flight) != stages:
-        raise ScheduleError(
-            f"in_flight {list(in_flight)} must name a count for each of {stages} stages"
-        )
-    require_positive(in_flight=min(in_flight))
+    if not isinstance(in_flight, Collection) or len(in_flight) != stages:
+        raise ScheduleError(f"in_flight {in_flight} must name a count for each of {stages} stages")
+    for each in in_flight:
+        require_positive(in_flight=each)
     return in_flight
 
 

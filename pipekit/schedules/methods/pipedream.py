@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import lcm
+from numbers import Integral
 
 from pipekit.schedules.methods.flushed import require_positive
 from pipekit.schedules.methods.one_f_one_b import depths_of, without_end
@@ -51,11 +52,14 @@ def pipedream(
         ScheduleError: a count is below 1, ``in_flight`` does not fit the stages, or vertical sync
             is asked for without stashing.
     """
-    replicas = [1] * stages if isinstance(stages, int) else list(stages)
-    require_positive(stages=len(replicas), replicas=min(replicas, default=1))
+    replicas = [1] * stages if isinstance(stages, (int, Integral)) else list(stages)
+    require_positive(stages=len(replicas))
+    for width in replicas:
+        require_positive(replicas=width)
     if vertical_sync and not stashing:
         raise ScheduleError("vertical sync needs weight stashing: leave stashing=True")
-    in_flight = depths_of(len(replicas), in_flight or optimal_in_flight(replicas))
+    in_flight = optimal_in_flight(replicas) if in_flight is None else in_flight
+    in_flight = depths_of(len(replicas), in_flight)
 
     def version(stage: int, k: int) -> int:
         """Return how many updates a stage has seen when minibatch ``k`` comes forward."""

@@ -59,8 +59,9 @@ def _gathers(tasks: Tasks, second: Collection[Task], gathered: int) -> Iterator[
     last = {task.stage: task for task in tasks if task.op.adds_gradient}
     here: dict[int, Task] = {}  # by stage whose weights are whole: its last pass, or the next
     places = [n for n, task in enumerate(tasks) if task not in second]
+    nexts = _next_stages(tasks, second, gathered)
     for n, stop in pairwise([*places, len(tasks)]):
-        soon = _next_stages(tasks[n:], second, gathered)
+        soon = nexts[n]
         for stage in [stage for stage in here if stage not in soon]:
             yield n, here.pop(stage)._replace(op=DISCARD)
         for stage in [stage for stage in soon if stage not in here]:
@@ -73,15 +74,19 @@ def _gathers(tasks: Tasks, second: Collection[Task], gathered: int) -> Iterator[
                 yield stop, task._replace(op=SUM)
 
 
-def _next_stages(tasks: Tasks, second: Collection[Task], count: int) -> dict[int, Task]:
-    """Return the stages of the next passes, so many or one more, each with its first pass."""
-    found: dict[int, Task] = {}
-    for task in tasks:
-        if len(found) >= count and task not in second:
-            break
+def _next_stages(tasks: Tasks, second: Collection[Task], count: int) -> list[dict[int, Task]]:
+    """Return for each place the next passes' stages, so many or one more, with their first pass."""
+    found = []
+    behind: dict[int, int] = {}  # by stage, where its next pass is; the soonest first
+    for place, task in reversed([*enumerate(tasks)]):
         if task.op.is_pass:
-            found.setdefault(task.stage, task)
-    return found
+            behind.pop(task.stage, None)
+            behind = {task.stage: place} | behind
+        soon, later = [*behind.values()][:count], [*behind.values()][count:]
+        if later and later[0] == soon[-1] + 1 and tasks[later[0]] in second:
+            soon.append(later[0])
+        found.append({tasks[n].stage: tasks[n] for n in soon})
+    return found[::-1]
 
 
 def weipipe(stages: int, microbatches: int) -> Schedule:

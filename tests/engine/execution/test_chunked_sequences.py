@@ -71,8 +71,9 @@ def test_any_other_is_refused_before_training() -> None:
 def test_batches_that_cannot_be_cut_are_refused() -> None:
     pipe = pk.Pipeline(gpt(), SEQ1F1B, optimizer=sgd, loss=models.token_loss)
     tokens, target = batch()
-    with pytest.raises(ValueError, match="4 rows of 15 tokens, for 2 microbatches of 4 chunks"):
-        pipe.train([(tokens[:, :15], target[:, :15])])
+    for m, n in (4, 15), (3, 16):
+        with pytest.raises(ValueError, match=f"{m} rows of {n} tokens, for 2 microbatches of 4"):
+            pipe.train([(tokens[:m, :n], target[:m, :n])])
     with pytest.raises(ValueError, match="with the target of each token"):
         pipe.train([(tokens, target[:, 0])])
 

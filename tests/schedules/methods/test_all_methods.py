@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,7 +105,12 @@ OTHERS: dict[str, Callable[[int, int], Schedule]] = {
 
 
 @pytest.mark.parametrize("method", [*METHODS.values(), *OTHERS.values()])
-def test_every_count_is_at_least_1(method: Callable[[int, int], Schedule]) -> None:
+def test_every_count_is_a_whole_number_of_at_least_1(
+    method: Callable[[int, int], Schedule],
+) -> None:
+    p, m, n = np.array([2, 4, 1])
+    made = method(p, m).take(n)
+    assert (made, repr(made)) == (method(2, 4).take(1), repr(method(2, 4).take(1)))
     for p, m, n in ((2, 2, 0), (2, -7, 1), (0, 4, 1)):
         with pytest.raises(schedules.ScheduleError, match="whole number of at least 1"):
             method(p, m).take(n)

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import Op, Schedule, ScheduleError, check, parse
+from pipekit.schedules import Op, Schedule, check, parse
 from tests.schedules.reference import executable, key, refusal
 from tests.schedules.strategies import slipped, swap
 from tests.schedules.timing import makespan, peaks
@@ -72,9 +71,3 @@ def test_what_is_out_of_order_is_refused_exactly_there(data: st.DataObject) -> N
     damaged = slipped(data, schedules.seq1f1b(2, 2, chunks=2).take(1), swap)
     fine = executable(replace(damaged, chunks=1)) and causal(damaged)
     assert (refusal(lambda: check(damaged)) is None) == fine
-
-
-@pytest.mark.parametrize("chunks", [0, 2.0])
-def test_chunks_are_counted(chunks: int) -> None:
-    with pytest.raises(ScheduleError, match="chunks must be a whole number of at least 1"):
-        schedules.seq1f1b(2, 2, chunks=chunks)
