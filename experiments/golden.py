@@ -5,10 +5,10 @@
     python -m experiments.golden results/runs/NAME --add     # or renew only this run's claims in it
 
 The golden file, results/reference/papers/claims.csv, has the outcome, value and label of each claim
-in one whole run of `make papers`; beside it stand its records, scores, seconds and provenance.  A
-rewrite of the notebooks' code keeps the outcomes of claims, and the values of those labelled exact,
-simulated or paper (numbers within 1e-9, relatively); an emulated or measured one may be undecided
-once.  The script exits with 1 if any claim differs.
+in one whole run of `make papers`; beside it stand its records, scores and what each notebook takes.
+A rewrite of the notebooks' code keeps the outcomes of claims, and the values of those labelled
+exact, simulated or paper (numbers within 1e-9, relatively); an emulated or measured one may be
+undecided once.  The script exits with 1 if any claim differs.
 """
 
 import json
@@ -53,10 +53,11 @@ def main(
         )
         sys.exit(bool(lines))
     records = "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
-    seconds = pd.DataFrame(about["notebooks"])[["name", "seconds"]].assign(cpu=about["cpu"])
+    columns = ["name", "seconds", "memory_gb", "disk_mb"]
+    takes = pd.DataFrame(about["notebooks"]).reindex(columns=columns).assign(cpu=about["cpu"])
     beside = golden.parent
     if (usual := beside / "notebooks.csv").exists():  # of other experiments' notebooks, too
-        seconds = pd.concat([pd.read_csv(usual), seconds]).drop_duplicates("name", keep="last")
+        takes = pd.concat([pd.read_csv(usual), takes]).drop_duplicates("name", keep="last")
     if add:
         found = renewed(pd.read_csv(golden, keep_default_na=False), found)
         anew = {json.loads(line)["id"] for line in records.splitlines()}
@@ -68,7 +69,7 @@ def main(
         golden.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     found.to_csv(golden, index=False)
     (beside / FILE).write_text(records, encoding="utf-8")
-    seconds.to_csv(usual, index=False)
+    takes.to_csv(usual, index=False)
     judged = outcomes(beside)
     scores(judged).to_csv(beside / "scores.csv", index=False)
     kinds(judged).to_csv(beside / "kinds.csv", index=False)

@@ -151,8 +151,6 @@ def _letters(code: str, id: str) -> int:
 def _run_again(outcome: "Outcome") -> Path:
     import csv
     import os
-    import resource
-    import time
 
     from pipekit.ledger.batches import batch
     from pipekit.ledger.batches.experiment import load
@@ -167,10 +165,10 @@ def _run_again(outcome: "Outcome") -> Path:
             if job.notebook == (CHECKOUT / found[0]).resolve():
                 takes = usual.get(job.name, "a time that nobody has noted")
                 typer.echo(f"{found[0]} takes {takes} (measured)", err=True)
-                begun = time.perf_counter()
                 made = batch.run(file, only=[job.name])
-                peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-                took = f"{time.perf_counter() - begun:.0f} s, {peak:.1f} GiB in its largest process"
-                typer.echo(f"took {took}, {os.cpu_count()} cores (measured)", err=True)
+                (ended,) = made.notebooks
+                memory = f"{ended.memory_gb} GB" if ended.memory_gb else "memory that nobody told"
+                took = f"{ended.seconds:.0f} s, {memory}, {os.cpu_count()} cores"
+                typer.echo(f"took {took} (measured)", err=True)
                 return made.folder
     raise ValueError(f"no notebook here finds a value of {id}: {outcome.why}")
