@@ -48,7 +48,9 @@ def claim(
 
     if listed == (id is not None) or (id is None and again) or (id and (paper or outcome)):
         raise ValueError("name one claim, or say --list, which --paper and --outcome shorten")
-    if (again or run is None) and not REFERENCE.is_dir():
+    if again and run:
+        raise ValueError("--again makes a new run, which it shows: leave out --again or --run")
+    if run is None and not REFERENCE.is_dir():
         raise ValueError(
             "our values and notebooks are in the repository, and not in an installed pipekit: "
             "clone it, or see a run of yours by --run FOLDER"
@@ -170,5 +172,7 @@ def _run_again(outcome: "Outcome") -> Path:
                 memory = f"{ended.memory_gb} GB" if ended.memory_gb else "memory that nobody told"
                 took = f"{ended.seconds:.0f} s, {memory}, {os.cpu_count()} cores"
                 typer.echo(f"took {took} (measured)", err=True)
+                if ended.error:
+                    raise ValueError(f"{found[0]} failed, see {made.folder}: {ended.error}")
                 return made.folder
     raise ValueError(f"no notebook here finds a value of {id}: {outcome.why}")

@@ -67,7 +67,7 @@ def test_a_list_has_a_line_for_each_claim(printed: Printed, run: Path) -> None:
         ("", "name one claim, or say --list"),
         (f"{MISSED} --run nowhere", "no folder is named nowhere: run an experiment first"),
         (f"{MISSED} --outcome miss", "name one claim, or say --list"),
-        ("torchgpipe-intro-amoebanet-b-acc --again", "no notebook here finds a value of torch"),
+        (f"{MISSED} --again", "--again makes a new run"),
     ],
 )
 def test_wrong_input(refused: Printed, run: Path, line: str, says: str) -> None:
@@ -78,8 +78,13 @@ def test_an_installed_pipekit_needs_the_repository(
     refused: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_module("pipekit.cli.claim"), "REFERENCE", Path("none"))
-    for asked in (MISSED, f"{MISSED} --again --run ."):
+    for asked in (MISSED, f"{MISSED} --again"):
         assert "are in the repository, and not in an installed" in refused(f"claim {asked}")
+
+
+def test_what_no_notebook_finds_is_not_run_again(refused: Printed) -> None:
+    says = "no notebook here finds a value of torchgpipe-intro-amoebanet-b-acc"
+    assert says in refused("claim torchgpipe-intro-amoebanet-b-acc --again")
 
 
 def test_every_claim_that_was_decided_has_its_cell(repository: Path) -> None:

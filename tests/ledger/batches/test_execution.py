@@ -1,8 +1,10 @@
 """Kernels of notebooks, and the pages of executed ones."""
 
 import re
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from pipekit.ledger.batches import execution
+from pipekit.ledger.batches import execution, memory
 from pipekit.ledger.batches.execution import ThisInterpreter
 from pipekit.ledger.report.page import anchor
 from tests.engine.transports.test_loopback import exposed
@@ -115,3 +117,21 @@ def test_where_paths_are_too_long_for_sockets_it_listens_to_this_machine_only(
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     manager = ThisInterpreter()
     assert (manager.transport, manager.ip) == ("tcp", "127.0.0.1")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_memory_is_that_of_a_process_and_of_all_it_has_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "_LOOK_S", 0.05)
+    child = "held = b'x' * 10**8; input()"
+    code = f"import subprocess, sys; held = b'x' * 10**8; subprocess.run({[sys.executable, '-c', child]})"
+    with (
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process,
+        memory.peak_memory(lambda: [process.pid]) as peaks,
+    ):
+        until = time.monotonic() + 30
+        while max(peaks, default=0) < 2e8 and time.monotonic() < until:
+            time.sleep(0.05)
+        process.communicate(b"\n")
+    assert 2e8 < peaks[-1] < 2.5e8
