@@ -24,7 +24,7 @@ from papermill.exceptions import strip_color
 from traitlets import default
 
 from pipekit.ledger.batches.experiment import NotebookJob
-from pipekit.ledger.batches.memory import peak_memory
+from pipekit.ledger.batches.memory import taken_memory
 from pipekit.ledger.batches.runs import NotebookResult
 from pipekit.progress import RELAY
 
@@ -50,7 +50,7 @@ def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
     try:
         with (
             executed.with_suffix(".log").open("w", encoding="utf-8") as log,
-            peak_memory(lambda: _processes(kernels)) as peaks,
+            taken_memory(lambda: _processes(kernels)) as seen,
         ):
             papermill.execute_notebook(
                 given,
@@ -85,7 +85,7 @@ def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
     return NotebookResult(
         name=job.name,
         seconds=seconds,
-        memory_gb=round(peaks[-1] / 1e9, 2) if peaks else None,
+        memory_gb=round(max(seen) / 1e9, 2) if any(seen) else None,
         disk_mb=round(_bytes_left(folder, job.name) / 1e6, 2),
         error=error,
         sha256=job.sha256,

@@ -1,6 +1,5 @@
 """How much memory a notebook takes: its kernel and all that it starts, as Linux counts it."""
 
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -8,43 +7,35 @@ from pathlib import Path
 
 from pipekit.host.parent import started_by
 
-_LOOK_S = 1.0
-_GROWN = 1.01  # times the most pages so far: from there on the costly count is made
+_LOOK_S = 3.0  # a look costs 10 ms a process
 
 
 @contextmanager
-def peak_memory(roots: Callable[[], Iterable[int]]) -> Iterator[list[int]]:
-    """Yield a list whose last number, if any, is the most bytes that processes took together.
+def taken_memory(roots: Callable[[], Iterable[int]]) -> Iterator[list[int]]:
+    """Yield the bytes that the ``roots`` and all processes below them take together, every 3 s.
 
-    They are the ``roots`` and all below them, looked at every second; a page that several of them
-    share counts once.
+    A page that several of them share counts once.
     """
-    peaks: list[int] = []
+    seen: list[int] = []
     ended = threading.Event()
 
     def look() -> None:
-        most = 0
         while not ended.wait(_LOOK_S):
-            pids = [pid for root in roots() for pid in (root, *started_by(root))]
-            pages = sum(_found(r"\d+ (\d+)", pid, "statm") for pid in pids)
-            if pages > _GROWN * most:
-                most = pages
-                shares = sum(_found(r"Pss: +(\d+)", pid, "smaps_rollup") for pid in pids)
-                peaks.append(max([1024 * shares, *peaks[-1:]]))
+            seen.append(sum(_share(pid) for root in roots() for pid in (root, *started_by(root))))
 
     watch = threading.Thread(target=look, daemon=True)
     watch.start()
     try:
-        yield peaks
+        yield seen
     finally:
         ended.set()
         watch.join()
 
 
-def _found(pattern: str, pid: int, file: str) -> int:
-    """Return a number that Linux tells of a process; 0 of one that has ended."""
+def _share(pid: int) -> int:
+    """Return a process's bytes, of a page that n have 1/n; 0 of one that has ended."""
     try:
-        told = re.search(pattern, Path(f"/proc/{pid}/{file}").read_text())
+        told = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0
-    return int(told[1]) if told else 0
+    return 1024 * int(told.partition("\nPss:")[2].split()[0]) if told else 0
