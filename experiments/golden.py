@@ -5,7 +5,7 @@
     python -m experiments.golden results/runs/NAME --add     # or renew only this run's claims in it
 
 The golden file, results/reference/papers/claims.csv, has the outcome, value and label of each claim
-in one whole run of `make papers`; beside it stand its records, scores and what each notebook takes.
+in one whole run of `make papers`; beside it stand records, scores, origin, and what notebooks take.
 A rewrite of the notebooks' code keeps the outcomes of claims, and the values of those labelled
 exact, simulated or paper (numbers but for rounding); one that is emulated, measured or has repeats,
 say of seeds, may be undecided once.  The script exits with 1 if any claim differs.
@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from pipekit.host import provenance
 from pipekit.ledger.batches.runs import RECORD
 from pipekit.ledger.claims import FILE, load, outcomes
 from pipekit.ledger.criteria import evaluate
@@ -66,7 +67,7 @@ def main(
     else:
         facts = {key: about[key] for key in ("utc", "commit", "cpu", "cores", "python", "torch")}
         facts |= {"claims": len(found), "load": load, "command": "make papers"}
-        golden.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        provenance.write(beside / RECORD, facts)
     found.to_csv(golden, index=False)
     (beside / FILE).write_text(records, encoding="utf-8")
     takes.to_csv(usual, index=False)
