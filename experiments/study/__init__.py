@@ -25,6 +25,7 @@ from experiments.study.tables import rows_figure as rows_figure
 from experiments.study.tables import splits as splits
 from experiments.study.tables import table as table
 from experiments.study.tables import with_line as with_line
+from experiments.study.traces import EQUAL_SLOTS as EQUAL_SLOTS
 from experiments.study.traces import in_turns as in_turns
 from experiments.study.traces import mean_interval as mean_interval
 from experiments.study.traces import memory_of as memory_of
