@@ -5,30 +5,30 @@
     python -m experiments.golden results/runs/NAME --add     # or renew only this run's claims in it
 
 The golden file, results/reference/papers/claims.csv, has the outcome, value and label of each claim
-in one whole run of `make papers`; beside it stand its records, scores, seconds and provenance.  A
-rewrite of the notebooks' code keeps the outcomes of claims, and the values of those labelled exact,
-simulated or paper (numbers within 1e-9, relatively); an emulated or measured one may be undecided
-once.  The script exits with 1 if any claim differs.
+in one whole run of `make papers`; beside it stand records, scores, origin, and what notebooks take.
+A rewrite of the notebooks' code keeps the outcomes of claims, and the values of those labelled
+exact, simulated or paper (numbers but for rounding); one that is emulated, measured or has repeats,
+say of seeds, may be undecided once.  The script exits with 1 if any claim differs.
 """
 
 import json
-import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
 import typer
 
+from pipekit.host import provenance
 from pipekit.ledger.batches.runs import RECORD
 from pipekit.ledger.claims import FILE, load, outcomes
+from pipekit.ledger.criteria import evaluate
 from pipekit.ledger.outcomes import Status
 from pipekit.ledger.report.printed import cells
 from pipekit.ledger.report.tables import kinds, scores
 
 GOLDEN = Path("results/reference/papers/claims.csv")
-CLOSE = 1e-9
 BY_VALUE = {"exact", "simulated", "paper"}
 
 
@@ -46,17 +46,19 @@ def main(
     found = frame(run)
     if not write and not add:
         known = pd.read_csv(golden, keep_default_na=False)
-        lines = differences(known, found)
+        varying = {each.claim.id for each in outcomes(run) if each.record and each.record.repeats}
+        lines = differences(known, found, varying)
         recorded, every = ((each["label"] != "").sum() for each in (found, known))
         print(
             *lines, f"{recorded} claims recorded of {every}, {len(lines)} unlike {golden}", sep="\n"
         )
         sys.exit(bool(lines))
     records = "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
-    seconds = pd.DataFrame(about["notebooks"])[["name", "seconds"]].assign(cpu=about["cpu"])
+    columns = ["name", "seconds", "memory_gb", "disk_mb"]
+    takes = pd.DataFrame(about["notebooks"]).reindex(columns=columns).assign(cpu=about["cpu"])
     beside = golden.parent
     if (usual := beside / "notebooks.csv").exists():  # of other experiments' notebooks, too
-        seconds = pd.concat([pd.read_csv(usual), seconds]).drop_duplicates("name", keep="last")
+        takes = pd.concat([pd.read_csv(usual), takes]).drop_duplicates("name", keep="last")
     if add:
         found = renewed(pd.read_csv(golden, keep_default_na=False), found)
         anew = {json.loads(line)["id"] for line in records.splitlines()}
@@ -65,10 +67,10 @@ def main(
     else:
         facts = {key: about[key] for key in ("utc", "commit", "cpu", "cores", "python", "torch")}
         facts |= {"claims": len(found), "load": load, "command": "make papers"}
-        golden.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        provenance.write(beside / RECORD, facts)
     found.to_csv(golden, index=False)
     (beside / FILE).write_text(records, encoding="utf-8")
-    seconds.to_csv(usual, index=False)
+    takes.to_csv(usual, index=False)
     judged = outcomes(beside)
     scores(judged).to_csv(beside / "scores.csv", index=False)
     kinds(judged).to_csv(beside / "kinds.csv", index=False)
@@ -107,34 +109,34 @@ def frame(run: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["id", "outcome", "value", "label"])
 
 
-def differences(golden: pd.DataFrame, found: pd.DataFrame) -> list[str]:
-    """Return a sentence for each claim that was recorded now and is not the same."""
+def differences(
+    golden: pd.DataFrame, found: pd.DataFrame, varying: Collection[str] = ()
+) -> list[str]:
+    """Return a sentence for each claim that was recorded now and is not the same.
+
+    Of those ``varying`` from run to run the outcome counts, whatever their label, and of those of
+    which an emulation did not count in one of the runs, so that its simulation stands in.
+    """
     both = golden.merge(found[found["label"] != ""], on="id", suffixes=("", "_now"))
     told = []
     for row in both.itertuples():
         is_kept = row.outcome == row.outcome_now
-        if row.label in BY_VALUE:
+        stands_in = {row.label, row.label_now} == {"emulated", "simulated"}
+        if row.label in BY_VALUE and not stands_in and row.id not in varying:
             is_kept = is_kept and same(row.value, row.value_now)
         else:
             is_kept = is_kept or "undecided" in (row.outcome, row.outcome_now)
-        if not is_kept or row.label != row.label_now:
+        if not is_kept or (row.label != row.label_now and not stands_in):
             now = f"{row.label_now} {row.outcome_now} {row.value_now}"
             told.append(f"{row.id}: {now}, was {row.label} {row.outcome} {row.value}")
     return told
 
 
 def same(one: str, other: str) -> bool:
-    """Return whether two values, as JSON, are equal, numbers within rounding."""
-
-    def alike(one: Any, other: Any) -> bool:
-        match one, other:
-            case list(), list():
-                return len(one) == len(other) and all(map(alike, one, other))
-            case int() | float(), int() | float():
-                return math.isclose(one, other, rel_tol=CLOSE)
-        return bool(one == other)
-
-    return one == other or (bool(one and other) and alike(json.loads(one), json.loads(other)))
+    """Return whether two values, as JSON, are equal, numbers but for the rounding of floats."""
+    if one == other or not (one and other):
+        return one == other
+    return bool(evaluate("equal", json.loads(other), json.loads(one)).passed)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A proxy: epochs are measured on a small network, hours simulated for the paper's
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -191,10 +191,15 @@ class Ratio(NamedTuple):
     epochs: float
     seconds: float
     bound: bool  # whether the other never got there: the least that ``epochs`` can be
+    by_seed: tuple[float, ...]  # the same as ``epochs``, of each training with its like
 
     @property
     def time(self) -> float:
         return self.epochs * self.seconds
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        return tuple(epochs * self.seconds for epochs in self.by_seed)
 
     def __str__(self) -> str:
         least = "at least " if self.bound else ""
@@ -205,10 +210,16 @@ class Ratio(NamedTuple):
 
 
 def ratio(
-    epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int, change: Change | None = None
+    epochs: Mapping[str, Sequence[float]],
+    fast: Arm,
+    slow: Arm,
+    trained: int,
+    change: Change | None = None,
 ) -> Ratio:
-    """Return how many times less ``fast`` takes, by the epochs that each method needs."""
-    bound = math.isinf(epochs[slow.method])
-    needed = trained if bound else epochs[slow.method]
+    """Return how many times less ``fast`` takes, by the epochs that each seed's training needs."""
+    own, other = (np.asarray(epochs[arm.method], dtype=float) for arm in (fast, slow))
+    bound = bool(np.isinf(other).any())
+    needed = np.full_like(other, trained) if bound else other
     seconds = epoch_hours(slow, change) / epoch_hours(fast, change)
-    return Ratio(needed / epochs[fast.method], seconds, bound)
+    by_seed = tuple((needed / own).tolist())
+    return Ratio(float(needed.mean() / own.mean()), seconds, bound, by_seed)

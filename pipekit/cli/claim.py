@@ -48,7 +48,9 @@ def claim(
 
     if listed == (id is not None) or (id is None and again) or (id and (paper or outcome)):
         raise ValueError("name one claim, or say --list, which --paper and --outcome shorten")
-    if (again or run is None) and not REFERENCE.is_dir():
+    if again and run:
+        raise ValueError("--again makes a new run, which it shows: leave out --again or --run")
+    if run is None and not REFERENCE.is_dir():
         raise ValueError(
             "our values and notebooks are in the repository, and not in an installed pipekit: "
             "clone it, or see a run of yours by --run FOLDER"
@@ -151,8 +153,6 @@ def _letters(code: str, id: str) -> int:
 def _run_again(outcome: "Outcome") -> Path:
     import csv
     import os
-    import resource
-    import time
 
     from pipekit.ledger.batches import batch
     from pipekit.ledger.batches.experiment import load
@@ -167,10 +167,12 @@ def _run_again(outcome: "Outcome") -> Path:
             if job.notebook == (CHECKOUT / found[0]).resolve():
                 takes = usual.get(job.name, "a time that nobody has noted")
                 typer.echo(f"{found[0]} takes {takes} (measured)", err=True)
-                begun = time.perf_counter()
                 made = batch.run(file, only=[job.name])
-                peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-                took = f"{time.perf_counter() - begun:.0f} s, {peak:.1f} GiB in its largest process"
-                typer.echo(f"took {took}, {os.cpu_count()} cores (measured)", err=True)
+                (ended,) = made.notebooks
+                memory = f"{ended.memory_gb} GB" if ended.memory_gb else "memory that nobody told"
+                took = f"{ended.seconds:.0f} s, {memory}, {os.cpu_count()} cores"
+                typer.echo(f"took {took} (measured)", err=True)
+                if ended.error:
+                    raise ValueError(f"{found[0]} failed, see {made.folder}: {ended.error}")
                 return made.folder
     raise ValueError(f"no notebook here finds a value of {id}: {outcome.why}")

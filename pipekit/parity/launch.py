@@ -6,10 +6,9 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
-from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ import cloudpickle
 
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
 from pipekit.engine.transports.processes.pickling import portable
-from pipekit.host.parent import end_with_parent
+from pipekit.host.parent import end_with_parent, started_by
 from pipekit.host.unpickling import loads
 
 READ, SHOWN = 4096, 300  # bytes of what a process has printed last, and characters in messages
@@ -122,22 +121,13 @@ class _Rank:
 
     def end(self) -> None:
         # All that it has started: some lead a group of their own, some of its group have no parent.
-        for pid in (*_started_by(self.process.pid), -self.process.pid):
+        for pid in (*started_by(self.process.pid), -self.process.pid):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.join()
         self.news.close()
         self._printed.close()
-
-
-def _started_by(pid: int) -> Iterator[int]:
-    """Yield the processes below one, as Linux lists them."""
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # of a thread that has ended
-            for child in map(int, children.read_text().split()):
-                yield child
-                yield from _started_by(child)
 
 
 def _environment(count: int) -> dict[str, str]:

@@ -63,22 +63,23 @@ def test_a_list_has_a_line_for_each_claim(printed: Printed, run: Path) -> None:
     [
         ("2bw-fig7-memry", "did you mean '2bw-fig7-memory'?"),
         ("--list --paper pipedraem", "not 'pipedraem'; did you mean 'pipedream'?"),
-        ("vgg16", "pipekit claim --list names all"),
         ("", "name one claim, or say --list"),
         (f"{MISSED} --run nowhere", "no folder is named nowhere: run an experiment first"),
         (f"{MISSED} --outcome miss", "name one claim, or say --list"),
-        ("torchgpipe-intro-amoebanet-b-acc --again", "no notebook here finds a value of torch"),
+        (f"{MISSED} --again", "--again makes a new run"),
     ],
 )
 def test_wrong_input(refused: Printed, run: Path, line: str, says: str) -> None:
     assert says in refused(f"claim --run {run} {line}")
 
 
-def test_an_installed_pipekit_needs_the_repository(
+def test_to_run_again_needs_a_notebook_and_the_repository(
     refused: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    id = "torchgpipe-intro-amoebanet-b-acc"
+    assert f"no notebook here finds a value of {id}" in refused(f"claim {id} --again")
     monkeypatch.setattr(import_module("pipekit.cli.claim"), "REFERENCE", Path("none"))
-    for asked in (MISSED, f"{MISSED} --again --run ."):
+    for asked in (MISSED, f"{MISSED} --again"):
         assert "are in the repository, and not in an installed" in refused(f"claim {asked}")
 
 

@@ -24,6 +24,7 @@ from papermill.exceptions import strip_color
 from traitlets import default
 
 from pipekit.ledger.batches.experiment import NotebookJob
+from pipekit.ledger.batches.memory import taken_memory
 from pipekit.ledger.batches.runs import NotebookResult
 from pipekit.progress import RELAY
 
@@ -45,16 +46,19 @@ def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
 
     given, executed, files = job.notebook, folder / f"{job.name}.ipynb", folder / job.name
     started = time.perf_counter()
-    error = None
+    error, kernels = None, _kernels_of(job, told(executed))
     try:
-        with executed.with_suffix(".log").open("w", encoding="utf-8") as log:
+        with (
+            executed.with_suffix(".log").open("w", encoding="utf-8") as log,
+            taken_memory(lambda: _processes(kernels)) as seen,
+        ):
             papermill.execute_notebook(
                 given,
                 executed,
                 {**job.parameters, "scale": scale, "results_dir": str(files)},
                 kernel_name="python3",
                 language="python",
-                kernel_manager_class=_kernels_of(job, told(executed)),
+                kernel_manager_class=kernels,
                 progress_bar=False,
                 # The kernel's working directory.  papermill's own `cwd` changes this whole
                 # process's, and so that of the notebooks in the other threads.
@@ -78,7 +82,14 @@ def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
         except Exception as failure:  # Jupyter's own templates may lie in another environment
             with executed.with_suffix(".log").open("a", encoding="utf-8") as log:
                 log.write(f"there is no page of it for browsers: {_in_one_line(failure)}\n")
-    return NotebookResult(name=job.name, seconds=seconds, error=error, sha256=job.sha256)
+    return NotebookResult(
+        name=job.name,
+        seconds=seconds,
+        memory_gb=round(max(seen) / 1e9, 2) if any(seen) else None,
+        disk_mb=round(_bytes_left(folder, job.name) / 1e6, 2),
+        error=error,
+        sha256=job.sha256,
+    )
 
 
 def told(executed: Path) -> Path:
@@ -111,13 +122,26 @@ def fold_what_was_injected(notebook: nbformat.NotebookNode) -> None:
 
 def kill_kernels() -> None:
     """End the kernels that run for this process, and all that they started, at once."""
+    for group in _processes():
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def _processes(kind: type[KernelManager] = KernelManager) -> list[int]:
+    """Return the processes of this process's kernels of a kind; each leads a group of its own."""
     with _kernels_lock:
-        kernels = list(_kernels)
-    for kernel in kernels:
-        provisioner = kernel.provisioner
-        if isinstance(provisioner, LocalProvisioner) and provisioner.process and provisioner.pgid:
-            with suppress(ProcessLookupError):
-                os.killpg(provisioner.pgid, signal.SIGKILL)
+        provisioners = [kernel.provisioner for kernel in _kernels if isinstance(kernel, kind)]
+    return [
+        each.pgid
+        for each in provisioners
+        if isinstance(each, LocalProvisioner) and each.process and each.pgid
+    ]
+
+
+def _bytes_left(folder: Path, name: str) -> int:
+    """Return how many bytes a notebook's copy, page, log and files take in a run's folder."""
+    files = [*folder.glob(f"{name}.*"), *(folder / name).rglob("*")]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _in_one_line(failure: Exception) -> str:

@@ -22,10 +22,16 @@ GRID = "grid.csv"  # the file among them with the numbers of one run of a grid
 
 
 class NotebookResult(BaseModel, frozen=True):
-    """What became of one notebook, of its file's ``sha256``, at a commit."""
+    """What became of one notebook, of its file's ``sha256``, at a commit.
+
+    ``memory_gb`` is the most that its processes took together, where the system tells it, and
+    ``disk_mb`` what it left in the run's folder.
+    """
 
     name: str
     seconds: float
+    memory_gb: float | None = None
+    disk_mb: float | None = None
     error: str | None
     sha256: str | None = None
     commit: str | None = None

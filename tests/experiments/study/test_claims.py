@@ -179,11 +179,6 @@ def test_the_scoreboard_is_kept_up_to_date_with_the_figure_of_most_claims(
     assert figures == [{"text/html": ""}, a, b]
 
 
-def test_parameters_are_the_scalars_that_a_notebook_begins_with() -> None:
-    given = {"rows": 2, "scale": "quick", "_i1": "rows = 2", "In": ["rows = 2"], "pd": pd}
-    assert parameters(given) == {"rows": 2, "scale": "quick"}
-
-
 CELL = """
 scale: str = "quick"  # what the experiment file chose [quick | full]
 results_dir: str = "."  # for figures
@@ -191,18 +186,15 @@ rows: int = 8  # of a batch [4, 16]
 """
 
 
-def test_a_parameter_that_papermill_was_given_and_the_notebook_lacks_is_refused_by_name() -> None:
-    given = {"scale": "quick", "results_dir": ".", "rows": 8, "row": 4}
-    with pytest.raises(ValueError, match="not 'row'; did you mean 'rows'"):
-        parameters({**given, "In": ["", CELL, '# Parameters\nscale = "quick"\nrow = 4\n']})
-
-
-def test_a_parameter_out_of_the_range_in_its_comment_is_refused_at_once() -> None:
-    cells = ["", CELL, "rows = 2"]  # papermill's own cell comes after the notebook's
-    given = {"scale": "quick", "results_dir": ".", "rows": 8}
-    assert parameters({**given, "_i1": "rows = 2", "pd": pd, "In": cells}) == given
+def test_parameters_are_the_scalars_that_a_notebook_begins_with_each_in_its_range() -> None:
+    given: dict[str, Any] = {"scale": "quick", "results_dir": ".", "rows": 8}
+    others = {"_i1": "rows = 2", "pd": pd}
+    for cells in (["rows = 2"], ["", CELL, "rows = 2"]):  # papermill's cell comes after its own
+        assert parameters({**given, **others, "In": cells}) == given
     with pytest.raises(ValueError, match=r"rows is 2, outside its range: \[4, 16\]"):
         parameters({**given, "rows": 2, "In": cells})
+    with pytest.raises(ValueError, match="not 'row'; did you mean 'rows'"):
+        parameters({**given, "row": 4, "In": ["", CELL, "# Parameters\nrow = 4\n"]})
 
 
 def test_a_table_has_a_row_for_each_combination() -> None:
@@ -213,8 +205,6 @@ def test_a_table_has_a_row_for_each_combination() -> None:
     assert list(frame) == ["width", "height", "area", "border"]
     assert frame.to_numpy().tolist() == [[1, 3, 3, 8], [1, 4, 4, 10], [2, 3, 6, 10], [2, 4, 8, 12]]
 
-
-def test_a_single_number_has_the_function_s_name() -> None:
     def doubled(x: int) -> int:
         return 2 * x
 
@@ -234,22 +224,11 @@ def test_printed_values_are_the_ledgers() -> None:
     assert study.printed(claim) == pk.claims.load()[claim].value
     assert study.printed_number(claim) == float(study.printed(claim))
     assert study.printed_number("gpipe-fig3a-amoebanet") == [None, None, None, 3.5]
-    with pytest.raises(KeyError):
-        study.printed("no such claim")
 
 
-@pytest.mark.parametrize("limit", range(20))
-def test_it_is_the_limit_itself_and_at_most_the_largest_that_may_be(limit: int) -> None:
-    assert largest_that_fits(lambda n: n <= limit) == limit
-    assert largest_that_fits(lambda n: n <= limit, most=7) == min(limit, 7)
-
-
-def test_few_numbers_are_tried() -> None:
+@pytest.mark.parametrize("limit", [*range(20), 1000])
+def test_the_limit_itself_is_found_in_few_trials(limit: int) -> None:
     tried: list[int] = []
-
-    def fits(number: int) -> bool:
-        tried.append(number)
-        return number <= 1000
-
-    assert largest_that_fits(fits) == 1000
+    assert largest_that_fits(lambda n: tried.append(n) or n <= limit) == limit  # type: ignore[func-returns-value]
     assert len(tried) <= 22
+    assert largest_that_fits(lambda n: n <= limit, most=7) == min(limit, 7)

@@ -107,6 +107,7 @@ def test_one_failure_does_not_stop_the_others_and_all_is_recorded(
     assert (record["label"], record["experiment"], record["scale"]) == ("measured", "trial", "full")
     assert record["parameters"] == {"bad": {"steps": 9}, "good": {"steps": 9}}
     assert [n["error"] for n in record["notebooks"]] == [bad.error, None]
+    assert (good.disk_mb or 0) > 0.2, "its page alone"
     assert str(tmp_path) not in json.dumps(record), "a record must not depend on where it was made"
 
     printed, progress = capfd.readouterr()

@@ -1,8 +1,10 @@
 """Kernels of notebooks, and the pages of executed ones."""
 
 import re
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from pipekit.ledger.batches import execution
+from pipekit.ledger.batches import execution, memory
 from pipekit.ledger.batches.execution import ThisInterpreter
 from pipekit.ledger.report.page import anchor
 from tests.engine.transports.test_loopback import exposed
@@ -60,11 +62,8 @@ def test_hidden_code_is_folded_and_says_what_it_is(page: str) -> None:
     assert "bars" not in "".join(code for _, code in folds)
 
 
-def test_a_cell_is_found_by_its_id(page: str) -> None:
+def test_cells_are_found_by_their_id_figures_are_there_and_nothing_is_loaded(page: str) -> None:
     assert f'id="{anchor("cell-bars")}"' in page
-
-
-def test_figures_are_there_and_nothing_is_loaded(page: str) -> None:
     assert "data:image/svg+xml;base64," in page
     assert LOADED.findall(page) == []
     assert "mermaid" not in "".join(re.findall(r"<script.*?</script>", page, re.S))
@@ -80,11 +79,8 @@ def test_formulas_are_set_by_mathjax(tmp_path: Path) -> None:
 def test_both_themes_are_there(page: str) -> None:
     light, dark = re.findall(r"--jp-layout-color0: (.+?);", page)
     assert light != dark
-    dark_style = re.search(
-        r'<style media="\(prefers-color-scheme: dark\)">(.+?)</style>', page, re.S
-    )
-    assert dark_style
-    assert dark in dark_style[1]
+    _, _, styled = page.partition('<style media="(prefers-color-scheme: dark)">')
+    assert dark in styled.partition("</style>")[0]
 
 
 def test_a_kernel_of_this_python_is_spoken_to_through_sockets_of_its_own() -> None:
@@ -115,3 +111,18 @@ def test_where_paths_are_too_long_for_sockets_it_listens_to_this_machine_only(
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     manager = ThisInterpreter()
     assert (manager.transport, manager.ip) == ("tcp", "127.0.0.1")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_memory_is_that_of_all_that_a_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_LOOK_S", 0.05)
+    child = "held = b'x' * 10**8; input()"
+    code = f"import subprocess, sys; held = b'x' * 10**8; subprocess.run({[sys.executable, '-c', child]})"
+    with (
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process,
+        memory.taken_memory(lambda: [process.pid]) as seen,
+    ):
+        while max(seen, default=0) < 2e8:
+            time.sleep(0.05)
+        process.communicate(b"\n")
+    assert 2e8 < max(seen) < 2.5e8
