@@ -23,7 +23,7 @@ def test_bytes_are_written_in_the_largest_unit_that_has_one(number: float, text:
 
 def test_a_number_of_any_kind_is_an_amount_or_a_whole_one() -> None:
     with warnings.catch_warnings(action="error"):
-        units.require_amount("seconds", np.float32(2))
+        units.require_amount("seconds", np.float32(2))  # type: ignore[arg-type]
     assert units.whole("workers", np.int64(2)) == 2
 
 

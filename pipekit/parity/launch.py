@@ -13,10 +13,11 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Self
 
 import cloudpickle
+import psutil
 
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
 from pipekit.engine.transports.processes.pickling import portable
-from pipekit.host.parent import end_with_parent, started_by
+from pipekit.host.parent import end_with_parent
 from pipekit.host.unpickling import loads
 
 READ, SHOWN = 4096, 300  # bytes of what a process has printed last, and characters in messages
@@ -121,9 +122,12 @@ class _Rank:
 
     def end(self) -> None:
         # All that it has started: some lead a group of their own, some of its group have no parent.
-        for pid in (*started_by(self.process.pid), -self.process.pid):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):
+            for started in psutil.Process(self.process.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    started.kill()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.join()
         self.news.close()

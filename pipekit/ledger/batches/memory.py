@@ -1,11 +1,10 @@
-"""How much memory a notebook takes: its kernel and all that it starts, as Linux counts it."""
+"""How much memory a notebook takes: its kernel and all that it starts."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 
-from pipekit.host.parent import started_by
+import psutil
 
 _LOOK_S = 3.0  # a look costs 10 ms a process
 
@@ -14,14 +13,14 @@ _LOOK_S = 3.0  # a look costs 10 ms a process
 def taken_memory(roots: Callable[[], Iterable[int]]) -> Iterator[list[int]]:
     """Yield the bytes that the ``roots`` and all processes below them take together, every 3 s.
 
-    A page that several of them share counts once.
+    A page that several of them share counts once, where the system (Linux) tells.
     """
     seen: list[int] = []
     ended = threading.Event()
 
     def look() -> None:
         while not ended.wait(_LOOK_S):
-            seen.append(sum(_share(pid) for root in roots() for pid in (root, *started_by(root))))
+            seen.append(sum(map(_with_children, roots())))
 
     watch = threading.Thread(target=look, daemon=True)
     watch.start()
@@ -32,10 +31,12 @@ def taken_memory(roots: Callable[[], Iterable[int]]) -> Iterator[list[int]]:
         watch.join()
 
 
-def _share(pid: int) -> int:
-    """Return a process's bytes, of a page that n have 1/n; 0 of one that has ended."""
-    try:
-        told = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return 0
-    return 1024 * int(told.partition("\nPss:")[2].split()[0]) if told else 0
+def _with_children(pid: int) -> int:
+    total = 0
+    with suppress(psutil.Error):  # it has ended
+        root = psutil.Process(pid)
+        for each in (root, *root.children(recursive=True)):
+            with suppress(psutil.Error):
+                known = each.memory_full_info()
+                total += getattr(known, "pss", known.uss)
+    return total
