@@ -17,7 +17,7 @@ from pipekit.parity.plain_loop import Pass, Tensors
 from pipekit.parity.suite import CLASSES, IGNORED, Batch, loss
 from pipekit.parity.verdict import TOLERANCE, Fault
 
-OF_OUTPUT = 1.25  # numbers of weights for each number of the outputs, at least
+OF_OUTPUT = 1.2  # numbers of weights for each number of the outputs, at least
 MOST_LABELS = 400  # of a row, or of all that stand with a token
 MOST_MOVED = 24  # microbatches, up to which targets may be those of another one
 

@@ -24,8 +24,6 @@ SHARDS = (2, 4)  # of a layer, over ranks that share it
 BOTH = (0, 1)
 BLOCKS = (2, 3, 4)  # stages that are tried where their number is not known
 
-# What is changed, which of two tensors, whether forwards have other rows, and backwards.
-Way = tuple[str, tuple[int, ...], bool, bool]
 Change = Callable[[nn.Module, Any], Any]  # from a layer and its input to its output
 
 
@@ -256,9 +254,9 @@ def _handed(e: Observed, firsts: Sequence[int]) -> Iterator[Known]:
     # A layer that sends gradients back to others leaves all layers from itself on right.
     highest = max(e.loop.layer(e.loop.uses[entry.name][0]) for entry in e.wrong)
     # Gradients of both that go back to where the inputs are from are those of other targets.
-    ways: list[Way] = [("input", BOTH, True, False), ("gradient", BOTH, False, True)]
-    for number, back in product(BOTH, (False, True)) if e.loop.case.tuples else ():
-        ways.append((f"tensor {number + 1} of two", (number,), True, back))
+    ways = [("input", (0, 1), True, False), ("gradient", (0, 1), False, True)]
+    two = product(BOTH, (False, True)) if e.loop.case.tuples else ()
+    ways += [(f"tensor {n + 1} of two", (n, n), True, back) for n, back in two]
     for layer, count, (of, chosen, there, back) in product(firsts, counts, ways):
         for rows in orders[count] if there or layer > highest else ():
             said = f"layer {layer}'s {of} is that of another of {count} microbatches"
