@@ -260,8 +260,8 @@ def _handed(e: Observed, firsts: Sequence[int]) -> Iterator[Known]:
     for layer, count, (of, chosen, there, back) in product(firsts, counts, ways):
         for rows in orders[count] if there or layer > highest else ():
             said = f"layer {layer}'s {of} is that of another of {count} microbatches"
-            pair = (rows if others_own else every for others_own in (there, back))
-            given = _given(layer, partial(_of_other_rows, *pair, chosen))
+            come, go = (rows if there else every), (rows if back else every)
+            given = _given(layer, partial(_of_other_rows, come, go, chosen))
             yield from passing(e, Fault.HANDED, said, through=given)
 
 
