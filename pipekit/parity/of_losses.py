@@ -106,8 +106,7 @@ def of_outputs(e: Observed) -> Iterator[Known]:
         labels -= e.loop.terms(step) * solved.view(inputs, -1)
         whole = (labels - labels.round()).abs().amax(2).amin(0) < NOTHING
         fault = Fault.TARGETS if whole.all() else Fault.OTHER_LOSS
-        said = "outputs have other gradients, which layers send on as they should"
-        yield Known(fault, said, frozenset(e.wrong))
+        yield Known(fault, "in the gradients of outputs, sent on rightly", frozenset(e.wrong))
 
 
 def _of_output(e: Observed, own: int, label: int) -> Pass:

@@ -44,9 +44,10 @@ def scaled(e: Observed) -> Iterator[Known]:
     for factors, entries in groups:
         by_terms = [factor / e.loop.terms(step) for step, factor in enumerate(factors)]
         if constant(factors):
-            # A small one fits all that is as small: it counts as the factor of all, or if it is 0.
-            small = LEAST < abs(factors[0]) < NOTHING and len(entries) < len(e.wrong)
-            for fault in () if small else meanings(e, factors[0]):
+            # What is as small as the tolerance has any factor: it counts as that of all, or as 0.
+            small = (e.ulps(0, n.name, n.values[0], 0 * n.values[0]) for n in entries)
+            some = abs(factors[0]) > LEAST and len(entries) < len(e.wrong)
+            for fault in () if some and max(small) <= TOLERANCE else meanings(e, factors[0]):
                 yield Known(fault, f"x {factors[0]:.4g}", entries)
         elif constant(by_terms):
             fault = Fault.SUMMED if same(by_terms[0], 1.0) else Fault.TERMS
