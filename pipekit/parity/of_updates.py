@@ -248,13 +248,14 @@ def mixed(e: Observed) -> Iterator[Known]:
 def placed(e: Observed) -> Iterator[Known]:
     """Yield numbers that are the right ones in other places, of one parameter or of all."""
 
-    def off(step: int, entries: Sequence[Entry]) -> float:
+    def alike(step: int, entries: Sequence[Entry]) -> bool:
         found = torch.cat([n.values[step].flatten() for n in entries]).sort().values
         right = torch.cat([e.right(step)[n.name].flatten() for n in entries]).sort().values
-        return float((found - right).abs().max()) / max(e.ulp(step, n.name) for n in entries)
+        least = TOLERANCE * max(e.ulp(step, n.name) for n in entries)
+        return float((found - right).abs().max()) <= least
 
     for entries in (*([n] for n in e.wrong), e.wrong):
-        if max(off(step, entries) for step in range(e.steps)) <= TOLERANCE:
+        if all(alike(step, entries) for step in range(e.steps)):
             yield Known(Fault.PLACES, "as sorted they are right", frozenset(entries))
 
 
