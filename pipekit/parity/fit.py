@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from math import isclose
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from pipekit.parity.factors import NOTHING, SAME, Factors, same
 from pipekit.parity.observed import Entry, Observed
 from pipekit.parity.plain_loop import Tensors, along
-from pipekit.parity.verdict import TOLERANCE, Fault, Finding
+from pipekit.parity.verdict import LOSS, TOLERANCE, Fault, Finding
 
 OVERDETERMINED = 4  # numbers for each factor, at least
 DEPENDENT = 3e-5  # share of the largest singular value, below which gradients are no basis
@@ -85,8 +86,8 @@ def _fitted(
     """Return factors, if these steps determine them, and the entries that they fit or may fit."""
     found: dict[Entry, list[tuple[Tensor, Tensor]]] = {}
     for n in entries:
-        columns = [torch.stack([n.judged(g[n.name]) for g in basis(s)], 1) for s in steps]
-        found[n] = [*zip(columns, (n.judged(n.values[s]) for s in steps), strict=True)]
+        columns = [torch.stack([n.judged(s, g[n.name]) for g in basis(s)], 1) for s in steps]
+        found[n] = [*zip(columns, (n.judged(s, n.values[s]) for s in steps), strict=True)]
     matrix, wanted = (torch.cat(each) for each in zip(*chain(*found.values()), strict=True))
     solved = torch.linalg.lstsq(matrix, wanted[:, None], rcond=DEPENDENT, driver="gelsd")
     factors, size = solved.solution[:, 0], matrix.shape[1]
@@ -167,10 +168,18 @@ def explained(e: Observed, simplest_first: Iterable[Iterable[Source]]) -> list[F
 
 
 def _unexplained(e: Observed, entries: list[Entry]) -> Finding:
+    """Return a finding by where it is, and whether losses, and so forwards, are right."""
     value = torch.cat([entry.values[0].flatten() for entry in entries])
     right = torch.cat([e.right(0)[entry.name].flatten() for entry in entries])
-    said = "where the plain loop has no gradient"
+    fault, said = Fault.UNKNOWN, "where the plain loop has no gradient"
     if right.any():
         off = float((value - right).norm() / right.norm())
         said = f"the first update is x {along(value, right):.4g} along the right one, {off:.2%} off"
-    return Finding((Fault.UNKNOWN,), (said,), tuple(dict.fromkeys(n.name for n in entries)))
+    layers, ratios = {entry.layer[1] for entry in entries}, e.of_losses
+    if ratios and not e.loop.case.random and len(entries) == len(e.wrong):
+        below = 1 < len(layers) == max(layers) + 1 < e.loop.depth
+        if max(ratios) - min(ratios) > LOSS * max(ratios):
+            fault, said = Fault.FORWARD, f"losses are those of other outputs; {said}"
+        elif below and isclose(ratios[0], 1.0, rel_tol=LOSS):
+            fault, said = Fault.BACKWARD, f"layers from {len(layers)} on are right; {said}"
+    return Finding((fault,), (said,), tuple(dict.fromkeys(n.name for n in entries)))

@@ -31,16 +31,19 @@ SIMPLEST_FIRST: tuple[tuple[Source, ...], ...] = (
     (of_updates.of_the_update, of_passes.in_time, of_losses.of_the_loss),
     (of_microbatches.microbatches,),
     (of_microbatches.counted,),
-    (partial(of_updates.in_part, sources=IN_PART), of_updates.mixed),
+    (partial(of_updates.in_part, sources=IN_PART), of_updates.mixed, of_updates.placed),
     (of_passes.between, of_passes.orders),
     (of_microbatches.rows, of_microbatches.positions, of_passes.altered),
-    (of_updates.rounded, of_updates.other_optimizers, of_losses.of_other_targets),
+    (of_updates.rounded, of_updates.other_optimizers),
+    (of_losses.of_outputs,),
 )
 SAME_MASKS: tuple[tuple[Source, ...], ...] = (
     (of_passes.untold, of_updates.scaled),
     (of_updates.of_the_update, of_microbatches.in_turn),
     (of_passes.altered,),
 )
+
+UNTOLD = (Fault.UNKNOWN, Fault.FORWARD, Fault.BACKWARD)  # which other masks may explain
 
 DRAWS = 24  # of masks
 SIGMAS = 6  # by which the trainer's gradient may be off in the direction of their mean
@@ -78,7 +81,7 @@ def parity(
         return records
 
     verdict = judged(model, records := run(SEED))
-    if Fault.UNKNOWN not in verdict.classes or SUITE[model].random:
+    if not {*verdict.classes} & {*UNTOLD} or SUITE[model].random:
         return verdict
     pairs = zip(records, run(SEED + 1), strict=True)
     ends = ((a.parameters[-1], b.parameters[-1]) for a, b in pairs)
@@ -92,7 +95,7 @@ def _by_masks(said: str, findings: Iterable[Finding]) -> list[Finding]:
     """Return findings of which other masks may explain those without a class."""
     return [
         replace(f, classes=(Fault.DROPOUT, *f.classes), said=(said, *f.said))
-        if f.classes == (Fault.UNKNOWN,)
+        if f.classes[0] in UNTOLD
         else f
         for f in findings
     ]
@@ -159,11 +162,7 @@ def _wrong_buffers(e: Observed) -> list[str]:
 
 
 def _loss(e: Observed) -> Iterator[Finding]:
-    ratios = [
-        loss / e.loop.batch(step, e.parts).loss
-        for step in range(e.steps)
-        for loss in e.losses(step)
-    ]
+    ratios = e.of_losses
     if any(not isclose(ratio, 1.0, rel_tol=LOSS) for ratio in ratios):
         shown = f"x {min(ratios):.4g}"
         if not isclose(min(ratios), max(ratios), rel_tol=LOSS):

@@ -26,11 +26,11 @@ class Entry:
     name: str
     values: tuple[Tensor, ...]  # given to SGD in each update, as it seems, or by gradients()
     layer: tuple[int | None, int]  # the rank, where ranks differ, and the model's layer
-    there: Tensor | None = None  # which of its numbers are judged; None: all
+    there: Tensor | None = None  # by step, which of its numbers are judged; None: all
 
-    def judged(self, numbers: Tensor) -> Tensor:
+    def judged(self, step: int, numbers: Tensor) -> Tensor:
         """Return those of a parameter's numbers that are judged."""
-        return numbers.flatten() if self.there is None else numbers[self.there]
+        return numbers.flatten() if self.there is None else numbers[self.there[step]]
 
 
 class Observed:
@@ -104,11 +104,14 @@ class Observed:
         case, batches = self.loop.case, self.loop.batches[: min(self.differing.values())]
         return [Observed(PlainLoop(case, batches), [*ranks.values()]) for ranks in sets]
 
-    def wrong_values(self, step: int) -> Tensors:
-        return {entry.name: entry.values[step] for entry in self.wrong}
-
     def losses(self, step: int) -> list[float]:
         return [loss for r in self.records if (loss := r.losses[step]) is not None]
+
+    @property
+    def of_losses(self) -> list[float]:
+        """By what the reported losses are multiplied."""
+        right = [self.loop.batch(step, self.parts).loss for step in range(self.steps)]
+        return [loss / own for step, own in enumerate(right) for loss in self.losses(step)]
 
     @property
     def parts(self) -> list[Pass]:

@@ -4,20 +4,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pipekit.parity.factors import NOTHING, Factors, same, shown, whole
-from pipekit.parity.fit import Known, Named, named
+from pipekit.parity.factors import NOTHING, Factors, same, shown
+from pipekit.parity.fit import Known, Named, multiples, named
 from pipekit.parity.observed import Observed
-from pipekit.parity.of_passes import others, paired, passing
-from pipekit.parity.plain_loop import Tensors
-from pipekit.parity.suite import CLASSES, IGNORED, LENGTH, loss, loss_of
+from pipekit.parity.of_passes import of_batch, others, passing
+from pipekit.parity.plain_loop import Pass, Tensors
+from pipekit.parity.suite import CLASSES, IGNORED, Batch, loss
 from pipekit.parity.verdict import TOLERANCE, Fault
 
+OF_OUTPUT = 1.2  # numbers of weights for each number of the outputs, at least
+MOST_LABELS = 400  # of a row, or of all that stand with a token
 MOST_MOVED = 24  # microbatches, up to which targets may be those of another one
 
 
@@ -32,9 +33,6 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
             yield from targets(said, given=lambda x, y, *_, whose=whose: (x[whose], y))
         said = f"the targets come one of {parts} microbatches late, from batch to batch"
         yield from late(said, given=lambda x, y, _, old, k=by: (x, torch.cat([old[-k:], y[:-k]])))
-    if case.tokens:
-        said = "outputs of position "
-        yield from paired(e, Fault.TARGETS, said, "with labels of", LENGTH, _beside)
     yield from late("those of the batch before", given=lambda x, _, __, old: (x, old))
     if not case.coupled:
         yield from late("beside the inputs of the batch before", given=lambda _, y, x, __: (x, y))
@@ -49,29 +47,19 @@ def of_the_loss(e: Observed) -> Iterator[Known]:
         filled = partial(lambda of, to, x, y, *_: (x, y.masked_fill(y == of, to)), of, to)
         said = f"labels of {of} count as {to}, where {IGNORED} are ignored"
         yield from passing(e, Fault.TERMS if fills else Fault.LOST, said, given=filled)
-    for end, divided in product(("first", "last"), (True, False)) if case.ignored else ():
-        without = partial(_without_an_end, end == "last", divided)
-        yield from passing(e, Fault.LOST, f"of the {end} label of each row", loss=without)
+    for end in ("first", "last") if case.ignored else ():
+        without, said = partial(_without_an_end, end == "last"), f"of the {end} label of each row"
+        masked = partial(of_batch, e, given=without)
+        yield from multiples(e, Fault.LOST, said, masked, together=True, each_step=True)
     if case.coupled and case.tuples:
         yield from _auxiliary(e)
 
 
-def _beside(own: int, other: int) -> dict[str, Any]:
-    """Return the loss of the outputs of one position with the labels of another."""
-
-    def beside(output: Any, target: Tensor) -> Tensor:
-        return loss_of((slice(None), own), output, target.roll(own - other, 1))
-
-    return {"loss": beside}
-
-
-def _without_an_end(last: bool, divided: bool, output: Any, target: Tensor) -> Tensor:
-    """Return the mean over all labels but each row's first or last, or divide by all labels."""
+def _without_an_end(last: bool, x: Tensor, target: Tensor, *_: Tensor) -> Batch:
+    """Return targets without each row's first or last label."""
     order = (1,) if last else ()
     others = (target != IGNORED).flip(order).cumsum(1).flip(order) > 1
-    if divided:
-        return loss(output, target.where(others, IGNORED))
-    return loss_of(others, output, target)
+    return x, target.where(others, IGNORED)
 
 
 def _auxiliary(e: Observed) -> Iterator[Known]:
@@ -90,25 +78,39 @@ def _auxiliary(e: Observed) -> Iterator[Known]:
     return named(e, basis, name, together=True)
 
 
-def of_other_targets(e: Observed) -> Iterator[Known]:
-    """Yield that other labels are trained, by what that leaves of the last layer.
+def of_outputs(e: Observed) -> Iterator[Known]:
+    """Yield other labels or another loss, if outputs have other gradients and layers send them on.
 
-    In the gradient of logits a label takes 1 from a probability, and all add up to nothing over the
-    classes: so do those of the last weight.  The last bias's, a sum over rows, is off by numbers of
-    labels.  Tensors of other rows between layers leave the same: ask for these before.
+    Whatever is derived, weights have a gradient by what the outputs have: of these numbers there
+    are fewer than of weights, which therefore tell them, and whether there are any.  In those of
+    cross entropy each label takes 1 from the probabilities of its row.
     """
-    last = sorted((n for n in e.entries if n.layer[1] == e.loop.depth - 1), key=lambda n: n.name)
-    right = [n for n in e.entries if n not in e.wrong and n.name not in e.loop.frozen]
-    if len(last) != 2 or not {*right} <= {last[0]}:
+    step, inputs = e.steps - 1, CLASSES if e.loop.case.tokens else e.loop.rows
+    entries = [n for n in e.entries if n.name not in e.loop.frozen]
+    numbers = sum(n.values[0].numel() for n in entries)
+    if e.loop.case.coupled or numbers < OF_OUTPUT * inputs * CLASSES:
         return
-    bias, weight = last
-    moved = []
-    for step in range(e.steps):
-        total = weight.values[step].sum(0)
-        if e.ulps(step, weight.name, total, torch.zeros_like(total)) > TOLERANCE:
-            return
-        off = bias.values[step] - e.right(step)[bias.name]
-        moved.append(whole((off * e.loop.terms(step)).tolist()))
-    if all(moved) and (right or any(map(any, moved))):
-        said = "the same labels, in other rows" if right else "other labels of the same rows"
-        yield Known(Fault.TARGETS, said, frozenset(e.wrong))
+    passes = [_of_output(e, *each) for each in product(range(inputs), range(CLASSES))]
+    alone = [e.loop.run_anew(step, each) for each in passes]
+
+    def joined(of: Tensors) -> Tensor:
+        return torch.cat([of[n.name].flatten() / e.ulp(step, n.name) for n in entries])
+
+    columns = torch.stack([joined(each.gradients) for each in alone])
+    wanted = joined({n.name: n.values[step] for n in entries})
+    solved, _ = torch.linalg.solve_ex(columns @ columns.T, columns @ wanted)
+    if (solved @ columns - wanted).abs().max() <= TOLERANCE:
+        outputs = torch.tensor([each.loss for each in alone], dtype=torch.double)
+        chances = outputs.view(inputs, -1).softmax(-1)
+        labels = torch.arange(MOST_LABELS)[:, None, None] * chances
+        labels -= e.loop.terms(step) * solved.view(inputs, -1)
+        whole = (labels - labels.round()).abs().amax(2).amin(0) < NOTHING
+        fault = Fault.TARGETS if whole.all() else Fault.OTHER_LOSS
+        yield Known(fault, "in the gradients of outputs, sent on rightly", frozenset(e.wrong))
+
+
+def _of_output(e: Observed, own: int, label: int) -> Pass:
+    """Return the pass whose loss is one output of a row, or of a token wherever it stands."""
+    if not e.loop.case.tokens:
+        return Pass(rows=(own, own + 1), loss=lambda output, _: output[0, label])
+    return Pass(given=lambda x, *_: (x, x), loss=lambda y, x: y[x == own][:, label].mean())

@@ -57,18 +57,7 @@ def counted(e: Observed) -> Iterator[Known]:
 
 def in_turn(e: Observed) -> Iterator[Known]:
     """Yield microbatches that count so many times, each with the masks that it draws in turn."""
-
-    def basis(step: int) -> list[Tensors]:
-        alone = (
-            [replace(p, loss=partial(_times, float(p == own))) for p in e.parts] for own in e.parts
-        )
-        return [e.loop.batch(step, passes).gradients for passes in alone]
-
-    return named(e, basis, _of_counts, together=True)
-
-
-def _times(factor: float, output: Any, target: Tensor) -> Tensor:
-    return factor * loss(output, target)
+    return named(e, _each(e, e.parts), _of_counts, together=True)
 
 
 def rows(e: Observed) -> Iterator[Known]:
@@ -102,7 +91,16 @@ def positions(e: Observed) -> Iterator[Known]:
 
 def _each(e: Observed, parts: Sequence[Pass]) -> Basis:
     """Return what each part of a batch adds to its gradient."""
-    return cache(lambda step: [e.loop.batch(step, [part]).gradients for part in parts])
+    alone = [[part] for part in parts]
+    if e.loop.case.random:  # all draw their masks
+        alone = [
+            [replace(p, loss=partial(_times, float(p == one))) for p in parts] for one in parts
+        ]
+    return cache(lambda step: [e.loop.batch(step, passes).gradients for passes in alone])
+
+
+def _times(factor: float, output: Any, target: Tensor) -> Tensor:
+    return factor * loss(output, target)
 
 
 def _with_late(own: Basis, step: int) -> list[Tensors]:

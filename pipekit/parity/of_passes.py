@@ -16,7 +16,6 @@ from pipekit.parity.fit import Known, Named, multiples, named
 from pipekit.parity.observed import Observed
 from pipekit.parity.of_updates import meanings, sometimes
 from pipekit.parity.plain_loop import Pass, Tensors, Through
-from pipekit.parity.suite import loss_of
 from pipekit.parity.verdict import Fault
 
 MOST_READ = 16  # microbatches, up to which each may read weights of its own
@@ -26,7 +25,6 @@ BOTH = (0, 1)
 BLOCKS = (2, 3, 4)  # stages that are tried where their number is not known
 
 Change = Callable[[nn.Module, Any], Any]  # from a layer and its input to its output
-OfPair = Callable[[int, int], dict[str, Any]]  # fields of a pass, for one part and another
 
 
 def of_batch(e: Observed, step: int, **changed: Any) -> Tensors:
@@ -41,23 +39,6 @@ def passing(
     """Yield what such passes explain; the changed are fields of :class:`.Pass`."""
     changed_batch = partial(of_batch, e, **changed)
     return multiples(e, fault, said, changed_batch, behind, together=True, first=first)
-
-
-def paired(
-    e: Observed, fault: str, said: str, link: str, count: int, changed: OfPair
-) -> Iterator[Known]:
-    """Yield passes that are changed for one part of a batch and another, in so many parts."""
-    pairs = [*product(range(count), repeat=2)]
-
-    def basis(step: int) -> list[Tensors]:
-        return [of_batch(e, step, **changed(*pair)) for pair in pairs]
-
-    def name(factors: Factors) -> Named:
-        there = [(*pair, f) for pair, f in zip(pairs, factors, strict=True) if abs(f) > NOTHING]
-        if any(one != other for one, other, _ in there):
-            yield fault, said + ", ".join(f"{k} {link} {n} x {f:.3g}" for k, n, f in there)
-
-    return named(e, basis, name, together=True)
 
 
 def in_time(e: Observed) -> Iterator[Known]:
@@ -135,13 +116,14 @@ def untold(e: Observed) -> Iterator[Known]:
 
 def orders(e: Observed) -> Iterator[Known]:
     """Yield blocks of layers, perhaps stages, that are left out, run twice or change places."""
-    for blocks in _blocks(e):
+    alone = [[layer] for layer in range(e.loop.depth)]
+    for blocks in [alone, *_blocks(e)]:
         names = [f"layers {block[0]} to {block[-1]}" for block in blocks]
         for k, name in enumerate(names):
             without, twice = blocks[:k] + blocks[k + 1 :], blocks[: k + 1] + blocks[k:]
             yield from _in_order(e, without, Fault.MISSING, f"without {name}")
             yield from _in_order(e, twice, Fault.ORDER, f"{name} twice")
-        for a, b in combinations(range(len(blocks)), 2):
+        for a, b in combinations(range(len(blocks)), 2) if blocks != alone else ():
             order = list(blocks)
             order[a], order[b] = order[b], order[a]
             said = f"{names[a]} and {names[b]} in each other's place"
@@ -160,7 +142,7 @@ def _blocks(e: Observed) -> list[list[list[int]]]:
     """Return the layers of each stage, or of each block in several ways to cut the model."""
     layers, of = torch.arange(e.loop.depth), torch.tensor(e.stage_of or [0])
     stages = [layers[of == stage] for stage in of.unique()] if of.any() else []
-    cuts = [stages] if stages else [layers.tensor_split(n) for n in (*BLOCKS, e.loop.depth)]
+    cuts = [stages] if stages else [layers.tensor_split(n) for n in BLOCKS]
     return [[block.tolist() for block in cut] for cut in cuts]
 
 
@@ -272,17 +254,15 @@ def _handed(e: Observed, firsts: Sequence[int]) -> Iterator[Known]:
     # A layer that sends gradients back to others leaves all layers from itself on right.
     highest = max(e.loop.layer(e.loop.uses[entry.name][0]) for entry in e.wrong)
     # Gradients of both that go back to where the inputs are from are those of other targets.
-    ways = [(BOTH, False), *product(((0,), (1,)), (False, True))]
-    for layer, count in product(firsts, counts):
-        for rows, (chosen, back) in product(
-            orders[count], ways if e.loop.case.tuples else ways[:1]
-        ):
-            of = "input" if chosen == BOTH else f"tensor {chosen[0] + 1} of two"
+    ways = [("input", (0, 1), True, False), ("gradient", (0, 1), False, True)]
+    two = product(BOTH, (False, True)) if e.loop.case.tuples else ()
+    ways += [(f"tensor {n + 1} of two", (n, n), True, back) for n, back in two]
+    for layer, count, (of, chosen, there, back) in product(firsts, counts, ways):
+        for rows in orders[count] if there or layer > highest else ():
             said = f"layer {layer}'s {of} is that of another of {count} microbatches"
-            other = partial(_of_other_rows, rows, rows if back else every, chosen)
-            yield from passing(e, Fault.HANDED, said, through=_given(layer, other))
-        if layer > highest:
-            yield from _back_to_others(e, layer, count)
+            come, go = (rows if there else every), (rows if back else every)
+            given = _given(layer, partial(_of_other_rows, come, go, chosen))
+            yield from passing(e, Fault.HANDED, said, through=given)
 
 
 def others(rows: int, size: int) -> list[Tensor]:
@@ -298,20 +278,6 @@ def _of_other_rows(
     """Return tensors, the chosen of other rows, which send gradients back to others again."""
     own = enumerate(values)
     return [_instead(v[rows], v[back]) if n in chosen else v for n, v in own]
-
-
-def _back_to_others(e: Observed, layer: int, count: int) -> Iterator[Known]:
-    """Yield what each microbatch's loss gives if a layer sends its gradients back to each."""
-    every, size = torch.arange(e.loop.rows), e.loop.rows // count
-
-    def sent(own: int, other: int) -> dict[str, Any]:
-        rows = every.roll((own - other) * size)
-        back = _given(layer, partial(_of_other_rows, every, rows, BOTH))
-        part = partial(loss_of, slice(own * size, (own + 1) * size))
-        return {"loss": part, "through": back}
-
-    said = f"of {count} microbatches layer {layer} sends back the gradient of "
-    return paired(e, Fault.HANDED, said, "to", count, sent)
 
 
 def _of_the_batch_before(e: Observed, first: int) -> Iterator[Known]:

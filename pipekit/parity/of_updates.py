@@ -17,9 +17,12 @@ from pipekit.parity.observed import Entry, Observed
 from pipekit.parity.plain_loop import Tensors, late, total
 from pipekit.parity.verdict import TOLERANCE, Fault
 
+MOST_GROUPS = 4  # of parameters with other factors, which have a class each
+
 _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "Adam": torch.optim.Adam,
     "RMSprop": torch.optim.RMSprop,
+    "Adagrad": torch.optim.Adagrad,
     "the sign of each number, as Lion's": partial(torch.optim.Adam, betas=(0.0, 0.0)),
     "SGD with Nesterov's momentum": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
 }
@@ -41,7 +44,10 @@ def scaled(e: Observed) -> Iterator[Known]:
     for factors, entries in groups:
         by_terms = [factor / e.loop.terms(step) for step, factor in enumerate(factors)]
         if constant(factors):
-            for fault in meanings(e, factors[0]):
+            # What is as small as the tolerance has any factor: it counts as that of all, or as 0.
+            small = (e.ulps(0, n.name, n.values[0], 0 * n.values[0]) for n in entries)
+            some = abs(factors[0]) > LEAST and len(entries) < len(e.wrong)
+            for fault in () if some and max(small) <= TOLERANCE else meanings(e, factors[0]):
                 yield Known(fault, f"x {factors[0]:.4g}", entries)
         elif constant(by_terms):
             fault = Fault.SUMMED if same(by_terms[0], 1.0) else Fault.TERMS
@@ -56,8 +62,11 @@ def scaled(e: Observed) -> Iterator[Known]:
             elif len(groups) == 1:
                 fault = Fault.TERMS if _by_other_terms(e, factors) else Fault.RATE
                 yield Known(fault, said, entries)
-    yield from _once_a_stage(e, fits)
-    yield from clipped
+    known = [*clipped, *_once_a_stage(e, fits)]
+    if not known and len(groups) > MOST_GROUPS and len(fits) == len(e.wrong):
+        said = f"each of {len(groups)} parts of the model has its own"
+        known = [Known(Fault.RATE, said, frozenset(fits))]
+    yield from known
 
 
 def _by_other_terms(e: Observed, factors: Factors) -> bool:
@@ -146,7 +155,8 @@ def _clipped(e: Observed, fits: Fits) -> Iterator[Known]:
 def of_the_update(e: Observed) -> Iterator[Known]:
     """Yield what an optimizer does to gradients or adds to them, perhaps late."""
     most = max(float(v.abs().max()) for n in e.wrong for v in n.values[: e.steps])
-    before, right_late = partial(late, e.wrong_values), partial(late, e.raw)
+    before = partial(late, lambda step: {n.name: n.values[step] for n in e.wrong})
+    right_late = partial(late, e.raw)
 
     def clamped(step: int) -> Tensors:
         return {n: g.clamp(-most, most) for n, g in e.raw(step).items()}
@@ -167,8 +177,7 @@ def of_the_update(e: Observed) -> Iterator[Known]:
             if kept < 0.999:
                 yield Fault.MOMENTUM if kept else Fault.DECAY, said
 
-    if most:
-        yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
+    yield from multiples(e, Fault.CLIPPED, f"each number to {most:.4g}", clamped)
     yield from named(e, added, name, first=1)
     said = "each update applies the gradient of the one before"
     yield from multiples(e, Fault.LATE, said, right_late)
@@ -236,13 +245,29 @@ def mixed(e: Observed) -> Iterator[Known]:
         yield from named(e, partial(basis, names), partial(mixture, names))
 
 
+def placed(e: Observed) -> Iterator[Known]:
+    """Yield numbers that are the right ones in other places, of one parameter or of all."""
+
+    def alike(step: int, entries: Sequence[Entry]) -> bool:
+        found = torch.cat([n.values[step].flatten() for n in entries]).sort().values
+        right = torch.cat([e.right(step)[n.name].flatten() for n in entries]).sort().values
+        least = TOLERANCE * max(e.ulp(step, n.name) for n in entries)
+        return float((found - right).abs().max()) <= least
+
+    for entries in (*([n] for n in e.wrong), e.wrong):
+        if all(alike(step, entries) for step in range(e.steps)):
+            yield Known(Fault.PLACES, "as sorted they are right", frozenset(entries))
+
+
 def in_part(e: Observed, sources: Iterable[Source]) -> Iterator[Known]:
     """Yield what explains the wrong numbers of parameters whose other numbers are right."""
     wholes: dict[Entry, Entry] = {}
     for n in e.wrong:
         steps = range(e.steps)
         off = [(n.values[s] - e.right(s)[n.name]).abs() / e.ulp(s, n.name) for s in steps]
-        there = (torch.stack(off) > TOLERANCE).any(0)
+        there = torch.stack(off) > TOLERANCE
+        if not there.flatten(1).any(1).all():
+            there[:] = there.any(0)  # some updates are right
         if not there.all():
             wholes[replace(n, there=there)] = n
     parts = copy(e)

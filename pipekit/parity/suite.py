@@ -107,13 +107,6 @@ def loss(output: Any, target: Tensor) -> Tensor:
     return sum((each.mean() for each in auxiliary), mean)
 
 
-def loss_of(part: Any, output: Any, target: Tensor) -> Tensor:
-    """Return what the labels in a part of a target add to the loss."""
-    own = torch.full_like(target, IGNORED)
-    own[part] = target[part]
-    return loss(output, own) * (count(own) / count(target))
-
-
 def _model(*inside: nn.Module, first: nn.Module | None = None, last: Any = None) -> list[nn.Module]:
     return [first or nn.Linear(WIDTH, WIDTH), *inside, last or nn.Linear(WIDTH, CLASSES)]
 

@@ -39,9 +39,11 @@ class Fault:
     RATE = "learning rate"
     OPTIMIZER = "another optimizer"
     TARGETS = "targets of other rows"
+    OTHER_LOSS = "another loss"
     HANDED = "tensors of another microbatch between layers"
     CUT = "gradient lost between layers"
     MIXED = "gradients of other parameters"
+    PLACES = "numbers in other places"
     EARLIER_BATCH = "the batch before"
     AUXILIARY = "auxiliary loss weighted otherwise"
     FROZEN = "frozen part updated"
@@ -51,6 +53,8 @@ class Fault:
     START = "begins with other weights"
     ROUNDED = "lower precision"
     NOT_FINITE = "not finite"
+    BACKWARD = "another backward"
+    FORWARD = "another forward"
     UNKNOWN = "class unknown"
 
 

@@ -34,11 +34,6 @@ def test_a_published_fault_is_found(adapter: type[Small], model: str, fault: str
         assert fault in verdict.findings[0].classes, verdict.text
 
 
-class AveragedTwice(Small):
-    def loss(self, output: Any, target: Tensor) -> Any:
-        return super().loss(output, target) / self.microbatches
-
-
 class TimesStages(Small):
     stages = 3
 
@@ -153,11 +148,6 @@ class WithMomentum(Small):
         super().build(model, partial(optimizer, momentum=0.9))
 
 
-class MomentumAtASmallRate(Small):
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, partial(torch.optim.SGD, lr=1e-3, momentum=0.9))
-
-
 class FallingRate(Small):
     def update(self) -> None:
         super().update()
@@ -228,7 +218,6 @@ class WholeBatchNormalised(Small):
 
 
 FOUND: list[tuple[type[Small], str, str]] = [
-    (AveragedTwice, "dense", Fault.AVERAGED_TWICE),
     (TimesStages, "dense", Fault.TIMES_STAGES),
     (OnlyFirst, "dense", Fault.ONLY_FIRST),
     (LostInTheLastMicrobatch, "dense", Fault.LOST),
@@ -244,7 +233,6 @@ FOUND: list[tuple[type[Small], str, str]] = [
     (WithMomentum, "dense", Fault.MOMENTUM),
     (WithMomentum, "dropout", Fault.MOMENTUM),
     (published.NemoAutomodel3530, "dropout", Fault.ONLY_LAST),
-    (MomentumAtASmallRate, "dense", Fault.MOMENTUM),
     (FallingRate, "dense", Fault.RATE),
     (UpdateEachMicrobatch, "dense", Fault.EACH_MICROBATCH),
     (Repeated, "dense", Fault.MICROBATCHES),
@@ -295,13 +283,10 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.ClippedBeforeTheSum, "dense", Fault.CLIPPED),
     (LastStageStale, "dense", Fault.STALE.format("1 update")),
     (unlisted.CopyOfTiedLeft, "tied", Fault.NEVER),
-    (unlisted.IgnoredTrained, "tokens", Fault.TERMS),
     (unlisted.SecondTensorScaled, "skips", Fault.AVERAGED_TWICE),
     (unlisted.EachRowsMean, "tokens", Fault.PER_MICROBATCH),
-    (unlisted.KeptEverySecondBatch, "dense", Fault.KEPT),
     (unlisted.WindowsOfSixteen, "odd", Fault.PER_MICROBATCH),
     (unlisted.AuxiliaryOfTheLast, "moe", Fault.AUXILIARY),
-    (unlisted.ActivationsOfALaterOne, "dense", Fault.HANDED),
     (unlisted.InputOfTheBatchBefore, "dense", Fault.HANDED),
     (unlisted.GradientOfTheBatchBefore, "dense", Fault.HANDED),
     (unlisted.SkippedByOneStage, "dense", Fault.LOST),
@@ -315,21 +300,24 @@ UNLISTED: list[tuple[type[Small], str, str]] = [
     (unlisted.BiasesTwiceInTheNorm, "dense", Fault.CLIPPED),
     (unlisted.WeightsByAnotherInput, "dense", Fault.HANDED),
     (unlisted.CopyOfTiedLate, "tied", Fault.STALE.format("1 update")),
-    (unlisted.NumberOnNoShard, "dense", Fault.LOST),
     (unlisted.ClassesBehind, "dense", Fault.TARGETS),
-    (unlisted.LabelsInZigzag, "tied", Fault.TARGETS),
     (unlisted.PaddingIsAClass, "tokens", Fault.LOST),
     (unlisted.SomeBatchesTwice, "dense", Fault.EARLIER_BATCH),
     (unlisted.BiasOfEachRank, "dense", Fault.SUMMED),
     (unlisted.GatheredLate, "dense", Fault.STALE.format("1 update")),
     (unlisted.LastNotDivided, "dense", Fault.MICROBATCHES),
     (unlisted.TokensOfAllBatches, "tokens", Fault.TERMS),
-    (unlisted.UnscaledTwice, "dense", Fault.SCALED),
     (unlisted.NormOfTheBatchBefore, "dense", Fault.CLIPPED),
-    (unlisted.InputsReversed, "dense", Fault.HANDED),
     (unlisted.OneBuffer, "dense", Fault.HANDED),
     (unlisted.InputOfTheFirst, "dense", Fault.TARGETS),
     (unlisted.LastBatchInSteps, "dense", Fault.EACH_MICROBATCH),
+    (unlisted.SoftmaxOfShards, "dense", Fault.OTHER_LOSS),
+    (unlisted.LargestTenth, "dense", Fault.LOST),
+    (unlisted.FlatShifted, "dense", Fault.PLACES),
+    (unlisted.LayerOnBothSides, "dense", Fault.ORDER),
+    (unlisted.AveragedShards, "dense", Fault.FORWARD),
+    (unlisted.InputAddedConstant, "dense", Fault.BACKWARD),
+    (unlisted.RatesOfLayers, "dense", Fault.RATE),
     (unlisted.NoSuchClass, "dense", Fault.UNKNOWN),
 ]
 

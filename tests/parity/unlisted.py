@@ -65,14 +65,6 @@ class TokensOfAllBatches(Small):
         return super().loss(output, target) * self.terms / self.so_far
 
 
-class UnscaledTwice(Small):
-    """accelerate #113: the scale of a loss is divided out twice."""
-
-    def change(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad /= 2**16
-
-
 class TargetsInOtherRows(Small):
     """Inputs and targets are shuffled each by itself."""
 
@@ -249,12 +241,6 @@ class GradientOfANeighbour(Handed):
     returned = staticmethod(turned)
 
 
-class InputsReversed(Handed):
-    """What was sent first is received last."""
-
-    received = staticmethod(lambda tensors: tensors[::-1])
-
-
 class OneBuffer(Handed):
     """The buffer of all messages is read before the next one is there."""
 
@@ -263,12 +249,6 @@ class OneBuffer(Handed):
     def received(self, sent: list[Tensor]) -> list[Tensor]:
         before, self.last = self.last, sent[-1]
         return [sent[0] if before is None else before, *sent[:-1]]
-
-
-class ActivationsOfALaterOne(Handed):
-    """Two buffers hold the activations of four microbatches: backwards find those of later ones."""
-
-    kept = staticmethod(lambda tensors: tensors[2:] * 2)
 
 
 class InputOfTheBatchBefore(Handed):
@@ -391,15 +371,6 @@ class CopyOfTiedLeft(Small):
         return dict(self.model[:-1].named_parameters())
 
 
-class IgnoredTrained(Small):
-    """Ignored labels are taken for the first class."""
-
-    microbatches = 1
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        return F.cross_entropy(output.flatten(0, -2), target.clamp(min=0).flatten())
-
-
 class SecondTensorScaled(Small):
     """Of two tensors between stages the second one's gradient is averaged once more."""
 
@@ -415,16 +386,6 @@ class EachRowsMean(Small):
         terms = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
         means = terms.view(target.shape).sum(1) / (target != -100).sum(1)
         return means.sum() / (self.microbatches * len(target))
-
-
-class KeptEverySecondBatch(Uncleared):
-    """Gradients are cleared before every second batch only."""
-
-    def step(self, batch: Batch) -> float | None:
-        self.number += 1
-        if self.number % 2:
-            self.model.zero_grad()
-        return super().step(batch)
 
 
 class WindowsOfSixteen(MeanOfMeans):
@@ -563,26 +524,11 @@ class CopyOfTiedLate(CopyOfTiedLeft):
         super().update()
 
 
-class NumberOnNoShard(Small):
-    """Shards of a flat optimizer leave out the number on their boundary."""
-
-    def change(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad.view(-1)[parameter.numel() // 2] = 0
-
-
 class ClassesBehind(Small):
     """A rank's first class is off by one."""
 
     def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output, (target + 1) % output.shape[-1])
-
-
-class LabelsInZigzag(Small):
-    """Labels are in the order of a zigzag over ranks, and inputs are not."""
-
-    def step(self, batch: Batch) -> float | None:
-        return super().step((batch[0], batch[1][:, [0, 5, 1, 4, 2, 3]]))
 
 
 class PaddingIsAClass(Small):
@@ -635,3 +581,62 @@ class LastNotDivided(Small):
 
     def loss(self, output: Any, target: Tensor) -> Any:
         return super().loss(output, target) * self.factor
+
+
+class SoftmaxOfShards(Small):
+    """Shards of the vocabulary have a softmax each."""
+
+    def loss(self, output: Any, target: Tensor) -> Any:
+        shards = [shard.log_softmax(-1) for shard in output.tensor_split(2, -1)]
+        return F.nll_loss(torch.cat(shards, -1), target) / self.microbatches
+
+
+class LargestTenth(Small):
+    """Only the largest tenth of each gradient is sent."""
+
+    def change(self) -> None:
+        for parameter in self.model.parameters():
+            sizes = parameter.grad.abs()
+            parameter.grad[sizes < sizes.flatten().quantile(0.9)] = 0
+
+
+class FlatShifted(Small):
+    """Gradients lie a number further in a flat buffer than its parts begin."""
+
+    def change(self) -> None:
+        own = [*self.model.parameters()]
+        flat = torch.cat([parameter.grad.flatten() for parameter in own]).roll(1)
+        for parameter, part in zip(own, flat.split([p.numel() for p in own]), strict=True):
+            parameter.grad.view(-1).copy_(part)
+
+
+class LayerOnBothSides(Small):
+    """The layer at a cut runs in both stages."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        self.parts = [model[:8], model[7:]]
+
+
+class AveragedShards(Small):
+    """A row-parallel layer averages what its shards add up to."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        model[5].linear.register_forward_hook(lambda linear, _, y: (y + linear.bias) / 2)
+
+
+class InputAddedConstant(Small):
+    """A residual is taken out of the graph."""
+
+    def build(self, model: Any, optimizer: Any) -> None:
+        super().build(model, optimizer)
+        model[8].register_forward_hook(lambda _, given, y: y - given[0] + given[0].detach())
+
+
+class RatesOfLayers(Small):
+    """LARS in place of SGD."""
+
+    def change(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad *= parameter.norm().item() / parameter.grad.norm()
