@@ -123,7 +123,7 @@ $(STAMP): pyproject.toml
 	  exit 1; }
 	@echo "installing into .venv: $(call gb,make) GB with PyPI's torch, which brings CUDA along (measured)"
 	@echo "without torch, $(call gb,pip install .) GB play, plan, simulate, draw and explain: pip install ."
-	@$(PYTHON) -m venv .venv
+	@test -x .venv/bin/pip || $(PYTHON) -m venv .venv # over one of another Python it makes a broken mixture
 	@.venv/bin/python experiments/cpu_torch.py
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
