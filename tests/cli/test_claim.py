@@ -66,6 +66,7 @@ def test_a_list_has_a_line_for_each_claim(printed: Printed, run: Path) -> None:
         ("", "name one claim, or say --list"),
         (f"{MISSED} --run nowhere", "no folder is named nowhere: run an experiment first"),
         (f"{MISSED} --outcome miss", "name one claim, or say --list"),
+        ("vgg16", "pipekit claim --list names all"),
         (f"{MISSED} --again", "--again makes a new run"),
     ],
 )

@@ -77,6 +77,17 @@ def test_experts_messages_run_beside_another_microbatch_only_in_virtual_stages()
         assert "--overlap-moe-expert-parallel-comm" in flags.megatron(runs[0])
 
 
+def test_seventy_billion_do_not_fit_without_sharding_or_a_pipeline(ranked: Recommendation) -> None:
+    """70.6e9 x (2 + 2) bytes of weights and gradients over tp <= 8 are 35 GB; states not yet."""
+    for each in ranked.candidates:
+        layout = each.layout
+        assert layout.zero == 3 or 70.6e9 * 4 / (layout.tp * layout.pp) < USABLE * 79.6 * 2**30
+
+
+def test_a_small_model_needs_no_pipeline() -> None:
+    assert recommend(SMALL, "8xH100", 32).candidates[0].layout.pp == 1
+
+
 def test_the_deepest_model_has_pipelines_of_256_stages() -> None:
     deep = llama("deep", 1024, 16, 8, 4096, 2000, 32000)
     assert max(each.stages for each in layouts(deep, machine("H100"), 64, 64, 4096)) == 256
