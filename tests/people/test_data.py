@@ -344,10 +344,19 @@ class OnlyItems(UserDict[Any, Any]):
         {0: Y, 1: torch.tensor(0.3)},
         (Y.numpy(), 0.3),
         {0: Y.tolist(), 1: 0.3},
+        {0: [*Y], 1: 0.3},
         UserDict({0: UserDict({"labels": Y}), 1: 0.3}),
         OnlyItems({0: Y, 1: 0.3}),
     ],
-    ids=["tuple", "dict", "array", "list", "as of tokenizers", "as of transformers"],
+    ids=[
+        "tuple",
+        "dict",
+        "array",
+        "list",
+        "list of tensors",
+        "as of tokenizers",
+        "as of transformers",
+    ],
 )
 @pytest.mark.parametrize("is_pair", [True, False])
 def test_a_target_may_hold_arrays_lists_and_a_number_as_mixups_does(

@@ -294,6 +294,8 @@ class _LossQuestion:
         for place, tensor in tree_leaves_with_path(batch.target):
             if not isinstance(tensor, Tensor) or parts.get(place) is tensor:  # it is not cut
                 continue
+            if not tensor.dim() or len(tensor) != batch.rows:  # itself a row, one of a list's
+                continue
             labels = [IGNORED] if keystr(place) == "['labels']" else []
             for value in values_left_out(tensor) if has_rows else labels:
                 other = _without(batch, place, value)
