@@ -48,8 +48,7 @@ class BottleneckProgram:
     for a stage is the best of the level below on that whole member (a server).
 
     The paper builds up from the first layer, this from the last: how many minibatches a stage has
-    in flight, and so its memory, depends on the workers behind it.  Of a graph the objective is
-    infinite where a cut does not contain the other.
+    in flight, and so its memory, depends on the workers behind it.
 
     ``layers`` is the number of the last cut, ``widths`` are the members that each level joins,
     innermost first.  ``candidates`` counts what was compared: a first stage, its members, and what

@@ -1,11 +1,8 @@
 """A module as a row of layers, between which it can be cut into stages."""
 
-import copy
-from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Mapping, Set
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -18,14 +15,6 @@ from pipekit.partition.recording.stage import RecordedStage, StageSteps
 from pipekit.partition.recording.templates import named_weights, values
 
 Ranges = tuple[range, range]  # the steps of a layer, in training and in evaluation
-
-
-class Passed(NamedTuple):
-    """A value that goes from one layer of a recorded model to others, in training."""
-
-    number: int
-    source: int | None  # the layer that makes it; None if it is of the batch
-    users: tuple[int, ...]  # the others that read it; what the model returns, the last one reads
 
 
 class Trial(NamedTuple):
@@ -103,38 +92,6 @@ class RecordedModel:
         """Return what goes from the layers before ``layer`` to it and later ones in training."""
         training = self.programs[0]
         return [training.made[number] for number in training.alive(self.layers[layer][0].start)]
-
-    def passed_values(self) -> tuple[Passed, ...]:
-        """Return the values that some layer reads and does not make, as they are made."""
-        training = self.programs[0]
-        source: dict[int, int | None] = dict.fromkeys(values(training.batch))
-        users: dict[int, set[int]] = defaultdict(set)
-        for layer in range(len(self)):
-            for step in self.steps(layer):
-                for number in step.reads:
-                    users[number].add(layer)
-                source.update((number, layer) for number in step.results)
-        for number in values(training.output):
-            users[number].add(len(self) - 1)
-        return tuple(
-            Passed(number, made, tuple(sorted(others)))
-            for number, made in source.items()
-            if (others := users[number] - {made})
-        )
-
-    def in_order(self, order: Sequence[int]) -> Self:
-        """Return the model with layer ``order[0]`` first, and so on, unverified."""
-        made = copy.copy(self)
-        made.layers, behind = [], (0, 0)
-        for ranges in (self.layers[layer] for layer in order):
-            first, behind = behind, (behind[0] + len(ranges[0]), behind[1] + len(ranges[1]))
-            made.layers.append((range(first[0], behind[0]), range(first[1], behind[1])))
-        training, evaluation = (
-            replace(p, steps=tuple(p.steps[n] for layer in order for n in self.layers[layer][mode]))
-            for mode, p in enumerate(self.programs)
-        )
-        made.programs = (training, evaluation)
-        return made
 
 
 def _tensors(model: nn.Module) -> tuple[dict[str, set[str]], set[str]]:

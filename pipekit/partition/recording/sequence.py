@@ -8,7 +8,7 @@ import pandas as pd
 from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
 
-from pipekit.partition.recording.recorded_model import Passed, RecordedModel
+from pipekit.partition.recording.recorded_model import RecordedModel
 from pipekit.partition.recording.stage import RecordedStage, span
 from pipekit.partition.recording.unify import ROWS
 from pipekit.units import bytes_text
@@ -27,7 +27,6 @@ class RecordedSequence(nn.Sequential):
 
     table: pd.DataFrame | None = None  # a row a layer; None of a part of a sequence
     remarks: tuple[str, ...] = ()  # what else is known of the layers together
-    passed: tuple[Passed, ...] = ()  # the values that they hand to one another
     origin: RecordedModel | None = None  # None of a part or a copy
 
     @classmethod
@@ -35,7 +34,6 @@ class RecordedSequence(nn.Sequential):
         """Return the layers of a recorded model."""
         layers, rows = recorded.stages(), recorded.programs[0].sizes[ROWS]
         sequence = cls(*layers)
-        sequence.passed = recorded.passed_values()
         sequence.origin = recorded
         sequence.table = _table(recorded, layers)
         sequence.remarks = (
