@@ -80,8 +80,6 @@ class Level:
         latency_s: seconds before the first byte arrives.
         shared: whether the members share one medium, such as a bus; else each has a link of its own
             into a switch that carries them all at once.
-        duplex: whether a member's link carries as much out while it carries in; else both ways
-            share the bandwidth.
 
     Raises:
         ValueError: it joins nothing, a bandwidth is not above zero, or the latency is negative.
@@ -93,7 +91,6 @@ class Level:
     effective: Calibrated | None = None
     latency_s: float = 0.0
     shared: bool = False
-    duplex: bool = True
 
     def __post_init__(self) -> None:
         whole(f"level {self.name!r}'s width", self.width)
@@ -114,8 +111,7 @@ class Level:
         text = f"{self.name}: joins {self.width} at {'; '.join(rates)}"
         if self.latency_s:
             text += f", latency {self.latency_s * 1e6:.3g} us"
-        text += ", shared" if self.shared else ""
-        return text + ("" if self.duplex else ", one way at a time")
+        return text + (", shared" if self.shared else "")
 
 
 @dataclass(frozen=True)
