@@ -2,9 +2,9 @@
 
 import io
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tqdm.std import tqdm
 
@@ -14,7 +14,6 @@ RELAY = "PIPEKIT_PROGRESS"
 A bar keeps there, in words, how far it is.
 """
 PATIENCE_S = 1.0
-T = TypeVar("T")
 
 
 def progress_bar(steps: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
@@ -22,13 +21,6 @@ def progress_bar(steps: Iterable[Any] | None = None, **options: Any) -> "tqdm[An
     if RELAY in os.environ:
         return _Relayed(steps, **options)
     return tqdm(steps, leave=False, **options)
-
-
-def planning_bar(steps: Collection[T], shown: bool) -> Iterable[T]:
-    """Return the steps, counted by a bar if it is wanted and they take more than a second."""
-    if not shown:
-        return steps
-    return progress_bar(steps, desc="planning", unit="step", delay=PATIENCE_S)
 
 
 class _Relayed(tqdm):  # type: ignore[type-arg]

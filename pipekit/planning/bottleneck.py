@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from pipekit.planning.layer_ranges import Floats
 from pipekit.planning.objectives import Bytes, Seconds
-from pipekit.progress import planning_bar
 
 TIE = 1e-9  # values that differ by less than this part are equal: sums of floats round
 
@@ -60,15 +59,16 @@ class BottleneckProgram:
         self._widths = widths
         self._top = len(widths) - 1
         self._replicate = replicate
-        self._values: list[float] = []
         self._best = cache(self._solve)
 
-    def least(self, progress: bool = False) -> float:
+    def least(self) -> float:
         """Return the least value for all layers; infinite if none fits."""
-        if not self._values:
-            sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
-            self._values = [float(self._best(self._top, m, 0)[0, -1]) for m in sizes]
         return min(self._values)
+
+    @cached_property
+    def _values(self) -> list[float]:
+        sizes = range(1, self._widths[-1] + 1)
+        return [float(self._best(self._top, members, 0)[0, -1]) for members in sizes]
 
     def plan(self) -> tuple[NestedStage, ...]:
         """Return the plan of the least value, if one fits.

@@ -30,7 +30,6 @@ def pipedream(
     cost: Cost = "paper",
     replicate: bool = True,
     optimizer_states: float = 1,
-    progress: bool = False,
 ) -> Plan:
     """Return the plan with the least seconds a minibatch in steady state (PipeDream, 3.2).
 
@@ -52,7 +51,7 @@ def pipedream(
     most layers on the first stage, fewest replicas of it, and so on with the second.
 
     Args:
-        profile, cluster, optimizer_states, progress: as for :func:`.plan`.
+        profile, cluster, optimizer_states: as for :func:`.plan`.
         cost: "paper" (the maximum of compute and synchronisation) or "released" (their sum).
         replicate: False for a straight pipeline, each stage on one worker.
 
@@ -62,7 +61,7 @@ def pipedream(
     require_choice("cost", cost, get_args(Cost))
     ranges = LayerRanges(profile)
     memory = Bytes(ranges, optimizer_states)
-    planner = _Planner(ranges, memory, cluster, cost, progress)
+    planner = _Planner(ranges, memory, cluster, cost)
     seconds, what, timed = planner.best(replicate)
     in_flight = optimal_in_flight([stage.replicas for stage in timed])
     return Plan(
@@ -92,7 +91,6 @@ class _Planner:
     memory: Bytes
     cluster: Cluster
     cost: Cost
-    progress: bool
 
     @property
     def limit(self) -> float:
@@ -107,7 +105,7 @@ class _Planner:
             smallest = BottleneckProgram(self.memory, layers, [workers], replicate)
             raise ValueError(
                 f"no plan fits the {exact_bytes(self.limit)} of a worker: on up to {workers} "
-                f"workers, give each at least {exact_bytes(smallest.least(self.progress))}"
+                f"workers, give each at least {exact_bytes(smallest.least())}"
             )
         best = [each for each in programs if each[0].least() <= least]
         found = [self._chain(program.plan(), levels) for program, levels in best]
@@ -128,7 +126,7 @@ class _Planner:
             if compute / math.prod(widths) <= least * (1 + TIE):
                 objective = Seconds(ranges, levels, self.cost, self.memory, self.limit)
                 program = BottleneckProgram(objective, ranges.layers, widths, replicate)
-                least = min(least, program.least(self.progress))
+                least = min(least, program.least())
                 programs.append((program, levels))
         return programs
 

@@ -6,13 +6,12 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pipekit import progress, simulate
+from pipekit import simulate
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import balanced, parallel_pipelines, pipedream, plan
 from pipekit.planning.objectives import Cost
@@ -98,7 +97,6 @@ def test_the_memory_that_the_error_asks_for_is_enough_and_no_less_is() -> None:
 
 PROFILE = Profile.uniform(4, output_bytes=1.0, parameter_bytes=1.0)
 CLUSTER = flat(3, 10.0)
-METHODS: dict[str, Any] = {"pipedream": {}, "parallel_pipelines": {"max_batch": 8}, "balance": {}}
 
 
 def test_methods_are_planners_and_options_theirs() -> None:
@@ -129,18 +127,6 @@ def test_impossible_calls() -> None:
             plan(PROFILE, CLUSTER, optimizer_states=states)
     with pytest.raises(ValueError, match="pipedream plans for one microbatch size"):
         plan({1: PROFILE}, CLUSTER)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_bar_changes_no_plan_and_shows_only_when_it_takes_long(
-    method: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = plan(PROFILE, CLUSTER, method, **METHODS[method])
-    assert plan(PROFILE, CLUSTER, method, progress=True, **METHODS[method]) == plain
-    assert capfd.readouterr().err == ""
-    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
-    assert plan(PROFILE, CLUSTER, method, progress=True, **METHODS[method]) == plain
-    assert ("planning" in capfd.readouterr().err) == (method != "balance")
 
 
 def require_best(

@@ -1,6 +1,5 @@
 """A recorded model as the sequence of layers that pipelines, profiles and planners take."""
 
-import html
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -53,12 +52,6 @@ class RecordedSequence(nn.Sequential):
         if self.table is None:
             return super().__repr__()
         return "\n".join([self.table.to_string(max_colwidth=60), *self.remarks])
-
-    def _repr_html_(self) -> str | None:
-        if self.table is None:
-            return None
-        remarks = "".join(f"<p>{html.escape(line)}</p>" for line in self.remarks)
-        return f"{self.table.to_html()}{remarks}"
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
