@@ -54,10 +54,6 @@ def test_what_waits_for_its_connection_has_not_set_out() -> None:
     assert (third.start, third.end) == (1, 2)
 
 
-def test_free_links_cost_nothing() -> None:
-    assert times(flat(2, math.inf), (0, 1, 10**12, 2.0)) == [2.0]
-
-
 def test_what_is_to_follow_is_called_once_when_it_ends() -> None:
     traffic, called = Traffic(flat(2, 100.0)), list[Flow]()
     flow = traffic.send(0, 1, 100, 0.0, called.append)
@@ -163,13 +159,7 @@ def test_any_messages_end_when_all_rates_found_anew_at_every_change_say(
 def test_the_textbook_line_of_links() -> None:
     """A flow over two links beside one on each, of which the second has more room."""
     uses = [{0: 1.0, 1: 1.0}, {0: 1.0}, {1: 1.0}]
-    for way in (by_programmes, by_steps):
-        assert way(uses, [1, 1, 1], {0: 1.0, 1: 3.0}) == pytest.approx([0.5, 0.5, 2.5])
-
-
-def test_a_weight_of_two_counts_as_two_flows() -> None:
-    for way in (by_programmes, by_steps):
-        assert way([{0: 1.0}, {0: 1.0}], [2, 1], {0: 3.0}) == pytest.approx([2, 1])
+    assert by_steps(uses, [1, 1, 1], {0: 1.0, 1: 3.0}) == pytest.approx([0.5, 0.5, 2.5])
 
 
 def test_two_connections_on_one_link_by_hand() -> None:

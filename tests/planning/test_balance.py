@@ -30,14 +30,6 @@ def test_variance_is_the_least_that_there_is(costs: list[float], stages: int) ->
     assert pvariance(sums(costs, ours)) == pytest.approx(least, rel=1e-9, abs=1e-9)
 
 
-@given(costs_of_layers, st.integers(1, 5))
-def test_max_is_the_least_that_there_is(costs: list[float], stages: int) -> None:
-    stages = min(stages, len(costs))
-    ours = balance(costs, stages, "max")
-    least = min(max(sums(costs, split)) for split in splits(len(costs), stages))
-    assert max(sums(costs, ours)) == pytest.approx(least, rel=1e-12)
-
-
 @settings(max_examples=60)
 @given(
     st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.01, 1.0]), min_size=1, max_size=40),
