@@ -156,14 +156,9 @@ class Cluster:
         return math.prod(level.width for level in self.levels)
 
     def level_between(self, a: int, b: int) -> Level:
-        """Return the innermost level that joins workers ``a`` and ``b``.
-
-        ValueError: they are the same worker, or one does not exist.
-        """
+        """Return the innermost level that joins workers ``a`` and ``b``; ValueError: one is not."""
         self._require_worker(a)
         self._require_worker(b)
-        if a == b:
-            raise ValueError(f"worker {a} needs no link to itself: ask for two different workers")
         return next(
             level
             for level in self.levels
@@ -184,9 +179,7 @@ class Cluster:
         return worker // (self.group_size(level) // level.width)
 
     def group_size(self, level: Level) -> int:
-        """Return how many workers one group of a level joins; ValueError: it is not of these."""
-        if level not in self.levels:
-            raise ValueError(f"cluster {self.name!r} has no level {level.name!r}: take it from it")
+        """Return how many workers one group of a level joins."""
         return math.prod(each.width for each in self.levels[: self.levels.index(level) + 1])
 
     def require_room(self, workers: int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,6 @@ Index = Any
 """A cut's number, or an array of them; ``first`` and ``stop`` broadcast against each other."""
 SUMS = ("forward_s", "backward_s", "update_s", "parameter_bytes", "buffer_bytes", "saved_bytes")
 """The costs of a layer that add up over the layers of a stage."""
-
-
-class PairBytes(NamedTuple):
-    """Bytes that depend on both cuts of a stage: ``[first, stop]`` each."""
-
-    entering: Floats  # beside what enters every stage that starts at ``first``
-    leaving: Floats  # beside what leaves every stage up to ``stop``, and no backward needs
-    lead: Floats  # the most that the saved bytes before a cut within it exceed the parameters
 
 
 class LayerRanges:
@@ -53,8 +45,13 @@ class LayerRanges:
         self._totals["compute_s"] = totals[:, :3].sum(axis=1)  # of both passes and the update
 
     @cached_property
-    def pairs(self) -> PairBytes:
-        """Made once it is asked for: without a limit memory does not matter."""
+    def _pairs(self) -> tuple[Floats, Floats, Floats]:
+        """Bytes that depend on both cuts of a stage: ``[first, stop]`` each.
+
+        What enters and what leaves it by skips, beside the input and the output; and the most that
+        the saved bytes before a cut within it exceed the parameters.  Made once it is asked for:
+        without a limit memory does not matter.
+        """
         first, stop = self.every()
         entering, leaving = np.zeros((2, self.layers + 1, self.layers + 1))
         for skip in self._skips:
@@ -64,7 +61,7 @@ class LayerRanges:
                 leaving += skip.bytes * (~made & (stop > skip.source) & ~popped)
         height = self._totals["saved_bytes"] - self._totals["parameter_bytes"]
         lead = np.maximum.accumulate(np.where(first <= stop, height, -np.inf), axis=1)
-        return PairBytes(entering, leaving, np.where(first <= stop, lead, 0.0))
+        return entering, leaving, np.where(first <= stop, lead, 0.0)
 
     def total(self, name: str, first: Index, stop: Index) -> Floats:
         """Return one of :data:`SUMS`, or "compute_s": T_l with the optimizer's step."""
@@ -74,7 +71,8 @@ class LayerRanges:
     def first_gradient_bytes(self, first: Index, stop: Index) -> Floats:
         """Return by how much gradients raise the bytes: they come as activations go."""
         parameters, saved = self._totals["parameter_bytes"], self._totals["saved_bytes"]
-        rise: Floats = parameters[stop] - saved[stop] + self.pairs.lead[first, stop]
+        _, _, lead = self._pairs
+        rise: Floats = parameters[stop] - saved[stop] + lead[first, stop]
         return rise
 
     def worker_bytes(
@@ -94,12 +92,13 @@ class LayerRanges:
         default as large as the parameters.
         """
         parameters = self.total("parameter_bytes", first, stop)
-        sent = self._unsaved_output[stop] + self.pairs.leaving[first, stop]
+        entering, leaving, _ = self._pairs
+        sent = self._unsaved_output[stop] + leaving[first, stop]
         kept = in_flight if kept is None else kept
         total: Floats = (
             tensors * parameters
             + self.total("buffer_bytes", first, stop)
-            + in_flight * (self._input_bytes[first] + self.pairs.entering[first, stop])
+            + in_flight * (self._input_bytes[first] + entering[first, stop])
             + kept * (self.total("saved_bytes", first, stop) + sent)
             + (parameters if gradients is None else gradients)
         )

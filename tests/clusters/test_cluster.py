@@ -81,8 +81,6 @@ def test_no_bandwidth_is_refused(bandwidth: float) -> None:
         (lambda: Cluster("twins", DEVICE, (INSIDE, INSIDE)), "need different names"),
         (lambda: EIGHT.bandwidth(0, 8), "no worker 8: its 8 workers are numbered from 0"),
         (lambda: EIGHT.member(-1, INSIDE), "no worker -1"),
-        (lambda: EIGHT.level_between(3, 3), "worker 3 needs no link to itself"),
-        (lambda: EIGHT.member(0, Level("PCIe", 4, 1e9)), "no level 'PCIe'"),
         (lambda: EIGHT.calibrated("PCIe", 1e9, "a run"), "no level 'PCIe': name one of .'NVLink'"),
         (lambda: clusters.pipedream_figure1("H100"), "gpu must be one of K80, .*, not 'H100'"),
         (lambda: named("cloud"), "cluster must be one of pipedream-a, .*, not 'cloud'"),

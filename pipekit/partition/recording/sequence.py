@@ -39,7 +39,6 @@ class RecordedSequence(nn.Sequential):
             f"{len(layers)} layers; bytes that cross are those of {rows} rows; outputs, "
             f"buffers and all gradients equal the unsplit model's, with {recorded.trial.sizes}",
             *_TRACED * recorded.traced,
-            *(f"tied: {' = '.join(names)}" for names in recorded.names.aliases()),
             *(f"held to be as in the example: {read}" for read in recorded.frozen),
         )
         return sequence
