@@ -63,14 +63,6 @@ def test_it_prints_as_pipedreams_table_1_does_and_says_more() -> None:
     assert (plan.config, plan.balance, plan.workers, plan.layers) == ("7-1", [31, 1], 8, 32)
 
 
-def test_a_plan_by_hand() -> None:
-    plan = Plan.by_hand([2, 1], rows=8, replicas=[3, 1], recompute="always")
-    assert [(s.first, s.stop, s.replicas, s.recompute) for s in plan.stages] == [
-        (0, 2, 3, "always"),
-        (2, 3, 1, "always"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("stages", "message"),
     [

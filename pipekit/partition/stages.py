@@ -11,10 +11,9 @@ from pipekit.partition.checks import require_data
 from pipekit.partition.recording.batch import first_forward, hooks_of
 from pipekit.partition.recording.modules import Wish
 from pipekit.partition.recording.record import record, warn_of_hooks
-from pipekit.partition.recording.recorded_model import RecordedModel
+from pipekit.partition.recording.recorded_model import RecordedModel, RecordedSequence
 from pipekit.partition.recording.recorder import Way
 from pipekit.partition.recording.refusal import NotRecordable, ReadsNumbers
-from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.verify import verify
 
 
