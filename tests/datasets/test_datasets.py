@@ -1,7 +1,6 @@
 """Data sets: batches, images in packages, and text."""
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,11 +55,6 @@ def test_test_batches_keep_their_order_and_the_last_rows() -> None:
     assert [targets.tolist() for _, targets in batches] == [[-100, -101], [-102, -103], [-104]]
 
 
-@cache
-def text() -> Dataset:
-    return datasets.python_source(sequence=40, rows=30, test_rows=10)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -75,8 +69,6 @@ def text() -> Dataset:
         (lambda: datasets.python_source(16, 10**7), r"rows must be 1 to \d+ .*besides 400"),
         (lambda: datasets.python_source(16, 10, 10), r"rows must be 1 to .*not 0"),
         (lambda: datasets.python_source(10**7), r"test_rows must be 1 to 0 .*not 400"),
-        (lambda: datasets.masked(text(), 0.0), "choose one that leaves 1 to 40 to guess"),
-        (lambda: datasets.masked(text(), 1.1), "choose one that leaves 1 to 40 to guess"),
     ],
 )
 def test_impossible_sizes_are_refused_with_the_possible_ones(

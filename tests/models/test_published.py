@@ -11,7 +11,7 @@ from torch import nn
 from pipekit.models import PUBLISHED, alexnet, inception_v3, resnet50, resnet101, vgg16
 
 # The smallest of a family stands for the larger ones, which run the same code for seconds.
-LARGER = re.compile("amoebanet-d-.*(?<!18-208)|unet-.*(?<!5-64)|gpt-.*(?<!355M)")
+LARGER = re.compile("amoebanet-d-.*(?<!18-208)|unet-.*(?<!5-64)|gpt-.*(?<!355M)|vgg16|resnet.*")
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if not LARGER.fullmatch(name)])

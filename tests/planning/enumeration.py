@@ -66,10 +66,12 @@ def profiles(max_layers: int) -> st.SearchStrategy[Profile]:
 def chains(draw: st.DrawFn, most_layers: int) -> Profile:
     """Draw profiles with skips between some of the layers."""
     profile = draw(profiles(most_layers))
+    if len(profile) == 1:
+        return profile
     ends = st.lists(st.integers(0, len(profile) - 1), min_size=2, max_size=2, unique=True)
     skips = [
-        SkipProfile(f"skip {n}", min(pair), max(pair), draw(_number), draw(st.booleans()))
-        for n, pair in enumerate(draw(st.lists(ends, max_size=3)) if len(profile) > 1 else [])
+        SkipProfile(f"skip {n}", min(pair), max(pair), draw(_number) + 1, draw(st.booleans()))
+        for n, pair in enumerate(draw(st.lists(ends, min_size=1, max_size=4)))
     ]
     return replace(profile, skips=tuple(skips))
 
