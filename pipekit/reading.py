@@ -5,6 +5,7 @@ import os
 import re
 import zlib
 from codecs import BOM_UTF8
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -65,11 +66,12 @@ def read_json(
     shape: type[T],
     what: str,
     form: str | None = None,
+    required: Sequence[str] = (),
 ) -> T:
     """Return a JSON file's content as a ``shape``, a dataclass or a model of pydantic's.
 
-    If its key "format" has to say ``form``, it has no keys but this and the shape's.  A ValueError
-    says that it is not ``what`` it should be, and the first fault.
+    If its key "format" has to say ``form``, it has no keys but this and the shape's, and those that
+    are ``required``.  A ValueError says that it is not ``what`` it should be, and the first fault.
     """
     content = read_bytes(path, what).removeprefix(BOM_UTF8)
     try:
@@ -78,6 +80,8 @@ def read_json(
         record = from_json(content, allow_inf_nan=False)
         if not isinstance(record, dict) or record.pop("format", None) != form:
             raise ValueError(f"it does not say {form!r}")
+        if missing := [key for key in required if key not in record]:
+            raise ValueError(f"{missing[0]!r} is missing")
         return parse_json(to_json(record), shape, exact=True)
     except ValueError as error:
         raise ValueError(f"{path} is not {what}: {error}") from None

@@ -48,7 +48,8 @@ class BottleneckProgram:
     in flight, and so its memory, depends on the workers behind it.
 
     ``layers`` is the number of the last cut, ``widths`` are the members that each level joins,
-    innermost first.
+    innermost first.  ``candidates`` counts what was compared: a first stage, its members, and what
+    is behind it.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class BottleneckProgram:
         self._top = len(widths) - 1
         self._replicate = replicate
         self._best = cache(self._solve)
+        self.candidates = 0
 
     def least(self) -> float:
         """Return the least value for all layers; infinite if none fits."""
@@ -96,7 +98,9 @@ class BottleneckProgram:
                 np.minimum(best, option.stages[:, stops[0] :], out=best)
                 continue
             for column, stop in enumerate(stops):
-                joined = np.maximum(option.stages[:stop, :stop], option.behind[:stop, column])
+                rest = option.behind[:stop, column]
+                self.candidates += (stop - 1) * np.count_nonzero(np.isfinite(rest[1:]))
+                joined = np.maximum(option.stages[:stop, :stop], rest)
                 least = joined.min(axis=1, initial=np.inf)
                 np.minimum(best[:stop, column], least, out=best[:stop, column])
         return best

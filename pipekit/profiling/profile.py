@@ -212,4 +212,4 @@ class Profile:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":
         """Read back what :meth:`save` wrote; a ValueError says where the file is not a profile."""
-        return read_json(path, cls, "a profile", _FORMAT)
+        return read_json(path, cls, "a profile", _FORMAT, ["rows", "input_bytes", "provenance"])
