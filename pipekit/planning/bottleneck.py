@@ -99,7 +99,7 @@ class BottleneckProgram:
                 continue
             for column, stop in enumerate(stops):
                 rest = option.behind[:stop, column]
-                self.candidates += (stop - 1) * np.count_nonzero(np.isfinite(rest[1:]))
+                self.candidates += (stop - 1) * int(np.isfinite(rest[1:]).sum())
                 joined = np.maximum(option.stages[:stop, :stop], rest)
                 least = joined.min(axis=1, initial=np.inf)
                 np.minimum(best[:stop, column], least, out=best[:stop, column])
