@@ -53,11 +53,6 @@ def test_refill_puts_tensors_back_in_order(tree: Any) -> None:
     assert [t.item() for t in leaves(refill(tree, other))] == list(range(len(tensors)))
 
 
-def test_leaves_in_order() -> None:
-    a, b, c = (torch.zeros(n) for n in (1, 2, 3))
-    assert [len(t) for t in leaves({"x": (a, [b]), "y": Pair(c, a)})] == [1, 2, 3, 1]
-
-
 def test_gradients_flow_through_floating_and_complex_tensors() -> None:
     kinds = [torch.float32, torch.int64, torch.bfloat16, torch.bool, torch.complex64]
     tree = tuple(torch.zeros(1, dtype=kind) for kind in kinds)
