@@ -44,8 +44,7 @@ class StagePlan:
     memory_bytes: float = 0.0
 
     def __str__(self) -> str:
-        layers = layers_text(range(self.first, self.stop))
-        return f"{layers} on {plural(self.replicas, 'worker')}"
+        return f"{layers_text(self.first, self.stop)} on {plural(self.replicas, 'worker')}"
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,10 @@ class Plan:
         in_flight: microbatches that the first stage admits at once (NOAM in PipeDream).
         predicted_s: seconds a microbatch of one pipeline in steady state.
         why: what decided, in a sentence or two.
-        order: in which a graph's layers run: stage s has the layers ``order[first:stop]`` of the
-            profile (:meth:`pipekit.Profile.in_order`); empty: the order of their numbers.
 
     Raises:
-        ValueError: the stages do not follow one another from layer 0, a number is none, below 1 or
-            above a million, or the order does not name each layer once.
+        ValueError: the stages do not follow one another from layer 0, or a number is none, below 1
+            or above a million.
     """
 
     method: str
@@ -75,11 +72,9 @@ class Plan:
     in_flight: int = 1
     predicted_s: float = 0.0
     why: str = ""
-    order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
-        object.__setattr__(self, "order", tuple(self.order))
         if not self.stages or self.stages[0].first != 0:
             raise ValueError("a plan's first stage starts at layer 0")
         for before, after in pairwise(self.stages):
@@ -95,8 +90,6 @@ class Plan:
         counts = self.microbatch_rows, self.microbatches, self.in_flight, self.layers, self.workers
         if max(counts) > _MOST:
             raise ValueError(f"a plan has no number of layers, workers or rows above {_MOST:,}")
-        if self.order and sorted(self.order) != list(range(self.layers)):
-            raise ValueError(f"a plan's order names each of its {self.layers} layers once")
         costs = [cost for stage in self.stages for cost in (stage.predicted_s, stage.memory_bytes)]
         for cost in (self.predicted_s, *costs):
             if not 0 <= cost < math.inf:
@@ -133,10 +126,10 @@ class Plan:
         megatron/core/transformer/pipeline_parallel_layer_layout.py, read at commit 00caa53.)
 
         Raises:
-            ValueError: there are fewer layers than that, several stages have MTP layers, a stage
-                has replicas, which Megatron-LM's layout does not, or layers run in another order.
+            ValueError: there are fewer layers than that, several stages have MTP layers, or a stage
+                has replicas, which Megatron-LM's layout does not.
         """
-        self._require_chain("Megatron-LM")
+        self._require_no_replicas("Megatron-LM")
         blocks = self.layers - 2 - predictors
         if blocks < 0 or predictors < 0:
             raise ValueError(
@@ -163,10 +156,9 @@ class Plan:
         the embedding, the last one the norm and the head.
 
         Raises:
-            ValueError: there is not an entry for each layer, or the plan is no chain of stages on a
-                worker each.
+            ValueError: there is not an entry for each layer, or a stage has several workers.
         """
-        self._require_chain("torchtitan")
+        self._require_no_replicas("torchtitan")
         if names is None:
             blocks = (f"layers.{block}" for block in range(self.layers - 2))
             names = ["tok_embeddings", *blocks, ["norm", "lm_head"]]
@@ -183,11 +175,7 @@ class Plan:
         """
         return [modules[0] for modules in self.to_torchtitan(names)[1:]]
 
-    def _require_chain(self, tool: str) -> None:
-        if self.order:
-            raise ValueError(
-                f"the plan's layers run in another order than the model's: {tool} keeps the model's"
-            )
+    def _require_no_replicas(self, tool: str) -> None:
         if max(self.replicas) > 1:
             raise ValueError(
                 f"the plan has {self.config} workers a stage: {tool}'s layout has one each, "
@@ -232,17 +220,8 @@ class Plan:
         """Most bytes on any worker."""
         return max(stage.memory_bytes for stage in self.stages)
 
-    def layers_of(self, stage: StagePlan) -> Sequence[int]:
-        """Return the numbers of a stage's layers, in the order in which they run."""
-        return self.order[stage.first : stage.stop] or range(stage.first, stage.stop)
-
     def __repr__(self) -> str:
-        separator = "; " if self.order else ", "
-        stages = (
-            f"{layers_text(self.layers_of(stage))} on {plural(stage.replicas, 'worker')}"
-            for stage in self.stages
-        )
-        lines = [f"{self.config}: " + separator.join(stages)]
+        lines = [f"{self.config}: {', '.join(map(str, self.stages))}"]
         lines.append(
             f"  {self.method}; {self.predicted_s * 1e3:.4g} ms a microbatch of "
             f"{plural(self.microbatch_rows, 'row')}, {self.microbatches} a batch, at most "
@@ -266,13 +245,6 @@ class Plan:
         return read_json(path, cls, "a plan", _FORMAT)
 
 
-def layers_text(layers: Sequence[int]) -> str:
-    """Return numbers of layers for a message: "layer 3", "layers 0-5, 8"."""
-    runs: list[list[int]] = []
-    for layer in sorted(layers):
-        if runs and runs[-1][-1] == layer - 1:
-            runs[-1][1:] = [layer]
-        else:
-            runs.append([layer])
-    text = ", ".join("-".join(map(str, run)) for run in runs)
-    return f"layer {text}" if len(layers) == 1 else f"layers {text}"
+def layers_text(first: int, stop: int) -> str:
+    """Return the layers from ``first`` to ``stop - 1`` for a message: "layer 3", "layers 0-5"."""
+    return f"layer {first}" if stop == first + 1 else f"layers {first}-{stop - 1}"

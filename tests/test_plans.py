@@ -63,14 +63,6 @@ def test_it_prints_as_pipedreams_table_1_does_and_says_more() -> None:
     assert (plan.config, plan.balance, plan.workers, plan.layers) == ("7-1", [31, 1], 8, 32)
 
 
-def test_a_plan_by_hand() -> None:
-    plan = Plan.by_hand([2, 1], rows=8, replicas=[3, 1], recompute="always")
-    assert [(s.first, s.stop, s.replicas, s.recompute) for s in plan.stages] == [
-        (0, 2, 3, "always"),
-        (2, 3, 1, "always"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
@@ -125,26 +117,3 @@ def test_the_wrong_value_is_named(change: dict[str, object], message: str, tmp_p
     path.write_text(json.dumps(GOOD | change))
     with pytest.raises(ValueError, match=r"plan\.json is not a plan: " + message):
         Plan.load(path)
-
-
-class TestOrder:
-    GRAPH = Plan("any", (StagePlan(0, 3, 2), StagePlan(3, 4)), order=(0, 2, 3, 1))
-
-    def test_stages_have_the_layers_of_the_order(self) -> None:
-        assert [list(self.GRAPH.layers_of(stage)) for stage in self.GRAPH.stages] == [
-            [0, 2, 3],
-            [1],
-        ]
-        chain = Plan("any", self.GRAPH.stages)
-        assert [list(chain.layers_of(stage)) for stage in chain.stages] == [[0, 1, 2], [3]]
-        first = str(self.GRAPH).splitlines()[0]
-        assert first == "2-1: layers 0, 2-3 on 2 workers; layer 1 on 1 worker"
-
-    def test_a_file_keeps_it(self, tmp_path: Path) -> None:
-        self.GRAPH.save(tmp_path / "graph.json")
-        assert Plan.load(tmp_path / "graph.json") == self.GRAPH
-
-    @pytest.mark.parametrize("order", [(0, 1, 2), (0, 1, 2, 2), (1, 2, 3, 4)])
-    def test_it_names_each_layer_once(self, order: tuple[int, ...]) -> None:
-        with pytest.raises(ValueError, match="a plan's order names each of its 4 layers once"):
-            Plan("any", self.GRAPH.stages, order=order)

@@ -27,10 +27,6 @@ def test_a_number_of_any_kind_is_an_amount_or_a_whole_one() -> None:
     assert units.whole("workers", np.int64(2)) == 2
 
 
-def test_numbers_one_a_worker() -> None:
-    assert units.listed((4, 3, 2, 1)) == "4 3 2 1"
-
-
 @pytest.mark.parametrize(
     ("number", "text"), [(16 * 2**30, "16 GiB"), (16e9, "16 GB"), (0.5 * 2**30, "536.9 MB")]
 )

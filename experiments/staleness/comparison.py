@@ -6,16 +6,18 @@ with the loss of its untrained network.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from scipy import stats
 
 from experiments.staleness.methods import BSP, METHODS, SYNC
 from experiments.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED, VALIDATIONS, chosen
+from pipekit import plots
 
 OWN, SYNCS = "own rate", "flush's rate"
 SETTING = ["proxy", "optimizer"]
@@ -24,6 +26,8 @@ ENOUGH_SEEDS = 5  # of a complete arm; where no arm has as many, as many as any 
 LEVEL = 0.05
 """The chance, over all comparisons of a table, that any is told where there is nothing to tell."""
 COVERAGE = 0.95  # of an interval, taken alone
+PAD = 0.05  # of a course's axis, beyond what is compared
+MOST = 0.75  # of a course's later points, which are in the picture
 
 
 def excess(ours: "pd.Series[float]", theirs: "pd.Series[float]") -> dict[str, float]:
@@ -160,6 +164,32 @@ def courses(trainings: pd.DataFrame) -> pd.DataFrame:
     long = rows.melt(ids, VALIDATIONS, "point", "loss")
     part = long["point"].str.removeprefix("validation_").astype(int) / (len(VALIDATIONS) - 1)
     return long.assign(updates=(long["updates"] * part).round().astype(int)).drop(columns="point")
+
+
+def course(
+    trainings: pd.DataFrame, proxy: str, optimizer: str, arms: Sequence[str] = ()
+) -> tuple[go.Figure, pd.DataFrame]:
+    """Return the validation loss of arms at their own rates, bands over seeds, and its numbers."""
+    frame = courses(trainings)
+    frame = frame[(frame["proxy"] == proxy) & (frame["optimizer"] == optimizer)]
+    frame = frame[frame["arm"].isin(arms or frame["arm"])]
+    # No delay first, so that the commonest methods look alike everywhere.
+    order = [*METHODS].index
+    frame = frame.sort_values("method", key=lambda each: each.map(order), kind="stable")
+    # Where the untrained networks are, far above, nothing is to be compared.
+    shown = frame[frame["updates"] > 0].assign(label="measured")
+    how = {"title": f"{proxy}, {optimizer}: validation loss, each at its own rate"}
+    how |= {"label": "measured", "y_title": "loss (nats)"}
+    figure = plots.bands(shown, "updates", "loss", "arm", **how)
+    return figure.update_yaxes(range=_loss_range(shown)), shown
+
+
+def _loss_range(shown: pd.DataFrame) -> list[float]:
+    """Return the range of losses in which courses are compared, without single seeds' spikes."""
+    means = shown.groupby(["arm", "updates"])["loss"].mean()
+    later = [own.iloc[len(own) // 3 :].quantile(MOST) for _, own in means.groupby("arm")]
+    low, high = shown["loss"].min(), max(later)
+    return [low - PAD * (high - low), high + PAD * (high - low)]
 
 
 def settings(trainings: pd.DataFrame) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from experiments.study.training import he_initialised
 from pipekit.choices import require_choice
-from pipekit.datasets import Batch, Dataset, handwriting, image_folder, masked
+from pipekit.datasets import Batch, Dataset, handwriting, masked
 from pipekit.datasets.text import BYTES, MASK, installed_text, python_source
 from pipekit.models import bert_large, gpt, token_loss
 
@@ -29,22 +29,17 @@ class Proxy:
     """A network and what it learns."""
 
     kind: str  # "gpt", "bert" or "images"
-    size: str  # "small" to "huge", which is for a GPU; "folder": images of the user's own
+    size: str  # "small" to "huge", which is for a GPU
     width: int  # hidden features of a token, or channels of the first convolution
     length: int  # T, bytes of a row; or pixels of an image's side
     batch_rows: int  # examples of an update
     updates: int  # of a training
     rows: int = 0  # of text to learn from, windows; all images are learnt from
     test_rows: int = 0  # likewise to test on
-    folder: str = ""  # of the user's own images; empty: not chosen yet
 
     @property
     def name(self) -> str:
         return f"{self.kind}-{self.size}"
-
-    @property
-    def is_own(self) -> bool:
-        return self.size == "folder"
 
     @property
     def setting(self) -> str:
@@ -54,9 +49,7 @@ class Proxy:
 
     @property
     def parameters(self) -> int:
-        """How many numbers it learns; 0: its last layer depends on a folder that is not named."""
-        if self.is_own and not self.folder:
-            return 0
+        """How many numbers it learns."""
         with torch.device("meta"):
             return sum(each.numel() for each in self.build(0).parameters())
 
@@ -66,12 +59,7 @@ class Proxy:
         count, unit = self.updates * self.batch_rows, "images"
         if self.kind != "images":
             count, unit = count * self.length, "bytes"
-        size = f"{self.parameters:,} parameters, " if self.parameters else ""
-        return f"{size}{self.updates:,} updates, {count:,} {unit} seen"
-
-    @property
-    def classes(self) -> int:
-        return int(self.data().train_targets.max()) + 1 if self.is_own else CLASSES
+        return f"{self.parameters:,} parameters, {self.updates:,} updates, {count:,} {unit} seen"
 
     @property
     def loss(self) -> Callable[[Any, Any], Tensor]:
@@ -82,15 +70,14 @@ class Proxy:
     def ends(self) -> frozenset[int]:
         """The sizes of what goes in and comes out, which no hidden matrix has."""
         if self.kind == "images":
-            return frozenset({self.classes})
+            return frozenset({CLASSES})
         return frozenset({BYTES, MASK + 1, self.length, SEGMENTS})
 
     def build(self, seed: int) -> nn.Sequential:
         torch.manual_seed(seed)
         heads = max(1, self.width // 32)
         if self.kind == "images":
-            size = self.width, self.length, 3 if self.is_own else 1, self.classes
-            return he_initialised(_convnet(*size))
+            return he_initialised(_convnet(self.width, self.length))
         if self.kind == "bert":
             return bert_large(PARTS - 2, self.width, heads, MASK + 1, self.length, dropout=0.0)
         return gpt(PARTS - 2, self.width, heads, BYTES, self.length)
@@ -106,11 +93,6 @@ class Proxy:
         return [sum(layers[self.kind][a:b]) for a, b in pairwise(cuts)]
 
     def data(self) -> Dataset:
-        if self.is_own and not self.folder:
-            raise ValueError(
-                f"{self.name} learns from images of your own: name their folder in the parameter "
-                f"`folder`, with cifar-10-batches-py in it, or train and val, or a folder a class"
-            )
         return _data(replace(self, updates=0))
 
 
@@ -128,7 +110,6 @@ PROXIES: Mapping[str, Proxy] = {
         Proxy("bert", "large", 320, 128, 16, updates=4000, rows=64000, test_rows=512),
         # For a GPU: 85 million parameters.
         Proxy("gpt", "huge", 1088, 256, 32, updates=8000, rows=300000, test_rows=512),
-        Proxy("images", "folder", width=64, length=32, batch_rows=64, updates=2000),
     )
 }
 """By name."""
@@ -155,8 +136,6 @@ def evaluate(model: nn.Module, proxy: Proxy, tests: Sequence[Batch]) -> float:
 
 @cache  # a process trains many
 def _data(proxy: Proxy) -> Dataset:
-    if proxy.is_own:
-        return image_folder(proxy.folder, proxy.length)
     if proxy.kind == "images":
         return handwriting(proxy.length)
     text = python_source if proxy.size in ("small", "long") else installed_text
@@ -164,11 +143,11 @@ def _data(proxy: Proxy) -> Dataset:
     return masked(windows) if proxy.kind == "bert" else windows
 
 
-def _convnet(width: int, pixels: int, colours: int, classes: int) -> nn.Sequential:
-    """Return four convolutions and four linear layers: ``[B, c, p, p]`` to ``[B, classes]``."""
+def _convnet(width: int, pixels: int) -> nn.Sequential:
+    """Return four convolutions and four linear layers: ``[B, 1, p, p]`` to ``[B, 10]``."""
     hidden, left = 8 * width, (pixels + 3) // 4
     return nn.Sequential(
-        nn.Conv2d(colours, width, 3, padding=1),  # [B, w, p, p]
+        nn.Conv2d(1, width, 3, padding=1),  # [B, w, p, p]
         nn.ReLU(),
         nn.Conv2d(width, width, 3, padding=1, stride=2),  # [B, w, p/2, p/2]
         nn.ReLU(),
@@ -183,5 +162,5 @@ def _convnet(width: int, pixels: int, colours: int, classes: int) -> nn.Sequenti
         nn.ReLU(),
         nn.Linear(hidden, hidden),
         nn.ReLU(),
-        nn.Linear(hidden, classes),
+        nn.Linear(hidden, CLASSES),
     )

@@ -137,7 +137,6 @@ class Sweep:
         optimizer: str,
         methods: str,
         updates: int = 0,
-        folder: str = "",
         **how: int,
     ) -> "Sweep":
         """Return a sweep from a notebook's parameters; 0 updates are the proxy's own number."""
@@ -145,12 +144,9 @@ class Sweep:
         require_choice("optimizer", optimizer, list(OPTIMIZERS))
         network = PROXIES[proxy]
         network = replace(network, updates=updates or network.updates)
-        if network.is_own:
-            network = replace(network, folder=folder)
-            network.data()  # refused before any training starts
         arms = parse_arms(methods)
         for _, stages in arms:
-            network.balance(stages)  # likewise
+            network.balance(stages)  # refused before any training starts
         return cls(network, optimizer, arms, **how)
 
     def run(self, folder: Path) -> pd.DataFrame:

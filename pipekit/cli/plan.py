@@ -22,7 +22,6 @@ def plan(
     chunks: Annotated[int | None, typer.Option(min=1)] = None,
     microbatches: int | None = None,
     optimizer_states: float | None = None,
-    quiet: bool = False,
     output: File = None,
 ) -> None:
     """Find which layers to run on which workers, and predict the time and memory.
@@ -60,7 +59,7 @@ def plan(
     }
     options = {name: value for name, value in given.items() if value is not None}
     used = chosen_cluster(cluster, workers, bandwidth, memory)
-    best = pk.plan(costs, used, method, progress=not quiet, **options)
+    best = pk.plan(costs, used, method, **options)
     typer.echo(best)
     if (spare := used.workers - best.workers) > 0:
         verb = "stay" if spare > 1 else "stays"

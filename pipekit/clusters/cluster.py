@@ -80,8 +80,6 @@ class Level:
         latency_s: seconds before the first byte arrives.
         shared: whether the members share one medium, such as a bus; else each has a link of its own
             into a switch that carries them all at once.
-        duplex: whether a member's link carries as much out while it carries in; else both ways
-            share the bandwidth.
 
     Raises:
         ValueError: it joins nothing, a bandwidth is not above zero, or the latency is negative.
@@ -93,7 +91,6 @@ class Level:
     effective: Calibrated | None = None
     latency_s: float = 0.0
     shared: bool = False
-    duplex: bool = True
 
     def __post_init__(self) -> None:
         whole(f"level {self.name!r}'s width", self.width)
@@ -114,8 +111,7 @@ class Level:
         text = f"{self.name}: joins {self.width} at {'; '.join(rates)}"
         if self.latency_s:
             text += f", latency {self.latency_s * 1e6:.3g} us"
-        text += ", shared" if self.shared else ""
-        return text + ("" if self.duplex else ", one way at a time")
+        return text + (", shared" if self.shared else "")
 
 
 @dataclass(frozen=True)
@@ -160,14 +156,9 @@ class Cluster:
         return math.prod(level.width for level in self.levels)
 
     def level_between(self, a: int, b: int) -> Level:
-        """Return the innermost level that joins workers ``a`` and ``b``.
-
-        ValueError: they are the same worker, or one does not exist.
-        """
+        """Return the innermost level that joins workers ``a`` and ``b``; ValueError: one is not."""
         self._require_worker(a)
         self._require_worker(b)
-        if a == b:
-            raise ValueError(f"worker {a} needs no link to itself: ask for two different workers")
         return next(
             level
             for level in self.levels
@@ -188,9 +179,7 @@ class Cluster:
         return worker // (self.group_size(level) // level.width)
 
     def group_size(self, level: Level) -> int:
-        """Return how many workers one group of a level joins; ValueError: it is not of these."""
-        if level not in self.levels:
-            raise ValueError(f"cluster {self.name!r} has no level {level.name!r}: take it from it")
+        """Return how many workers one group of a level joins."""
         return math.prod(each.width for each in self.levels[: self.levels.index(level) + 1])
 
     def require_room(self, workers: int) -> None:

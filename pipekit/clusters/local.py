@@ -5,7 +5,7 @@ import platform
 import queue
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -22,14 +22,14 @@ _REPEATS = 8
 def local(workers: int | None = None) -> Cluster:
     """Measure this machine: its GPUs if it has any, else its CPU shared out among workers.
 
-    The peak is the best of a few large matrix products in each dtype; memory bandwidth counts both
-    the reading and the writing of a copy.  The link is a copy from the first GPU to the second, or
-    through the common memory, and its latency a hand-over between two threads.  (Threads on one CPU
-    pass a tensor by reference: ``local().calibrated("memory", math.inf, "passed by reference")``.)
+    Memory bandwidth counts both the reading and the writing of a copy.  The link is a copy from the
+    first GPU to the second, or through the common memory, and its latency a hand-over between two
+    threads.  (Threads on one CPU pass a tensor by reference:
+    ``local().calibrated("memory", math.inf, "passed by reference")``.)
 
     Args:
         workers: how many; by default one a GPU, or one a core.  More workers than GPUs share them
-            in turn, with an equal part of memory and peak each.
+            in turn, with an equal part of the memory each.
 
     Raises:
         ValueError: there would be no worker.
@@ -63,12 +63,12 @@ def _cpu(sharing: int) -> tuple[Device, float]:
     # The share that the engine gives to one.
     torch.set_num_threads(max(1, available_cores() // sharing))
     try:
-        peaks, copied = _peaks(CPU, 1024, "float32"), _copied_per_second(CPU, CPU)
+        copied = _copied_per_second(CPU, CPU)
     finally:
         torch.set_num_threads(threads)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / sharing
     name = f"{platform.machine()} CPU, 1/{sharing} of it"
-    return Device(name, memory, peaks, 2 * copied), copied
+    return Device(name, memory, {}, 2 * copied), copied
 
 
 def _gpu(gpus: "Sequence[torch.device]", sharing: int) -> tuple[Device, float]:
@@ -76,45 +76,27 @@ def _gpu(gpus: "Sequence[torch.device]", sharing: int) -> tuple[Device, float]:
     from pipekit.devices import memory_bytes, name_of
 
     first = gpus[0]
-    attained = _peaks(first, 8192, "float32", "float16", "bfloat16")
-    peaks = {dtype: flops / sharing for dtype, flops in attained.items()}
     inside = _copied_per_second(first, first)
     name = name_of(first) + (f", 1/{sharing} of it" if sharing > 1 else "")
-    device = Device(name, memory_bytes(first) / sharing, peaks, 2 * inside / sharing)
+    device = Device(name, memory_bytes(first) / sharing, {}, 2 * inside / sharing)
     return device, inside if len(gpus) == 1 else _copied_per_second(first, gpus[1])
-
-
-def _peaks(device: "torch.device", side: int, *dtypes: str) -> dict[str, float]:
-    import torch
-
-    peaks = {}
-    for dtype in dtypes:
-        a = torch.ones(side, side, device=device, dtype=getattr(torch, dtype))
-        seconds = min(_timings(lambda a=a: a @ a, device))  # type: ignore[misc]
-        peaks[dtype] = 2 * side**3 / seconds
-    return peaks
 
 
 def _copied_per_second(source: "torch.device", target: "torch.device") -> float:
     import torch
 
+    from pipekit.devices import synchronize
+
     size = 2**26 if target.type == "cpu" else 2**28  # more than caches hold
     a = torch.zeros(size, dtype=torch.uint8, device=source)
     b = torch.empty_like(a, device=target)
-    return size / min(_timings(lambda: b.copy_(a), target))
-
-
-def _timings(work: Callable[[], object], device: "torch.device") -> list[float]:
-    """Return the seconds of each repeat, after two to warm up."""
-    from pipekit.devices import synchronize
-
     seconds = []
     for _ in range(2 + _REPEATS):
         start = time.perf_counter()
-        work()
-        synchronize(device)
+        b.copy_(a)
+        synchronize(target)
         seconds.append(time.perf_counter() - start)
-    return seconds[2:]
+    return size / min(seconds[2:])
 
 
 def _thread_handover_s() -> float:

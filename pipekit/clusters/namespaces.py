@@ -118,7 +118,7 @@ def answer(path: str) -> None:
     dist.destroy_process_group()
 
 
-def require_namespaces() -> None:
+def _require_namespaces() -> None:
     """Raise OSError, with a remedy, unless this user may make network namespaces."""
     if sys.platform != "linux":
         raise OSError(f"network namespaces exist on Linux only, and this is {sys.platform}")
@@ -142,7 +142,7 @@ def available() -> str | None:
 def _network(workers: int, link: str | None) -> Iterator[list[str]]:
     """Hold a network, and give the beginning of a command line that leads into it."""
     script = "\n".join(_cables(workers, link))
-    require_namespaces()
+    _require_namespaces()
     unshare = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc"]
     # On leaving, Popen closes the pipe and waits, and the kernel lets the first process of a
     # namespace end only after all the others.

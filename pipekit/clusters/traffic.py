@@ -32,8 +32,8 @@ class Path(NamedTuple):
 class Paths:
     """The ports of a cluster, numbered as they are first used; ``capacity`` has bytes/s of each.
 
-    At the level that joins two workers, each member has a port out and a port in, or one port for
-    both ways, or all members have one medium.  The links below that level are not a bottleneck.
+    At the level that joins two workers, each member has a port out and a port in, or all members
+    have one medium.  The links below that level are not a bottleneck.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -81,9 +81,10 @@ class Paths:
         if level.shared:
             keys = [(level.name, source // self._cluster.group_size(level), "medium")]
         else:
-            ways = ("out", "in") if level.duplex else ("link", "link")
-            ends = (self._cluster.member(worker, level) for worker in (source, destination))
-            keys = [(level.name, end, way) for end, way in zip(ends, ways, strict=True)]
+            ways = {"out": source, "in": destination}
+            keys = [
+                (level.name, self._cluster.member(end, level), way) for way, end in ways.items()
+            ]
         for key in keys:
             if key not in self._numbers:
                 self._numbers[key] = len(self.capacity)

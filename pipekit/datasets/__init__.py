@@ -1,7 +1,7 @@
 """Real data that needs no network: with Python, with packages of pipekit's, or the user's own."""
 
 from pipekit.datasets.dataset import Alteration, Batch, Dataset
-from pipekit.datasets.images import digits, handwriting, image_folder, mnist
+from pipekit.datasets.images import digits, handwriting, mnist
 from pipekit.datasets.text import installed_text, masked, python_source, text_file
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "Dataset",
     "digits",
     "handwriting",
-    "image_folder",
     "installed_text",
     "masked",
     "mnist",

@@ -1,8 +1,6 @@
-"""Images: handwritten digits that come inside packages, and the folders of a user."""
+"""Images: handwritten digits that come inside packages."""
 
 import functools
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -12,9 +10,6 @@ from torch.nn import functional as F
 
 from pipekit.datasets.dataset import Alteration, Batch, Dataset, check_rows
 from pipekit.devices import CPU
-
-CIFAR = "cifar-10-batches-py"
-TEST_SHARE = 0.2  # of a folder that has no test images of its own
 
 
 def mnist(rows: int = 5000, test_rows: int = 1000) -> Dataset:
@@ -66,57 +61,6 @@ def handwriting(pixels: int = 16) -> Dataset:
     )
 
 
-def image_folder(path: Path | str, pixels: int = 32, most: int = 50_000) -> Dataset:
-    """Return the colour images of a folder in one size, held in memory; nothing is fetched.
-
-    The folder has ``cifar-10-batches-py`` (CIFAR-10 for Python, unpacked), or ``train`` and ``val``
-    with a folder a class in each (ImageNet's layout), or a folder a class; of the last a fifth of
-    the images is to test on.  Those to learn from are shifted by up to two pixels, each time anew.
-
-    Args:
-        path: the folder.
-        pixels: of an image's side: the shorter one is scaled to it, and the middle is kept.
-        most: images to learn from, at most, drawn at random, and a fifth as many to test on.
-
-    Raises:
-        ValueError: the folder has none of these, or its images cannot be read.
-    """
-    from torchvision.datasets import CIFAR10, ImageFolder  # here, since it takes a second
-
-    path = Path(path).expanduser()
-    path = path.parent if path.name == CIFAR else path
-    generator = torch.Generator().manual_seed(0)
-    try:
-        if (path / CIFAR).is_dir():
-            parts = [CIFAR10(str(path), train=train, download=False) for train in (True, False)]
-        elif (path / "train").is_dir() and (path / "val").is_dir():
-            parts = [ImageFolder(str(path / part)) for part in ("train", "val")]
-            if parts[0].classes != parts[1].classes:
-                raise ValueError(f"{path}: train and val do not have the same classes")
-        else:
-            parts = [ImageFolder(str(path))]
-    except (RuntimeError, OSError) as error:
-        raise ValueError(
-            f"{path} has no images that can be read ({error}): give a folder with {CIFAR} in it "
-            f"(unpack cifar-10-python.tar.gz there), or train and val with a folder a class, or a "
-            f"folder a class"
-        ) from error
-    orders = [torch.randperm(len(part), generator=generator, device=CPU) for part in parts]
-    if len(parts) == 1:
-        tests = round(TEST_SHARE * len(orders[0]))
-        orders, parts = [orders[0][tests:], orders[0][:tests]], parts * 2
-    limits = most, round(TEST_SHARE * most)
-    train, test = (
-        _loaded(part, order[:limit].tolist(), pixels)
-        for part, order, limit in zip(parts, orders, limits, strict=True)
-    )
-    if not (len(train[1]) and len(test[1])):
-        raise ValueError(
-            f"{path} has {len(train[1]) + len(test[1])} images: too few to hold some out"
-        )
-    return Dataset(path.name, str(path), *train, *test, _shifts(2))
-
-
 def _shifts(most: int) -> Alteration:
     return Alteration("shift", functools.partial(_shifted, most))
 
@@ -154,24 +98,3 @@ def _split(
 def _scaled(images: Tensor, pixels: int) -> Tensor:
     """Return images ``[N, c, p, p]`` of another size, each pixel the mean of what it covers."""
     return F.interpolate(images, size=(pixels, pixels), mode="bilinear", antialias=True)
-
-
-def _loaded(images: Any, chosen: list[int], pixels: int) -> Batch:
-    pairs = [images[index] for index in chosen]
-    inputs = [_squared(image, pixels) for image, _ in pairs]
-    classes = torch.tensor([target for _, target in pairs], dtype=torch.long, device=CPU)
-    return torch.stack(inputs) if inputs else torch.empty(0, 3, pixels, pixels, device=CPU), classes
-
-
-def _squared(image: Any, pixels: int) -> Tensor:
-    """Return ``[3, p, p]`` in 0..1: the middle of an image, scaled."""
-    from torchvision.transforms.functional import pil_to_tensor
-
-    tensor: Tensor = pil_to_tensor(image.convert("RGB")).float() / 255  # [3, h, w]
-    _, height, width = tensor.shape
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    middle = tensor[None, :, top : top + side, left : left + side]
-    if side != pixels:
-        middle = _scaled(middle, pixels)
-    return middle[0]

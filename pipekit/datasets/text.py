@@ -23,7 +23,7 @@ from pipekit.units import bytes_text
 BYTES = 256  # the vocabulary of a text
 MASK = BYTES  # the token of a masked byte: a model of masked text has a vocabulary of 257
 IGNORED = -100  # the target of a token that is not to be guessed, as of PyTorch's cross entropy
-_MASKED, _RANDOM = 0.8, 0.1
+_GUESSED, _MASKED, _RANDOM = 0.15, 0.8, 0.1
 TEST_SHARE = 0.1  # of a text file, at its end
 _TABLES = frozenset({"encodings", "pydoc_data"})  # generated
 _PARTIAL = frozenset({"distutils", "idlelib", "lib2to3", "tkinter", "turtledemo"})  # not everywhere
@@ -155,26 +155,14 @@ def _language(
     return Dataset(name, source, learnt[:, :-1], learnt[:, 1:], tried[:, :-1], tried[:, 1:])
 
 
-def masked(text: Dataset, share: float = 0.15) -> Dataset:
+def masked(text: Dataset) -> Dataset:
     """Return a text with some bytes to guess from those on both sides, anew in every epoch.
 
-    Of the bytes to guess, equally many a row, 80 % are hidden, 10 % replaced by a random byte and
-    10 % left as they are.
-
-    Args:
-        text: of :func:`python_source` or :func:`text_file`.
-        share: of a row's bytes, to be guessed.
-
-    Raises:
-        ValueError: no byte of a row would be guessed, or more than all.
+    To guess are 15 % of a row, one byte at least: 80 % of these are hidden, 10 % replaced by a
+    random byte and 10 % left as they are.  ``text`` is of :func:`python_source` or
+    :func:`text_file`.
     """
-    length = text.train_inputs.shape[1]
-    guessed = round(share * length)
-    if not 1 <= guessed <= length:
-        raise ValueError(
-            f"a share of {share:g} of {length} bytes is {guessed}: choose one that leaves 1 to "
-            f"{length} to guess"
-        )
+    guessed = max(1, round(_GUESSED * text.train_inputs.shape[1]))
     masks = Alteration("mask", functools.partial(_masked, guessed), in_tests=True)
     return replace(text, name=f"masked {text.name}", alteration=masks)
 

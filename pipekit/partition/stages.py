@@ -1,6 +1,6 @@
 """Any module, cut into layers that pipelines, profiles and planners take."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -11,13 +11,10 @@ from pipekit.partition.checks import require_data
 from pipekit.partition.recording.batch import first_forward, hooks_of
 from pipekit.partition.recording.modules import Wish
 from pipekit.partition.recording.record import record, warn_of_hooks
-from pipekit.partition.recording.recorded_model import RecordedModel
+from pipekit.partition.recording.recorded_model import RecordedModel, RecordedSequence
 from pipekit.partition.recording.recorder import Way
 from pipekit.partition.recording.refusal import NotRecordable, ReadsNumbers
-from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.verify import verify
-
-_KEEP_ORDER = "plan with profile.as_chain(), which keeps the order that the layers have"
 
 
 @hiding_frames
@@ -112,36 +109,3 @@ def _recorded(model: nn.Module, example: Any, blocks: Wish | None, freeze: bool)
             said = str(error).strip().partition("\n")[0]
             refusal = NotRecordable(f"{refusal}; as under tracing, {type(error).__name__}: {said}")
     raise refusal
-
-
-def reordered(layers: nn.Sequential, order: Sequence[int]) -> nn.Sequential:
-    """Return the layers of a recorded model in the order of a plan (:attr:`pipekit.Plan.order`).
-
-    Refused is an order in which one would come before what it reads, or in which they do not do the
-    same to the bit: a tensor read by three layers, say, gets its gradient as a sum in this order.
-    """
-    if not order:
-        return layers
-    if not isinstance(layers, RecordedSequence) or layers.origin is None:
-        raise ValueError(
-            f"the plan has another order of the layers than the model, and only what "
-            f"pipekit.stages returned, no copy or part of it, can be put into another: "
-            f"{_KEEP_ORDER}"
-        )
-    if sorted(order) != list(range(len(layers))):
-        raise ValueError(f"an order of {len(layers)} layers names each of them once")
-    place = {layer: number for number, layer in enumerate(order)}
-    for value in layers.passed:
-        first = min(value.users, key=place.__getitem__)
-        if value.source is not None and place[first] < place[value.source]:
-            raise ValueError(
-                f"layer {first} reads what layer {value.source} makes: let that be first"
-            )
-    try:
-        return RecordedSequence.of(verify(layers.origin.in_order(order)))
-    except NotRecordable as error:
-        raise ValueError(f"in the order of the plan, {error}; or {_KEEP_ORDER}") from error
-    except KeyError as error:  # of a value, or a size of the batch
-        raise ValueError(
-            f"a layer has not all that it needs in this order: {_KEEP_ORDER}"
-        ) from error

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, cached_property
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -10,11 +10,8 @@ import numpy as np
 
 from pipekit.planning.layer_ranges import Floats
 from pipekit.planning.objectives import Bytes, Seconds
-from pipekit.progress import planning_bar
 
 TIE = 1e-9  # values that differ by less than this part are equal: sums of floats round
-_MOST_KEPT = 16  # matrices of replicated stages kept for use again; a large one takes 32 MB
-_ROWS = 128  # rows of a matrix that are looked at together: of the cuts behind the first of them
 
 Workers = Fraction | int  # a number of them, for each of a group of members
 
@@ -48,8 +45,7 @@ class BottleneckProgram:
     for a stage is the best of the level below on that whole member (a server).
 
     The paper builds up from the first layer, this from the last: how many minibatches a stage has
-    in flight, and so its memory, depends on the workers behind it.  Of a graph the objective is
-    infinite where a cut does not contain the other.
+    in flight, and so its memory, depends on the workers behind it.
 
     ``layers`` is the number of the last cut, ``widths`` are the members that each level joins,
     innermost first.  ``candidates`` counts what was compared: a first stage, its members, and what
@@ -64,19 +60,17 @@ class BottleneckProgram:
         self._widths = widths
         self._top = len(widths) - 1
         self._replicate = replicate
-        self._values: list[float] = []
         self._best = cache(self._solve)
-        self._replicated = lru_cache(_MOST_KEPT)(
-            lambda level, replicas, inner: objective.replicated(self._best(*inner), level, replicas)
-        )
         self.candidates = 0
 
-    def least(self, progress: bool = False) -> float:
+    def least(self) -> float:
         """Return the least value for all layers; infinite if none fits."""
-        if not self._values:
-            sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
-            self._values = [float(self._best(self._top, m, 0)[0, -1]) for m in sizes]
         return min(self._values)
+
+    @cached_property
+    def _values(self) -> list[float]:
+        sizes = range(1, self._widths[-1] + 1)
+        return [float(self._best(self._top, members, 0)[0, -1]) for members in sizes]
 
     def plan(self) -> tuple[NestedStage, ...]:
         """Return the plan of the least value, if one fits.
@@ -104,21 +98,11 @@ class BottleneckProgram:
                 np.minimum(best, option.stages[:, stops[0] :], out=best)
                 continue
             for column, stop in enumerate(stops):
-                joined = self._joined(option.stages, option.behind[:stop, column])
-                np.minimum(best[: len(joined), column], joined, out=best[: len(joined), column])
-        return best
-
-    def _joined(self, stages: Floats, behind: Floats) -> Floats:
-        """Return, for each first cut, the best of a stage up to a cut and what is behind that."""
-        best = np.full(max(0, len(behind) - 1), np.inf)
-        useful = np.flatnonzero(behind < np.inf)
-        for first in range(0, len(best), _ROWS):
-            rows = slice(first, min(first + _ROWS, len(best)))
-            cuts = useful[np.searchsorted(useful, first, "right") :]
-            if len(cuts):
-                joined = np.maximum(stages[rows, cuts], behind[cuts])
-                self.candidates += joined.size
-                joined.min(axis=1, out=best[rows])
+                rest = option.behind[:stop, column]
+                self.candidates += (stop - 1) * int(np.isfinite(rest[1:]).sum())
+                joined = np.maximum(option.stages[:stop, :stop], rest)
+                least = joined.min(axis=1, initial=np.inf)
+                np.minimum(best[:stop, column], least, out=best[:stop, column])
         return best
 
     def _choose(
@@ -158,7 +142,8 @@ class BottleneckProgram:
                 if level == 0:
                     later = ceil(later)  # a worker's minibatches in flight are whole
             inner = level - 1, width, later
-            stages, rest = self._replicated(level, replicas, inner), None
+            stages = self._objective.replicated(self._best(*inner), level, replicas)
+            rest = None
             if replicas < members:
                 sent = self._objective.transfer(level)[:, None]
                 rest = np.maximum(sent, self._best(level, members - replicas, behind))

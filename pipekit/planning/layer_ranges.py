@@ -1,17 +1,15 @@
 """What the layers between two cuts cost, and what a worker that holds them has to store."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.planning.states import Bools, States
 from pipekit.plans import Recompute, StagePlan
-from pipekit.profiling import Profile, ValueProfile
+from pipekit.profiling import Profile
 from pipekit.units import bytes_text
 
 Floats = NDArray[np.float64]
@@ -21,100 +19,49 @@ SUMS = ("forward_s", "backward_s", "update_s", "parameter_bytes", "buffer_bytes"
 """The costs of a layer that add up over the layers of a stage."""
 
 
-class PairBytes(NamedTuple):
-    """Bytes that depend on both cuts of a stage: ``[first, stop]`` each."""
-
-    entering: Floats  # beside what enters every stage that starts at ``first``
-    leaving: Floats  # beside what leaves every stage up to ``stop``, and no backward needs
-    lead: Floats  # the most that the saved bytes before a cut within it exceed the parameters
-
-
 class LayerRanges:
-    """Costs of the layers between two cuts, which run in the profile's order, for one microbatch.
+    """Costs of the layers between two cuts, for one microbatch.
 
-    Cut k of a chain is before layer k; the cuts of a graph are its ``states``.  ``layers`` is the
-    number of the last cut.  ``boundary_bytes`` pass each cut: the model's input, or all values from
-    before it that are read behind it, each once, as in PipeDream's optimizer.  ``possible`` says by
-    ``[first, stop]`` whether the layers between two cuts can be a stage.
+    Cut k is before layer k; ``layers`` is the number of the last cut.  ``boundary_bytes`` pass each
+    cut: the model's input, or the output before it with the skips under way.  ``possible`` says by
+    ``[first, stop]`` whether there are layers between two cuts.
     """
 
-    def __init__(self, profile: Profile, states: States | None = None) -> None:
+    def __init__(self, profile: Profile) -> None:
         costs = np.array([attrgetter(*SUMS)(layer) for layer in profile.layers], float)
-        cuts = len(costs) + 1 if states is None else len(states)
-        self._states = states
+        self.layers, self._skips = len(costs), profile.skips
+        self.possible = np.less(*self.every())
         # What enters a stage that starts at a cut, whatever it holds; and what leaves one that
         # stops there, and no backward needs.
-        self._input_bytes, self._unsaved_output = np.zeros((2, cuts))
-        self._input_bytes[0] = profile.input_bytes
-        if states is None:
-            self._members = np.tri(cuts, len(costs), -1, bool)
-            self.possible = np.triu(np.ones((cuts, cuts), bool), 1)
-            totals = np.zeros((cuts, len(SUMS)))
-            np.cumsum(costs, axis=0, out=totals[1:])
-            for cut, layer in enumerate(profile.layers, start=1):
-                self._input_bytes[cut] = layer.output_bytes
-                self._unsaved_output[cut] = layer.output_bytes * (not layer.saves_output)
-            self._beside = [
-                ValueProfile(skip.source, (skip.destination,), skip.bytes, skip.saved)
-                for skip in profile.skips
-            ]
-            self.boundary_bytes = self._input_bytes + self._crossing(self._beside)
-        else:
-            self._members, self.possible = states.members, states.within
-            totals = states.members.astype(float) @ costs
-            self._beside = [] if profile.relayed else [*profile.values]
-            self.boundary_bytes = self._crossing(profile.values)
-            self.boundary_bytes[0] = profile.input_bytes
-            if profile.relayed:  # a stage receives all that crosses where it starts
-                self._input_bytes = self.boundary_bytes
-                self._unsaved_output = self._crossing([v for v in profile.values if not v.saved])
-        self.layers = cuts - 1
+        sent = [(each.output_bytes, not each.saves_output) for each in profile.layers]
+        self._input_bytes = np.array([profile.input_bytes, *(size for size, _ in sent)], float)
+        self._unsaved_output = np.array([0.0, *(size * unsaved for size, unsaved in sent)])
+        self.boundary_bytes = self._input_bytes.copy()
+        for skip in self._skips:
+            self.boundary_bytes[skip.source + 1 : skip.destination + 1] += skip.bytes
+        totals = np.zeros((self.layers + 1, len(SUMS)))
+        np.cumsum(costs, axis=0, out=totals[1:])
         self._totals = dict(zip(SUMS, totals.T.copy(), strict=True))
         self._totals["compute_s"] = totals[:, :3].sum(axis=1)  # of both passes and the update
 
-    def layers_between(self, first: int, stop: int) -> list[int]:
-        """Return the layers between two cuts, as they stand in the profile."""
-        members = self._members
-        beyond: list[int] = np.flatnonzero(members[stop] & ~members[first]).tolist()
-        return beyond
-
     @cached_property
-    def pairs(self) -> PairBytes:
-        """Made once it is asked for: without a limit memory does not matter.
+    def _pairs(self) -> tuple[Floats, Floats, Floats]:
+        """Bytes that depend on both cuts of a stage: ``[first, stop]`` each.
 
-        A stage between two cuts reads a value that was there at the first exactly if more of its
-        users are before the second.
+        What enters and what leaves it by skips, beside the input and the output; and the most that
+        the saved bytes before a cut within it exceed the parameters.  Made once it is asked for:
+        without a limit memory does not matter.
         """
-        entering, leaving = np.zeros((2, self.layers + 1, self.layers + 1))
-        for value, made, read in self._held(self._beside):
-            enters = made[:, None] & (read > read[:, None])
-            entering += value.bytes * enters
-            if not value.saved:
-                # Whoever made it or passes it on holds it until it is backward.
-                leaves = enters | (~made[:, None] & made)
-                leaving += value.bytes * (leaves & (read < len(value.users)))
-        height = self._totals["saved_bytes"] - self._totals["parameter_bytes"]
-        if self._states is not None:
-            return PairBytes(entering, leaving, self._states.peaks(height))
         first, stop = self.every()
+        entering, leaving = np.zeros((2, self.layers + 1, self.layers + 1))
+        for skip in self._skips:
+            made, popped = first > skip.source, stop > skip.destination
+            entering += skip.bytes * (made & popped & (first <= skip.destination))
+            if not skip.saved:
+                leaving += skip.bytes * (~made & (stop > skip.source) & ~popped)
+        height = self._totals["saved_bytes"] - self._totals["parameter_bytes"]
         lead = np.maximum.accumulate(np.where(first <= stop, height, -np.inf), axis=1)
-        return PairBytes(entering, leaving, np.where(first <= stop, lead, 0.0))
-
-    def _crossing(self, values: Iterable[ValueProfile]) -> Floats:
-        """Return the bytes that cross each cut: of values made before it and read behind it."""
-        crossing = np.zeros(len(self._members))
-        for value, made, read in self._held(values):
-            crossing += value.bytes * (made & (read < len(value.users)))
-        return crossing
-
-    def _held(
-        self, values: Iterable[ValueProfile]
-    ) -> Iterator[tuple[ValueProfile, Bools, NDArray[np.int64]]]:
-        """Yield each value, whether it is made before each cut, and how many users are there."""
-        anything = np.arange(len(self._members)) > 0  # where the model's input is there
-        for value in values:
-            made = anything if value.source is None else self._members[:, value.source]
-            yield value, made, self._members[:, value.users].sum(axis=1)
+        return entering, leaving, np.where(first <= stop, lead, 0.0)
 
     def total(self, name: str, first: Index, stop: Index) -> Floats:
         """Return one of :data:`SUMS`, or "compute_s": T_l with the optimizer's step."""
@@ -124,7 +71,8 @@ class LayerRanges:
     def first_gradient_bytes(self, first: Index, stop: Index) -> Floats:
         """Return by how much gradients raise the bytes: they come as activations go."""
         parameters, saved = self._totals["parameter_bytes"], self._totals["saved_bytes"]
-        rise: Floats = parameters[stop] - saved[stop] + self.pairs.lead[first, stop]
+        _, _, lead = self._pairs
+        rise: Floats = parameters[stop] - saved[stop] + lead[first, stop]
         return rise
 
     def worker_bytes(
@@ -144,12 +92,13 @@ class LayerRanges:
         default as large as the parameters.
         """
         parameters = self.total("parameter_bytes", first, stop)
-        sent = self._unsaved_output[stop] + self.pairs.leaving[first, stop]
+        entering, leaving, _ = self._pairs
+        sent = self._unsaved_output[stop] + leaving[first, stop]
         kept = in_flight if kept is None else kept
         total: Floats = (
             tensors * parameters
             + self.total("buffer_bytes", first, stop)
-            + in_flight * (self._input_bytes[first] + self.pairs.entering[first, stop])
+            + in_flight * (self._input_bytes[first] + entering[first, stop])
             + kept * (self.total("saved_bytes", first, stop) + sent)
             + (parameters if gradients is None else gradients)
         )
@@ -159,18 +108,6 @@ class LayerRanges:
         """Return ``first`` and ``stop`` that broadcast to all pairs of cuts, possible or not."""
         numbers = np.arange(self.layers + 1)
         return numbers[:, None], numbers[None, :]
-
-
-def ranges_of(profile: Profile) -> tuple[LayerRanges, str]:
-    """Return the costs between the cuts of a chain or graph; and a remark on the cuts, if any."""
-    remark = ""
-    edges = {(value.source, user) for value in profile.values for user in value.users}
-    if profile.values and not edges >= set(pairwise(range(len(profile)))):
-        try:
-            return LayerRanges(profile, States(profile)), ""
-        except ValueError as error:
-            remark = f" Only cuts in the order of the layers were looked at: {error}."
-    return LayerRanges(profile), remark
 
 
 def stage_plans(

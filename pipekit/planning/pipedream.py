@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple, get_args
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, NestedStage
-from pipekit.planning.layer_ranges import LayerRanges, exact_bytes, milliseconds, ranges_of
+from pipekit.planning.layer_ranges import LayerRanges, exact_bytes, milliseconds
 from pipekit.planning.objectives import (
     Bytes,
     Cost,
@@ -31,7 +30,6 @@ def pipedream(
     cost: Cost = "paper",
     replicate: bool = True,
     optimizer_states: float = 1,
-    progress: bool = False,
 ) -> Plan:
     """Return the plan with the least seconds a minibatch in steady state (PipeDream, 3.2).
 
@@ -49,16 +47,11 @@ def pipedream(
     activations, and once the gradients, the optimizer's state and the buffers.  In flight are
     ceil(workers from this stage to the end / replicas of this stage) a replica.
 
-    A profile that is a graph (:attr:`Profile.values`) is cut at the sets of layers that hold, with
-    a layer, also what it reads, as in the released optimizer; of more than 2,000 such sets only
-    those in the profile's order are tried, and the plan says so.  Its stages name layers in the
-    plan's order.
-
     Equally fast plans (to one part in 10^9): fewest workers, then hierarchical before flat, then
     most layers on the first stage, fewest replicas of it, and so on with the second.
 
     Args:
-        profile, cluster, optimizer_states, progress: as for :func:`.plan`.
+        profile, cluster, optimizer_states: as for :func:`.plan`.
         cost: "paper" (the maximum of compute and synchronisation) or "released" (their sum).
         replicate: False for a straight pipeline, each stage on one worker.
 
@@ -66,33 +59,26 @@ def pipedream(
         ValueError: no plan fits the workers' memory; the message says how much would do.
     """
     require_choice("cost", cost, get_args(Cost))
-    ranges, remark = ranges_of(profile)
+    ranges = LayerRanges(profile)
     memory = Bytes(ranges, optimizer_states)
-    planner = _Planner(ranges, memory, cluster, cost, progress)
+    planner = _Planner(ranges, memory, cluster, cost)
     seconds, what, timed = planner.best(replicate)
-    order = planner.layers(timed)
     in_flight = optimal_in_flight([stage.replicas for stage in timed])
     return Plan(
         method="pipedream",
         stages=tuple(
-            replace(
-                stage,
-                first=len(ranges.layers_between(0, stage.first)),
-                stop=len(ranges.layers_between(0, stage.stop)),
-                memory_bytes=float(memory.of(stage.first, stage.stop, count)),
-            )
+            replace(stage, memory_bytes=float(memory.of(stage.first, stage.stop, count)))
             for stage, count in zip(timed, in_flight, strict=True)
         ),
         microbatch_rows=profile.rows,
         in_flight=in_flight[0],
         predicted_s=seconds,
-        why=f"The slowest is {what}. {planner.compared()}{remark}",
-        order=() if order == sorted(order) else tuple(order),
+        why=f"The slowest is {what}. {planner.compared()}",
     )
 
 
 class _Timed(NamedTuple):
-    """A plan for some layers: seconds a minibatch, what takes them, and the stages by cuts."""
+    """A plan for some layers: seconds a minibatch, what takes them, and the stages."""
 
     seconds: float
     what: str
@@ -105,16 +91,10 @@ class _Planner:
     memory: Bytes
     cluster: Cluster
     cost: Cost
-    progress: bool
 
     @property
     def limit(self) -> float:
         return self.cluster.device.memory_bytes
-
-    def layers(self, stages: Sequence[StagePlan]) -> list[int]:
-        """Return the layers of stages in the plan's order."""
-        between = self.ranges.layers_between
-        return [layer for stage in stages for layer in between(stage.first, stage.stop)]
 
     def best(self, replicate: bool) -> _Timed:
         """Return the times of the best plan that fits; ValueError if there is none."""
@@ -125,7 +105,7 @@ class _Planner:
             smallest = BottleneckProgram(self.memory, layers, [workers], replicate)
             raise ValueError(
                 f"no plan fits the {exact_bytes(self.limit)} of a worker: on up to {workers} "
-                f"workers, give each at least {exact_bytes(smallest.least(self.progress))}"
+                f"workers, give each at least {exact_bytes(smallest.least())}"
             )
         best = [each for each in programs if each[0].least() <= least]
         found = [self._chain(program.plan(), levels) for program, levels in best]
@@ -146,7 +126,7 @@ class _Planner:
             if compute / math.prod(widths) <= least * (1 + TIE):
                 objective = Seconds(ranges, levels, self.cost, self.memory, self.limit)
                 program = BottleneckProgram(objective, ranges.layers, widths, replicate)
-                least = min(least, program.least(self.progress))
+                least = min(least, program.least())
                 programs.append((program, levels))
         return programs
 
@@ -168,13 +148,11 @@ class _Planner:
         """Return what stages that follow one another at the last of the levels take together."""
         parts = [self._stage(node, levels) for node in nodes]
         seconds, what, _ = max(parts, key=lambda part: part.seconds)
-        for part, behind in pairwise(parts):
-            size = float(self.ranges.boundary_bytes[part.stages[-1].stop])
-            passing = float(transfer_seconds(size, levels[-1]))
+        for node in nodes[1:]:
+            passing = float(transfer_seconds(self.ranges.boundary_bytes[node.first], levels[-1]))
             if passing > seconds:
                 seconds = passing
-                last, first = self.layers(part.stages)[-1], self.layers(behind.stages)[0]
-                what = f"the transfer from layer {last} to {first}"
+                what = f"the transfer from layer {node.first - 1} to {node.first}"
                 what += f" over {levels[-1].name} ({milliseconds(passing)})"
         return _Timed(seconds, what, tuple(stage for part in parts for stage in part.stages))
 
@@ -194,7 +172,7 @@ class _Planner:
             return float(stage_seconds(self.cost, alone_s, sync, members)), bool(sync > alone_s)
 
         total, waits = shared(first, stop, inner.seconds)
-        layers, what = layers_text(self.layers(inner.stages)), inner.what
+        layers, what = layers_text(first, stop), inner.what
         if waits:
             what = f"the synchronisation of {layers} over {level.name} ({milliseconds(total)})"
         elif not what:

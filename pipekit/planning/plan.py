@@ -29,8 +29,6 @@ def plan(
     profile: Profile | Mapping[int, Profile],
     cluster: Cluster,
     method: str = "pipedream",
-    *,
-    progress: bool = False,
     **options: Any,
 ) -> Plan:
     """Return the best plan that a paper's planner finds.
@@ -40,7 +38,6 @@ def plan(
         cluster: the workers and their links.
         method: "pipedream", "parallel_pipelines" (PipeDream-2BW's), "balance" (GPipe's and
             torchgpipe's, :func:`balanced`) or "interleaved" (Megatron-LM's loop).
-        progress: whether to show a bar, if it takes more than a second.
         options: the planner's own, such as ``cost="released"`` or ``max_batch``; of all planners
             ``optimizer_states``, tensors of a parameter's size that the optimizer keeps: 1 with
             momentum, 2 for Adam, 6 in mixed precision, where weights of 2 bytes have a copy and
@@ -71,6 +68,4 @@ def plan(
     require_kind("cluster", cluster, Cluster, "pk.clusters.flat(4, bandwidth=1e9)")
     if planner is not parallel_pipelines and not isinstance(profile, Profile):
         raise ValueError(f"{method} plans for one microbatch size: give one profile")
-    if "progress" in known:
-        options["progress"] = progress
     return planner(profile, cluster, **options)

@@ -15,7 +15,6 @@ from pipekit.partition.balance import balance_by_cost
 from pipekit.planning.layer_ranges import Floats, LayerRanges, exact_bytes, stage_plans
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
-from pipekit.progress import planning_bar
 
 _TIE = 1e-9  # throughputs that differ by less than this part are equal
 _WEIGHT_VERSIONS = 2  # double-buffered weights
@@ -27,7 +26,6 @@ def parallel_pipelines(
     *,
     max_batch: int,
     optimizer_states: float = 2,
-    progress: bool = False,
 ) -> Plan:
     """Return the fastest of all parallel pipelines that fit (PipeDream-2BW, section 4).
 
@@ -39,14 +37,12 @@ def parallel_pipelines(
         profile: costs of a microbatch, taken to be proportional to its rows; or several profiles,
             by rows, of which each is taken as it is.
         max_batch: rows that a global batch may have at most (B in section 4).
-        cluster, optimizer_states, progress: as for :func:`.plan`.
+        cluster, optimizer_states: as for :func:`.plan`.
 
     Raises:
         ValueError: nothing fits the memory or the batch; the message says what would.
     """
-    table = sweep(
-        profile, cluster, max_batch=max_batch, optimizer_states=optimizer_states, progress=progress
-    )
+    table = sweep(profile, cluster, max_batch=max_batch, optimizer_states=optimizer_states)
     fits = table[table["fits"]]
     if fits.empty:
         least = table.loc[table["memory_bytes"].idxmin()]
@@ -104,7 +100,6 @@ def sweep(
     *,
     max_batch: int,
     optimizer_states: float = 2,
-    progress: bool = False,
 ) -> pd.DataFrame:
     """Return what every configuration would do: one row each.
 
@@ -124,8 +119,7 @@ def sweep(
     its late update, and the last stage has one weight version.
 
     Args:
-        profile, cluster, max_batch, optimizer_states, progress: as for
-            :func:`parallel_pipelines`.
+        profile, cluster, max_batch, optimizer_states: as for :func:`parallel_pipelines`.
 
     Returns:
         Columns width, depth, microbatch_rows, microbatches, recompute, seconds (a microbatch of one
@@ -137,7 +131,7 @@ def sweep(
     """
     ranges = {rows: LayerRanges(scaled) for rows, scaled in _by_rows(profile, max_batch).items()}
     records = []
-    for depth, balance in planning_bar(_balances(profile, cluster).items(), progress):
+    for depth, balance in _balances(profile, cluster).items():
         widths = range(1, cluster.workers // depth + 1)
         placements = {width: placed(cluster, width, depth) for width in widths}
         for (rows, span), recompute in product(ranges.items(), (False, True)):

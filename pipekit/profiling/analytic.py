@@ -99,7 +99,6 @@ def analytic(
             efficiency=efficiency,
             memory_efficiency=memory_efficiency,
         ),
-        "relayed": bool(found.values),
     }
 
 

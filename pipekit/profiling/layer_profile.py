@@ -137,42 +137,6 @@ class TieProfile:
         require_amount("shared weights: bytes", self.bytes)
 
 
-@dataclass(frozen=True)
-class ValueProfile:
-    """A tensor, or some that travel together, that one layer makes and later layers read.
-
-    Attributes:
-        source: the layer that makes it; None if it is the model's input.
-        users: the layers that read it, all behind the source; none if it stays where it was made.
-        bytes: of it, for one microbatch.
-        saved: as of :class:`SkipProfile`; the model's input, and a value without users, always is.
-
-    Raises:
-        ValueError: a user comes before the source, or there can be no such layer; or the bytes are
-            negative or not finite; or an input, or a value without users, is not saved.
-    """
-
-    source: int | None
-    users: tuple[int, ...]
-    bytes: float
-    saved: bool = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "users", tuple(sorted(set(self.users))))
-        require_amount(f"{self}: bytes", self.bytes)
-        if self.source is not None and self.source < 0:
-            raise ValueError(f"{self}: no such layer exists")
-        if self.users and self.users[0] <= (-1 if self.source is None else self.source):
-            raise ValueError(f"{self} has the user {self.users[0]}, which is not behind its source")
-        if not self.saved and (self.source is None or not self.users):
-            raise ValueError(f"{self} is kept for the backward: it counts as saved")
-
-    def __str__(self) -> str:
-        return (
-            "a value of the model's input" if self.source is None else f"a value of {self.source}"
-        )
-
-
 def renumbered(ties: Iterable[TieProfile], number: Sequence[int]) -> tuple[TieProfile, ...]:
     """Return what layers share once they have other numbers, which several may have in common."""
     places = ((tie, {number[layer] for layer in tie.layers}) for tie in ties)

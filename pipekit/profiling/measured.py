@@ -109,7 +109,7 @@ def profile(
         ours.append(_Loss(loss, None if target is None else _copied(target, where)))
     watch = Stopwatch(where)
     with random_states_put_back(where), torch.enable_grad():
-        found, skips, values, ties = sizes(ours, tree_map(torch.clone, x), autocast)
+        found, skips, ties = sizes(ours, tree_map(torch.clone, x), autocast)
         timed = TimedLayers(ours, x, autocast, [layer.edits_input for layer in found], watch)
         with background_load(ours, x, others, autocast):
             threads = torch.get_num_threads()
@@ -159,9 +159,7 @@ def profile(
         **_largest_spread(alone, watch),
         **_hardware(where, threads),
     )
-    return Profile(
-        tuple(layers), rows, tree_bytes(sample), record, skips, values, bool(values), ties
-    )
+    return Profile(tuple(layers), rows, tree_bytes(sample), record, skips, ties)
 
 
 def _copied(tree: Tree, device: torch.device) -> Tree:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from pipekit.profiling import graph_txt
 from pipekit.profiling.layer_profile import (
     LayerProfile,
     SkipProfile,
     TieProfile,
-    ValueProfile,
     combined,
-    renumbered,
 )
 from pipekit.reading import read_json
 from pipekit.schedules import Op
@@ -39,10 +36,7 @@ _BY_ROWS = (
 
 @dataclass(frozen=True)
 class Profile:
-    """The costs of a chain or a graph of layers for a microbatch of ``rows`` rows.
-
-    The layers of a graph stand in an order in which they can run; a planner may choose another one
-    (:meth:`in_order`).
+    """The costs of a chain of layers for a microbatch of ``rows`` rows.
 
     Attributes:
         layers: in the order in which they run.
@@ -50,15 +44,11 @@ class Profile:
         input_bytes: bytes of the model's input.
         provenance: where the numbers come from; see :func:`pipekit.host.provenance.provenance`.
         skips: what goes from a layer to one far behind it, beside the chain.
-        values: what layers hand to which others, if they are a graph; empty for a chain.  The
-            layers' ``output_bytes`` and the skips then follow from them, whatever was given.
-        relayed: whether values go from layer to layer, past those that do not read them, too, as
-            those of a recorded model (:func:`pipekit.stages`) do.
         ties: weights that several layers share.
 
     Raises:
-        ValueError: there is no layer or row, a skip, value or tie has layers that are not there or
-            not in order, or ``input_bytes`` is negative or not finite.
+        ValueError: there is no layer or row, a skip or tie has layers that are not there or not in
+            order, or ``input_bytes`` is negative or not finite.
     """
 
     layers: tuple[LayerProfile, ...]
@@ -66,12 +56,10 @@ class Profile:
     input_bytes: float = 0.0
     provenance: Mapping[str, Any] = field(default_factory=dict, compare=False)
     skips: tuple[SkipProfile, ...] = ()
-    values: tuple[ValueProfile, ...] = ()
-    relayed: bool = False
     ties: tuple[TieProfile, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("layers", "skips", "values", "ties"):
+        for name in ("layers", "skips", "ties"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.layers:
             raise ValueError("a profile needs at least one layer")
@@ -84,45 +72,11 @@ class Profile:
                     f"skip {skip.name!r} cannot go from layer {skip.source} to layer "
                     f"{skip.destination} in a chain of {len(self)}"
                 )
-        for value in self.values:
-            if not 0 <= max(value.source or 0, *value.users, 0) < len(self):
-                raise ValueError(f"{value} needs layers that are not among the {len(self)}")
         for tie in self.ties:
             if not 0 <= tie.layers[0] <= tie.layers[-1] < len(self):
                 raise ValueError(
                     f"weights cannot be shared by layers {list(tie.layers)} of {len(self)}"
                 )
-        if self.values:
-            self._let_values_travel()
-
-    def _let_values_travel(self) -> None:
-        """Set the layers' outputs, which the next layer reads, and as skips what else travels.
-
-        A value, or the model's input from layer 0 on, goes from user to user, or, if it is relayed,
-        from layer to layer up to its last user.
-        """
-        outputs = [0.0] * len(self)
-        skips = []
-        for number, value in enumerate(self.values):
-            place, stops = value.source or 0, value.users
-            if self.relayed and stops:
-                stops = tuple(range(place + 1, stops[-1] + 1))
-            for user in stops:
-                is_held = value.saved and (place == value.source or self.relayed)
-                if is_held and user == place + 1:
-                    outputs[place] += value.bytes
-                elif user != place:
-                    name = f"value {number} from {place} to {user}"
-                    skips.append(SkipProfile(name, place, user, value.bytes, value.saved))
-                place = user
-        last = len(self) - 1
-        outputs[last] = sum(v.bytes for v in self.values if v.source == last)
-        layers = tuple(
-            replace(layer, output_bytes=size, saves_output=True)
-            for layer, size in zip(self.layers, outputs, strict=True)
-        )
-        object.__setattr__(self, "layers", layers)
-        object.__setattr__(self, "skips", tuple(skips))
 
     @classmethod
     def uniform(
@@ -160,41 +114,6 @@ class Profile:
 
         how: Any = {"efficiency": efficiency, "memory_efficiency": memory_efficiency}
         return cls(**analytic(model, sample, device, dtype=dtype, **how))
-
-    @classmethod
-    def from_pipedream_graph(cls, path: str | os.PathLike[str], rows: int = 1) -> "Profile":
-        """Read PipeDream's ``graph.txt``: see :func:`pipekit.profiling.graph_txt.read`."""
-        return cls(**graph_txt.read(path, rows))
-
-    def in_order(self, order: Sequence[int]) -> "Profile":
-        """Return the layers of a graph in another ``order`` of their numbers; empty: as they are.
-
-        Raises:
-            ValueError: it is no order of these layers, or one of them would come before what it
-                reads.
-        """
-        if not order:
-            return self
-        place = {layer: number for number, layer in enumerate(order)}
-        if len(order) != len(self) or set(place) != set(range(len(self))):
-            raise ValueError(f"an order of {len(self)} layers names each of them once")
-        if not self.values and list(order) != sorted(order):
-            raise ValueError("the profile is a chain: its layers have one order only")
-        values = tuple(
-            replace(
-                value,
-                source=None if value.source is None else place[value.source],
-                users=tuple(place[user] for user in value.users),
-            )
-            for value in self.values
-        )
-        layers = tuple(self.layers[layer] for layer in order)
-        ties = renumbered(self.ties, [place[layer] for layer in range(len(self))])
-        return replace(self, layers=layers, values=values, ties=ties)
-
-    def as_chain(self) -> "Profile":
-        """Return the same layers for planners that keep to the order in which they stand."""
-        return replace(self, values=())
 
     def __repr__(self) -> str:
         origin = self.provenance.get("label", "of unknown origin")
@@ -245,10 +164,8 @@ class Profile:
 
         layers = tuple(map(scaled, self.layers))
         skips = tuple(replace(skip, bytes=skip.bytes * part) for skip in self.skips)
-        values = tuple(replace(value, bytes=value.bytes * part) for value in self.values)
-        input_bytes = self.input_bytes * part
         return replace(
-            self, layers=layers, rows=rows, input_bytes=input_bytes, skips=skips, values=values
+            self, layers=layers, rows=rows, input_bytes=self.input_bytes * part, skips=skips
         )
 
     def recomputing(self, layers: Iterable[int]) -> "Profile":

@@ -1,9 +1,8 @@
 """What each layer of a model holds, saves and does, found by one forward and backward."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -14,11 +13,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pipekit.layers.module_state import trained
 from pipekit.layers.skips import Name, require_matched
 from pipekit.partition.partition import find_ties
-from pipekit.partition.recording.recorded_model import Passed
-from pipekit.partition.recording.sequence import RecordedSequence
-from pipekit.partition.recording.stage import gives
 from pipekit.profiling.layer_passes import crossing, cut_forwards, run_backward
-from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile, ValueProfile
+from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile
 from pipekit.profiling.work import Work, counted_work
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes
 
@@ -79,7 +75,6 @@ class ModelSizes(NamedTuple):
 
     layers: list[LayerSizes]
     skips: tuple[SkipProfile, ...]
-    values: tuple[ValueProfile, ...]  # of recorded layers that can run in several orders; else none
     ties: tuple[TieProfile, ...]
 
 
@@ -103,7 +98,6 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Mo
     names, edits, outputs = list[str](), list[bool](), list[_Passed]()
     forward, backward = dict[int, Work](), dict[int, Work]()
     stashed: dict[Name, _Passed] = {}
-    handed: dict[int, _Passed] = {}
 
     @contextmanager
     def counted(number: int) -> Iterator[None]:
@@ -120,8 +114,6 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Mo
         names.append(name)
         edits.append(entered.edited)
         outputs.append(_Passed.of(x))
-        for value, tensor in zip(gives(model[number]), leaves(x), strict=False):
-            handed.setdefault(value, _Passed.of(tensor))
         stashed |= {name: _Passed.of(tensor) for name, tensor in leaving.items()}
     held = _held(model)
     layers = [
@@ -147,37 +139,7 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Mo
         SkipProfile(*skip, stashed[skip.name].bytes, storages.live_on(stashed[skip.name].storages))
         for skip in crossing(model)
     )
-    values: tuple[ValueProfile, ...] = ()
-    if isinstance(model, RecordedSequence):
-        values = _values(model.passed, outputs[-1].bytes, handed, storages)
-    return ModelSizes(layers, skips, values, _ties(model))
-
-
-def _values(
-    passed: Sequence[Passed],
-    output_bytes: int,
-    handed: Mapping[int, _Passed],
-    storages: SavedStorages,
-) -> tuple[ValueProfile, ...]:
-    """Return what a recorded model's layers hand to which others, if they can run otherwise."""
-    edges = {(value.source, user) for value in passed for user in value.users}
-    last = max((user for _, user in edges), default=0)
-    if edges >= set(pairwise(range(last + 1))):
-        return ()
-    values = [
-        ValueProfile(
-            value.source,
-            value.users,
-            handed[value.number].bytes,
-            value.source is None or storages.live_on(handed[value.number].storages),
-        )
-        for value in passed
-        if value.number in handed
-    ]
-    read = {value.source for value in values}
-    # What nobody reads, a batch norm's statistics say, is done before the last layer is.
-    values += [ValueProfile(layer, (last,), 0.0) for layer in range(last) if layer not in read]
-    return (*values, ValueProfile(last, (), output_bytes))
+    return ModelSizes(layers, skips, _ties(model))
 
 
 def rows_of(x: Tree) -> int:

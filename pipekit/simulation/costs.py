@@ -229,7 +229,6 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
             f"the plan is for {plan.layers} layers and the profile has {len(profile)}: plan with "
             f"this profile"
         )
-    profile = profile.in_order(plan.order)
     if (plan.microbatch_rows, schedule.chunks) != (profile.rows, 1):
         profile = profile.scaled(plan.microbatch_rows, schedule.chunks)
     stage_of = stage_of_layers(plan.balance)

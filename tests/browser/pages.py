@@ -55,9 +55,6 @@ def write_notebooks(folder: Path, repository: Path) -> None:
     assert IMAGES[1] in "".join(cell.source for cell in quickstart.cells)
     small = parameterize_notebook(quickstart, {**SMALL, "results_dir": str(folder / "results")})
     nbformat.write(small, folder / "quickstart.ipynb")
-    tables = {"reference_dir": str(repository / "results" / "reference" / "staleness")}
-    staleness = load_notebook_node(str(folder / "staleness.ipynb"))
-    nbformat.write(parameterize_notebook(staleness, tables), folder / "staleness.ipynb")
     many = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(MANY)])
     many.metadata.kernelspec = quickstart.metadata.kernelspec
     nbformat.write(many, folder / "many.ipynb")

@@ -44,7 +44,6 @@ def _no_error(lab: Lab) -> Iterator[None]:
         ("timeline", "stages"),
         ("planner", "workers"),
         ("search", "memory cap (step)"),
-        ("staleness", "samples an update"),
     ],
 )
 def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screenshots: Path) -> None:

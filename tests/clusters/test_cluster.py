@@ -81,8 +81,6 @@ def test_no_bandwidth_is_refused(bandwidth: float) -> None:
         (lambda: Cluster("twins", DEVICE, (INSIDE, INSIDE)), "need different names"),
         (lambda: EIGHT.bandwidth(0, 8), "no worker 8: its 8 workers are numbered from 0"),
         (lambda: EIGHT.member(-1, INSIDE), "no worker -1"),
-        (lambda: EIGHT.level_between(3, 3), "worker 3 needs no link to itself"),
-        (lambda: EIGHT.member(0, Level("PCIe", 4, 1e9)), "no level 'PCIe'"),
         (lambda: EIGHT.calibrated("PCIe", 1e9, "a run"), "no level 'PCIe': name one of .'NVLink'"),
         (lambda: clusters.pipedream_figure1("H100"), "gpu must be one of K80, .*, not 'H100'"),
         (lambda: named("cloud"), "cluster must be one of pipedream-a, .*, not 'cloud'"),
@@ -146,8 +144,6 @@ def test_a_cpu_is_shared_out_among_workers() -> None:
     cluster = local(2)
     (link,) = cluster.levels
     assert cluster.workers == 2
-    assert list(cluster.device.peak_flops) == ["float32"]
-    assert 1e9 < cluster.device.peak_flops["float32"] < 1e14
     assert 1e8 < link.used_bandwidth < 1e13
     assert link.shared
     assert link.effective is not None
@@ -164,9 +160,8 @@ def test_measuring_leaves_the_number_of_threads_alone() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_is_measured_in_every_dtype_and_shared_out() -> None:
+def test_a_gpu_is_measured_and_shared_out() -> None:
     gpus = torch.cuda.device_count()
     cluster, halves = local(), local(2 * gpus)
     assert (cluster.workers, halves.workers) == (gpus, 2 * gpus)
-    assert set(cluster.device.peak_flops) == {"float32", "float16", "bfloat16"}
     assert halves.device.memory_bytes == cluster.device.memory_bytes / 2

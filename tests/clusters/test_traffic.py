@@ -54,10 +54,6 @@ def test_what_waits_for_its_connection_has_not_set_out() -> None:
     assert (third.start, third.end) == (1, 2)
 
 
-def test_free_links_cost_nothing() -> None:
-    assert times(flat(2, math.inf), (0, 1, 10**12, 2.0)) == [2.0]
-
-
 def test_what_is_to_follow_is_called_once_when_it_ends() -> None:
     traffic, called = Traffic(flat(2, 100.0)), list[Flow]()
     flow = traffic.send(0, 1, 100, 0.0, called.append)
@@ -78,8 +74,6 @@ def test_each_sends_twice_all_but_one_share(way: str, members: int, seconds: flo
 def test_a_parameter_servers_own_link_carries_everybodys_gradients() -> None:
     cluster = replace(flat(4, 100.0), all_reduce="parameter server")
     assert summed(cluster, [0, 1, 2, 3], 100) == 3.0, "and the weights, on its way out"
-    half = Cluster("c", DEVICE, (Level("l", 4, 100.0, duplex=False),), "parameter server")
-    assert summed(half, [0, 1, 2, 3], 100) == 6.0
 
 
 def test_on_a_bus_a_ring_passes_for_every_member() -> None:
@@ -141,12 +135,12 @@ messages = st.lists(
 )
 
 
-@given(messages, st.sampled_from(["flat", "bus", "half duplex", "servers"]))
+@given(messages, st.sampled_from(["flat", "bus", "servers"]))
 def test_any_messages_end_when_all_rates_found_anew_at_every_change_say(
     drawn: list[tuple[list[int], float, float]], kind: str
 ) -> None:
     """Ports are told anew: out and in of five workers; of the servers, which are 0-2 and 3-5."""
-    level = Level("link", 5, 100.0, shared=kind == "bus", duplex=kind != "half duplex")
+    level = Level("link", 5, 100.0, shared=kind == "bus")
     levels = (Level("in", 3, 100.0), Level("out", 2, 50.0)) if kind == "servers" else (level,)
     cluster, capacity, sent = Cluster("c", DEVICE, levels), dict[int, float](), []
     drawn = sorted(drawn, key=lambda one: one[1])
@@ -154,8 +148,6 @@ def test_any_messages_end_when_all_rates_found_anew_at_every_change_say(
         ports, room = {2 * source, 2 * destination + 1}, 100.0
         if kind == "bus":
             ports = {0}
-        elif kind == "half duplex":
-            ports = {2 * source, 2 * destination}
         elif kind == "servers" and source // 3 != destination // 3:
             ports, room = {100 + source // 3, 200 + destination // 3}, 50.0
         capacity |= dict.fromkeys(ports, room)
@@ -167,13 +159,7 @@ def test_any_messages_end_when_all_rates_found_anew_at_every_change_say(
 def test_the_textbook_line_of_links() -> None:
     """A flow over two links beside one on each, of which the second has more room."""
     uses = [{0: 1.0, 1: 1.0}, {0: 1.0}, {1: 1.0}]
-    for way in (by_programmes, by_steps):
-        assert way(uses, [1, 1, 1], {0: 1.0, 1: 3.0}) == pytest.approx([0.5, 0.5, 2.5])
-
-
-def test_a_weight_of_two_counts_as_two_flows() -> None:
-    for way in (by_programmes, by_steps):
-        assert way([{0: 1.0}, {0: 1.0}], [2, 1], {0: 3.0}) == pytest.approx([2, 1])
+    assert by_steps(uses, [1, 1, 1], {0: 1.0, 1: 3.0}) == pytest.approx([0.5, 0.5, 2.5])
 
 
 def test_two_connections_on_one_link_by_hand() -> None:

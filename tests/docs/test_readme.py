@@ -14,7 +14,6 @@ from torch.distributed import pipelining
 from typer.testing import CliRunner
 
 import pipekit as pk
-from experiments.first_steps import PAGE, steps
 from pipekit import plots, schedules
 from pipekit.cli import app
 from pipekit.ledger.ledger import load
@@ -159,13 +158,6 @@ def test_papermills_recipes_write_inside_the_repository(repository: Path) -> Non
         cells = nbformat.read(notebook, as_version=4).cells
         (results,) = RESULTS.findall("\n".join(cell.source for cell in cells))
         assert (runs_in / results).resolve().is_relative_to(repository / "results")
-
-
-def test_every_step_of_the_first_page_has_something_to_run(repository: Path) -> None:
-    found = steps((repository / PAGE).read_text())
-    assert len(found) == 4
-    assert all(found.values())
-    assert found["Two methods train a network"] == "make demo"
 
 
 def test_every_name_of_ours_and_of_torchs_beside_other_tools_exists(repository: Path) -> None:

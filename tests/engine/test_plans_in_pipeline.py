@@ -49,10 +49,6 @@ def test_recomputation_and_slow_links_change_no_weight() -> None:
             {"balance": Plan.by_hand([2, 2], replicas=[7, 1])},
             "the plan has 7-1 workers a stage and the schedule 1-1: build",
         ),
-        (
-            {"balance": Plan("any", Plan.by_hand([2, 2]).stages, order=(0, 2, 1, 3))},
-            "the plan has another order of the layers than the model",
-        ),
         ({"recompute": ["never"]}, "recompute names 1 stages and the schedule has 2"),
         ({"cluster": flat(1, 1.0)}, "has 2 workers and cluster 'flat' only 1"),
     ],

@@ -25,7 +25,6 @@ EXPLORERS = "choose_parallelism", "planner", "search", "timeline", "why_slow"
 CODE = f"""
 import sys
 from pipekit.explore import {", ".join(EXPLORERS)}
-from experiments.staleness import explorer
 from pipekit.explore import own_schedule
 from pipekit.explore.puzzles.page import html
 from pipekit.explore.browser.picture import explained, picture

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import Pipeline, PipelinedModule, schedules
 from pipekit.layers import skips
-from pipekit.partition.balance import balance_by_cost, best_split, stage_sums
+from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import require_no_tensor_hooks
 from pipekit.partition.partition import partition, require_unshared, sequence_of
 from pipekit.partition.probe import probe
@@ -109,17 +108,6 @@ def test_of_equal_splits_the_first_stage_is_the_shortest() -> None:
     assert balance_by_cost([1.0, 1.0, 9.0], 2) == [2, 1]
     assert balance_by_cost([1.0, 9.0, 1.0, 1.0], 3) == [1, 1, 2]
     assert balance_by_cost([0.0, 0.0, 0.0], 2) == [1, 2]
-
-
-def test_costs_can_be_summed_in_place_of_compared() -> None:
-    squares = stage_sums([3.0, 1.0, 1.0, 3.0]) ** 2
-    assert best_split(squares, 3, np.add) == [1, 2, 1]
-
-
-@pytest.mark.parametrize(("stages", "says"), [(3, "at most 2 stages"), (0, "at least 1")])
-def test_impossible_numbers_of_stages(stages: int, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        balance_by_cost([1.0, 1.0], stages)
 
 
 def test_shared_buffers_may_be_in_one_stage() -> None:

@@ -216,11 +216,6 @@ def test_a_model_that_wants_many_rows_is_recorded_with_more_of_them() -> None:
         layers(X[:4])
 
 
-def test_what_depends_on_whether_rows_are_even_is_noticed() -> None:
-    with pytest.raises(NotRecordable):
-        stages(Between(lambda model, x: x * (1 + len(x) % 2)), X)
-
-
 # --- numbers that know how Python computed them
 
 

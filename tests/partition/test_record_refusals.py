@@ -16,7 +16,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 from pipekit import Execution, Pipeline, schedules
-from pipekit.partition.recording.operators import function
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.stages import stages
 from tests.partition.networks import Net, in_turn, require_as_in_a_plain_loop
@@ -153,12 +152,6 @@ def test_the_sentence_names_the_line_and_the_remedy(
 ) -> None:
     with pytest.raises(NotRecordable, match=sentence):
         stages(Between(function), X)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_an_operator_that_a_worker_process_lacks_is_named_with_the_remedy() -> None:
-    with pytest.raises(LookupError, match=r"no operator torch\.ops\.mine\.twice.* file of its own"):
-        function("torch.ops.mine.twice")
 
 
 def test_a_compiled_script_as_a_block_is_refused() -> None:

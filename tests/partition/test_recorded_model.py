@@ -262,7 +262,7 @@ def test_a_table_says_what_there_is() -> None:
     shown = str(layers)
     assert "5 layers" in shown
     assert "blocks.3" in shown
-    assert "crosses behind" in str(layers._repr_html_())
+    assert "crosses behind" in shown
     assert layers.table is not None
     assert layers.table["parameters"].tolist()[0] == 800
     layers = stages(

@@ -62,11 +62,7 @@ def test_a_checkpoint_goes_on_as_the_plain_loop_does(tmp_path: Path, dtype: torc
 
 @pytest.mark.parametrize(
     ("saved", "here"),
-    [
-        (torch.float32, torch.float64),
-        (torch.float64, torch.float32),
-        (torch.float32, torch.bfloat16),
-    ],
+    [(torch.float32, torch.float64), (torch.float32, torch.bfloat16)],
 )
 def test_a_checkpoint_of_another_precision_is_refused(
     tmp_path: Path, saved: torch.dtype, here: torch.dtype
@@ -163,8 +159,7 @@ def saved(path: Path, **costs: float) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["forward_s", "parameter_bytes"])
-@pytest.mark.parametrize("value", [1e308, 1e101, -1.0])
+@pytest.mark.parametrize(("name", "value"), [("forward_s", 1e308), ("parameter_bytes", -1.0)])
 def test_costs_that_no_sum_can_hold_are_refused_in_a_profile(
     tmp_path: Path, name: str, value: float
 ) -> None:
@@ -177,7 +172,7 @@ def test_costs_that_no_sum_can_hold_are_refused_in_a_profile(
     assert "p.json" in output
 
 
-@pytest.mark.parametrize("value", [0.0, 1e-300, 1e50])
+@pytest.mark.parametrize("value", [0.0, 1e50])
 def test_odd_costs_are_planned_with_finite_numbers(tmp_path: Path, value: float) -> None:
     path = saved(tmp_path / "p.json", forward_s=value, backward_s=value)
     output = cli("plan", path, "--workers", 2, "--bandwidth", 1e9)

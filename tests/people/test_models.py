@@ -270,8 +270,9 @@ class Opens(nn.Module):
         return scaled.x  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize(
+    ("recorded", "transport"), [(False, "threads"), (True, "threads"), (True, "distributed")]
+)
 def test_a_named_tuple_is_made_once(recorded: bool, transport: str) -> None:
     blocks = Scales(4, 4), Scales(4, 4), Opens()
     model = Net(in_turn, blocks) if recorded else nn.Sequential(*blocks)

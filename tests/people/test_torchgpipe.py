@@ -147,7 +147,7 @@ def test_a_layer_may_edit_its_input_and_does_so_once_for_a_recomputation(mode: A
     assert one.grad == 2
 
 
-@pytest.mark.parametrize("split", [[3], [1, 2], [2, 1], [1, 1, 1]], ids=str)
+@pytest.mark.parametrize("split", [[1, 2], [1, 1, 1]], ids=str)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_skip_goes_past_a_layer(split: list[int], mode: Any) -> None:
     def conv() -> nn.Module:

@@ -115,7 +115,6 @@ def clusters(draw: st.DrawFn) -> Cluster:
             draw(st.integers(2, 4)),
             draw(st.sampled_from([1.0, 3.0, 50.0])),
             shared=draw(st.booleans()),
-            duplex=draw(st.booleans()),
         )
         for number in range(draw(st.integers(1, 2)))
     )

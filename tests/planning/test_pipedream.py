@@ -1,15 +1,24 @@
-"""PipeDream's planner on profiles whose plan is known by hand, and one function for all planners."""
+"""PipeDream's planner on profiles whose plan is known by hand and against every possible plan, tried
+one by one; and one function for all planners."""
 
 import math
 import re
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from pipekit import progress
+from pipekit import simulate
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import balanced, parallel_pipelines, pipedream, plan
+from pipekit.planning.objectives import Cost
+from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import pipedream as pipedream_schedule
+from tests.planning.enumeration import Possible, bytes_of, chains, every_plan
 
 GB = 1e9
 
@@ -88,7 +97,6 @@ def test_the_memory_that_the_error_asks_for_is_enough_and_no_less_is() -> None:
 
 PROFILE = Profile.uniform(4, output_bytes=1.0, parameter_bytes=1.0)
 CLUSTER = flat(3, 10.0)
-METHODS: dict[str, Any] = {"pipedream": {}, "parallel_pipelines": {"max_batch": 8}, "balance": {}}
 
 
 def test_methods_are_planners_and_options_theirs() -> None:
@@ -121,13 +129,102 @@ def test_impossible_calls() -> None:
         plan({1: PROFILE}, CLUSTER)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_bar_changes_no_plan_and_shows_only_when_it_takes_long(
-    method: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def require_best(
+    plan: Plan, profile: Profile, possible: Sequence[Possible], limit: float, states: float
 ) -> None:
-    plain = plan(PROFILE, CLUSTER, method, **METHODS[method])
-    assert plan(PROFILE, CLUSTER, method, progress=True, **METHODS[method]) == plain
-    assert capfd.readouterr().err == ""
-    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
-    assert plan(PROFILE, CLUSTER, method, progress=True, **METHODS[method]) == plain
-    assert ("planning" in capfd.readouterr().err) == (method != "balance")
+    fits = [p for p in possible if max(bytes_of(profile, p.stages, states)) <= limit]
+    least = min(p.seconds for p in fits)
+    assert plan.predicted_s == pytest.approx(least, rel=1e-12)
+    equal = [p for p in fits if p.seconds <= least * (1 + 1e-12)]
+    stages = tuple((stage.first, stage.stop, stage.replicas) for stage in plan.stages)
+    assert stages in [p.stages for p in equal]
+    assert plan.workers == min(sum(r for _, _, r in p.stages) for p in equal)
+    assert [stage.memory_bytes for stage in plan.stages] == bytes_of(profile, stages, states)
+    assert plan.memory_bytes <= limit
+
+
+bandwidths = st.sampled_from([0.5, 1.0, 4.0, 20.0, math.inf])
+costs = st.sampled_from(["paper", "released"])
+
+
+@given(chains(7), st.integers(1, 5), bandwidths, costs, st.floats(0.8, 2.0), st.integers(0, 2))
+def test_flat_equals_brute_force_within_memory(
+    profile: Profile, workers: int, bandwidth: float, cost: Cost, part: float, states: int
+) -> None:
+    """The limit is near the least memory that any plan needs, so that it decides."""
+    levels = flat(workers, bandwidth).levels
+    possible = list(every_plan(profile, levels, cost, range(1, workers + 1)))
+    least = min(max(bytes_of(profile, p.stages, states)) for p in possible)
+    limit = max(1.0, math.floor(part * least))
+    cluster = flat(workers, bandwidth, memory=limit)
+    if least > limit:
+        with pytest.raises(ValueError, match=f"give each at least {int(least):,} bytes"):
+            pipedream(profile, cluster, cost=cost, optimizer_states=states)
+    else:
+        plan = pipedream(profile, cluster, cost=cost, optimizer_states=states)
+        require_best(plan, profile, possible, limit, states)
+
+
+@given(
+    chains(5),
+    st.sampled_from([(2, 2), (1, 3), (3, 2), (2, 3), (2, 2, 2)]),
+    st.tuples(bandwidths, bandwidths, bandwidths),
+    costs,
+    st.sampled_from([1.0, 1.3, math.inf]),
+)
+def test_hierarchical_equals_brute_force(
+    profile: Profile, widths: tuple[int, ...], rates: tuple[float, ...], cost: Cost, part: float
+) -> None:
+    """Hierarchical on the cluster and on its inner groups, or flat over the slowest link."""
+    workers = math.prod(widths)
+    assume(workers < 6 or len(profile) < (4 if workers > 6 else 6))
+    levels = [Level(f"level {k}", width, rates[k]) for k, width in enumerate(widths)]
+    slowest = flat(workers, min(rates[: len(widths)])).levels
+    possible = list(every_plan(profile, slowest, cost, range(1, workers + 1)))
+    for k in range(len(levels)):
+        inner = levels[: k + 1]
+        possible += every_plan(profile, inner, cost, range(1, inner[-1].width + 1))
+    limit = max(1.0, part * min(max(bytes_of(profile, p.stages, 1)) for p in possible))
+    plan = pipedream(profile, cluster_of(limit, *levels), cost=cost)
+    require_best(plan, profile, possible, limit, 1)
+
+
+@given(chains(7), st.integers(1, 5), bandwidths)
+def test_a_straight_pipeline_has_one_worker_a_stage(
+    profile: Profile, workers: int, bandwidth: float
+) -> None:
+    cluster = flat(workers, bandwidth)
+    possible = [
+        plan
+        for plan in every_plan(profile, cluster.levels, "paper", range(1, workers + 1))
+        if all(replicas == 1 for _, _, replicas in plan.stages)
+    ]
+    require_best(pipedream(profile, cluster, replicate=False), profile, possible, math.inf, 1)
+
+
+@given(chains(5), st.integers(1, 4), st.integers(0, 2), st.sampled_from([1.0, 1.3]))
+def test_a_straight_plan_takes_in_simulation_what_was_predicted(
+    profile: Profile, workers: int, states: int, part: float
+) -> None:
+    """Seconds a minibatch over free links, and bytes of the fullest worker.
+
+    Passes take time: what a pass of no seconds holds is held at no moment of a simulation.
+    """
+    layers = tuple(
+        replace(x, forward_s=x.forward_s + 1, backward_s=x.backward_s + 1) for x in profile.layers
+    )
+    profile = replace(profile, layers=layers)
+
+    def planned(limit: float) -> Plan:
+        cluster = flat(workers, math.inf, memory=limit)
+        return pipedream(profile, cluster, replicate=False, optimizer_states=states)
+
+    plan = free = planned(math.inf)
+    with suppress(ValueError):
+        plan = planned(max(1.0, free.memory_bytes / part))
+    schedule = pipedream_schedule(len(plan.stages)).take(16)
+    trace = simulate(schedule, profile, plan, optimizer_states=states)
+    ends = trace.frame[(trace.frame["op"] == "UPDATE") & (trace.frame["stage"] == 0)]["end_s"]
+    assert (ends.iloc[12] - ends.iloc[6]) / 6 == pytest.approx(plan.predicted_s)
+    assert trace.memory is not None
+    assert trace.memory.peak_bytes == tuple(stage.memory_bytes for stage in plan.stages)

@@ -1,6 +1,7 @@
 """What a measured profile says of bytes: outputs, parameters, what backwards save, skips."""
 
 import copy
+from functools import cache
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import pipekit
 from pipekit import models, schedules
 from pipekit.layers.skips import Skippable
 from pipekit.models.transformer import Block
-from pipekit.profiling import SkipProfile
+from pipekit.profiling import Profile, SkipProfile
 from pipekit.trees import Tree, differentiable, leaves
 from tests.profiling.test_measured import linear_relu_linear, profile
 
@@ -188,10 +189,15 @@ def saved_by_a_stage(model: nn.Sequential, x: Tree) -> int:
     return sum(held.values())
 
 
+@cache
+def profiled(name: str) -> Profile:
+    return profile(*CHAINS[name], repeats=1)
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_saved_bytes_are_those_of_a_real_stage(name: str) -> None:
     model, sample = CHAINS[name]
-    made = profile(model, sample, repeats=1)
+    made = profiled(name)
     saved = saved_by_a_stage(model, copy.deepcopy(sample))
     assert made.stage(0, len(made)).saved_bytes == saved
     assert saved > 0

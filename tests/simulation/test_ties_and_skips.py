@@ -24,7 +24,7 @@ from pipekit import (
 )
 from pipekit.clusters import V100, flat
 from pipekit.losses.losses import token_loss
-from pipekit.profiling import LayerProfile, SkipProfile, TieProfile, ValueProfile
+from pipekit.profiling import SkipProfile, TieProfile
 from pipekit.traces import Trace
 
 ROWS, SEQUENCE, WORDS = 4, 6, 12
@@ -114,14 +114,11 @@ def test_a_profile_names_what_layers_share() -> None:
     ]
 
 
-def test_ties_are_saved_scaled_and_put_in_order(tmp_path: Path) -> None:
-    layers = tuple(LayerProfile(name, 1, 2) for name in "abc")
-    values = ValueProfile(0, (2,), 8.0), ValueProfile(1, (2,), 8.0), ValueProfile(2, (), 8.0)
-    graph = Profile(layers, values=values, ties=(TieProfile((1, 2), 4.0),))
-    graph.save(tmp_path / "graph.json")
-    assert Profile.load(tmp_path / "graph.json") == graph
-    assert graph.scaled(3).ties == graph.ties
-    assert graph.in_order([1, 0, 2]).ties == (TieProfile((0, 2), 4.0),)
+def test_ties_are_saved_and_scaled(tmp_path: Path) -> None:
+    tied = replace(Profile.uniform(3), ties=(TieProfile((1, 2), 4.0),))
+    tied.save(tmp_path / "tied.json")
+    assert Profile.load(tmp_path / "tied.json") == tied
+    assert tied.scaled(3).ties == tied.ties
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from pipekit.layers.sequence_chunks import require_chunkable
 from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
 from pipekit.partition.partition import PartitionStage
-from pipekit.partition.stages import reordered
 from pipekit.plans import Plan
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
@@ -62,7 +61,6 @@ class Parts:
             require_chunkable(layers)
         recompute = execution.recompute
         if isinstance(balance, Plan):
-            layers = reordered(layers, balance.order)
             arguments.require_replicas(balance, schedule)
             recompute = recompute or [stage.recompute for stage in balance.stages]
             balance = balance.balance

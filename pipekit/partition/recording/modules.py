@@ -124,13 +124,6 @@ class ModelNames:
             else:
                 yield home_of.get(tensor, near), name
 
-    def aliases(self) -> list[list[str]]:
-        """Return the names of each parameter that has several."""
-        names: dict[Tensor, list[str]] = {}
-        for name, parameter in self._model.named_parameters(remove_duplicate=False):
-            names.setdefault(parameter, []).append(name)
-        return [each for each in names.values() if len(each) > 1]
-
     def _place(self, stage: nn.Module, name: str, placed: nn.Module | Tensor) -> None:
         *path, local_name = name.split(".")
         owner = stage

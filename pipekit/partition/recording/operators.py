@@ -30,16 +30,7 @@ BEYOND_TENSORS = frozenset(
 @cache
 def function(name: str) -> Callable[..., Any]:
     """Return the function of that name, as :func:`name_of` gave it, maybe in another process."""
-    try:
-        found: Callable[..., Any] = resolve_name(name)
-    except AttributeError as error:
-        if not name.startswith("torch.ops."):
-            raise
-        raise LookupError(
-            f"this worker process has no operator {name}, which your program registers: register "
-            f"it in a file of its own, beside a module that calls it, and make that a block by "
-            f"blocks=[...]; or use transport='threads'"
-        ) from error
+    found: Callable[..., Any] = resolve_name(name)
     return found
 
 

@@ -1,31 +1,29 @@
-"""A module as a row of layers, between which it can be cut into stages."""
+"""A recorded module as a row of layers, each of which may begin a stage."""
 
-import copy
-from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Set
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
+import pandas as pd
 from torch import nn
+from torch.nn.modules.module import _IncompatibleKeys
 
 from pipekit.layers.module_state import exceptions, in_evaluation
 from pipekit.layers.python_state import PythonState
 from pipekit.partition.recording.model_input import ModelInput
 from pipekit.partition.recording.modules import ModelNames, named_tensors
 from pipekit.partition.recording.program import Made, Program, RecordedStep
-from pipekit.partition.recording.stage import RecordedStage, StageSteps
+from pipekit.partition.recording.stage import RecordedStage, StageSteps, span
 from pipekit.partition.recording.templates import named_weights, values
+from pipekit.partition.recording.unify import ROWS
+from pipekit.units import bytes_text
+
+_TRACED = (
+    "recorded as under tracing: masks are applied where they hide nothing, too, by kernels that "
+    "may round otherwise than the model's without a mask",
+)
 
 Ranges = tuple[range, range]  # the steps of a layer, in training and in evaluation
-
-
-class Passed(NamedTuple):
-    """A value that goes from one layer of a recorded model to others, in training."""
-
-    number: int
-    source: int | None  # the layer that makes it; None if it is of the batch
-    users: tuple[int, ...]  # the others that read it; what the model returns, the last one reads
 
 
 class Trial(NamedTuple):
@@ -54,7 +52,6 @@ class RecordedModel:
         self.traced, self.edited = traced, edited
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
         self.attributes = PythonState.of_attributes(model.named_modules())
-        self.names = ModelNames(model)
         cuts = _boundaries(*programs, *_tensors(model))
         behind = tuple(len(program.steps) for program in programs)
         self.layers: list[Ranges] = [
@@ -75,7 +72,7 @@ class RecordedModel:
 
         Together they have all names of the unsplit model.
         """
-        stages = []
+        stages, names = [], ModelNames(self.model)
         for number, ranges in enumerate(self.layers):
             training, evaluation = (
                 StageSteps.of(program, steps.start, steps.stop)
@@ -87,10 +84,10 @@ class RecordedModel:
             modules = dict.fromkeys(step.module for step in steps if step.module is not None)
             weights = [name for step in steps for name in sorted(step.weights)]
             weights += [*named_weights(training.output), *named_weights(evaluation.output)]
-            self.names.fill(stage, modules, dict.fromkeys(weights))
+            names.fill(stage, modules, dict.fromkeys(weights))
             stages.append(stage)
-        for home, name in list(self.names.homes(stages)):
-            self.names.fill(stages[home], (), [name])
+        for home, name in list(names.homes(stages)):
+            names.fill(stages[home], (), [name])
         for stage in stages:
             stage.training = self.model.training  # its modules are the model's, and keep theirs
         return stages
@@ -104,37 +101,74 @@ class RecordedModel:
         training = self.programs[0]
         return [training.made[number] for number in training.alive(self.layers[layer][0].start)]
 
-    def passed_values(self) -> tuple[Passed, ...]:
-        """Return the values that some layer reads and does not make, as they are made."""
-        training = self.programs[0]
-        source: dict[int, int | None] = dict.fromkeys(values(training.batch))
-        users: dict[int, set[int]] = defaultdict(set)
-        for layer in range(len(self)):
-            for step in self.steps(layer):
-                for number in step.reads:
-                    users[number].add(layer)
-                source.update((number, layer) for number in step.results)
-        for number in values(training.output):
-            users[number].add(len(self) - 1)
-        return tuple(
-            Passed(number, made, tuple(sorted(others)))
-            for number, made in source.items()
-            if (others := users[number] - {made})
+
+class RecordedSequence(nn.Sequential):
+    """The layers of a recorded model, in order: any consecutive ones make a stage.
+
+    ``state_dict()`` has the unsplit model's names.  ``print`` shows the layers as a table.
+    """
+
+    table: pd.DataFrame | None = None  # a row a layer; None of a part of a sequence
+    remarks: tuple[str, ...] = ()  # what else is known of the layers together
+    origin: RecordedModel | None = None  # None of a part or a copy
+
+    @classmethod
+    def of(cls, recorded: RecordedModel) -> Self:
+        """Return the layers of a recorded model."""
+        layers, rows = recorded.stages(), recorded.programs[0].sizes[ROWS]
+        sequence = cls(*layers)
+        sequence.origin = recorded
+        sequence.table = _table(recorded, layers)
+        sequence.remarks = (
+            f"{len(layers)} layers; bytes that cross are those of {rows} rows; outputs, "
+            f"buffers and all gradients equal the unsplit model's, with {recorded.trial.sizes}",
+            *_TRACED * recorded.traced,
+            *(f"held to be as in the example: {read}" for read in recorded.frozen),
+        )
+        return sequence
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the recorded model, whose tensors a copy does not have."""
+        return self.__dict__ | {"origin": None}
+
+    def __repr__(self) -> str:
+        if self.table is None:
+            return super().__repr__()
+        return "\n".join([self.table.to_string(max_colwidth=60), *self.remarks])
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load tensors by the unsplit model's names; ValueError of a wrong one with ``strict``."""
+        names = self.state_dict().keys()
+        if strict and names != state_dict.keys():
+            wrong = sorted(names ^ state_dict.keys())
+            raise ValueError(f"the model and the state differ in names, first in {wrong[0]!r}")
+        for layer in self:
+            own = {name: state_dict[name] for name in layer.state_dict() if name in state_dict}
+            layer.load_state_dict(own, strict=strict, assign=assign)
+        return _IncompatibleKeys(
+            sorted(names - state_dict.keys()), sorted(state_dict.keys() - names)
         )
 
-    def in_order(self, order: Sequence[int]) -> Self:
-        """Return the model with layer ``order[0]`` first, and so on, unverified."""
-        made = copy.copy(self)
-        made.layers, behind = [], (0, 0)
-        for ranges in (self.layers[layer] for layer in order):
-            first, behind = behind, (behind[0] + len(ranges[0]), behind[1] + len(ranges[1]))
-            made.layers.append((range(first[0], behind[0]), range(first[1], behind[1])))
-        training, evaluation = (
-            replace(p, steps=tuple(p.steps[n] for layer in order for n in self.layers[layer][mode]))
-            for mode, p in enumerate(self.programs)
-        )
-        made.programs = (training, evaluation)
-        return made
+
+def _table(recorded: RecordedModel, layers: Iterable[RecordedStage]) -> pd.DataFrame:
+    rows = []
+    for number, layer in enumerate(layers):
+        steps = recorded.steps(number)
+        crossing = recorded.crossing(number + 1) if number + 1 < len(recorded) else []
+        size = bytes_text(sum(each.nbytes for each in crossing))
+        row = {
+            "modules": span(layer),
+            "operations": sum(step.operation is not None for step in steps),
+            "parameters": sum(p.numel() for p in layer.parameters()),
+            "MB": round(sum(p.nbytes for p in layer.parameters()) / 1e6, 3),
+            "random": "yes" if any(step.random for step in steps) else "",
+            "buffers": len(list(layer.buffers())) or "",
+            "crosses behind": f"{size}: {', '.join(each.source for each in crossing)}",
+        }
+        rows.append(row if crossing else row | {"crosses behind": ""})
+    return pd.DataFrame(rows)
 
 
 def _tensors(model: nn.Module) -> tuple[dict[str, set[str]], set[str]]:

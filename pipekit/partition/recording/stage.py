@@ -239,11 +239,6 @@ def input_of(model: nn.Sequential, batch: Any) -> Tree:
     return first.model_input.tensors_of(taken)
 
 
-def gives(layer: nn.Module) -> tuple[int, ...]:
-    """Return the values that a layer hands on in training, by number, if it is a recorded one."""
-    return layer._recorded_parts[1].gives if isinstance(layer, RecordedStage) else ()
-
-
 def called(stage: RecordedStage) -> tuple[str, ...]:
     """Return the names of the modules that a stage calls in training."""
     steps = stage._recorded_parts[1].steps

@@ -51,8 +51,9 @@ class Network(NamedTuple):
 
 
 def convnet() -> nn.Sequential:
-    first, *others = models.convnet(4, dropout=0.2)
-    return nn.Sequential(first, nn.BatchNorm2d(4), *others[:3], nn.BatchNorm2d(8), *others[3:])
+    first, *others, last = models.convnet(4)
+    layers = nn.BatchNorm2d(4), *others[:3], nn.BatchNorm2d(8), *others[3:], nn.Dropout(0.2)
+    return nn.Sequential(first, *layers, last)
 
 
 def image_batch() -> tuple[Tensor, Tensor]:

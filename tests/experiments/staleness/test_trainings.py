@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from experiments import study
 from experiments.staleness import sweep
@@ -147,8 +146,7 @@ def test_arms_are_methods_with_their_depth() -> None:
         Sweep.of("images-small", "sgd", "2bw pipedream:9")
 
 
-OURS = [proxy for proxy in PROXIES.values() if not proxy.is_own]
-SMALL = [proxy for proxy in OURS if proxy.size in ("small", "long")]
+SMALL = [proxy for proxy in PROXIES.values() if proxy.size in ("small", "long")]
 
 
 def test_a_setting_tells_trainings_of_other_lengths_apart() -> None:
@@ -160,10 +158,9 @@ def test_a_setting_tells_trainings_of_other_lengths_apart() -> None:
     with pytest.raises(ValueError, match="proxy must be one of"):
         of_setting("gpt-200")
     assert short.description == "7,603,200 parameters, 200 updates, 409,600 bytes seen"
-    assert of_setting("images-folder-50").description == "50 updates, 3,200 images seen"
 
 
-@pytest.mark.parametrize("proxy", OURS, ids=lambda proxy: proxy.name)
+@pytest.mark.parametrize("proxy", PROXIES.values(), ids=lambda proxy: proxy.name)
 def test_each_stage_has_weights_at_each_depth(proxy: Proxy) -> None:
     with torch.device("meta"):
         model = proxy.build(seed=0)
@@ -179,27 +176,6 @@ def test_each_stage_has_weights_at_each_depth(proxy: Proxy) -> None:
 
 def test_the_huge_one_has_fifty_to_150_million_parameters() -> None:
     assert 50e6 < PROXIES["gpt-huge"].parameters < 150e6
-
-
-def test_images_of_ones_own_are_learnt_from(tmp_path: Path) -> None:
-    for number, name in enumerate(("day", "night", "dusk")):
-        (tmp_path / name).mkdir()
-        for copy in range(5):
-            Image.new("RGB", (8, 8), (80 * number, 0, 9)).save(tmp_path / name / f"{copy}.png")
-    part = Sweep.of("images-folder", "adamw", "2bw", updates=2, folder=str(tmp_path))
-    proxy = replace(part.proxy, width=2, length=8, batch_rows=4)
-    assert (proxy.name, proxy.classes) == ("images-folder", 3)
-    assert proxy.ends == {3}
-    record = train(StaleTraining(proxy, "2bw", 2, "adamw", 0.01, seed=0))
-    assert record.points["updates"][-1] == 2
-    assert record.provenance["data"] == str(tmp_path)
-
-
-def test_images_of_ones_own_need_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="name their folder in the parameter `folder`"):
-        Sweep.of("images-folder", "adamw", "2bw")
-    with pytest.raises(ValueError, match="has no images that can be read"):
-        Sweep.of("images-folder", "adamw", "2bw", folder=str(tmp_path))
 
 
 @pytest.mark.parametrize("proxy", SMALL, ids=lambda proxy: proxy.name)
