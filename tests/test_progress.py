@@ -1,8 +1,10 @@
 from pathlib import Path
 
 import pytest
+from IPython.display import HTML
 from tqdm.std import tqdm
 
+from pipekit import progress
 from pipekit.progress import RELAY, progress_bar
 
 
@@ -37,3 +39,33 @@ def test_a_bar_that_is_not_wanted_tells_nothing(relay: Path) -> None:
 def test_on_a_terminal_a_bar_is_tqdms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RELAY, raising=False)
     assert type(progress_bar([1], disable=True)) is tqdm
+
+
+class Output:
+    """In place of IPython's handle of an output: what it showed, one after the other."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def update(self, html: HTML) -> None:
+        self.seen.append(str(html.data))
+
+
+def test_in_a_notebook_a_bar_is_an_output_that_is_empty_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = Output()
+
+    def display(html: HTML, display_id: bool) -> Output:
+        output.update(html)
+        return output
+
+    monkeypatch.delenv(RELAY, raising=False)
+    monkeypatch.setattr(progress, "_in_notebook", lambda: True)
+    monkeypatch.setattr("IPython.display.display", display)
+    counts = []
+    for _ in progress_bar(range(2), desc="training <b>", mininterval=0):
+        counts.append(output.seen[-1])
+    assert ["0/2" in counts[0], "1/2" in counts[1]] == [True, True]
+    assert all(text.startswith("<pre>training &lt;b&gt;: ") for text in counts)
+    assert output.seen[-1] == ""
