@@ -1,7 +1,5 @@
 """Calls of a pipeline: what they refuse, one at a time, and what an interrupt does to them."""
 
-import atexit
-import ctypes
 import os
 import signal
 import sys
@@ -15,7 +13,7 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from pipekit.engine.options import Checkpoints, Execution, Updates, Watch
-from pipekit.host.user_frames import hide_frames
+from pipekit.host.user_frames import hiding_frames
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,26 +44,20 @@ def refusing_fields(function: Callable[P, T]) -> Callable[P, T]:
     """
     fields_alone = MOVED.keys() - signature(function).parameters.keys()
 
+    @hiding_frames
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            if moved := fields_alone & kwargs.keys():
-                raise TypeError(MOVED[min(moved)])
-            for name in VALUES.keys() & kwargs.keys():
-                if not isinstance(given := kwargs[name], kind := VALUES[name]):
-                    raise TypeError(
-                        f"{name} must be a pipekit.{kind.__name__}, not {type(given).__name__}: "
-                        f"pass {name}={kind.__name__}(...)"
-                    )
-            return function(*args, **kwargs)
-        except BaseException:
-            hide_frames()
-            raise
+        if moved := fields_alone & kwargs.keys():
+            raise TypeError(MOVED[min(moved)])
+        for name in VALUES.keys() & kwargs.keys():
+            if not isinstance(given := kwargs[name], kind := VALUES[name]):
+                raise TypeError(
+                    f"{name} must be a pipekit.{kind.__name__}, not {type(given).__name__}: pass "
+                    f"{name}={kind.__name__}(...)"
+                )
+        return function(*args, **kwargs)
 
     return called
-
-
-_GRACE_S = 5.0  # for a daemon thread's call to end before the interpreter
 
 
 class CallLock:
@@ -91,34 +83,20 @@ class CallLock:
                 "save weights on the way, pass train() checkpoints=..."
             )
         self._process = os.getpid()
-        thread = threading.current_thread()
-
-        def end() -> None:
-            """End the call by a SystemExit: in native code, the interpreter's end would abort."""
-            identity, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, error)
-            thread.join(_GRACE_S)
-
-        if thread.daemon:  # the interpreter waits for all others
-            atexit.register(end)
         try:
             yield
         finally:
-            atexit.unregister(end)
             self._lock.release()
 
 
 def one_at_a_time(method: M) -> M:
     """Return a method that takes the turn of its object's ``_calls``; raises as :meth:`taken`."""
 
+    @hiding_frames
     @wraps(method)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            with self._calls.taken():
-                return method(self, *args, **kwargs)
-        except BaseException:
-            hide_frames()
-            raise
+        with self._calls.taken():
+            return method(self, *args, **kwargs)
 
     return cast(M, called)
 

@@ -10,14 +10,11 @@ import sysconfig
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import cloudpickle
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from pipekit.layers.python_state import PLAIN, attributes_named, names_in
@@ -29,17 +26,6 @@ OWN = ...
 _LONG = 1_000  # longer containers are data and no settings
 _LIBRARIES = ("pipekit", "torch", "numpy", *sys.stdlib_module_names)  # which are not looked into
 _LOOKED_AT = (nn.Module, Tensor, ContextVar)
-_IN_TORCH = {
-    ("torch", ""): vars(torch),
-    (F.__name__, ""): vars(F),
-    (Tensor.norm.__module__, "Tensor"): Tensor,
-    (nn.Module.__module__, "Module"): nn.Module,
-    (nn.Module.__module__, ""): vars(sys.modules[nn.Module.__module__]),
-    (Optimizer.__module__, ""): vars(sys.modules[Optimizer.__module__]),
-}
-"""Where people put functions of theirs in place of torch's own, which all layers then call, and
-where torch keeps the hooks that they register for all modules, or for all optimizers."""
-_HOOKS = "_global_"  # begins the names of these
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
 
@@ -59,14 +45,12 @@ class Place(NamedTuple):
 class NamedValues:
     """What some modules, losses and other functions name in this process, and what they call does.
 
-    These are plain values of a user's files, functions put into any file, and context variables.
-    ``known`` grows by the values that were sent, or that were there before others are applied;
-    ``codes`` are of the user's functions, by file and name: after a reload they are others.
+    These are plain values of a user's files, functions put there, and context variables.
+    ``known`` grows by the values that were sent, or that were there before others are applied.
     """
 
     def __init__(self, objects: Iterable[Any], known: MutableMapping[Place, Any]) -> None:
         self._known, self._seen = known, set[FunctionType]()
-        self.codes: dict[tuple[str, str], CodeType] = {}
         self._owners: dict[Place, list[Any]] = {}  # several: a script's functions, each copied
         for each in objects:
             parts = each.modules() if isinstance(each, nn.Module) else [each]
@@ -75,15 +59,6 @@ class NamedValues:
                     self._add(base.__module__, base.__qualname__, base, {name})
             for function in functions_of(each):
                 self._look(function, Place("", "", ""), set())
-        for (module, holder), owner in _IN_TORCH.items():
-            put = {place.name for place in known if place[:2] == (module, holder)}
-            for name, each in _variables(owner).items():
-                # Its type is asked first: torch has thousands of other things.
-                is_put = isinstance(each, FunctionType) and not _is_librarys(each)
-                if is_put or name.startswith(_HOOKS):
-                    put.add(name)
-            self._add(module, holder, owner, put)
-            self._owners |= {Place(module, holder, name): [owner] for name in put}  # gone ones, too
 
     def changed(self) -> dict[Place, Any]:
         """Return the values that are not known, which then are; OWN for a file's own function."""
@@ -95,15 +70,13 @@ class NamedValues:
             value = _sent(value, place)
             if not _is_same(value, self._known.get(place, OWN)):
                 found[place] = value
-                # Its contents may change, but for those of hooks.
-                self._known[place] = (copy.copy if _are_hooks(place) else copy.deepcopy)(value)
+                self._known[place] = copy.deepcopy(value)  # its contents may change
         return found
 
     def apply(self, values: Mapping[Place, Any]) -> None:
         """Let the places here have the values that they have in another process."""
         for place, value in values.items():
-            patched = [_IN_TORCH[place[:2]]] if place[:2] in _IN_TORCH else []
-            for owner in self._owners.get(place, patched):
+            for owner in self._owners.get(place, ()):
                 variables = _variables(owner)
                 now = variables.get(place.name)
                 before = self._known.setdefault(place, now)
@@ -115,8 +88,6 @@ class NamedValues:
                 elif isinstance(now, dict) and type(now) is type(value):
                     now.clear()  # others may have it, too
                     now.update(value)
-                elif isinstance(owner, type) and patched and value is None:
-                    delattr(owner, place.name)  # of a base class again
                 elif isinstance(owner, type):
                     setattr(owner, place.name, value)
                 else:  # also of an object that lets nobody set attributes
@@ -127,8 +98,6 @@ class NamedValues:
         if isinstance(value, FunctionType):
             if value not in self._seen and not _is_librarys(value):
                 self._seen.add(value)
-                if "<" not in value.__qualname__:  # else it has no name in its file
-                    self.codes[value.__module__, value.__qualname__] = value.__code__
                 known = value.__globals__
                 self._add(known.get("__name__", ""), "", known, names_in(value))
         elif isinstance(value, ModuleType):
@@ -156,8 +125,6 @@ def _is_librarys(function: FunctionType) -> bool:
 
 def _sent(value: Any, place: Place) -> Any:
     """Return a user's setting, or functions that somebody has put there; of all else OWN."""
-    if _are_hooks(place):
-        return value
     if isinstance(value, FunctionType):
         return value if _was_put(value, place) else OWN
     file = getattr(sys.modules.get(place.module), "__file__", None) or ""
@@ -167,10 +134,6 @@ def _sent(value: Any, place: Place) -> Any:
     leaves = tree_leaves(value) if isinstance(value, (dict, list, tuple)) else [value]
     is_plain = len(leaves) <= _LONG and all(isinstance(leaf, PLAIN) for leaf in leaves)
     return value if is_plain and not file.startswith(_INSTALLED) else OWN
-
-
-def _are_hooks(place: Place) -> bool:
-    return place[:2] in _IN_TORCH and place.name.startswith(_HOOKS)
 
 
 def _was_put(function: FunctionType, place: Place) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, shape_wrapper
@@ -30,7 +29,7 @@ from pipekit.layers.python_state import Change, is_pure, module_names
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
 from pipekit.partition.recording.refusal import require_plain_operators
-from pipekit.trees import Tree, differentiable, is_plain, leaves, tensors_in, tree_map
+from pipekit.trees import Tree, is_plain, leaves, tensors_in, tree_map
 
 
 @dataclass
@@ -41,13 +40,11 @@ class Probe:
     output: Tree = ()
     edited_inputs: set[int] = field(default_factory=set)  # by the layer, or a later one's view
     edited_weights: list[tuple[int, str]] = field(default_factory=list)  # layers, names in them
-    needed_weights: list[tuple[int, str]] = field(default_factory=list)  # by an earlier's backward
     edited_buffers: dict[str, Tensor | None] = field(default_factory=dict)  # None: made anew
     handed_on: set[tuple[int, int]] = field(default_factory=set)  # beside outputs, between layers
     drawn: dict[str, list[int]] = field(default_factory=dict)  # layers, by library
-    in_forward_mode: set[int] = field(default_factory=set)  # that differentiate so, as jvp does
     drew: bool = False  # random numbers of torch's
-    edits_batch: bool = False  # whether x is edited in place, by a second forward once more
+    edits_batch: bool = False  # whether x is edited in place
     set_attributes: list[tuple[int, str, Any]] = field(default_factory=list)  # module's number, ...
     recorded: list[str] = field(default_factory=list)  # by hooks, in what their functions name
 
@@ -107,21 +104,18 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
                 x, under_way = moved((x, under_way), device)
             watching.begin(number, leaves((x, under_way)))
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
-            taken, drawing, numbers = (x, under_way), Seeded(0, device), numbers_so_far()
+            drawing, numbers = Seeded(0, device), numbers_so_far()
             with as_current(device), weights_untouched(layer) as weights:
                 # Each mode sees each operator: none is there while weights are compared.
                 with watching, drawing, FlopCounter() as counter, _explained(number, layer):
                     x, under_way = call(layer, x, under_way)
                 _require_tensors(number, layer, x)
-                edits = [(number, name) for name in weights.edited()]
+                found.edited_weights += [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
             found.flops += (counter.flops,)
             found.drew |= drawing.drew
-            found.edited_weights += edits
             for library in drawn_since(numbers):
                 found.drawn.setdefault(library, []).append(number)
-            with Seeded(0, device):
-                found.needed_weights += edits if edits and _needs_edited(layer, *taken) else []
         if late := [n for n, each in model.named_parameters() if each not in parameters]:
             raise ValueError(
                 f"the first forward makes the parameter {late[0]!r}, which no optimizer would "
@@ -146,7 +140,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             if number and ((is_edited and is_shared) or not is_dense):
                 found.handed_on.add((number - 1, number))
         is_other = [*map(id, _held(batch))] != [id(tensor) for tensor, _ in inputs[0]]
-        found.edits_batch = (0 in found.edited_inputs or is_other) and _edits(model, batch, devices)
+        found.edits_batch = 0 in found.edited_inputs or is_other
     found.output = x
     return found
 
@@ -209,8 +203,7 @@ class HandedOn(OperatorMode):
     """Finds layers that read a tensor of another layer which they are not given.
 
     Meant are tensors that depend on the model's input: of others each stage makes its own.
-    ``found`` gets pairs of layers, the one that made a tensor and the one that read it, and layers
-    with operators in a level of forward-mode differentiation.
+    ``found`` gets pairs of layers, the one that made a tensor and the one that read it.
     """
 
     def __init__(self, found: Probe) -> None:
@@ -225,8 +218,6 @@ class HandedOn(OperatorMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if forward_ad._current_level >= 0:
-            self._found.in_forward_mode.add(self._layer)
         given = tensors_in((args, kwargs))
         owners = {self._owners[each] for each in given if each in self._owners}
         self._found.handed_on |= {(owner, self._layer) for owner in owners - {self._layer}}
@@ -237,40 +228,8 @@ class HandedOn(OperatorMode):
         return result
 
 
-def _edits(model: nn.Sequential, batch: Tree, devices: Sequence[torch.device]) -> bool:
-    """Return whether a second forward changes its input again, as one of a ReLU does not."""
-    before = [each.clone() if isinstance(each, Tensor) else each for each in _held(batch)]
-    x = batch
-    under_way: dict[str, Tensor] = {}
-    try:
-        for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
-            if number:
-                x, under_way = moved((x, under_way), device)
-            with weights_untouched(layer), Seeded(0, device):
-                x, under_way = call(layer, x, under_way)
-        pairs = zip(before, _held(batch), strict=True)
-        return not all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
-    except Exception:  # an entry is gone, say
-        return True
-
-
 def _held(batch: Tree) -> list[Any]:
     return [leaf for leaf in pytree.tree_leaves(batch) if leaf is not None]
-
-
-def _needs_edited(layer: nn.Module, x: Tree, incoming: dict[str, Tensor]) -> bool:
-    """Return whether a backward fails if another forward has edited weights meanwhile."""
-    x = tree_map(torch.clone, x)
-    inputs = [tensor.requires_grad_() for tensor in differentiable(x)]
-    with weights_untouched(layer), torch.enable_grad():
-        outputs, _ = call(layer, x, incoming)
-        call(layer, tree_map(torch.clone, x), incoming)
-        ends = [tensor.sum() for tensor in differentiable(outputs) if tensor.requires_grad]
-        try:
-            torch.autograd.grad(ends, [*inputs, *trained(layer)], allow_unused=True)
-        except RuntimeError as error:
-            return "modified by an inplace operation" in str(error)
-    return False
 
 
 def _set_attributes(model: nn.Module, changes: Sequence[Change]) -> Iterator[tuple[int, str, Any]]:

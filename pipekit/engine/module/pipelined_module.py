@@ -27,7 +27,6 @@ from pipekit.host.user_frames import hiding_frames
 from pipekit.layers import skips
 from pipekit.layers.batch_norm import convert_batch_norm, forget_batch
 from pipekit.layers.module_state import twin
-from pipekit.layers.pass_state import warn_of_modes
 from pipekit.partition.checks import (
     require_balance,
     require_data,
@@ -39,7 +38,6 @@ from pipekit.partition.partition import (
     cut,
     find_ties,
     partition,
-    require_one_thread,
     sequence_of,
     tie_ends,
 )
@@ -266,12 +264,10 @@ class PipelinedModule(nn.Module):
 
     def _probe(self, inputs: Sequence[Tree]) -> list[PassConfig]:
         """Return how each stage's passes are run, from a batch's microbatches."""
-        warn_of_modes()
         layers = nn.Sequential(*(layer for stage in self._stages for layer in stage))
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]
         tried = probe(layers, inputs[0], devices=devices, training=self.training)
-        require_one_thread(tried.in_forward_mode, self.balance)
         if self.training and len(inputs) > 1:
             evaluate = partial(probe, layers, devices=devices, training=False)
             warn_of_mixed_rows(inputs[0], inputs[1], evaluate)

@@ -35,7 +35,6 @@ from pipekit.partition.partition import (
 from pipekit.partition.probe import Probe, layer_costs, probe
 from pipekit.partition.recording.stage import (
     copied_entry,
-    extra_states,
     owners,
     require_taken,
     set_extra_states,
@@ -71,7 +70,6 @@ class ModelStages:
         self.partition: Partition | None = None  # its stages, from the first batch on
         self.tried_in_training = False
         self.edits_batch = False  # whether its forward edits its input in place, each time anew
-        self.in_forward_mode = set[int]()  # layers; see Probe
         self._seed: int | None = 0
         # By its index, a stage as each of its workers has it after a training.
         self._stages: dict[int, dict[int, StageSource]] = {}
@@ -115,7 +113,7 @@ class ModelStages:
             require_unshared(self.original, self.balance, tried.edited_weights)
             self._replace(lambda config: config.with_part(config.passes.part.with_edits(found)))
         if tried:
-            self.edits_batch, self.in_forward_mode = tried.edits_batch, tried.in_forward_mode
+            self.edits_batch = tried.edits_batch
         self.users.warn(tried, lambda: self.modules)
         return tried
 
@@ -223,11 +221,6 @@ class ModelStages:
         """Return copies of the weights, buffers and extra states that are here, by name."""
         here = chain.from_iterable(module.state_dict().items() for module in self.modules)
         return {name: copied_entry(entry) for name, entry in here}
-
-    def known_extra_states(self) -> dict[str, Any]:
-        """Return copies of the modules' extra states, as they were last read."""
-        known = [stage.known.module for stage in self._first()] or [self._model]
-        return {name: entry for each in known for name, entry in extra_states(each).items()}
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Load weights, buffers and extra states; see :meth:`pipekit.Pipeline.load_state_dict`."""

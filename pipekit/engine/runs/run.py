@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import accumulate, chain
 from operator import add, attrgetter, mul
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 import torch
@@ -174,17 +174,10 @@ def result_of(
     )
 
 
-class Traced(Protocol):
-    """A :class:`Run`, or a :class:`pipekit.PipelinedModule` after a minibatch."""
-
-    @property
-    def trace(self) -> Trace:
-        """The tasks of every worker."""
-
-
-def measure_memory(run: Traced) -> Memory:
+def measure_memory(run: Any) -> Memory:
     """Return the measured bytes of live tensors in every worker's memory over time.
 
+    ``run`` is a :class:`Run`, or a :class:`pipekit.PipelinedModule` after a minibatch.
     A tensor counts from the moment when the engine or autograd takes hold of it until its storage
     is freed.  On GPUs times are those at which the host issued the work, and the result also has
     the peaks of PyTorch's allocator.  :func:`pipekit.simulate` predicts the same.
@@ -192,12 +185,13 @@ def measure_memory(run: Traced) -> Memory:
     Raises:
         ValueError: memory was not followed.
     """
-    if run.trace.memory is None:
+    memory: Memory | None = run.trace.memory
+    if memory is None:
         raise ValueError(
             "memory was not followed: pass watch=Watch(memory=True) to train() or PipelinedModule "
             "(an emulated run has no memory: simulate it)"
         )
-    return run.trace.memory
+    return memory
 
 
 def _in_order(logs: Sequence[Iterable[tuple[int, float]]]) -> "tuple[array[float], int]":

@@ -18,7 +18,6 @@ import torch
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import NotBuilt, WorkerReport
 from pipekit.engine.calls import interrupts
-from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.folder import CheckpointFolder
 from pipekit.engine.checkpoints.resume_point import Position, ResumePoint
 from pipekit.engine.config import CheckpointConfig, Start
@@ -27,20 +26,16 @@ from pipekit.engine.feed import BatchSource, Read, kept_apart, stacks
 from pipekit.engine.observers.reporter import LossBar, OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
-from pipekit.engine.runs.questions import FirstBatch, Ignored, ask, told_of_ignored
+from pipekit.engine.runs.questions import FirstBatch, ask
 from pipekit.engine.runs.run import Run, result_of
 from pipekit.engine.runs.tables import batches_done, executed, lowered_for, scale_versions, taken
 from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.engine.updates.loss_scaler import LossScaler
 from pipekit.host.user_frames import warn
-from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
-from pipekit.names import TRANSPORTS
-from pipekit.partition.partition import require_one_thread
 from pipekit.schedules import Schedule, inference
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
-from pipekit.trees import tensors_in
 
 
 class Runs:
@@ -51,7 +46,6 @@ class Runs:
         self._position, self._checkpoints = Position(), CheckpointFolder(parts.runner.agree)
         self._point: ResumePoint | None = None  # of the run that is to be taken up next
         self._failed = self._warned = False
-        self._ignored: Ignored = []  # see ask
         joints, schedule = parts.model.joints, parts.schedule
         if joints and joints.ties:
             combinations.require_joint_updates(schedule, combinations.TIES)
@@ -81,7 +75,6 @@ class Runs:
             combinations.require_compatible({*self._parts.used, combinations.OUTPUTS})
         if written:
             combinations.require_compatible({*self._parts.used, combinations.CHECKPOINTS})
-            require_plain(self._model.known_extra_states())
         folder = Path(written.folder).absolute() if written else None
         claimed = self._checkpoints.claimed(folder) if folder else nullcontext()
         with self._errors_explained(folder), claimed:
@@ -164,23 +157,15 @@ class Runs:
                 f"the call is within torch.autocast, which workers do not see: leave it out, "
                 f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
             )
-        warn_of_modes()
         read, numbers = kept_apart(batches, read), numbers_so_far()
         try:
             with torch.inference_mode(False):  # as in the threads that read the others
                 first = read(next(rest), len(next(schedule.each_batch())), 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
-        if schedule.trains and any(map(torch.is_inference, tensors_in(first[:2]))):
-            raise ValueError(
-                "a batch was made within torch.inference_mode(), and has no gradients: make it "
-                "outside"
-            )
         drawn = drawn_since(numbers)
         tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
         assert model.balance
-        if model.in_forward_mode and TRANSPORTS[parts.transport].in_process:
-            require_one_thread(model.in_forward_mode, model.balance, schedule.stage_workers)
         ends = PossibleStops()
         if schedule.trains:
             assert model.partition
@@ -188,10 +173,8 @@ class Runs:
             if parts.updates.rule:
                 arguments.require_whole_rounds(parts.updates.rule, schedule)
             if tried is not None:
-                self._ignored = ask(FirstBatch(parts, first, tried, drawn), schedule)
+                ask(FirstBatch(parts, first, tried, drawn), schedule)
                 model.tried_in_training = True  # else what is refused is asked again
-            if self._ignored:
-                read = told_of_ignored(read, self._ignored)
             ends = parts.stops if schedule.period else possible_stops(schedule)
             ends = replace(ends, begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):
@@ -216,9 +199,8 @@ class Runs:
         parts = self._parts
         bar = None
         if watch.progress or on_batch:
-            if on_batch:
-                loss = parts.loss if parts.runner.copies_loss else None
-                on_batch = watched(on_batch, loss, (parts.optimizer, parts.updates.lr_scheduler))
+            if on_batch and parts.runner.copies_loss:
+                on_batch = watched(on_batch, parts.loss)
             bar = LossBar(source, on_batch, start.begin.batches, watch.progress)
         self._failed = True
         try:
@@ -230,8 +212,6 @@ class Runs:
             raise failure.error from failure.__cause__
         self._model.take(reports)
         self._failed = False
-        if on_batch:
-            self._model.users.warn_within()
         return reports
 
     def _finished(self, start: Start) -> WorkerReport:
@@ -320,8 +300,7 @@ class Runs:
 
     @contextmanager
     def _errors_explained(self, folder: Path | None) -> Iterator[None]:
-        """Add to an error the way to resume, a change in the batches' form, and the checkpoint."""
-        point = self._point
+        """Add to an error the way to resume, and a change in the batches' form."""
         try:
             yield
         except Exception as error:
@@ -337,8 +316,6 @@ class Runs:
                 )
             if changed := self._parts.reader.changed:
                 error.add_note(changed)
-            if point is not None:
-                error.add_note(f"(the run went on from {point.checkpoint})")
             raise
 
     def _forget_what_failed(self) -> None:

@@ -2,7 +2,6 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -91,15 +90,6 @@ class UsersModel:
                 "which is then an entry of the batch",
             )
 
-    def warn_within(self) -> None:
-        """Warn of changes within a call, which stages take over at the next one."""
-        changed = self._unset(self._attributes.changes())
-        _warn(
-            (each for each in changed if each.can_be_taken),
-            f"of the model changed within a call of train(), and stages take it over at the next "
-            f"call: {_BETWEEN}",
-        )
-
     def _unset(self, changes: Iterable[Change]) -> list[Change]:
         """Return those that no forward makes."""
         return [each for each in changes if (each.module, each.key) not in self._set]
@@ -135,13 +125,10 @@ def users_models(original: nn.Module) -> list[nn.Module]:
 
 
 _MODE = ".training"
-_HOOKS = attrgetter(
-    "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
-)
 
 
 def _looks(layers: nn.Module, whole: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return by name, of each tensor and module, what other contents, objects or hooks change.
+    """Return by name, of each tensor and module, what other contents, objects or modes change.
 
     ``whole`` is the model of which the layers were recorded, or these.  While it is in evaluation
     mode as a whole, modes are those of ``before``.
@@ -151,12 +138,8 @@ def _looks(layers: nn.Module, whole: nn.Module, before: Mapping[str, Any]) -> di
         looks[name] = _numbers(tensor)
         if isinstance(tensor, nn.Parameter):
             looks[f"{name}.requires_grad"] = tensor.requires_grad
-        hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
-        looks[f"{name}'s hooks"] = [*map(tuple, filter(None, hooks))]
     evaluated, count = dict[str, Any](), 0
     for count, (name, module) in enumerate(whole.named_modules(remove_duplicate=False), 1):  # noqa: B007
-        looks[f"{name or 'model'} itself"] = module, vars(module).get("forward")
-        looks[f"{name or 'model'}'s hooks"] = [*map(tuple, _HOOKS(module))]
         if not module.training:
             evaluated[name + _MODE] = False
     if len(evaluated) == count:
@@ -187,26 +170,16 @@ def _warn(changes: Iterable[Change], of_them: str) -> None:
         warn(f"{', '.join(names)} {of_them}")
 
 
-def watched(on_batch: OnBatch, loss: Loss | None, makers: Iterable[Any]) -> OnBatch:
-    """Return an ``on_batch`` that warns if it changes a loss of which workers have copies.
-
-    Or what the functions read that make optimizers and their schedulers.
-    """
-    state, others = FunctionState(loss), [*map(FunctionState, makers)]
+def watched(on_batch: OnBatch, loss: Loss) -> OnBatch:
+    """Return an ``on_batch`` that warns if it changes a loss of which workers have copies."""
+    state = FunctionState(loss)
 
     def told(done: BatchDone) -> object:
-        for each in others:
-            each.changed()  # by optimizers themselves
         answer = on_batch(done)
         if names := ", ".join(state.changed()):
             warn(
                 f"{names} of the loss changed within a call of train(), for all of which worker "
                 f"processes have copies of the loss: {_BETWEEN}, or use transport='threads'"
-            )
-        if names := ", ".join(name for each in others for name in each.changed()):
-            warn(
-                f"{names} of the optimizer changed within a call of train(), whose stages update "
-                f"before and after on_batch: {_BETWEEN}, or let Updates(lr_scheduler=...) count"
             )
         return answer
 

@@ -165,10 +165,7 @@ class ThreadRunner(Runner):
                 if calendar:
                     transport = SlowTransport(transport, assignment.index, calendar)
                 told = notify if on_news else None
-                report = work.run(assignment, config, transport, feed, told, [states])
-                if report.error is not None:
-                    watchdog.ends_by(report.error)
-                return report
+                return work.run(assignment, config, transport, feed, told, [states])
 
         about = len(workers), network.abort, on_news, watchdog.look
         stages = chain.from_iterable(worker.stages.values() for worker in workers)

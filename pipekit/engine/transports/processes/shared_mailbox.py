@@ -7,7 +7,6 @@ receiver's pipe; the receiver copies the message out and marks the slot free.  A
 
 import os
 import struct
-import tempfile
 import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -46,11 +45,7 @@ class SharedBuffer:
     """
 
     def __init__(self) -> None:
-        if hasattr(os, "memfd_create"):
-            self._hold(os.memfd_create("pipekit"))
-        else:
-            with tempfile.TemporaryFile() as file:
-                self._hold(os.dup(file.fileno()))
+        self._hold(os.memfd_create("pipekit"))
         os.ftruncate(self._fd, FIRST_BYTES)
 
     def __getstate__(self) -> object:
