@@ -1,7 +1,7 @@
 """What functions read from their files, handed on to another process's copies of these.
 
 A worker process imports a user's files anew: it knows nothing of a setting that the script has
-changed there, of a method that it has replaced, or of a context variable.
+changed there, or of a context variable.
 """
 
 import copy
@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-import cloudpickle
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -36,16 +35,11 @@ class Place(NamedTuple):
     holder: str
     name: str
 
-    @property
-    def path(self) -> str:
-        """Its name in the file."""
-        return f"{self.holder}.{self.name}".lstrip(".")
-
 
 class NamedValues:
     """What some modules, losses and other functions name in this process, and what they call does.
 
-    These are plain values of a user's files, functions put there, and context variables.
+    These are plain values of a user's files, and context variables.
     ``known`` grows by the values that were sent, or that were there before others are applied.
     """
 
@@ -61,7 +55,7 @@ class NamedValues:
                 self._look(function, Place("", "", ""), set())
 
     def changed(self) -> dict[Place, Any]:
-        """Return the values that are not known, which then are; OWN for a file's own function."""
+        """Return the values that are not known, which then are."""
         found = {}
         for place, (owner, *_) in self._owners.items():
             value = _variables(owner).get(place.name)
@@ -96,14 +90,15 @@ class NamedValues:
     def _look(self, value: Any, place: Place, names: set[str]) -> None:
         """Look for the names in a file or an object, and for its own in a function."""
         if isinstance(value, FunctionType):
-            if value not in self._seen and not _is_librarys(value):
+            library = (value.__module__ or "").partition(".")[0]
+            if value not in self._seen and library not in _LIBRARIES:
                 self._seen.add(value)
                 known = value.__globals__
                 self._add(known.get("__name__", ""), "", known, names_in(value))
         elif isinstance(value, ModuleType):
             self._add(value.__name__, "", vars(value), names)
         elif hasattr(value, "__dict__") and not isinstance(value, _LOOKED_AT):
-            self._add(place.module, place.path, value, names)
+            self._add(place.module, f"{place.holder}.{place.name}".lstrip("."), value, names)
 
     def _add(self, module: str, holder: str, owner: Any, names: set[str]) -> None:
         variables = _variables(owner)
@@ -119,14 +114,8 @@ def _variables(owner: Any) -> Any:
     return owner if isinstance(owner, dict) else vars(owner)
 
 
-def _is_librarys(function: FunctionType) -> bool:
-    return (function.__module__ or "").partition(".")[0] in _LIBRARIES
-
-
 def _sent(value: Any, place: Place) -> Any:
-    """Return a user's setting, or functions that somebody has put there; of all else OWN."""
-    if isinstance(value, FunctionType):
-        return value if _was_put(value, place) else OWN
+    """Return a user's setting; of all else OWN."""
     file = getattr(sys.modules.get(place.module), "__file__", None) or ""
     if isinstance(value, ContextVar):
         with suppress(LookupError):  # neither set nor with a default
@@ -134,24 +123,6 @@ def _sent(value: Any, place: Place) -> Any:
     leaves = tree_leaves(value) if isinstance(value, (dict, list, tuple)) else [value]
     is_plain = len(leaves) <= _LONG and all(isinstance(leaf, PLAIN) for leaf in leaves)
     return value if is_plain and not file.startswith(_INSTALLED) else OWN
-
-
-def _was_put(function: FunctionType, place: Place) -> bool:
-    """Return whether somebody may have put a function there, and it can be sent.
-
-    A nameless or wrapped function of the same file is its own: ``act = torch.compile(gelu)``.
-    """
-    if function.__module__ == place.module:
-        found: Any = sys.modules.get(place.module)
-        with suppress(AttributeError):
-            for name in function.__qualname__.split("."):
-                found = getattr(found, name)
-        return function.__qualname__ != place.path and found is function
-    try:
-        cloudpickle.dumps(function)
-    except Exception:  # of whatever kind
-        return False
-    return True
 
 
 def _is_same(one: Any, other: Any) -> bool:
