@@ -20,8 +20,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from pipekit.devices import CPU
-from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.config import CheckpointConfig
 from pipekit.host.user_frames import warn
 from pipekit.writing import sync
@@ -79,16 +77,6 @@ def write(config: CheckpointConfig, batches: int, content: Content, finite: bool
         raise
     sync(home)
     _prune(folder, attempt, config.keep)
-
-
-def try_folder(folder: Path) -> None:
-    """Write a file into a folder and delete it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (
-        deferred_interrupts(),  # one while it is being made would leave it open
-        tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file,
-    ):
-        _Hashing(file).save({"tried": torch.zeros(1, device=CPU)})
 
 
 def clear(folder: Path) -> None:

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -130,7 +129,7 @@ def ask_loss(first: FirstBatch) -> None:
         if question.copies.drew:
             return
         question.warn_of_tables()
-        told = question.another_whole(batch)
+        told = question.another_whole()
     if not told:
         return
     cut = ["the target"]
@@ -150,24 +149,6 @@ class _LossQuestion:
         self.copies = FunctionCopies(loss, users_models(first.original), self._device)
         self.dtype = first.dtype or torch.float32
         self.known: float | None = None  # the loss of that, unless it fails
-
-    @cached_property
-    def _has_rows(self) -> bool:
-        rows, output = self._first.batch.sizes[0], self._first.tried.output
-        return all(tensor.dim() and len(tensor) == rows for tensor in differentiable(output))
-
-    @cached_property
-    def _joined(self) -> list[Tree]:
-        """Outputs of all rows, then of each microbatch, those of the first one in place of all.
-
-        There are none of a single microbatch, or if they are too large.
-        """
-        (rows, *others), total = self._first.batch.sizes, self._first.batch.rows
-        output = self._first.tried.output
-        if not any(others) or tree_bytes(output) * total > MOST_BYTES * rows:
-            return []
-        joined = tree_map(lambda tensor: _repeated(tensor, rows, total), output)
-        return [joined, *split(joined, part_sizes(total, 1 + len(others)))]
 
     def value(self, output: Tree, target: Any) -> float | None:
         """Return the loss of some rows, or None if it fails."""
@@ -203,15 +184,17 @@ class _LossQuestion:
             keys = (f"{named[number][1]}.{key}" for number, key, _ in tried.set_attributes)
             raise ValueError(refusal_of_reading(f"reads {', '.join(keys)}, which a forward sets,"))
 
-    def another_whole(self, batch: Batch) -> str:
+    def another_whole(self) -> str:
         """Return in words how the loss of a batch is not that of its microbatches, if known."""
         if self.known is None:
             return ""
-        if self._has_rows:
+        batch, outputs = self._first.batch, differentiable(self._first.tried.output)
+        if all(tensor.dim() and len(tensor) == batch.sizes[0] for tensor in outputs):
             targets = [batch.target, *batch.cut_target()]
-            cases = [*zip(self._joined, targets, [batch.rows, *batch.sizes], strict=False)]
+            rows_of = [batch.rows, *batch.sizes]
+            cases = [*zip(_joined(self._first), targets, rows_of, strict=False)]
         else:
-            cases = _whole_and_parts(self._first, batch)
+            cases = _whole_and_parts(self._first)
         values = list[tuple[float, int]]()
         for output, part, rows in cases:
             if (value := self.value(output, part)) is None:
@@ -270,12 +253,25 @@ def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
             )
 
 
-def _whole_and_parts(first: FirstBatch, batch: Batch) -> list[tuple[Tree, Any, int]]:
+def _joined(first: FirstBatch) -> list[Tree]:
+    """Return outputs of all rows, then of each microbatch, those of the first in place of all.
+
+    There are none of a single microbatch, or if they are too large.
+    """
+    (rows, *others), total, output = first.batch.sizes, first.batch.rows, first.tried.output
+    if not any(others) or tree_bytes(output) * total > MOST_BYTES * rows:
+        return []
+    joined = tree_map(lambda tensor: _repeated(tensor, rows, total), output)
+    return [joined, *split(joined, part_sizes(total, 1 + len(others)))]
+
+
+def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:
     """Return output, target and rows of two microbatches together, then of each.
 
     An output without rows, such as a loss that the model itself computes, is known only by running
     the model.
     """
+    batch = first.batch
     sizes = [rows for rows in batch.sizes[:2] if rows]
     some = sum(sizes)
     if len(sizes) < 2 or tree_bytes(first.tried.output) * some > MOST_BYTES * sizes[0]:

@@ -5,7 +5,6 @@ import fcntl
 import os
 import shutil
 import signal
-import tempfile
 import warnings
 from functools import partial
 from pathlib import Path
@@ -59,8 +58,8 @@ def test_two_trainings_do_not_write_to_one_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "call"),
-    [(tempfile, "NamedTemporaryFile"), (fcntl, "flock"), (Path, "unlink")],
-    ids=["file", "lock", "end of the lock"],
+    [(fcntl, "flock"), (Path, "unlink")],
+    ids=["lock", "end of the lock"],
 )
 def test_an_interrupt_while_a_file_is_opened_or_closed_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, call: str

@@ -30,6 +30,23 @@ def test_it_neither_overflows_nor_vanishes() -> None:
 
 
 @given(finite=st.lists(st.booleans(), max_size=9), stop=st.integers(0, 9))
+def test_another_goes_on_where_it_was(finite: list[bool], stop: int) -> None:
+    rule = LossScale(64.0, interval=3)
+    whole = scaler(rule, list(range(len(finite))))
+    first, second = scaler(rule, list(range(len(finite)))), LossScaler(rule)
+    for update, fine in enumerate(finite, start=1):
+        whole.note(update, fine)
+    for update, fine in enumerate(finite[:stop], start=1):
+        first.note(update, fine)
+    second.load_state_dict(first.state_dict())
+    second.begin(Recurring(tuple(range(len(finite)))))
+    for update, fine in enumerate(finite[stop:], start=1):
+        second.note(update, fine)
+    assert end(second) == end(whole)
+    assert first.scales + second.scales == whole.scales
+
+
+@given(finite=st.lists(st.booleans(), max_size=9), stop=st.integers(0, 9))
 def test_a_run_that_is_taken_up_again_has_all_that_was_noted_in_it(
     finite: list[bool], stop: int
 ) -> None:
