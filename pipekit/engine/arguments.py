@@ -7,10 +7,11 @@ from operator import le
 from typing import Any, get_args
 
 from pipekit.engine.batches import copied
+from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.names import TRANSPORTS
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import Op, Schedule, ScheduleError, check
+from pipekit.schedules import Op, Schedule, ScheduleError, Task, check
 from pipekit.schedules.messages import MessageChannel, check_messages, with_messages
 from pipekit.schedules.ops import ACTIVATIONS, OFFLOADED, PASSES
 from pipekit.schedules.schedule import beginning
@@ -64,6 +65,36 @@ def require_whole_rounds(rule: Mitigation, schedule: Schedule) -> None:
                     f"update {version} of stage {stage} one has none: train on a number of "
                     f"batches that is a multiple of the workers of each stage"
                 )
+
+
+def require_weights_as_read(
+    needed: Sequence[tuple[int, str]], stages: Sequence[StageConfig], schedule: Schedule
+) -> None:
+    """Raise ValueError if forwards edit weights (layer, name) that earlier backwards need."""
+    some = beginning(schedule, 2)
+    for layer, name in needed:
+        stage = [each for each in stages if each.passes.part.first_layer <= layer][-1]
+        under_way = (_is_shared(stage.passes.part.index, tasks) for tasks in some.workers)
+        if stage.passes.recompute == "never" and any(under_way):
+            raise ValueError(
+                f"the forward of layer {layer} edits {name!r}, which the backward of an earlier "
+                f"microbatch still needs: compute with it under torch.no_grad() (what a momentum "
+                f"encoder makes needs no gradient), or choose a schedule or balance with one "
+                f"microbatch under way on this stage"
+            )
+
+
+def _is_shared(stage: int, tasks: Iterable[Task]) -> bool:
+    """Return whether two microbatches are under way on a stage with the same weight version."""
+    versions: dict[int, int] = {}  # by microbatch
+    for op, index, microbatch, version in tasks:
+        if index == stage and op is Op.FORWARD:
+            if version in versions.values():
+                return True
+            versions[microbatch] = version
+        elif index == stage and op.adds_gradient:
+            versions.pop(microbatch, None)
+    return False
 
 
 def length(batches: Iterable[Any]) -> int | None:

@@ -207,15 +207,28 @@ def exceptions(model: nn.Module) -> Mapping[bool, tuple[str, ...]]:
 
 def copied(module: Module) -> Module:
     """Return a copy with tensors of its own; TypeError names what cannot be copied."""
+    if torch.is_inference_mode_enabled():
+        raise ValueError(
+            "nothing can be trained that is made within torch.inference_mode(): make the pipeline "
+            "outside of it"
+        )
     try:
-        return copy.deepcopy(module)
+        made = copy.deepcopy(module)
     except Exception as error:  # of whatever the user's modules keep
         _refuse_computed(module)
         said = str(error).strip().partition("\n")[0]
         raise TypeError(
-            f"training needs a copy of the model, and something in it cannot be copied ({said}): "
-            f"give its module a __deepcopy__, or make it when it is first used"
+            f"training needs a copy of the model, and {_uncopied(module)} cannot be copied "
+            f"({said}): give its module a __deepcopy__, or make it when it is first used"
         ) from error
+    for name, parameter in made.named_parameters():
+        if parameter.requires_grad and not parameter.is_leaf:
+            raise TypeError(
+                f"training needs a copy of the model, and that of {name!r} cannot be trained, as "
+                f"of a module that torch.jit has compiled: give the module itself, or "
+                f"torch.compile it"
+            )
+    return made
 
 
 _PARAMETRIZED = {
@@ -241,6 +254,19 @@ def computing(module: nn.Module | None) -> str | None:
     hooks = module._forward_pre_hooks.values() if module else ()
     kinds = (type(hook).__module__.removeprefix("torch.nn.utils.") for hook in hooks)
     return next((kind for kind in kinds if kind in _PARAMETRIZED), None)
+
+
+def _uncopied(module: nn.Module) -> str:
+    """Return the name of the first attribute that cannot be copied."""
+    for name, part in module.named_modules():
+        for key, value in vars(part).items():
+            if key in TORCHS:
+                continue
+            try:
+                copy.deepcopy(value)
+            except Exception:
+                return f"{name}.{key}".lstrip(".")
+    return "it"
 
 
 def twin(module: Module, shared: Iterable[Tensor]) -> Module:

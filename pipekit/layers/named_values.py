@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -40,11 +40,13 @@ class NamedValues:
     """What some modules, losses and other functions name in this process, and what they call does.
 
     These are plain values of a user's files, and context variables.
-    ``known`` grows by the values that were sent, or that were there before others are applied.
+    ``known`` grows by the values that were sent, or that were there before others are applied;
+    ``codes`` are of the user's functions, by file and name: after a reload they are others.
     """
 
     def __init__(self, objects: Iterable[Any], known: MutableMapping[Place, Any]) -> None:
         self._known, self._seen = known, set[FunctionType]()
+        self.codes: dict[tuple[str, str], CodeType] = {}
         self._owners: dict[Place, list[Any]] = {}  # several: a script's functions, each copied
         for each in objects:
             parts = each.modules() if isinstance(each, nn.Module) else [each]
@@ -93,6 +95,8 @@ class NamedValues:
             library = (value.__module__ or "").partition(".")[0]
             if value not in self._seen and library not in _LIBRARIES:
                 self._seen.add(value)
+                if "<" not in value.__qualname__:  # else it has no name in its file
+                    self.codes[value.__module__, value.__qualname__] = value.__code__
                 known = value.__globals__
                 self._add(known.get("__name__", ""), "", known, names_in(value))
         elif isinstance(value, ModuleType):

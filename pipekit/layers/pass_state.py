@@ -9,6 +9,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from pipekit.host.user_frames import warn
 
 
 class _PassState(threading.local):
@@ -51,6 +56,19 @@ def during(*, checkpointing: bool = False, recomputing: bool = False) -> Iterato
     finally:
         vars(_now).clear()
         vars(_now).update(before)
+
+
+def warn_of_modes() -> None:
+    """Warn of what changes operators in this thread alone, and so in no worker's."""
+    modes = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
+    names = [type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext)]
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        names.append("saved_tensors_hooks")
+    if names:
+        warn(
+            f"layers run in other threads, where the mode {names[0]} of this one does not act: "
+            f"enter it in the forward of a layer, or leave it out"
+        )
 
 
 DTYPES = (None, torch.bfloat16, torch.float16)

@@ -29,7 +29,7 @@ from pipekit.layers.python_state import Change, is_pure, module_names
 from pipekit.layers.seeded import Seeded, drawn_since, numbers_so_far
 from pipekit.layers.skips import call
 from pipekit.partition.recording.refusal import require_plain_operators
-from pipekit.trees import Tree, is_plain, leaves, tensors_in, tree_map
+from pipekit.trees import Tree, differentiable, is_plain, leaves, tensors_in, tree_map
 
 
 @dataclass
@@ -40,11 +40,12 @@ class Probe:
     output: Tree = ()
     edited_inputs: set[int] = field(default_factory=set)  # by the layer, or a later one's view
     edited_weights: list[tuple[int, str]] = field(default_factory=list)  # layers, names in them
+    needed_weights: list[tuple[int, str]] = field(default_factory=list)  # by an earlier's backward
     edited_buffers: dict[str, Tensor | None] = field(default_factory=dict)  # None: made anew
     handed_on: set[tuple[int, int]] = field(default_factory=set)  # beside outputs, between layers
     drawn: dict[str, list[int]] = field(default_factory=dict)  # layers, by library
     drew: bool = False  # random numbers of torch's
-    edits_batch: bool = False  # whether x is edited in place
+    edits_batch: bool = False  # whether x is edited in place, by a second forward once more
     set_attributes: list[tuple[int, str, Any]] = field(default_factory=list)  # module's number, ...
     recorded: list[str] = field(default_factory=list)  # by hooks, in what their functions name
 
@@ -104,18 +105,21 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
                 x, under_way = moved((x, under_way), device)
             watching.begin(number, leaves((x, under_way)))
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
-            drawing, numbers = Seeded(0, device), numbers_so_far()
+            taken, drawing, numbers = (x, under_way), Seeded(0, device), numbers_so_far()
             with as_current(device), weights_untouched(layer) as weights:
                 # Each mode sees each operator: none is there while weights are compared.
                 with watching, drawing, FlopCounter() as counter, _explained(number, layer):
                     x, under_way = call(layer, x, under_way)
                 _require_tensors(number, layer, x)
-                found.edited_weights += [(number, name) for name in weights.edited()]
+                edits = [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
             found.flops += (counter.flops,)
             found.drew |= drawing.drew
+            found.edited_weights += edits
             for library in drawn_since(numbers):
                 found.drawn.setdefault(library, []).append(number)
+            with Seeded(0, device):
+                found.needed_weights += edits if edits and _needs_edited(layer, *taken) else []
         if late := [n for n, each in model.named_parameters() if each not in parameters]:
             raise ValueError(
                 f"the first forward makes the parameter {late[0]!r}, which no optimizer would "
@@ -140,7 +144,7 @@ def _run_watched(model: nn.Sequential, x: Tree, devices: Sequence[torch.device])
             if number and ((is_edited and is_shared) or not is_dense):
                 found.handed_on.add((number - 1, number))
         is_other = [*map(id, _held(batch))] != [id(tensor) for tensor, _ in inputs[0]]
-        found.edits_batch = 0 in found.edited_inputs or is_other
+        found.edits_batch = (0 in found.edited_inputs or is_other) and _edits(model, batch, devices)
     found.output = x
     return found
 
@@ -228,8 +232,40 @@ class HandedOn(OperatorMode):
         return result
 
 
+def _edits(model: nn.Sequential, batch: Tree, devices: Sequence[torch.device]) -> bool:
+    """Return whether a second forward changes its input again, as one of a ReLU does not."""
+    before = [each.clone() if isinstance(each, Tensor) else each for each in _held(batch)]
+    x = batch
+    under_way: dict[str, Tensor] = {}
+    try:
+        for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
+            if number:
+                x, under_way = moved((x, under_way), device)
+            with weights_untouched(layer), Seeded(0, device):
+                x, under_way = call(layer, x, under_way)
+        pairs = zip(before, _held(batch), strict=True)
+        return not all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
+    except Exception:  # an entry is gone, say
+        return True
+
+
 def _held(batch: Tree) -> list[Any]:
     return [leaf for leaf in pytree.tree_leaves(batch) if leaf is not None]
+
+
+def _needs_edited(layer: nn.Module, x: Tree, incoming: dict[str, Tensor]) -> bool:
+    """Return whether a backward fails if another forward has edited weights meanwhile."""
+    x = tree_map(torch.clone, x)
+    inputs = [tensor.requires_grad_() for tensor in differentiable(x)]
+    with weights_untouched(layer), torch.enable_grad():
+        outputs, _ = call(layer, x, incoming)
+        call(layer, tree_map(torch.clone, x), incoming)
+        ends = [tensor.sum() for tensor in differentiable(outputs) if tensor.requires_grad]
+        try:
+            torch.autograd.grad(ends, [*inputs, *trained(layer)], allow_unused=True)
+        except RuntimeError as error:
+            return "modified by an inplace operation" in str(error)
+    return False
 
 
 def _set_attributes(model: nn.Module, changes: Sequence[Change]) -> Iterator[tuple[int, str, Any]]:

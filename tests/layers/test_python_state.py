@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pipekit.layers.module_state import copied, state_untouched, twin
 from pipekit.layers.python_state import PythonState, is_pure
+from tests.engine.examples import mlp, pipeline
 
 CALLS = 0
 
@@ -172,9 +173,11 @@ class Locked(nn.Module):
         return x
 
 
-def test_what_cannot_be_copied_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"copy of the model, .*_thread.lock.*__deepcopy__"):
+def test_what_cannot_be_copied_is_named() -> None:
+    with pytest.raises(TypeError, match=r"copy of the model, and 1\.lock .*__deepcopy__"):
         copied(nn.Sequential(nn.Linear(2, 2), Locked()))
+    with pytest.raises(TypeError, match=r"1\.lock"):
+        pipeline(nn.Sequential(*mlp(6, 3), Locked()), "flush", [1, 1])
 
 
 def test_a_twin_has_weights_of_its_own_and_the_same_buffers() -> None:

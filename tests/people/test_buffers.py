@@ -163,6 +163,33 @@ def test_processes_recompute_alike() -> None:
     assert_as_plain(network(Steps()), transport="distributed", execution=how).close()
 
 
+class Later(nn.Module):
+    """Begins to edit its buffer when training is under way."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.mean() > 5:
+            self.scale += 0.1
+        return multiplied(self.linear(x), self.scale)
+
+
+def test_a_buffer_that_is_edited_later_only_is_warned_of() -> None:
+    data = [*batches(1), *((x + 10, y) for x, y in batches(1))]
+    pipeline = pipe(
+        nn.Sequential(Later(), nn.Linear(8, 3)),
+        balance=[1, 1],
+        execution=pk.Execution(recompute="always"),
+    )
+    with pytest.warns(UserWarning, match=r"buffer 'scale' that later forwards .*recompute='never'"):
+        pipeline.train(data)
+
+
 class Late(nn.Module):
     """Registers in its first forward what it needs."""
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import pipekit as pk
 from pipekit import schedules
@@ -76,6 +77,26 @@ def test_a_pipelined_modules_layers_see_those_of_the_forward(checkpoint: Any) ->
         assert one.grad is not None
         assert other.grad is not None
         assert torch.equal(one.grad, other.grad)
+
+
+def test_modes_of_the_calling_thread_are_warned_of() -> None:
+    softplus = network(nn.Softplus())
+    with Doubled(), pytest.warns(UserWarning, match="mode Doubled of this one does not act"):
+        pipe(softplus).train(batches())
+    module = pk.PipelinedModule(softplus, [2, 1], chunks=2)
+    with Doubled(), pytest.warns(UserWarning, match="mode Doubled of this one does not act"):
+        module(batches()[0][0])
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+    with hooks, pytest.warns(UserWarning, match="mode saved_tensors_hooks"):
+        pipe(softplus).train(batches())
+    counter = FlopCounterMode(display=False)
+    with counter, pytest.warns(UserWarning, match="FlopCounterMode"):
+        pipe(softplus).train(batches())
+
+
+def test_a_default_device_is_no_such_mode() -> None:
+    with torch.device("cpu"):
+        pipe(network(nn.Softplus())).train(batches())
 
 
 Build = Callable[[], nn.Module]

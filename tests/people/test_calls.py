@@ -39,14 +39,19 @@ class Own(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("made", "line"),
     [
-        (outside(torch.optim.SGD, lr=0.1), "lambda parameters: torch.optim.SGD(parameters, ...)"),
-        (outside(Own, lr=0.1, momentum=0.9), "lambda parameters: Own(parameters, ...)"),
+        (outside(torch.optim.SGD, lr=0.1), "torch.optim.SGD(parameters, lr=0.1)"),
+        (outside(torch.optim.Adam), "torch.optim.Adam(parameters)"),
+        (outside(torch.optim.AdamW, weight_decay=0.5), "AdamW(parameters, weight_decay=0.5)"),
+        (outside(Own, lr=0.1, momentum=0.9), "Own(parameters, lr=0.1, momentum=0.9)"),
     ],
 )
 def test_an_optimizer_made_outside_is_refused_with_the_line_to_write(made: Any, line: str) -> None:
     with pytest.raises(TypeError, match="made outside") as caught:
         pipeline(network(), optimizer=made)
     assert str(caught.value).endswith(line)
+    maker = str(caught.value).partition("optimizer=")[2]
+    again = eval(maker, {"torch": torch, "Own": Own})(network().parameters())  # the line works
+    assert again.defaults == made.defaults
 
 
 def test_the_class_of_an_optimizer_with_a_rate_of_its_own_makes_one() -> None:
@@ -63,11 +68,18 @@ def test_a_scheduler_made_outside_is_refused_with_the_line_to_write() -> None:
         pk.Updates(lr_scheduler=made)  # type: ignore[arg-type]
 
 
+class Noam:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+
 def test_options_of_another_kind_are_refused() -> None:
     with pytest.raises(TypeError, match=r"updates must be a pipekit.Updates, not dict"):
         pipeline(network(), updates={"clip_norm": 1.0})
     with pytest.raises(ValueError, match="clip_norm must be at least 0"):
         pk.Updates(clip_norm=-1.0)
+    updates = pk.Updates(lr_scheduler=Noam)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Noam has no state_dict\(\)"):
+        pipeline(network(), updates=updates).train([(X, Y)])
 
 
 def test_a_model_that_is_frozen_as_a_whole_is_warned_of() -> None:
@@ -111,6 +123,12 @@ def test_a_lazy_layer_takes_its_size_from_a_batch_before(use: Callable[[Any], An
     use(model)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:The .grad attribute")
+def test_a_compiled_script_is_refused_since_no_copy_of_it_trains() -> None:
+    with pytest.raises(TypeError, match=r"'0.weight' cannot be trained.*torch.compile"):
+        pipeline(nn.Sequential(torch.jit.script(nn.Linear(8, 8)), nn.Linear(8, 3)))
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(
     ("computed", "instead"),
@@ -150,6 +168,12 @@ def test_a_parametrized_weight_trains_as_in_a_plain_loop(computed: Any, transpor
     assert run.losses == pytest.approx(want, rel=1e-6)
 
 
+def test_a_pipeline_made_in_inference_mode_is_refused() -> None:
+    model = network()
+    with torch.inference_mode(), pytest.raises(ValueError, match="make the pipeline outside"):
+        pipeline(model).train([(X, Y)])
+
+
 def test_training_and_evaluating_in_inference_mode_are_those_outside() -> None:
     losses = []
     for mode in (True, False):
@@ -158,6 +182,8 @@ def test_training_and_evaluating_in_inference_mode_are_those_outside() -> None:
             stream = ((1 * X, Y) for _ in range(2))
             losses.append([made.evaluate([(X, Y)]), *made.train(stream).losses])
     assert losses[0] == losses[1]
+    with torch.inference_mode(), pytest.raises(ValueError, match="make it outside"):
+        made.train([(1 * X, Y)])
 
 
 def test_a_pipeline_is_neither_copied_nor_pickled_but_averaged_by_its_weights() -> None:

@@ -43,7 +43,13 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "one more weight": lambda model: setattr(model[0], "scale", nn.Parameter(torch.ones(8))),
     "a weight fewer": lambda model: model[0].register_parameter("bias", None),
     "requires_grad": lambda model: model[0].requires_grad_(False),
+    "another layer": lambda model: setattr(model, "1", nn.Tanh()),
     "a weight that is computed": lambda model: parametrizations.weight_norm(model[2]),
+    "a forward": lambda model: setattr(model[0], "forward", torch.tanh),
+    "a hook": lambda model: model[0].register_forward_hook(lambda *_: None),
+    "a hook of gradients": lambda model: model[2].register_full_backward_hook(lambda *_: None),
+    "a hook of a weight": lambda model: model[0].weight.register_hook(lambda g: None),
+    "the mode of a layer": lambda model: model[1].eval(),
     "an element of a list": lambda model: model[1].scales.append(model[1].scales.pop() / 2),
     "a tensor": lambda model: model[1].mask.zero_(),
     "a function": lambda model: setattr(model[1], "act", torch.tanh),
@@ -69,6 +75,14 @@ def test_changes_of_the_users_model_are_warned_of(
     with pytest.warns(UserWarning, match=r"has changed since .*load_state_dict\(\)"):
         pipeline.train(data)
     with no_word():
+        pipeline.train(data)
+
+
+def test_changes_of_a_recorded_model_are_warned_of() -> None:
+    model, data = network(nn.Tanh()), batches(1)
+    pipeline = pipe(pk.stages(model, data[0][0]))
+    model[2] = nn.Linear(8, 3)
+    with pytest.warns(UserWarning, match=r"2 itself"):
         pipeline.train(data)
 
 

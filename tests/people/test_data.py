@@ -92,6 +92,14 @@ def test_a_model_that_edits_its_input_is_warned_of_once(first: list[nn.Module], 
     assert torch.equal(data[0][0]["x"] if isinstance(x, dict) else data[0][0], X)
 
 
+class Labels(nn.Module):
+    """Changes a dict's entry, to the same in each epoch."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        batch["x"] = batch["x"].float()
+        return batch["x"] + 1.0
+
+
 def test_a_batch_that_is_part_of_a_graph_is_refused() -> None:
     weights = torch.ones(8, requires_grad=True)
     with pytest.raises(ValueError, match=r"a batch was computed from weights.*x.detach\(\)"):
@@ -99,9 +107,23 @@ def test_a_batch_that_is_part_of_a_graph_is_refused() -> None:
     pipeline(network()).train([(X.clone().requires_grad_(), Y)])
 
 
-def test_an_edit_inside_the_first_layer_is_not_warned_of() -> None:
-    made = pipeline(network(nn.Sequential(nn.Linear(8, 8), Doubles())), 1)
-    assert not warned(lambda: made.train([(X, Y)] * 2), "edits")
+@pytest.mark.parametrize(
+    ("first", "x"),
+    [
+        (nn.ReLU(inplace=True), X),
+        (nn.Hardtanh(inplace=True), X),
+        (Labels(), {"x": (X * 4).long()}),
+        (nn.Sequential(nn.Linear(8, 8), Doubles()), X),
+    ],
+    ids=["relu", "hardtanh", "an entry's type", "inside"],
+)
+def test_what_is_the_same_in_the_next_epoch_is_not_warned_of(first: nn.Module, x: Any) -> None:
+    model = network(first)
+    plain, data = copy.deepcopy(model), [(copy.deepcopy(x), Y)] * 2
+    made = pipeline(model, 1)
+    assert not warned(lambda: made.train(data), "edits")
+    want = plain_loop(plain, SGD, F.cross_entropy, [((inputs,), y) for inputs, y in data])
+    assert pipeline(model, 1).train([(copy.deepcopy(x), Y)] * 2).losses == pytest.approx(want)
 
 
 def test_a_loader_that_stacks_new_tensors_has_nothing_to_be_edited() -> None:
@@ -123,6 +145,17 @@ def test_a_loader_with_a_generator_shuffles_each_epoch_as_in_the_plain_loop(wrap
         losses = made.train(mine).losses
         list(theirs)
         assert losses == pytest.approx(plain_loop(plain, SGD, F.cross_entropy, theirs))
+
+
+class Longer(list[Any]):
+    def __len__(self) -> int:
+        return 1
+
+
+def test_batches_that_go_on_after_their_length_are_told_of() -> None:
+    batches = Longer([(X, Y)] * 2)
+    assert warned(lambda: pipeline(network()).train(batches), "go on after 1", "iter(batches)")
+    assert len(pipeline(network()).train(iter(batches)).losses) == 2
 
 
 # --- seeds ---------------------------------------------------------------------------------------
@@ -237,8 +270,13 @@ def test_the_error_of_a_batch_of_another_form_says_so(
     assert re.match(rf"\(batch 1 has another form than batch 0: {said}", note)
 
 
-def test_a_model_may_take_a_list_of_tensors_with_rows() -> None:
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_a_list_of_rows_is_refused_as_detectors_take_it(is_pair: bool) -> None:
+    images, boxes = [*torch.randn(4, 1, 8)], [{"boxes": X[:n]} for n in range(4)]
+    batch = (images, boxes) if is_pair else {"images": images, "boxes": boxes}
     how = Execution(inputs="images")
+    with pytest.raises(ValueError, match=r"a list of 4 tensors, one a row.*: stack them"):
+        pipeline(network(), execution=how).train([batch])
     views = {"images": [X, X], "y": Y, "names": ["left", "right"]}
     made = pipeline(network(Joins()), loss=lambda o, b: F.cross_entropy(o, b["y"]), execution=how)
     want = plain_loop(network(), SGD, F.cross_entropy, [(X + X, Y)], 2)

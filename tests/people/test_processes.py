@@ -1,6 +1,7 @@
 """Processes as people use them: the plain loop's losses, or a sentence that says what to do."""
 
 import io
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from experiments.attacks.left import children, is_alive
 from pipekit import schedules
 from pipekit.engine.transports import torchrun, watchdog
 from pipekit.engine.transports.processes import runner, worker_pool
-from pipekit.engine.transports.processes.forkserver import without_main_module
+from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
 from tests.engine.gloo import over_gloo
 from tests.engine.test_failures import LIMIT_S, wait_until
 from tests.people.plain import plain_loop
@@ -370,6 +371,35 @@ def test_a_pipeline_starts_what_starts_its_processes(monkeypatch: pytest.MonkeyP
     assert begun == []
     piped(model())
     assert begun == [True]
+
+
+def test_a_fork_of_a_program_with_processes_may_start_its_own() -> None:
+    """It failed, as nobody can wait for the fork server of its parent."""
+    forkserver()
+    if (child := os.fork()) == 0:
+        try:
+            forkserver()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_folder_for_temporary_files_whose_name_is_too_long_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("multiprocessing.util.get_temp_dir", lambda: str(tmp_path) * 9)
+    monkeypatch.setattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
+    with pytest.raises(OSError, match=r"has no socket in .*too long\): let TMPDIR"):
+        piped(model())
+
+
+def test_a_daemonic_process_that_cannot_start_others_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(vars(multiprocessing.current_process())["_config"], "daemon", True)
+    with pytest.raises(ValueError, match=r"multiprocessing.Pool.*use transport='threads'"):
+        piped(model())
 
 
 def test_threads_that_start_processes_at_once_leave_the_script_its_main_module() -> None:

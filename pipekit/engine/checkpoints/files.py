@@ -9,17 +9,22 @@ last loss are not finite.
 """
 
 import hashlib
+import io
 import os
 import pickle
 import re
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 
+from pipekit.devices import CPU
+from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.config import CheckpointConfig
 from pipekit.host.user_frames import warn
 from pipekit.writing import sync
@@ -43,7 +48,7 @@ class PartFile(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        with self.path.open("rb") as file:
+        with _named(self.path), self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest().startswith(self.digest)
 
 
@@ -59,15 +64,15 @@ def write(config: CheckpointConfig, batches: int, content: Content, finite: bool
     file = tempfile.NamedTemporaryFile(dir=home, suffix=".tmp", delete=False)  # noqa: SIM115
     temporary, hashing = Path(file.name), _Hashing(file)
     try:
-        with file:
+        with _named(home), file:
             hashing.save(content | {"format": FORMAT})
         try:
             torch.load(temporary, weights_only=True, mmap=True)
         except pickle.UnpicklingError as error:  # and no want of memory, say
             raise TypeError(
-                f"the state of the optimizer or of the lr_scheduler, or what a module gives by "
-                f"get_extra_state(), holds an object that cannot be loaded again without running "
-                f"code from a file; use tensors and plain values ({error})"
+                f"the state of the optimizer or of the lr_scheduler holds an object that cannot be "
+                f"loaded again without running code from a file; use tensors and plain values "
+                f"({error})"
             ) from None
         who = f"stage{content['stage']}.worker{content['worker']}.of{config.parts}"
         ending = "pt" if finite else "nonfinite.pt"
@@ -77,6 +82,17 @@ def write(config: CheckpointConfig, batches: int, content: Content, finite: bool
         raise
     sync(home)
     _prune(folder, attempt, config.keep)
+
+
+def try_folder(folder: Path) -> None:
+    """Write a file into a folder and delete it; an OSError names where this fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        deferred_interrupts(),  # one while it is being made would leave it open
+        _named(folder),
+        tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file,
+    ):
+        _Hashing(file).save({"tried": torch.zeros(1, device=CPU)})
 
 
 def clear(folder: Path) -> None:
@@ -144,7 +160,8 @@ def is_complete(home: Path, finite: bool = False) -> bool:
 def load(part: PartFile) -> Content:
     """Return what was written, with its tensors on the CPU; a ValueError: not by this pipekit."""
     try:
-        content: Content = torch.load(part.path, map_location="cpu", weights_only=True)
+        with _named(part.path):
+            content: Content = torch.load(part.path, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception:  # whose advice is to load it in a way that runs whatever code is in it
@@ -169,6 +186,21 @@ def require_empty(folder: Path) -> None:
             f"{folder} holds checkpoints of another training: call resume({str(folder)!r}) first "
             f"(in the shell: --resume), or name another folder"
         )
+
+
+def require_plain(states: Mapping[str, object]) -> None:
+    """Raise TypeError if an extra state of a module is more than tensors and plain values."""
+    for name, state in states.items():
+        file = io.BytesIO()
+        try:
+            torch.save(state, file)
+            file.seek(0)
+            torch.load(file, weights_only=True)
+        except Exception as error:  # of whatever kind: an object says itself why it cannot be saved
+            raise TypeError(
+                f"a checkpoint cannot hold the extra state {name!r}, a {type(state).__name__}: let "
+                f"get_extra_state() give tensors and plain values only, in lists or dicts ({error})"
+            ) from None
 
 
 class _Hashing:
@@ -201,6 +233,17 @@ class _Hashing:
             if self._error is None:
                 raise
             raise self._error from None
+
+
+@contextmanager
+def _named(where: Path) -> Iterator[None]:
+    """Let an error of reading or writing name where; some come only when a file is closed."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(where)) from None
 
 
 def _all(folder: Path) -> list[Path]:

@@ -27,6 +27,7 @@ from pipekit.host.user_frames import hiding_frames
 from pipekit.layers import skips
 from pipekit.layers.batch_norm import convert_batch_norm, forget_batch
 from pipekit.layers.module_state import twin
+from pipekit.layers.pass_state import warn_of_modes
 from pipekit.partition.checks import (
     require_balance,
     require_data,
@@ -264,6 +265,7 @@ class PipelinedModule(nn.Module):
 
     def _probe(self, inputs: Sequence[Tree]) -> list[PassConfig]:
         """Return how each stage's passes are run, from a batch's microbatches."""
+        warn_of_modes()
         layers = nn.Sequential(*(layer for stage in self._stages for layer in stage))
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]

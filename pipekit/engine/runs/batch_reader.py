@@ -1,10 +1,11 @@
 """Reads the user's batches: the entries for the model and for the loss, and the rows."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -17,15 +18,28 @@ from pipekit.engine.options import Inputs
 from pipekit.host.user_frames import warn
 from pipekit.layers.python_state import PLAIN
 from pipekit.partition.recording.stage import RecordedStage
-from pipekit.trees import Tree, leaves
+from pipekit.trees import Tree, leaves, tensors_in
 from pipekit.units import plural
 
 _LOOKED_AT = 100
 """Batches at each end of a list that are looked at before a run: all would take seconds."""
 
 
+class Form(NamedTuple):
+    """The form of a batch."""
+
+    number: int  # of the batch
+    outline: str  # its containers, and the types of its tensors; no sizes
+    sized: Mapping[Any, bool]  # of one that the loss gets whole: which entries are one a row
+
+
+def _sized(named: Mapping[Any, Any], rows: int) -> dict[Any, bool]:
+    """Return which entries of a batch have one element for each of so many rows."""
+    some = {n: e for n, e in named.items() if isinstance(e, (Tensor, np.ndarray, list, tuple))}
+    return {n: getattr(e, "ndim", True) > 0 and len(e) == rows for n, e in some.items()}
+
+
 def _outline(tree: Any) -> str:
-    """Return a batch's containers, and the types of its tensors; no sizes."""
     if isinstance(tree, Tensor):
         return f"{tree.ndim}d {str(tree.dtype).removeprefix('torch.')}"
     if isinstance(tree, Mapping):
@@ -51,7 +65,8 @@ class BatchReader:
         rows: Mapping[Any, bool] | None = None,
     ) -> None:
         self._fewer, self._said = fewer, dict(rows or {})
-        self._before: tuple[int, str] | None = None  # the batch before, and its outline
+        self._before: Form | None = None
+        self._told: set[Any] = {*self._said}
         self._unseen = {*self._said}  # until the first batch
         self.changed: str | None = None  # the first batch of a run that has another form, in words
         self.paired = False  # whether an input to predict was in a list, maybe with its target
@@ -81,6 +96,8 @@ class BatchReader:
         cut = [entry for name, entry in named.items() if self._said.get(name, True)]
         rows = _rows(taken, cut, number)
         target = batch[1] if is_pair else batch
+        if is_pair or parts > 1:
+            _require_stacked(taken, [target] if is_pair else named.values(), rows, number)
         if is_pair:
             tensors = [*leaves(taken), *([] if target is None else _with_rows(target, rows))]
             if len({len(tensor) if tensor.ndim else None for tensor in tensors}) > 1:
@@ -89,7 +106,7 @@ class BatchReader:
                     f"dimension, the rows; here they are {[tuple(t.shape) for t in tensors]} (what "
                     f"has no rows may stand in a dict, or in a tuple of more than two)"
                 )
-        self._compare(number, _outline(batch))
+        self._compare(Form(number, _outline(batch), {} if is_pair else _sized(named, rows)))
         read = _batch(taken, target, rows, parts, number, self._fewer)
         if is_pair:
             return read
@@ -97,17 +114,27 @@ class BatchReader:
         kept = [name for name, is_cut in self._said.items() if not is_cut and name in held]
         return read._replace(said=self._said, kept=kept)
 
-    def _compare(self, number: int, outline: str) -> None:
-        """Note the first change since the batch before."""
-        last, before = self._before or (number, outline)
-        self._before = number, outline
-        if last != number - 1:
+    def _compare(self, form: Form) -> None:
+        """Look at what has changed since the batch before; warn of entries that are rows once."""
+        before, self._before = self._before, form
+        if before is None or before.number != form.number - 1:
             self.changed = None
-        elif outline != before and not self.changed:
+            return
+        if form.outline != before.outline and not self.changed:
             self.changed = (
-                f"(batch {number} has another form than batch {last}: {outline} after {before}; of "
-                f"a pair the loss gets the target, of all others the batch)"
+                f"(batch {form.number} has another form than batch {before.number}: "
+                f"{form.outline} after {before.outline}; of a pair the loss gets the target, of "
+                f"all others the batch)"
             )
+        for name, is_cut in form.sized.items():
+            if name not in self._told and before.sized.get(name, is_cut) != is_cut:
+                self._told.add(name)
+                one, other = (form, before) if is_cut else (before, form)
+                warn(
+                    f"the batch[{name!r}] has one element a row in batch {one.number} alone, where "
+                    f"it is cut into microbatches, and not in batch {other.number}: if these are "
+                    f"not rows, say Execution(rows={{{name!r}: False}})"
+                )
 
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
         """Check a user's input for a prediction, or a dict that holds it."""
@@ -174,6 +201,24 @@ def _require_rows(rows: int, parts: int, number: int) -> None:
             f"batch {number} has {plural(rows, 'row')} for {parts} microbatches: use larger "
             f"batches, fewer microbatches, drop the last batch (drop_last=True), or train on it in "
             f"fewer, by pk.Execution(short_batches='fewer')"
+        )
+
+
+def _require_stacked(taken: Tree, others: Iterable[Any], rows: int, number: int) -> None:
+    """Raise ValueError for a list of rows, as of images, if no other entry has its tensors' rows.
+
+    Some other entry has as many elements as the list.
+    """
+    held = [*taken.values()] if isinstance(taken, dict) else [taken]
+    several = [e for e in others if e is not taken and not any(e is each for each in held)]
+    if any({*map(len, filter(Tensor.dim, tensors_in(e)))} == {rows} for e in several):
+        return
+    lengths = {len(e) for e in several if getattr(e, "ndim", isinstance(e, Sized))} - {rows}
+    if found := [len(each) for each in held if isinstance(each, list) and len(each) in lengths]:
+        raise ValueError(
+            f"batch {number}: the model gets a list of {found[0]} tensors, one a row, and "
+            f"microbatches are cut from tensors [rows, ...]: stack them, padded if their sizes "
+            f"differ, in the loader, or by Execution(inputs=lambda batch: torch.stack(...))"
         )
 
 

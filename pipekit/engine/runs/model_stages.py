@@ -35,6 +35,7 @@ from pipekit.partition.partition import (
 from pipekit.partition.probe import Probe, layer_costs, probe
 from pipekit.partition.recording.stage import (
     copied_entry,
+    extra_states,
     owners,
     require_taken,
     set_extra_states,
@@ -221,6 +222,11 @@ class ModelStages:
         """Return copies of the weights, buffers and extra states that are here, by name."""
         here = chain.from_iterable(module.state_dict().items() for module in self.modules)
         return {name: copied_entry(entry) for name, entry in here}
+
+    def known_extra_states(self) -> dict[str, Any]:
+        """Return copies of the modules' extra states, as they were last read."""
+        known = [stage.known.module for stage in self._first()] or [self._model]
+        return {name: entry for each in known for name, entry in extra_states(each).items()}
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Load weights, buffers and extra states; see :meth:`pipekit.Pipeline.load_state_dict`."""

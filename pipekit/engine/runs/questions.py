@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.devices import to_device
+from pipekit.engine.arguments import require_weights_as_read
 from pipekit.engine.batches import Batch, copied, part_sizes, split
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
@@ -75,6 +76,8 @@ def ask(first: FirstBatch, schedule: Schedule) -> None:
             f"hooks of layers keep something in {', '.join(first.tried.recorded)}: over processes "
             f"they do so in the workers' copies, of which nobody hears; use transport='threads'"
         )
+    if needed := first.tried.needed_weights:
+        require_weights_as_read(needed, model.configs, schedule)
     if schedule.chunks > 1:
         require_same_in_chunks(batch, schedule.chunks, first.evaluate)
     if model.was_evaluating:

@@ -18,6 +18,7 @@ import torch
 from pipekit.engine import arguments, combinations
 from pipekit.engine.assignment import NotBuilt, WorkerReport
 from pipekit.engine.calls import interrupts
+from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.folder import CheckpointFolder
 from pipekit.engine.checkpoints.resume_point import Position, ResumePoint
 from pipekit.engine.config import CheckpointConfig, Start
@@ -33,9 +34,11 @@ from pipekit.engine.runs.users_model import watched
 from pipekit.engine.transports.processes.forkserver import WorkerDied
 from pipekit.engine.updates.loss_scaler import LossScaler
 from pipekit.host.user_frames import warn
+from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.schedules import Schedule, inference
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
+from pipekit.trees import tensors_in
 
 
 class Runs:
@@ -75,6 +78,7 @@ class Runs:
             combinations.require_compatible({*self._parts.used, combinations.OUTPUTS})
         if written:
             combinations.require_compatible({*self._parts.used, combinations.CHECKPOINTS})
+            require_plain(self._model.known_extra_states())
         folder = Path(written.folder).absolute() if written else None
         claimed = self._checkpoints.claimed(folder) if folder else nullcontext()
         with self._errors_explained(folder), claimed:
@@ -157,12 +161,18 @@ class Runs:
                 f"the call is within torch.autocast, which workers do not see: leave it out, "
                 f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
             )
+        warn_of_modes()
         read, numbers = kept_apart(batches, read), numbers_so_far()
         try:
             with torch.inference_mode(False):  # as in the threads that read the others
                 first = read(next(rest), len(next(schedule.each_batch())), 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
+        if schedule.trains and any(map(torch.is_inference, tensors_in(first[:2]))):
+            raise ValueError(
+                "a batch was made within torch.inference_mode(), and has no gradients: make it "
+                "outside"
+            )
         drawn = drawn_since(numbers)
         tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
         assert model.balance

@@ -1,7 +1,8 @@
 """The user's own model and loss beside a pipeline's copies: changes are taken over, or noticed."""
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from pipekit.partition.recording.recorded_model import RecordedModel
 from pipekit.trees import is_plain
 
 _LOOKED_AT = 2**10  # elements of a tensor: all would take longer than a batch
+_BETWEEN = "change it between calls"
 
 
 class UsersModel:
@@ -26,7 +28,8 @@ class UsersModel:
     def __init__(self, layers: nn.Module) -> None:
         self._layers, self._modules = layers, [*layers.modules()]
         self._recorded: RecordedModel | None = getattr(layers, "origin", None)
-        self._before = _looks(layers)
+        self._whole = self._recorded.model if self._recorded else layers
+        self._before = _looks(layers, self._whole, {})
         self._own = dict(layers.named_parameters(remove_duplicate=False))
         # The parameters of which the pipeline trains copies.
         self.trained = {weight for weight in layers.parameters() if weight.requires_grad}
@@ -71,7 +74,7 @@ class UsersModel:
         if left := self._left:
             left, self._left = self._unset(left), []
             told += [e.name for e in left if e.is_read and not e.is_mode]
-        if (now := _looks(self._layers)) != self._before:
+        if (now := _looks(self._layers, self._whole, self._before)) != self._before:
             told += self._unlike(now, copies)
         if told:
             warn(
@@ -80,12 +83,12 @@ class UsersModel:
                 f"afterwards, or call its load_state_dict() or requires_grad_(); of attributes "
                 f"only numbers with a fraction are taken over"
             )
-        frozen = self._recorded.attributes.changes(known=True) if self._recorded else []
-        if read := [e.name for e in frozen if e.is_read and e.module not in {*self._modules}]:
-            warn(
-                f"{', '.join(read)} of the model changed since pipekit.stages recorded it, and the "
-                f"layers go on with the value of before: record it again, or let the forward take "
-                f"it as an argument, which is then an entry of the batch"
+        if self._recorded and (frozen := self._recorded.attributes.changes(known=True)):
+            _warn(
+                (each for each in frozen if each.is_read and each.module not in {*self._modules}),
+                "of the model changed since pipekit.stages recorded it, and the layers go on with "
+                "the value of before: record it again, or let the forward take it as an argument, "
+                "which is then an entry of the batch",
             )
 
     def _unset(self, changes: Iterable[Change]) -> list[Change]:
@@ -99,9 +102,14 @@ class UsersModel:
         before = self._before
         changed = [name for name in {**now, **before} if now.get(name) != before.get(name)]
         self._before = now
-        here, there = _tensors([self._layers]), _tensors(copies())
+        layers = [*copies()]
+        here, there = _tensors([self._layers]), _tensors(layers)
+        ours = {module for each in layers for module in each.modules()}  # which may copy themselves
+        modules = dict(self._whole.named_modules(remove_duplicate=False))
 
         def is_unlike(name: str) -> bool:
+            if modules.get(name.removesuffix(_MODE)) in ours:
+                return False
             if name in here:
                 kept = there.get(name)
                 return kept is None or not torch.equal(here[name].to(kept.device), kept)
@@ -117,14 +125,34 @@ def users_models(original: nn.Module) -> list[nn.Module]:
     return [original, *([recorded.model] if recorded else [])]
 
 
-def _looks(layers: nn.Module) -> dict[str, Any]:
-    """Return by name, of each tensor, what other contents or another object change."""
+_MODE = ".training"
+_HOOKS = attrgetter(
+    "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
+)
+
+
+def _looks(layers: nn.Module, whole: nn.Module, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by name, of each tensor and module, what other contents, objects or hooks change.
+
+    ``whole`` is the model of which the layers were recorded, or these.  While it is in evaluation
+    mode as a whole, modes are those of ``before``.
+    """
     looks = dict[str, Any]()
     for name, tensor in _tensors([layers]).items():
         looks[name] = _numbers(tensor)
         if isinstance(tensor, nn.Parameter):
             looks[f"{name}.requires_grad"] = tensor.requires_grad
-    return looks
+        hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+        looks[f"{name}'s hooks"] = [*map(tuple, filter(None, hooks))]
+    evaluated, count = dict[str, Any](), 0
+    for count, (name, module) in enumerate(whole.named_modules(remove_duplicate=False), 1):  # noqa: B007
+        looks[f"{name or 'model'} itself"] = module, vars(module).get("forward")
+        looks[f"{name or 'model'}'s hooks"] = [*map(tuple, _HOOKS(module))]
+        if not module.training:
+            evaluated[name + _MODE] = False
+    if len(evaluated) == count:
+        evaluated = {name: mode for name, mode in before.items() if name.endswith(_MODE)}
+    return looks | evaluated
 
 
 def _tensors(models: Iterable[nn.Module]) -> dict[str, Tensor]:
@@ -144,6 +172,12 @@ def _numbers(tensor: Tensor) -> Any:
     return *known, zlib.crc32(some.numpy(force=True).tobytes())
 
 
+def _warn(changes: Iterable[Change], of_them: str) -> None:
+    names = dict.fromkeys(each.name for each in changes)
+    if names:
+        warn(f"{', '.join(names)} {of_them}")
+
+
 def watched(on_batch: OnBatch, loss: Loss) -> OnBatch:
     """Return an ``on_batch`` that warns if it changes a loss of which workers have copies."""
     state = FunctionState(loss)
@@ -153,8 +187,7 @@ def watched(on_batch: OnBatch, loss: Loss) -> OnBatch:
         if names := ", ".join(state.changed()):
             warn(
                 f"{names} of the loss changed within a call of train(), for all of which worker "
-                f"processes have copies of the loss: change it between calls, or use "
-                f"transport='threads'"
+                f"processes have copies of the loss: {_BETWEEN}, or use transport='threads'"
             )
         return answer
 

@@ -165,7 +165,10 @@ class ThreadRunner(Runner):
                 if calendar:
                     transport = SlowTransport(transport, assignment.index, calendar)
                 told = notify if on_news else None
-                return work.run(assignment, config, transport, feed, told, [states])
+                report = work.run(assignment, config, transport, feed, told, [states])
+                if report.error is not None:
+                    watchdog.ends_by(report.error)
+                return report
 
         about = len(workers), network.abort, on_news, watchdog.look
         stages = chain.from_iterable(worker.stages.values() for worker in workers)

@@ -2,8 +2,10 @@
 
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -45,6 +47,7 @@ from pipekit.host.parent import end_with_parent
 T = TypeVar("T")
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of torchrun's processes
+PATIENCE_S = 5.0  # after which it is said who is waited for
 _RUNS, _JOINS = count(), count()  # of this process, which are the others' as well
 
 
@@ -195,11 +198,28 @@ def _join_group(devices: Sequence[torch.device]) -> int:
         # Nobody must find where those of an earlier attempt, or group, were to be reached.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         sys.excepthook = telling(sys.excepthook)
-        store, number, size = next(rendezvous("env://"))
-        dist.init_process_group(
-            **process_group(device),
-            store=PrefixStore(f"attempt {attempt}, group {next(_JOINS)}", store),
-            rank=number,
-            world_size=size,
-        )
+        with _said_if_it_takes_long(started):
+            store, number, size = next(rendezvous("env://"))
+            dist.init_process_group(
+                **process_group(device),
+                store=PrefixStore(f"attempt {attempt}, group {next(_JOINS)}", store),
+                rank=number,
+                world_size=size,
+            )
     return dist.get_rank()
+
+
+@contextmanager
+def _said_if_it_takes_long(processes: int) -> Iterator[None]:
+    """Say who is waited for, where somebody else than torchrun has set its variables."""
+    says = (
+        f"pipekit: waiting for all {processes} processes that torchrun starts; if there is no "
+        f"torchrun, take {', '.join(VARIABLES)} out of the environment"
+    )
+    timer = threading.Timer(PATIENCE_S, print, [says], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

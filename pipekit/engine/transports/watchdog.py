@@ -18,7 +18,9 @@ from pipekit.trees import Tree
 
 NOTICE_S = 30.0  # without progress, after which every worker's task is printed, and then again
 LOOK_S = 0.5  # between two looks
-PATIENCE_S = 1.0  # without progress, after which workers' lines are noted
+PATIENCE_S = 1.0
+"""A run that ends by an error is waited for so many seconds without progress, and three times the
+longest pause before."""
 
 STARTING, WAITING, COMPUTING, SENDING, DONE, READING = range(6)
 _NUMBERS = 3  # a worker: steps begun, which of the above, changes
@@ -100,21 +102,31 @@ class Watchdog:
         self._states, self._timeout, self._beside = states, timeout, beside
         self._steps, self._stage_workers = steps, stage_workers
         self._last, self._since, self._notice = b"", time.monotonic(), NOTICE_S
+        self._longest = 0.0
+        self._error: BaseException | None = None
+
+    def ends_by(self, error: BaseException) -> None:
+        """Note that a worker has failed, and that the others finish the batches before."""
+        self._error = self._error or error
 
     def look(self) -> None:
         """See whether any worker has got on since the last look.
 
         Raises:
             Stalled: none has for too long.
+            BaseException: that of :meth:`ends_by`, if no worker gets any further meanwhile.
         """
         now, moment = self._states.now(), time.monotonic()
         if now != self._last:
+            self._longest = max(self._longest, moment - self._since)
             self._last, self._since, self._notice = now, moment, NOTICE_S
             self._noted(None)
             return
         idle = moment - self._since
         if idle >= PATIENCE_S:
             self._noted([self.line(worker) for worker in self._steps])
+        if self._error is not None and idle >= PATIENCE_S + 3 * self._longest:
+            raise self._error
         if self._timeout is not None and idle >= self._timeout:
             raise Stalled(self._said(idle))
         if idle >= self._notice:

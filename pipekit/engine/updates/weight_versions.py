@@ -53,6 +53,11 @@ class WeightVersions:
         self.lr_scheduler = (
             lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
         )
+        if self.lr_scheduler is not None and not hasattr(self.lr_scheduler, "state_dict"):
+            raise TypeError(
+                f"{type(self.lr_scheduler).__name__} has no state_dict(), from which the scheduler "
+                f"of a stage is made again: let it inherit from torch's LRScheduler"
+            )
         if steps_lr and isinstance(self.lr_scheduler, ReduceLROnPlateau):
             raise ValueError(
                 "ReduceLROnPlateau waits for a metric: build the pipeline with lr_step='call', and "
@@ -207,6 +212,14 @@ class WeightVersions:
             if "empty parameter list" in str(error):
                 return None
             raise
+        except AttributeError as error:
+            if "'list' object" not in str(error):
+                raise
+            raise TypeError(
+                "the optimizer's function gets a list of parameters, not the model: lambda "
+                "parameters: torch.optim.SGD(parameters, lr=0.1), and Updates(groups=...) for "
+                "options by a parameter's name"
+            ) from error
         require_usable(made)
         if any(id(p) not in given for group in made.param_groups for p in group["params"]):
             raise ValueError(

@@ -99,13 +99,23 @@ def test_what_an_attempt_had_to_go_back_from_does_not_count_among_the_last_two(
     ]
 
 
+def test_what_another_worker_is_deleting_is_not_the_last_finite_checkpoint(tmp_path: Path) -> None:
+    home = save(tmp_path, 10, 0)
+    write(config(tmp_path, A, 2), 10, {"stage": 1, "worker": 1}, finite=False)
+    assert is_complete(home)
+    assert not is_complete(home, finite=True)
+    for part in parts_of(home)[::-1]:
+        part.path.unlink()
+        assert not is_complete(home, finite=True)
+
+
 class Odd:
     """Nothing that could be loaded without running code."""
 
 
 def test_what_could_not_be_loaded_safely_is_not_written(tmp_path: Path) -> None:
     content = {"stage": 0, "worker": 0, "state": {"lr_scheduler": Odd()}}
-    with pytest.raises(TypeError, match=r"lr_scheduler, .* use tensors and plain values"):
+    with pytest.raises(TypeError, match=r"lr_scheduler holds .* use tensors and plain values"):
         write(config(tmp_path), 10, content)
     assert not [*tmp_path.rglob("*.pt"), *tmp_path.rglob("*.tmp")]
 

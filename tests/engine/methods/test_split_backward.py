@@ -132,6 +132,14 @@ class Checkpointed(nn.Linear):
         return y
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs")  # torch's, where none requires a gradient
+def test_a_reentrant_checkpoint_is_refused_with_the_other_way() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), Checkpointed(4, 4)), torch.randn(8, 4)
+    how: dict[str, Any] = {"optimizer": torch.optim.SGD, "loss": nn.MSELoss()}
+    with pytest.raises(ValueError, match="say use_reentrant=False"):
+        Pipeline(model, schedules.zb_h1(2, 2), **how).train([(x, x)])
+
+
 def test_the_trace_has_both_parts_and_the_memory_is_followed() -> None:
     model, batches, how = made("mlp")
     run = Pipeline(model, SPLIT, **values(**how)).train(batches, watch=Watch(memory=True))

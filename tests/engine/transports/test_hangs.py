@@ -53,6 +53,13 @@ class Fails(Hangs):
 OVER, HANGING = threading.Event(), threading.Event()
 
 
+class FailsMeanwhile(Fails):
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            HANGING.wait(LONG_S)
+        return super().forward(x)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_hangs_for_ever() -> Iterator[None]:
     OVER.clear()
@@ -174,6 +181,15 @@ def test_sums_of_gradients_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> 
     pipe = pipeline(nn.Sequential(Half(), *mlp(6, 3)), schedules.pipedream([2]), [2], timeout=1.0)
     with pytest.raises(pk.Stalled, match="the sum of gradients with workers 1"):
         pipe.train(batches)
+
+
+def test_a_layer_that_hangs_hides_no_error_over_threads() -> None:
+    """The batches before the error are finished; who gets no further meanwhile is not waited for."""
+    layers = nn.Sequential(Hangs(2), *mlp(6, 6), FailsMeanwhile(1), *mlp(6, 3))
+    pipe = pipeline(layers, "flush", [2, 2])
+    with pytest.raises(ZeroDivisionError) as caught:
+        pipe.train(data(3))
+    assert any("pipekit worker 0: still in a layer" in note for note in caught.value.__notes__)
 
 
 def test_a_second_interrupt_ends_a_run_whose_layer_hangs_over_threads() -> None:

@@ -1,5 +1,7 @@
 """Under torchrun: every process runs the same script, and is one worker."""
 
+import io
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ from pipekit.schedules import ScheduleError
 from pipekit.schedules.messages import POLICIES, Transfer, TransferKind
 from pipekit.schedules.messages.program import Group
 from tests.engine.examples import data, different, mixed, pipeline, twins
+from tests.engine.test_failures import LIMIT_S, wait_until
 from tests.engine.under_torchrun import under_torchrun
 
 SCRIPT = """
@@ -111,6 +114,18 @@ def test_an_order_of_messages_that_could_hang_is_refused_before_training(
     monkeypatch.setitem(cast(Any, POLICIES), "pipekit", late)
     with pytest.raises(ScheduleError, match=r"hangs .*train with transport='threads'"):
         pipeline(mixed(), "flush", [4, 4], transport="distributed")
+
+
+def test_it_says_whom_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", heard := io.StringIO())
+    monkeypatch.setattr(torchrun, "PATIENCE_S", 1000)
+    with torchrun._said_if_it_takes_long(2):
+        pass
+    assert heard.getvalue() == ""
+    monkeypatch.setattr(torchrun, "PATIENCE_S", 0.01)
+    with torchrun._said_if_it_takes_long(2):
+        said = "waiting for all 2 processes that torchrun starts"
+        wait_until(lambda: said in heard.getvalue(), LIMIT_S)
 
 
 def first_of(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:

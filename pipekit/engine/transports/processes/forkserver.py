@@ -6,8 +6,10 @@ interpreter takes seconds and a plain fork may deadlock after a multi-threaded o
 
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
+import os
 import signal
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Iterator, Sequence
@@ -16,12 +18,14 @@ from multiprocessing.connection import Pipe
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedBuffer
 from pipekit.engine.transports.processes.worker_process import Connections, main
 
 PRELOAD = ["pipekit.engine.transports.processes.in_forkserver"]
+UNKNOWN_CODE = 255  # multiprocessing's, of a process whose fork server has ended
 _MAIN_MODULE = threading.Lock()
 _KILLED = "if nobody did it by hand, for want of memory"
 
@@ -38,6 +42,12 @@ def forkserver() -> ForkServerContext:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             multiprocessing.forkserver.ensure_running()
+        except OSError as error:  # a long name of the folder of its socket, for one
+            raise OSError(
+                f"the fork server, which starts worker processes, has no socket in "
+                f"{tempfile.gettempdir()} ({error}): let TMPDIR name a short path on a local disk, "
+                f"say /tmp, or use transport='threads'"
+            ) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
@@ -56,6 +66,17 @@ def without_main_module() -> Iterator[None]:
             yield
         finally:
             sys.modules["__main__"] = main_module
+
+
+def _forget_server() -> None:
+    """Let a fork of this process start a server of its own: it cannot wait for its parent's."""
+    server: Any = multiprocessing.forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+    server.__init__()
+
+
+os.register_at_fork(after_in_child=_forget_server)
 
 
 class WorkerDied(RuntimeError):
@@ -78,8 +99,15 @@ class WorkerHandle:
         )
 
     def start(self) -> None:
-        with deferred_interrupts(), without_main_module():
-            self.process.start()
+        """Start the process, or raise WorkerDied if the fork server was killed meanwhile."""
+        try:
+            with deferred_interrupts(), without_main_module():
+                self.process.start()
+        except (ConnectionError, EOFError) as error:
+            raise WorkerDied(
+                f"{self.process.name}'s process could not be started: the fork server, which "
+                f"starts them, was killed: {_KILLED}"
+            ) from error
         for end in self._others:
             end.close()
 
@@ -97,6 +125,8 @@ class WorkerHandle:
         self.process.join()
         code = self.process.exitcode
         said = f"with exit code {code}"
+        if code == UNKNOWN_CODE:
+            return f"{said} (or the fork server, which knows it, was killed: {_KILLED})"
         if code is None or code >= 0:
             return said
         name = signal.Signals(-code).name

@@ -1,10 +1,15 @@
 """Runs workers in processes that are started from here: from a script or a notebook kernel."""
 
+import multiprocessing
+import os
+import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import chain
+from types import CodeType
 from typing import Any, cast
 
 import torch
@@ -39,8 +44,10 @@ class ProcessRunner(Runner):
         self.can_end = not any(map(is_accelerator, devices))
         self._pool: WorkerPool | None = None
         self._close_pool: Callable[[], object] = lambda: None
+        self._kind: Any = None  # of the pool: what a run must agree with to use it again
         self._left: list[dict[int, StageLeft]] = []  # what each worker of the pool has
         self._named: dict[Place, Any] = {}  # what functions name there
+        self._codes: dict[tuple[str, str], CodeType] = {}  # of functions, as they have them there
         self._loss: tuple[bytes, bytes] | None = None  # as the last training left it, and was sent
 
     def run(
@@ -57,7 +64,7 @@ class ProcessRunner(Runner):
         cores = torch.get_num_threads()
         objects = [config.loss, *chain.from_iterable(map(named_by, workers))]
         named = NamedValues(objects, self._named)
-        memory, pool = self.can_end, self._pool_for(config)
+        memory, pool = self.can_end, self._pool_for(config, named.codes)
         try:
             # The rest once for all: it names every sum of every update.
             rest, loss = dumps(replace(config, loss=cast(Any, None))), dumps(config.loss)
@@ -112,16 +119,23 @@ class ProcessRunner(Runner):
                 self._close_pool()
                 self._pool, self._left = None, []
 
-    def _pool_for(self, config: RunConfig) -> WorkerPool:
+    def _pool_for(self, config: RunConfig, codes: Mapping[tuple[str, str], CodeType]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
-        with_sums = config.table.shared
-        pool = self._pool
-        if not (pool and pool.ready and pool.with_sums >= with_sums):
+        folder = ""
+        with suppress(OSError):  # it is gone
+            folder = os.getcwd()
+        # A new process starts where this one is, and imports from where this one does.
+        kind, with_sums = (folder, *sys.path), config.table.shared
+        lacks_sums = self._pool and with_sums and not self._pool.with_sums
+        reloaded = any(self._codes.get(name, code) != code for name, code in codes.items())
+        other = self._kind != kind or lacks_sums or reloaded
+        if self._pool is None or not self._pool.ready or other:
             self.close()
             self._named.clear()
+            self._codes.clear()
             self._loss = None
             with deferred_interrupts():
-                self._pool = WorkerPool(config.table.workers, with_sums)
+                self._pool, self._kind = WorkerPool(config.table.workers, with_sums), kind
                 # Not a method of this object, which would keep it alive.
                 self._close_pool = weakref.finalize(self, self._pool.close)
             try:
@@ -129,7 +143,7 @@ class ProcessRunner(Runner):
             except BaseException:
                 self.close()
                 raise
-        assert self._pool
+        self._codes.update(codes)
         return self._pool
 
 
@@ -157,6 +171,11 @@ def over_processes(devices: Sequence[torch.device]) -> Runner:
     if torchrun.launched():
         require_one_each(torchrun.of_this_machine(devices))
         return torchrun.TorchrunRunner(devices)
+    if multiprocessing.current_process().daemon:
+        raise ValueError(
+            "this process is daemonic, as those of a multiprocessing.Pool are, and may start no "
+            "others: use transport='threads', or train in a multiprocessing.Process of your own"
+        )
     require_one_each(devices)
     forkserver()  # it imports torch while the user's program goes on
     return ProcessRunner(devices)

@@ -7,6 +7,7 @@ receiver's pipe; the receiver copies the message out and marks the slot free.  A
 
 import os
 import struct
+import tempfile
 import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -45,7 +46,11 @@ class SharedBuffer:
     """
 
     def __init__(self) -> None:
-        self._hold(os.memfd_create("pipekit"))
+        if hasattr(os, "memfd_create"):
+            self._hold(os.memfd_create("pipekit"))
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._hold(os.dup(file.fileno()))
         os.ftruncate(self._fd, FIRST_BYTES)
 
     def __getstate__(self) -> object:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from multiprocessing.connection import wait
+from multiprocessing.forkserver import MAXFDS_TO_SEND
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,18 +36,26 @@ from pipekit.engine.transports.watchdog import BYTES, LOOK_S, NOTICE_S, Watchdog
 from pipekit.engine.transports.worker_threads import as_here
 from pipekit.host.unpickling import loads
 
+OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
 GRACE_S = 3.0  # for the first failure to arrive after its consequences, and for a thread to end
 
 
 class WorkerPool:
     """Worker processes that wait for tasks: :meth:`start` starts them, :meth:`close` ends them.
 
-    They also end with this process, whatever ends it.  ``with_sums``, a stage may be on several.
+    They also end with this process, whatever ends it.  A ValueError says that there are more
+    ``workers`` than can reach one another; ``with_sums``, a stage may be on several of them.
     """
 
     def __init__(self, workers: int, with_sums: bool) -> None:
         self._workers, self.with_sums, self._parent = workers, with_sums, os.getpid()
         mailboxes = workers * (1 + with_sums) + 1
+        needed = 2 * mailboxes + OWN_FILES  # a pipe and a buffer of each
+        if needed > MAXFDS_TO_SEND:
+            raise ValueError(
+                f"each of {workers} worker processes would need {needed} open files to reach the "
+                f"others, and {MAXFDS_TO_SEND} are the most: use transport='threads', or torchrun"
+            )
         self._opened = ExitStack()
         # Of the workers, of the feeder in this process, and for sums of the workers again.
         self._endpoints: list[Endpoint] = []
@@ -198,5 +207,7 @@ class WorkerPool:
                 elif kind == "news" and on_news is not None:
                     on_news(value)
                 elif kind == "done":
-                    done[index] = unpacked(value, self._endpoints[index].buffer)
+                    report = done[index] = unpacked(value, self._endpoints[index].buffer)
+                    if report.error is not None:
+                        watchdog.ends_by(report.error)
         return [done[index] for index in range(self._workers)]

@@ -5,12 +5,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from pipekit import schedules
 from pipekit.engine.transports.processes import runner
 from pipekit.engine.transports.processes.pickling import RemoteTraceback, portable
 from tests.engine.examples import data, mixed, mlp, pipeline, trained, unlike
@@ -27,6 +29,14 @@ def test_linked_by_torch_distributed(method: str, monkeypatch: pytest.MonkeyPatc
     pipe = pipeline(mixed(), method, balance, clip_norm=0.5, transport="distributed")
     assert unlike(trained(pipe, batches), there) == []
     assert pipe.evaluate(batches) == expected.evaluate(batches)
+
+
+def test_replicas_keep_their_processes_over_an_evaluation() -> None:
+    pipe = pipeline(mlp(6, 3), schedules.pipedream([2]), [1], transport="distributed")
+    pipe.train(data(2))
+    before = {*active_children()}
+    pipe.evaluate(data(2))
+    assert {*active_children()} == before
 
 
 def test_runs_leave_no_open_files() -> None:

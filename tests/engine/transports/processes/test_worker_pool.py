@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from experiments.attacks.left import worker_processes
 from pipekit import Pipeline, WorkerDied
@@ -27,6 +27,7 @@ from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.schedules import Steps
 from tests.engine.examples import data, different, mixed, mlp, pipeline, trained, twins, unlike
 from tests.engine.test_failures import LIMIT_S, wait_until
+from tests.people.test_torchgpipe import Calls
 
 LARGE = bytes(2**24)  # more than a pipe takes
 
@@ -184,6 +185,22 @@ def test_every_run_begins_with_the_random_state_of_a_new_process() -> None:
     assert losses(close=True) == losses(close=False)
 
 
+def test_a_process_starts_in_the_folder_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def touch(x: Tensor) -> Tensor:
+        Path("here").touch()
+        return x
+
+    model = nn.Sequential(Calls(touch), nn.Linear(6, 3))
+    pipe = pipeline(model, "flush", [2], transport="distributed")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        pipe.train(data(1))
+    assert sorted(path.parent.name for path in tmp_path.glob("*/here")) == ["one", "two"]
+
+
 # --- Before a worker has begun -------------------------------------------------------------
 
 
@@ -206,6 +223,21 @@ def test_a_worker_that_is_killed_while_it_receives_its_task() -> None:
         pool.run([LARGE], [], {}, None, nobody(pool))
     killer.join()
     pool.close()
+
+
+def test_a_fork_server_that_is_killed_while_it_starts_a_worker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A broken pipe would say nothing, and end a command line without a word."""
+
+    def start(_: Any) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
+    with monkeypatch.context() as patch:
+        patch.setattr("multiprocessing.context.ForkServerProcess.start", start)
+        with pytest.raises(WorkerDied, match="worker 0's process could not be started: the fork"):
+            pipe.train(data(2), checkpoints=tmp_path)
 
 
 def test_no_interrupt_reaches_the_fork_server(pool: WorkerPool) -> None:
@@ -284,3 +316,9 @@ def test_the_socket_of_the_fork_server_goes_with_its_killed_starter(
         process.send_signal(end)
     wait_until(lambda: not folder.exists(), LIMIT_S)
     assert list(tmp_path.glob("pymp-*")) == []
+
+
+@pytest.mark.parametrize(("workers", "with_sums"), [(130, False), (70, True)])
+def test_too_many_processes_are_refused_before_any_starts(workers: int, with_sums: bool) -> None:
+    with pytest.raises(ValueError, match=r"open files to reach the others, and 256 are the most"):
+        WorkerPool(workers, with_sums)
