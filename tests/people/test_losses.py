@@ -108,23 +108,6 @@ def test_a_loss_of_the_whole_batch_is_warned_of(loss: Any) -> None:
     equal(pipeline, losses, model, plain_loop(model, sgd, plain, data()))
 
 
-def labelled(ignored: int) -> tuple[Tensor, Tensor]:
-    """Return a batch of which so many labels, from the first row on, do not count."""
-    ((x, y),) = data(1)
-    y[:ignored] = -100
-    return x, y
-
-
-def over_mask(output: Tensor, batch: Any) -> Tensor:
-    each = CE(output, batch["y"], reduction="none") * batch["mask"]
-    mean: Tensor = each.sum() / batch["mask"].sum().clamp(min=1)
-    return mean
-
-
-def of_mask(output: Tensor, batch: Any) -> Tensor:
-    return CE(output[batch["mask"]], batch["y"][batch["mask"]])
-
-
 def test_mixed_precision_is_asked_too() -> None:
     with pytest.warns(UserWarning, match=ANOTHER):
         piped(summed, execution=pk.Execution(autocast=torch.bfloat16)).train(data())

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from pipekit import (
     Pipeline,
@@ -124,12 +123,6 @@ def test_stages_on_several_workers(transport: str) -> None:
     twice = partial(schedules.replicate, width=2)
     found = outcome("mlp", twice(SPLIT), transport=transport)
     assert unlike(found, outcome("mlp", twice(WHOLE))) == []
-
-
-class Checkpointed(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = checkpoint(super().forward, x, use_reentrant=True)
-        return y
 
 
 def test_the_trace_has_both_parts_and_the_memory_is_followed() -> None:
