@@ -196,13 +196,6 @@ def test_undeclared_names_are_refused() -> None:
         layer.pop("one")
 
 
-def test_a_name_alone_is_no_tuple() -> None:
-    with pytest.raises(TypeError, match=r"Wrong.pops must be a tuple: \('skip',\)"):
-
-        class Wrong(Skippable):
-            pops = "skip"  # type: ignore[assignment]
-
-
 def test_links_of_a_model() -> None:
     model = nn.Sequential(*nested(), nn.Sequential(nn.ReLU(), Stash()), nn.ReLU(), Pop())
     require_matched(model)

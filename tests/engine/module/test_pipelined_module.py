@@ -125,14 +125,6 @@ def test_replicas_average_its_gradients() -> None:
     assert over_gloo(_replica, 2) == [[True] * 6] * 2
 
 
-def test_a_frozen_layer_gets_no_gradient_and_passes_on() -> None:
-    models = PipelinedModule(mlp(), [2, 3], chunks=2), mlp()
-    for model in models:
-        for p in list(model.children())[2].parameters():
-            p.requires_grad_(False)
-    assert_same(*models, torch.randn(4, 6))
-
-
 def test_without_gradients_nothing_is_kept() -> None:
     seen: list[bool] = []
     look = showing(lambda _: seen.append(is_run_twice()))
@@ -311,11 +303,6 @@ def test_a_number_is_no_output() -> None:
 def test_arguments_that_do_not_fit(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PipelinedModule(mlp(), **{"balance": [2, 3], "chunks": 2, **arguments})
-
-
-def test_no_rows() -> None:
-    with pytest.raises(ValueError, match="at least one row"):
-        PipelinedModule(mlp(), [2, 3], chunks=2)(torch.ones(0, 6))
 
 
 def test_it_can_be_converted() -> None:

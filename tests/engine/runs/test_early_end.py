@@ -299,7 +299,6 @@ def test_an_error_behind_an_update_of_its_round_leaves_stages_apart_and_says_so(
     ("method", "every", "transport"),
     [
         ("pipedream", 2, "distributed"),
-        ("pipedream", None, "threads"),
         ("flush", None, "threads"),
         ("2bw", 2, "threads"),
         ("no_stashing", 2, "threads"),
