@@ -27,6 +27,16 @@ class Scaled(nn.Module):
         return x * SCALE.get()
 
 
+class Doubled(torch.overrides.TorchFunctionMode):
+    """Changes a function of torch."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        return result * 2 if function is nn.functional.softplus else result
+
+
 @pytest.fixture
 def scaled() -> Iterator[None]:
     token = SCALE.set(3.0)

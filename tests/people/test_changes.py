@@ -16,12 +16,10 @@ import torch
 from IPython.extensions.autoreload import superreload
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import LambdaLR
 
 import pipekit as pk
 from pipekit import schedules
 from pipekit.layers.user_functions import FunctionState
-from tests.people.plain import network, pipe
 from tests.people.test_losses import data, no_word
 
 CE = F.cross_entropy
@@ -105,17 +103,6 @@ def test_what_was_recorded_is_warned_of() -> None:
     model.tau = 0.5
     with pytest.warns(UserWarning, match=r"tau of the model changed.*record it again"):
         pipeline.train(data(1))
-
-
-@pytest.mark.filterwarnings("ignore:the forward changes")
-def test_a_number_that_on_batch_anneals_is_warned_of() -> None:
-    model: Any = layers()
-
-    def anneal(done: Any) -> None:
-        model[1].tau *= 0.5
-
-    with pytest.warns(UserWarning, match=r"1.tau of the model changed within.*between calls"):
-        piped(model).train(data(2), on_batch=anneal)
 
 
 @dataclass(frozen=True)
@@ -392,31 +379,6 @@ def test_a_loss_that_on_batch_changes_is_warned_of_over_processes() -> None:
     with pytest.warns(UserWarning, match=r"beta of the loss changed within.*threads"):
         pipeline.train(data(3), on_batch=anneal)
     pipeline.close()
-
-
-@pytest.mark.parametrize("by_hook", [True, False], ids=["hook", "scheduler"])
-def test_a_rate_that_follows_a_count_of_on_batch_is_warned_of(by_hook: bool) -> None:
-    """Stages are at other updates when it counts."""
-    trainer = SimpleNamespace(step=1)
-
-    def made(parameters: Any) -> torch.optim.Optimizer:
-        optimizer = torch.optim.SGD(parameters, lr=0.1)
-        group = optimizer.param_groups[0]
-        optimizer.register_step_pre_hook(lambda *_: group.update(lr=0.1 / trainer.step))
-        return optimizer
-
-    def rates(optimizer: torch.optim.Optimizer) -> Any:
-        return LambdaLR(optimizer, lambda _: 1 / trainer.step)
-
-    def count(done: Any) -> None:
-        trainer.step += 1
-
-    how: Any = {"optimizer": made} if by_hook else {"updates": pk.Updates(lr_scheduler=rates)}
-    pipeline = pipe(network(nn.Tanh()), **how)
-    with pytest.warns(pk.PipekitWarning, match=r"step of the optimizer changed within.*between"):
-        pipeline.train(data(3), on_batch=count)
-    with no_word():
-        pipeline.train(data(3), on_batch=lambda done: None)
 
 
 def test_what_a_loss_reads_is_known() -> None:

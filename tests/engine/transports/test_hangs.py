@@ -41,6 +41,15 @@ class Hangs(nn.Module):
         return x
 
 
+class Fails(Hangs):
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self.left -= 1
+            if self.left == 0:
+                raise ZeroDivisionError("in a layer")
+        return x
+
+
 OVER, HANGING = threading.Event(), threading.Event()
 
 
