@@ -144,9 +144,6 @@ class Rated(nn.Module):
         shifted: Tensor = self.sign * raised(x) * rate + ARGUMENTS.shift
         return shifted if CLIP is None else shifted.clamp(-CLIP, CLIP)
 
-    def other(self, x: Tensor) -> Tensor:
-        return x.tanh()
-
 
 def raised(x: Tensor) -> Tensor:
     return DOUBLED(x).pow(CONFIG["of"]["power"]) * FIXED.factor
@@ -160,16 +157,6 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "an object's": lambda patch: patch.setattr(ARGUMENTS, "shift", 3.0),
     "a class's": lambda patch: patch.setattr(Rated, "sign", -1.0),
     "a class of settings": lambda patch: patch.setattr(Settings, "gain", 3.0),
-    "a method": lambda patch: patch.setattr(Rated, "forward", Rated.other),
-    "a function": lambda patch: patch.setitem(globals(), "raised", F.silu),
-    "a library's function": lambda patch: patch.setattr(
-        nn.Linear, "forward", lambda layer, x: F.linear(x, 2.0 * layer.weight)
-    ),
-    "a method of tensors": lambda patch: patch.setattr(Tensor, "pow", lambda x, n: x.exp()),
-    "a function of torch": lambda patch: patch.setattr(F, "linear", lambda x, w, b: x @ w.mT),
-    "a hook of all modules": lambda patch: patch.setitem(
-        nn.modules.module._global_forward_hooks, 0, lambda layer, given, output: 2.0 * output
-    ),
     "a context variable": lambda patch: SCALE.set(3.0) and None,
     "the environment": lambda patch: patch.setenv("PIPEKIT_POWER", "2"),
 }
