@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from pipekit.engine.options import Checkpoints, Execution, Updates, Watch
-from pipekit.host.user_frames import hiding_frames
+from pipekit.host.user_frames import hide_frames
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,18 +44,21 @@ def refusing_fields(function: Callable[P, T]) -> Callable[P, T]:
     """
     fields_alone = MOVED.keys() - signature(function).parameters.keys()
 
-    @hiding_frames
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        if moved := fields_alone & kwargs.keys():
-            raise TypeError(MOVED[min(moved)])
-        for name in VALUES.keys() & kwargs.keys():
-            if not isinstance(given := kwargs[name], kind := VALUES[name]):
-                raise TypeError(
-                    f"{name} must be a pipekit.{kind.__name__}, not {type(given).__name__}: pass "
-                    f"{name}={kind.__name__}(...)"
-                )
-        return function(*args, **kwargs)
+        try:
+            if moved := fields_alone & kwargs.keys():
+                raise TypeError(MOVED[min(moved)])
+            for name in VALUES.keys() & kwargs.keys():
+                if not isinstance(given := kwargs[name], kind := VALUES[name]):
+                    raise TypeError(
+                        f"{name} must be a pipekit.{kind.__name__}, not {type(given).__name__}: "
+                        f"pass {name}={kind.__name__}(...)"
+                    )
+            return function(*args, **kwargs)
+        except BaseException:
+            hide_frames()
+            raise
 
     return called
 
@@ -92,11 +95,14 @@ class CallLock:
 def one_at_a_time(method: M) -> M:
     """Return a method that takes the turn of its object's ``_calls``; raises as :meth:`taken`."""
 
-    @hiding_frames
     @wraps(method)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._calls.taken():
-            return method(self, *args, **kwargs)
+        try:
+            with self._calls.taken():
+                return method(self, *args, **kwargs)
+        except BaseException:
+            hide_frames()
+            raise
 
     return cast(M, called)
 

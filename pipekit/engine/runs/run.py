@@ -220,14 +220,8 @@ class Metrics:
     def __call__(self, output: Any, target: Any) -> list[tuple[Tensor, Tensor]]:
         """Return each metric's number, and its count if it is a mean over counted entries."""
         found = []
-        for name, metric in self.metrics.items():
-            given = metric(output, target)
-            if given is None or (value := torch.as_tensor(given)).numel() != 1:
-                other = "None" if given is None else f"a tensor of shape {list(value.shape)}"
-                raise TypeError(
-                    f"{f'metric {name!r}' if name else 'the metric'} must give one number for the "
-                    f"rows of a batch, their mean say, not {other}"
-                )
+        for metric in self.metrics.values():
+            value = torch.as_tensor(metric(output, target))
             counted = metric.count(target) if isinstance(metric, MeanOver) else 1.0
             found.append((value, torch.tensor(counted, device=CPU)))
         return found
