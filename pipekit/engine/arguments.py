@@ -16,26 +16,19 @@ from pipekit.schedules.messages import MessageChannel, check_messages, with_mess
 from pipekit.schedules.ops import ACTIVATIONS, OFFLOADED, PASSES
 from pipekit.schedules.schedule import beginning
 from pipekit.staleness import Mitigation
-from pipekit.units import plural
 
 
 def require_replicas(plan: Plan, schedule: Schedule) -> None:
     """Raise ValueError unless a schedule has a plan's workers (a short run may leave some idle)."""
     found = [len(workers) for workers in schedule.stage_workers]
-    if schedule.worker_count == plan.workers and len(found) == len(plan.replicas):
-        if all(map(le, found, plan.replicas)):
-            return
-    elif found == plan.replicas:  # it is not in their number that they differ
-        raise ValueError(
-            f"the plan has {plural(plan.workers, 'worker')} and the schedule "
-            f"{schedule.worker_count}, of which some have several of the {len(found)} stages: a "
-            f"plan gives each stage workers of its own; for its cuts alone pass "
-            f"balance={plan.balance}"
-        )
+    same = schedule.worker_count == plan.workers and len(found) == len(plan.replicas)
+    if same and all(map(le, found, plan.replicas)):
+        return
     raise ValueError(
-        f"the plan has {plan.config} workers a stage and the schedule "
-        f"{'-'.join(map(str, found))}: build it for the plan, e.g. "
-        f"schedules.pipedream({plan.replicas})"
+        f"the plan has {plan.config} workers a stage, each with one stage, and the schedule "
+        f"{'-'.join(map(str, found))}, on {schedule.worker_count} workers: build it for the plan, "
+        f"e.g. schedules.pipedream({plan.replicas}), or for its cuts alone pass "
+        f"balance={plan.balance}"
     )
 
 

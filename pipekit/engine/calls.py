@@ -1,7 +1,5 @@
 """Calls of a pipeline: what they refuse, one at a time, and what an interrupt does to them."""
 
-import atexit
-import ctypes
 import os
 import signal
 import sys
@@ -65,9 +63,6 @@ def refusing_fields(function: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-_GRACE_S = 5.0  # for a daemon thread's call to end before the interpreter
-
-
 class CallLock:
     """Gives one call after another its turn, and refuses one that would have to wait."""
 
@@ -91,20 +86,9 @@ class CallLock:
                 "save weights on the way, pass train() checkpoints=..."
             )
         self._process = os.getpid()
-        thread = threading.current_thread()
-
-        def end() -> None:
-            """End the call by a SystemExit: in native code, the interpreter's end would abort."""
-            identity, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, error)
-            thread.join(_GRACE_S)
-
-        if thread.daemon:  # the interpreter waits for all others
-            atexit.register(end)
         try:
             yield
         finally:
-            atexit.unregister(end)
             self._lock.release()
 
 

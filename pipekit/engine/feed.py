@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, default_collate
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
 from pipekit.engine.batches import Batch, Shapes, copied
-from pipekit.host.user_frames import warn
 from pipekit.layers.seeded import DrawingUndisturbed
 from pipekit.losses.checks import is_mean
 from pipekit.losses.losses import MeanOver
@@ -127,11 +126,8 @@ class BatchSource:
         """Read on to the known end, as a plain loop does: a loader's sampler may draw there."""
         if isinstance(batches, Iterator):  # it may have more, for the next call
             return
-        if len(self.rows) == self.total and next(self._rest, None) is not None:
-            warn(
-                f"the batches go on after {self.total}, where their len() has ended the run: pass "
-                f"iter(batches) to train on all"
-            )
+        if len(self.rows) == self.total:
+            next(self._rest, None)
 
     def _next(self, number: int, microbatches: range) -> Batch | None:
         if number == 0:

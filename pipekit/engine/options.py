@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from inspect import signature
 from numbers import Integral, Real
 from typing import Any, get_args
 
@@ -230,16 +229,9 @@ def require_loss(**functions: object) -> None:
 
 
 def _maker(made: Optimizer | LRScheduler) -> str:
-    """Return the line that makes an optimizer with the same options, or a scheduler."""
-    if not isinstance(made, Optimizer):
-        return f"lambda optimizer: {_called(type(made))}(optimizer, ...)"
-    known = signature(type(made)).parameters
-    options = (
-        f", {name}={value!r}"
-        for name, value in made.defaults.items()
-        if name in known and repr(value) != repr(known[name].default)
-    )
-    return f"lambda parameters: {_called(type(made))}(parameters{''.join(options)})"
+    """Return the line that makes an optimizer, or a scheduler."""
+    given = "parameters" if isinstance(made, Optimizer) else "optimizer"
+    return f"lambda {given}: {_called(type(made))}({given}, ...)"
 
 
 def _called(kind: type) -> str:

@@ -1,7 +1,7 @@
 """What functions read from their files, handed on to another process's copies of these.
 
 A worker process imports a user's files anew: it knows nothing of a setting that the script has
-changed there, of a method that it has replaced, or of a context variable.
+changed there, or of a context variable.
 """
 
 import copy
@@ -13,11 +13,7 @@ from contextvars import ContextVar
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-import cloudpickle
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from pipekit.layers.python_state import PLAIN, attributes_named, names_in
@@ -29,17 +25,6 @@ OWN = ...
 _LONG = 1_000  # longer containers are data and no settings
 _LIBRARIES = ("pipekit", "torch", "numpy", *sys.stdlib_module_names)  # which are not looked into
 _LOOKED_AT = (nn.Module, Tensor, ContextVar)
-_IN_TORCH = {
-    ("torch", ""): vars(torch),
-    (F.__name__, ""): vars(F),
-    (Tensor.norm.__module__, "Tensor"): Tensor,
-    (nn.Module.__module__, "Module"): nn.Module,
-    (nn.Module.__module__, ""): vars(sys.modules[nn.Module.__module__]),
-    (Optimizer.__module__, ""): vars(sys.modules[Optimizer.__module__]),
-}
-"""Where people put functions of theirs in place of torch's own, which all layers then call, and
-where torch keeps the hooks that they register for all modules, or for all optimizers."""
-_HOOKS = "_global_"  # begins the names of these
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
 
@@ -50,16 +35,11 @@ class Place(NamedTuple):
     holder: str
     name: str
 
-    @property
-    def path(self) -> str:
-        """Its name in the file."""
-        return f"{self.holder}.{self.name}".lstrip(".")
-
 
 class NamedValues:
     """What some modules, losses and other functions name in this process, and what they call does.
 
-    These are plain values of a user's files, functions put into any file, and context variables.
+    These are plain values of a user's files, and context variables.
     ``known`` grows by the values that were sent, or that were there before others are applied;
     ``codes`` are of the user's functions, by file and name: after a reload they are others.
     """
@@ -75,18 +55,9 @@ class NamedValues:
                     self._add(base.__module__, base.__qualname__, base, {name})
             for function in functions_of(each):
                 self._look(function, Place("", "", ""), set())
-        for (module, holder), owner in _IN_TORCH.items():
-            put = {place.name for place in known if place[:2] == (module, holder)}
-            for name, each in _variables(owner).items():
-                # Its type is asked first: torch has thousands of other things.
-                is_put = isinstance(each, FunctionType) and not _is_librarys(each)
-                if is_put or name.startswith(_HOOKS):
-                    put.add(name)
-            self._add(module, holder, owner, put)
-            self._owners |= {Place(module, holder, name): [owner] for name in put}  # gone ones, too
 
     def changed(self) -> dict[Place, Any]:
-        """Return the values that are not known, which then are; OWN for a file's own function."""
+        """Return the values that are not known, which then are."""
         found = {}
         for place, (owner, *_) in self._owners.items():
             value = _variables(owner).get(place.name)
@@ -95,15 +66,13 @@ class NamedValues:
             value = _sent(value, place)
             if not _is_same(value, self._known.get(place, OWN)):
                 found[place] = value
-                # Its contents may change, but for those of hooks.
-                self._known[place] = (copy.copy if _are_hooks(place) else copy.deepcopy)(value)
+                self._known[place] = copy.deepcopy(value)  # its contents may change
         return found
 
     def apply(self, values: Mapping[Place, Any]) -> None:
         """Let the places here have the values that they have in another process."""
         for place, value in values.items():
-            patched = [_IN_TORCH[place[:2]]] if place[:2] in _IN_TORCH else []
-            for owner in self._owners.get(place, patched):
+            for owner in self._owners.get(place, ()):
                 variables = _variables(owner)
                 now = variables.get(place.name)
                 before = self._known.setdefault(place, now)
@@ -115,8 +84,6 @@ class NamedValues:
                 elif isinstance(now, dict) and type(now) is type(value):
                     now.clear()  # others may have it, too
                     now.update(value)
-                elif isinstance(owner, type) and patched and value is None:
-                    delattr(owner, place.name)  # of a base class again
                 elif isinstance(owner, type):
                     setattr(owner, place.name, value)
                 else:  # also of an object that lets nobody set attributes
@@ -125,7 +92,8 @@ class NamedValues:
     def _look(self, value: Any, place: Place, names: set[str]) -> None:
         """Look for the names in a file or an object, and for its own in a function."""
         if isinstance(value, FunctionType):
-            if value not in self._seen and not _is_librarys(value):
+            library = (value.__module__ or "").partition(".")[0]
+            if value not in self._seen and library not in _LIBRARIES:
                 self._seen.add(value)
                 if "<" not in value.__qualname__:  # else it has no name in its file
                     self.codes[value.__module__, value.__qualname__] = value.__code__
@@ -134,7 +102,7 @@ class NamedValues:
         elif isinstance(value, ModuleType):
             self._add(value.__name__, "", vars(value), names)
         elif hasattr(value, "__dict__") and not isinstance(value, _LOOKED_AT):
-            self._add(place.module, place.path, value, names)
+            self._add(place.module, f"{place.holder}.{place.name}".lstrip("."), value, names)
 
     def _add(self, module: str, holder: str, owner: Any, names: set[str]) -> None:
         variables = _variables(owner)
@@ -150,16 +118,8 @@ def _variables(owner: Any) -> Any:
     return owner if isinstance(owner, dict) else vars(owner)
 
 
-def _is_librarys(function: FunctionType) -> bool:
-    return (function.__module__ or "").partition(".")[0] in _LIBRARIES
-
-
 def _sent(value: Any, place: Place) -> Any:
-    """Return a user's setting, or functions that somebody has put there; of all else OWN."""
-    if _are_hooks(place):
-        return value
-    if isinstance(value, FunctionType):
-        return value if _was_put(value, place) else OWN
+    """Return a user's setting; of all else OWN."""
     file = getattr(sys.modules.get(place.module), "__file__", None) or ""
     if isinstance(value, ContextVar):
         with suppress(LookupError):  # neither set nor with a default
@@ -167,28 +127,6 @@ def _sent(value: Any, place: Place) -> Any:
     leaves = tree_leaves(value) if isinstance(value, (dict, list, tuple)) else [value]
     is_plain = len(leaves) <= _LONG and all(isinstance(leaf, PLAIN) for leaf in leaves)
     return value if is_plain and not file.startswith(_INSTALLED) else OWN
-
-
-def _are_hooks(place: Place) -> bool:
-    return place[:2] in _IN_TORCH and place.name.startswith(_HOOKS)
-
-
-def _was_put(function: FunctionType, place: Place) -> bool:
-    """Return whether somebody may have put a function there, and it can be sent.
-
-    A nameless or wrapped function of the same file is its own: ``act = torch.compile(gelu)``.
-    """
-    if function.__module__ == place.module:
-        found: Any = sys.modules.get(place.module)
-        with suppress(AttributeError):
-            for name in function.__qualname__.split("."):
-                found = getattr(found, name)
-        return function.__qualname__ != place.path and found is function
-    try:
-        cloudpickle.dumps(function)
-    except Exception:  # of whatever kind
-        return False
-    return True
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -1,10 +1,9 @@
 """State that modules keep in Python (counters, flags, modes): found, compared and put back."""
 
 import copy
-import dis
 import inspect
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, filterfalse
 from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple, Self
@@ -71,14 +70,14 @@ class Change(NamedTuple):
 
     @property
     def is_read(self) -> bool:
-        """Whether the forward, or a method of the module that it names, only reads it."""
+        """Whether the forward, or a method of the module that it names, may read it."""
         methods = methods_named(self.module, ["forward"])
-        return {*self.key.split(".")} <= _of_all(methods, names_in) - _of_all(methods, _set_in)
+        return {*self.key.split(".")} <= set[str]().union(*map(names_in, methods))
 
     @property
     def is_mode(self) -> bool:
         """Whether the module's own ``train()`` may set it."""
-        return self.key in _of_all(methods_named(self.module, ["train"]), names_in)
+        return any(self.key in names_in(each) for each in methods_named(self.module, ["train"]))
 
     @property
     def can_be_taken(self) -> bool:
@@ -124,18 +123,14 @@ class PythonState:
     ) -> Self:
         """Return what modules of a model, some or all, keep in Python.
 
-        These are their attributes and the variables that their forwards name, those of their
-        classes too, with ``hooks`` also what their hooks name or belong to, with ``torchs`` also
-        their modes, the tensors and modules that they have, and what is in buffers.
+        These are their attributes and the variables that their forwards name, with ``hooks`` also
+        what their hooks name or belong to, with ``torchs`` also their modes, the tensors and
+        modules that they have, and what is in buffers.
         """
         names = module_names(model)
         skipped = TORCHS - _SET_BY_TRAIN if torchs else TORCHS
         kinds, found = _HOOKS if hooks else (), []
         modules = [*names] if modules is None else [*modules]
-        for module in {type(each): each for each in modules}.values():
-            for kind, name, value in attributes_named(type(module), ["forward"]):
-                if isinstance(value, PLAIN + _CONTAINERS):
-                    found.append(Variables(names[module], module, _OfClass(kind), [name]))
         for module in modules:
             # Looked up without asking the class: a compiled script's answers by raising.
             forward = inspect.getattr_static(type(module), "forward")
@@ -253,19 +248,6 @@ def _named_by(
         yield Variables(owner, module, around, state, **how)
 
 
-class _OfClass:
-    """The variables of a class, by name as in a dict."""
-
-    def __init__(self, kind: type) -> None:
-        self._kind = kind
-
-    def __getitem__(self, name: str) -> Any:
-        return vars(self._kind)[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        setattr(self._kind, name, value)
-
-
 class Around:
     """The variables around a function, by name as in a dict: those of its cells that are filled."""
 
@@ -312,16 +294,6 @@ def set_attributes(model: nn.Module, changes: Iterable[Change]) -> None:
     for each in changes:
         if each.owner in modules:
             modules[each.owner].__dict__[each.key] = each.value
-
-
-def _of_all(methods: Iterable[FunctionType], find: Callable[[FunctionType], set[str]]) -> set[str]:
-    return set[str]().union(*map(find, methods))
-
-
-def _set_in(function: FunctionType) -> set[str]:
-    """Return the names of attributes that a function sets."""
-    codes = dis.get_instructions(function)
-    return {code.argval for code in codes if code.opname == "STORE_ATTR"}
 
 
 def methods_named(owner: object, names: Iterable[str]) -> list[FunctionType]:

@@ -13,8 +13,7 @@ several times, the second part runs the whole graph once more.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -32,20 +31,6 @@ class _Branch(NamedTuple):
     weights: list[Tensor]
 
 
-@contextmanager
-def reentrant_refused() -> Iterator[None]:
-    """Say what to write in place of a checkpoint whose backward cannot be split."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "use_reentrant=True" not in str(error):
-            raise
-        raise ValueError(
-            "a layer calls torch.utils.checkpoint with use_reentrant=True, whose backward cannot "
-            "be split in two, as the schedule has it: say use_reentrant=False"
-        ) from None
-
-
 class WeightBackward:
     """The second part of a backward, which adds to the gradients of the weights."""
 
@@ -59,7 +44,6 @@ class WeightBackward:
         self._roots, self._seeds = roots, seeds
         self._weights, self._branches = weights, branches
 
-    @reentrant_refused()
     def is_exact(self) -> bool:
         """Return whether the branches give the same gradients as the whole graph, to the bit."""
         if self._branches is None or not self._weights:
@@ -74,7 +58,6 @@ class WeightBackward:
             )
         return all(map(_equal, found, whole))
 
-    @reentrant_refused()
     def run(self, by_branches: bool) -> None:
         if by_branches and self._branches is not None:
             for branch in self._branches:
@@ -83,7 +66,6 @@ class WeightBackward:
             torch.autograd.backward(self._roots, self._seeds, inputs=self._weights)
 
 
-@reentrant_refused()
 def backward_input(
     roots: Sequence[Tensor], seeds: Sequence[Tensor] | None, inputs: Sequence[Tensor]
 ) -> WeightBackward:

@@ -9,14 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
-from torch.utils._pytree import KeyPath, keystr, tree_leaves_with_path
 
 from pipekit.host.user_frames import warn
 from pipekit.layers.pass_state import rounding
 from pipekit.losses.losses import MeanOver
 
-IGNORED = -100  # a label that cross entropies leave out unless they are told another
-NO_LABELS = IGNORED, -1, 0, 255  # the last two of padding, and of pixels between objects
 _MEAN_OVER = (
     "A mean over labels that count, or with class weights, is a pipekit.MeanOver(summed, count)"
 )
@@ -36,15 +33,6 @@ def require_loss(loss: object) -> None:
             "the loss does not depend on anything that is trained: compute it from the model's "
             "output by torch's functions, without .item(), .detach() or torch.tensor(...), and "
             "leave some parameters with requires_grad"
-        )
-
-
-def require_no_backward(before: Sequence[Tensor | None], now: Sequence[Tensor | None]) -> None:
-    """Raise ValueError if weights have other gradients since a loss was called."""
-    if [*map(id, before)] != [*map(id, now)]:
-        raise ValueError(
-            "the loss runs a backward itself, which reaches the weights of the last stage alone: "
-            "return the loss, and leave backward() to the pipeline"
         )
 
 
@@ -140,34 +128,3 @@ def warn_of_another_whole(told: str, cut: Sequence[str]) -> None:
         f"whole batch, says so by loss.reduction = 'sum'; one that compares rows, as contrastive "
         f"losses do, needs one microbatch a batch"
     )
-
-
-def warn_of_ignored(number: int, place: KeyPath, value: int) -> None:
-    """Warn of a batch in which a loss leaves out more of some microbatches."""
-    left_out = f"labels of {value}" if value else f"zeros in the target{keystr(place)}"
-    warn(
-        f"batch {number} has unequal parts of {left_out} in its microbatches, and the "
-        f"loss is a mean over the others: training minimizes the mean of the microbatches' means, "
-        f"not that of the batch. {_MEAN_OVER}"
-    )
-
-
-def values_left_out(tensor: Tensor) -> Sequence[int]:
-    """Return which values may say, in a tensor of a target, that something does not count."""
-    if not _is_whole(tensor):
-        return (0,)
-    known = torch.iinfo(tensor.dtype)
-    return [value for value in NO_LABELS if known.min <= value <= known.max]
-
-
-def counted(target: Any, place: KeyPath, value: int) -> float:
-    """Return which part of a target's tensor is not this value; of a mask or weights their mean."""
-    tensor = dict(tree_leaves_with_path(target)).get(place)
-    if not isinstance(tensor, Tensor) or not tensor.numel():
-        return 0.0
-    return float((tensor != value if _is_whole(tensor) else tensor).double().mean())
-
-
-def _is_whole(tensor: Tensor) -> bool:
-    kind = tensor.dtype
-    return not (kind.is_floating_point or kind.is_complex or kind is torch.bool)

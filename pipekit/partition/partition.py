@@ -179,23 +179,6 @@ def require_handed_on_within(balance: Sequence[int], pairs: Collection[tuple[int
             )
 
 
-def require_one_thread(
-    layers: Iterable[int], balance: Sequence[int], workers: Sequence[Sequence[int]] = ()
-) -> None:
-    """Raise ValueError if several workers, one a stage or these of each, have such ``layers``."""
-    workers = workers or [[stage] for stage in range(len(balance))]
-    stage_of = stage_of_layers(balance)
-    stages = {stage_of[layer]: layer for layer in sorted(layers)}
-    if len({worker for stage in stages for worker in workers[stage]}) > 1:
-        names = ", ".join(map(str, stages.values()))
-        raise ValueError(
-            f"layers that differentiate in forward mode (torch.func.jvp or jacfwd; here {names}) "
-            f"are in several threads, and PyTorch has one level of it for all, which the first to "
-            f"end takes from the others: choose a balance that keeps them in one stage, use "
-            f"transport='distributed', or reverse mode, torch.func.vjp and jacrev"
-        )
-
-
 def require_unshared(
     model: nn.Sequential, balance: Sequence[int], edited: Iterable[tuple[int, str]] = ()
 ) -> None:

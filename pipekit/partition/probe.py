@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, shape_wrapper
@@ -45,7 +44,6 @@ class Probe:
     edited_buffers: dict[str, Tensor | None] = field(default_factory=dict)  # None: made anew
     handed_on: set[tuple[int, int]] = field(default_factory=set)  # beside outputs, between layers
     drawn: dict[str, list[int]] = field(default_factory=dict)  # layers, by library
-    in_forward_mode: set[int] = field(default_factory=set)  # that differentiate so, as jvp does
     drew: bool = False  # random numbers of torch's
     edits_batch: bool = False  # whether x is edited in place, by a second forward once more
     set_attributes: list[tuple[int, str, Any]] = field(default_factory=list)  # module's number, ...
@@ -209,8 +207,7 @@ class HandedOn(OperatorMode):
     """Finds layers that read a tensor of another layer which they are not given.
 
     Meant are tensors that depend on the model's input: of others each stage makes its own.
-    ``found`` gets pairs of layers, the one that made a tensor and the one that read it, and layers
-    with operators in a level of forward-mode differentiation.
+    ``found`` gets pairs of layers, the one that made a tensor and the one that read it.
     """
 
     def __init__(self, found: Probe) -> None:
@@ -225,8 +222,6 @@ class HandedOn(OperatorMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if forward_ad._current_level >= 0:
-            self._found.in_forward_mode.add(self._layer)
         given = tensors_in((args, kwargs))
         owners = {self._owners[each] for each in given if each in self._owners}
         self._found.handed_on |= {(owner, self._layer) for owner in owners - {self._layer}}

@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 import pipekit as pk
 from pipekit import devices, schedules
 from pipekit.engine.transports import torchrun
-from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.weights import Bucket
@@ -198,15 +197,6 @@ class _Sized:
         return self._batches
 
 
-def test_batches_made_in_the_callers_stream_just_before() -> None:
-    """The workers' streams wait for it, and it may forget them."""
-    cpu = flushed(mixed(), ["cpu"] * STAGES, [(x * 2, y) for x, y in data(3)])
-    with torch.Stream("sim:0"):
-        batches = [(x.to("sim:0", non_blocking=True) * 2, y) for x, y in data(3)]
-        there = flushed(mixed(), on(2, STAGES), batches, trace=False)
-    assert different(cpu, there) == []
-
-
 # --- devices by name, and tensors that stay on the host
 
 
@@ -332,13 +322,3 @@ def test_a_copy_holds_up_no_other_stream_of_its_target() -> None:
     x.add_(1)
     assert simulated().take_races(), "the default stream of the target has waited for the copy"
     torch.accelerator.synchronize("sim:0")
-
-
-def test_names_of_messages_are_beyond_16_and_32_bits() -> None:
-    endpoints = [Endpoint.new() for _ in range(2)]
-    ours, theirs = (SharedMailboxes(index, endpoints) for index in range(2))
-    for number in (2**15, 2**31, 2**62):
-        ours.put(1, (0, 40_000, number, number), torch.ones(2))
-        assert theirs.get()[0] == (0, 40_000, number, number)
-    for endpoint in endpoints:
-        endpoint.close()

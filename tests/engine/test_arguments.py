@@ -91,17 +91,6 @@ def test_a_field_by_its_name_alone_is_answered_by_the_call_to_write(name: str) -
         assert str(caught.value) == MOVED[name]
 
 
-def test_the_answer_names_the_value_and_its_place() -> None:
-    with pytest.raises(TypeError, match=r"pass execution=Execution\(recompute=...\) to Pipeline"):
-        build(recompute="always")
-    with pytest.raises(TypeError, match=r"pass checkpoints=Checkpoints\(folder, every=...\) to tr"):
-        build().train(data(1), every=2)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"watch=Watch\(trace=...\) to train\(\) or PipelinedModul"):
-        PipelinedModule(mlp(6, 3), [1], chunks=1, trace=True)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'pigeons'"):
-        build(pigeons=3)
-
-
 @pytest.mark.parametrize(
     ("value", "field", "given", "message"),
     [

@@ -1,6 +1,5 @@
 """Batches cut into microbatches, and who takes which."""
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pipekit as pk
-from pipekit.engine.batches import Batch, part_sizes, split
+from pipekit.engine.batches import Batch, split
 from pipekit.engine.feed import BeyondStop, End, Feed, Needs
 from pipekit.engine.runs.batch_reader import BatchReader
-from pipekit.layers.seeded import Seeded
 from pipekit.schedules import Schedule, gpipe, lower, pipedream
 from tests.engine.examples import data, mixed, pipeline
 
@@ -36,20 +34,6 @@ def test_rows_differ_by_at_most_one_and_none_is_lost(parts: int, more: int) -> N
     assert torch.equal(torch.cat(pieces), x)
 
 
-def test_structures_are_cut_alike() -> None:
-    x = torch.arange(20).view(10, 2)
-    pieces = split({"a": x, "b": (x + 1, [x + 2])}, part_sizes(len(x), 4))
-    assert [len(piece["a"]) for piece in pieces] == [3, 3, 2, 2]
-    assert torch.equal(pieces[1]["b"][1][0], x[3:6] + 2)
-    batch = read_batch(({"a": x, "b": (x.float()[:, None], [x[:, 0]])}, [x]), 4, 0)
-    assert batch.row_shapes == ((2,), (1, 2), ())
-
-
-def test_pieces_are_views() -> None:
-    x = torch.zeros(8, 3)
-    assert split(x, part_sizes(len(x), 4))[1].data_ptr() == x[2:].data_ptr()
-
-
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
@@ -66,12 +50,6 @@ def test_batches_that_cannot_be_cut(batch: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         read_batch(batch, 4, 7)
     assert "batch 7" in str(caught.value)
-
-
-@pytest.mark.parametrize("batch", [((), ()), (([], {}), [])])
-def test_a_batch_without_tensors(batch: Any) -> None:
-    with pytest.raises(ValueError, match="batch 7"):
-        read_batch(batch, 4, 7)
 
 
 def batches(read: list[int]) -> Iterator[Batch]:
@@ -121,13 +99,6 @@ def test_weights_are_shares_of_the_rows() -> None:
     assert [feed.shapes(k) for k in range(4)] == [((3, 1),), ((3, 1),), ((2, 1),), ((2, 1),)]
 
 
-def test_a_microbatch_is_handed_out_once() -> None:
-    feed = Feed(batches([]), LOSS)
-    feed.input(0)
-    with pytest.raises(KeyError):
-        feed.input(0)
-
-
 def test_nothing_is_kept_for_those_who_do_not_want_it() -> None:
     feed = Feed(batches([]), LOSS, Needs(frozenset(), frozenset({1})))
     feed.target(1)
@@ -135,23 +106,6 @@ def test_nothing_is_kept_for_those_who_do_not_want_it() -> None:
         feed.input(1)
     with pytest.raises(KeyError):
         feed.target(0)
-
-
-def test_many_threads_read_each_batch_once() -> None:
-    read: list[int] = []
-    feed = Feed(batches(read), LOSS)
-    got: list[float] = []
-
-    def take(k: int) -> None:
-        got.append(feed.input(k)[0].item() + feed.target(k)[0][0].item())
-
-    threads = [threading.Thread(target=take, args=(k,)) for k in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert read == [0, 1, 2]
-    assert sorted(got) == [10, 10, 12, 12, 14, 14]
 
 
 def test_who_waits_while_another_reads_to_the_end_gets_what_is_before_it() -> None:
@@ -188,33 +142,6 @@ def test_what_reading_has_raised_is_raised_to_all_who_want_more() -> None:
         with pytest.raises(OSError, match="the disk is gone"):
             feed.read_to(1)
     assert feed.input(0).shape == (2, 1)
-
-
-def test_no_layer_borrows_the_generator_while_data_is_drawn() -> None:
-    """A loader that shuffles would draw from a layer's random numbers."""
-    torch.manual_seed(5)
-    expected = [torch.rand(3) for _ in range(300)]
-    torch.manual_seed(5)
-    found: list[torch.Tensor] = []
-    done = threading.Event()
-
-    def read() -> Iterator[Batch]:
-        found.extend(torch.rand(3) for _ in range(300))
-        yield read_batch((torch.zeros(2), torch.zeros(2)), 1, 0)
-
-    def layer() -> None:
-        with Seeded(3, torch.device("cpu")):
-            while not done.is_set():
-                torch.rand(100)
-
-    threads = [threading.Thread(target=layer) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    Feed(read(), LOSS).read_to(0)
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert torch.equal(torch.stack(found), torch.stack(expected))
 
 
 def test_a_loader_may_use_another_pipeline() -> None:

@@ -187,14 +187,6 @@ def test_an_interrupt(stages: int, transport: str) -> None:
         pipe.train(interrupting(data(400)))
 
 
-@TRANSPORTS
-def test_an_interrupt_of_evaluation(transport: str) -> None:
-    layers = nn.Sequential(Calls(slow), Calls(slow), nn.Linear(6, 3))
-    pipe = pipeline(layers, "flush", [1, 2], transport=transport)
-    with Watch(), pytest.raises(KeyboardInterrupt):
-        pipe.evaluate(interrupting(data(1000)))
-
-
 def slow(x: Tensor) -> Tensor:
     time.sleep(0.02)
     return x
@@ -205,11 +197,6 @@ def test_a_killed_worker(stage: int) -> None:
     at = f"last seen: worker {stage} computes F2 of stage {stage}"
     with Watch(), pytest.raises(pk.WorkerDied, match=rf"worker {stage}.*-9.*killed.*{at}"):
         failing("kill", stage, transport="distributed").train(data(200))
-
-
-def test_a_worker_that_exits() -> None:
-    with Watch(), pytest.raises(pk.WorkerDied, match=r"worker 1.* 7"):
-        failing("exit", 1, transport="distributed").train(data(200))
 
 
 def wait_until(condition: Any, seconds: float) -> None:

@@ -1,7 +1,6 @@
 """Skips as torchgpipe has them: None, a layer between two others, names isolated one by one."""
 
 import warnings
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from pipekit import PipelinedModule, Profile
 from pipekit.clusters import V100
 from pipekit.layers.skips import Skippable, inlined
 from tests.engine.examples import by_equations, data, pipeline, trained, unlike
-from tests.engine.gloo import over_gloo
 
 
 class First(Skippable):
@@ -95,14 +93,6 @@ def test_a_skip_may_be_none(transport: str, recompute: str) -> None:
     with torch.no_grad():
         expected = [nn.functional.mse_loss(whole(x), y).item() for x, y in batches]
     assert pipe.evaluate(batches) == pytest.approx(sum(expected) / 3, rel=1e-6)
-
-
-def test_a_skip_that_is_always_none_under_torchrun() -> None:
-    def run(transport: str) -> Any:
-        pipe = pipeline(pair(never=True), "flush", [1, 1, 2], transport=transport)
-        return pipe.train(data(2)).losses
-
-    assert over_gloo(lambda: run("distributed"), 3) == [run("threads")] * 3
 
 
 @pytest.mark.parametrize("without", [(), ("portals",)])

@@ -196,13 +196,6 @@ def test_undeclared_names_are_refused() -> None:
         layer.pop("one")
 
 
-def test_a_name_alone_is_no_tuple() -> None:
-    with pytest.raises(TypeError, match=r"Wrong.pops must be a tuple: \('skip',\)"):
-
-        class Wrong(Skippable):
-            pops = "skip"  # type: ignore[assignment]
-
-
 def test_links_of_a_model() -> None:
     model = nn.Sequential(*nested(), nn.Sequential(nn.ReLU(), Stash()), nn.ReLU(), Pop())
     require_matched(model)
@@ -251,19 +244,7 @@ def test_unmatched_skips_are_refused(layers: Sequence[nn.Module], message: str) 
         require_matched(layers)
 
 
-def test_a_layer_that_is_there_twice_is_refused() -> None:
-    shared = Stash()
-    with pytest.raises(ValueError, match=r"in stashes of both layer 0 .* and layer 1"):
-        require_matched([shared, shared, Pop()])
-
-
 # ---- stages
-
-
-def test_skips_between_stages() -> None:
-    skips = [Skip("a", 0, 5), Skip("b", 1, 2), Skip("c", 2, 3)]
-    assert between(skips, [2, 2, 2]) == [Skip("a", 0, 2), Skip("b", 0, 1)]
-    assert between(skips, [6]) == []
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.data())
@@ -296,21 +277,3 @@ def test_the_inlined_model_computes_the_same() -> None:
     for model, x in (net, images), (nested(), ONE):
         for one, other in zip(gradients(model, x), gradients(inlined(model), x), strict=True):
             assert torch.equal(one, other)
-
-
-def test_skips_are_in_what_the_layers_between_pass_on() -> None:
-    model = nn.Sequential(nn.ReLU(), *nested(), nn.ReLU())
-    x, passed = ONE, []
-    for layer in inlined(model):
-        x = layer(x)
-        passed.append(x[0].item() if isinstance(x, tuple) else x.item())
-        passed.append(sorted(x[1]) if isinstance(x, tuple) else [])
-    assert passed[::2] == [1, 2, 4, 6, 7, 7]
-    assert passed[1::2] == [
-        [],
-        ["outer/skip"],
-        ["inner/skip", "outer/skip"],
-        ["outer/skip"],
-        [],
-        [],
-    ]

@@ -247,16 +247,6 @@ def test_every_node_comes_once() -> None:
     assert sorted(found) == ["AccumulateGrad", "AddBackward0", "MulBackward0"]
 
 
-def test_a_loss_that_runs_a_backward_is_refused() -> None:
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        value = F.mse_loss(output, target)
-        value.backward(retain_graph=True)
-        return value
-
-    with pytest.raises(ValueError, match=r"last stage alone.*leave backward\(\) to the pipeline"):
-        pipeline(mlp(6, 6, 3), "flush", [1, 1], loss=loss).train(data(1))
-
-
 def test_a_target_that_requires_a_gradient_is_no_weight() -> None:
     batches = [(x, y.requires_grad_()) for x, y in data(2)]
     want = pipeline(mlp(6, 6, 3), "flush", [1, 1], loss=F.mse_loss).train(data(2)).losses

@@ -153,22 +153,6 @@ def test_another_tensor_for_a_trained_weight_is_refused_and_the_edit_put_back() 
     assert different(dict(pipeline.state_dict()), dict(model.state_dict())) == []
 
 
-class Normalized(nn.Linear):
-    """Normalizes its weight in each forward, as EDM2's layers do."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.weight.div_(self.weight.norm())
-        return super().forward(x)
-
-
-def test_an_edit_of_what_an_earlier_backward_needs_is_refused() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), Normalized(8, 8))
-    pipeline = Pipeline(model, schedules.gpipe(1, 2), optimizer=OPTIMIZER, loss=F.mse_loss)
-    with pytest.raises(ValueError, match=r"layer 1 edits 'weight'.*earlier microbatch still"):
-        pipeline.train(BATCHES)
-
-
 @pytest.mark.parametrize("evaluates_first", [False, True])
 def test_stages_that_share_what_a_forward_edits_are_refused(evaluates_first: bool) -> None:
     """Each would have a copy, of which the forward edits one."""

@@ -285,16 +285,3 @@ def test_rows_that_a_pipelined_module_mixes() -> None:
     layers = nn.Sequential(nn.Linear(6, 6), MIXING["mean over rows"]())
     with pytest.warns(UserWarning, match="not independent of one another"):
         pk.PipelinedModule(layers, [1, 1], chunks=2)(X)
-
-
-def test_embeddings_that_count_their_entries_are_warned_of() -> None:
-    model = nn.Sequential(nn.Embedding(9, 6, scale_grad_by_freq=True), nn.Linear(6, 6))
-    x = torch.arange(16).view(8, 2)
-    pipeline = pk.Pipeline(
-        model,
-        schedules.flush(2, 2),
-        optimizer=torch.optim.SGD,
-        loss=lambda output, _: output.mean(),
-    )
-    with pytest.warns(UserWarning, match="scale_grad_by_freq=True counts.*one microbatch"):
-        pipeline.train([(x % 9, x)])

@@ -193,24 +193,6 @@ def test_hooks_of_the_users_run_as_ever() -> None:
     assert torch.equal(stages(model, x)(x), model(x))
 
 
-@pytest.mark.parametrize("block", [0, 1, 2])
-def test_full_backward_hooks_of_blocks_change_gradients_as_ever(block: int) -> None:
-    """Torch puts them behind the tensors that a block gives: others come out than it made."""
-    model, x = Twice(), torch.randn(5, 16)
-    linear, tanh = model.blocks[block].children()
-    linear.register_full_backward_pre_hook(lambda module, got: (3.0 * got[0],))  # type: ignore[index]
-
-    def halve(module: nn.Module, given: Any, got: Any) -> tuple[Tensor]:
-        return (0.5 * given[0],)
-
-    tanh.register_full_backward_hook(halve)
-    layers = stages(model, x)
-    layers(x).sum().backward()
-    model(x).sum().backward()
-    for one, other in zip(model.parameters(), layers.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0)
-
-
 def test_training_and_evaluation_may_differ() -> None:
     def forward(model: Any, x: Tensor) -> Any:
         first, second, third = model.blocks

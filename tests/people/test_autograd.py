@@ -165,27 +165,6 @@ def test_transforms_of_torch_func_around_a_module_are_refused() -> None:
         torch.func.vmap(module)(torch.randn(3, 2, 8))
 
 
-class Tangent(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        tangent: Tensor = torch.func.jvp(super().forward, (x,), (x,))[1]
-        return tangent
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-def test_forward_mode_in_two_threads_is_refused() -> None:
-    model, said = (
-        nn.Sequential(Tangent(8, 8), Tangent(8, 8), nn.Linear(8, 3)),
-        r"forward mode.*0, 1",
-    )
-    pipeline = pipe(model, balance=[1, 2])
-    for call in pipeline.evaluate, pipeline.evaluate, pipeline.train:
-        with pytest.raises(ValueError, match=said):
-            call(batches())
-    with pytest.raises(ValueError, match=said):
-        pk.PipelinedModule(copy.deepcopy(model), [1, 2], chunks=2)(batches()[0][0])
-    assert_as_plain(model)
-
-
 def test_a_module_within_a_larger_graph_gets_the_gradients_of_its_input() -> None:
     model, x = critic(), torch.randn(8, 8)
     front = nn.Linear(8, 8)

@@ -152,15 +152,6 @@ class Longer(list[Any]):
         return 1
 
 
-def test_batches_that_go_on_after_their_length_are_told_of() -> None:
-    batches = Longer([(X, Y)] * 2)
-    assert warned(lambda: pipeline(network()).train(batches), "go on after 1", "iter(batches)")
-    assert len(pipeline(network()).train(iter(batches)).losses) == 2
-
-
-# --- seeds ---------------------------------------------------------------------------------------
-
-
 def dropped(seed: Any = "torch", heard: int | None = None, **how: Any) -> list[float]:
     made = pipeline(network(nn.Dropout(0.5)), seed=seed, **how)
     if heard is not None:

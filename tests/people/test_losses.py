@@ -108,78 +108,6 @@ def test_a_loss_of_the_whole_batch_is_warned_of(loss: Any) -> None:
     equal(pipeline, losses, model, plain_loop(model, sgd, plain, data()))
 
 
-def labelled(ignored: int) -> tuple[Tensor, Tensor]:
-    """Return a batch of which so many labels, from the first row on, do not count."""
-    ((x, y),) = data(1)
-    y[:ignored] = -100
-    return x, y
-
-
-@pytest.mark.parametrize("transport", ["threads", "distributed"])
-def test_a_later_batch_with_labels_that_do_not_count_is_warned_of(transport: str) -> None:
-    pipeline = piped(CE, transport=transport)
-    with pytest.warns(UserWarning, match="batch 2 has unequal parts of labels of -100") as said:
-        pipeline.train([labelled(0), labelled(0), labelled(1), labelled(2)])
-    assert [each.filename for each in said] == [__file__]
-    pipeline.close()
-
-
-def over_mask(output: Tensor, batch: Any) -> Tensor:
-    each = CE(output, batch["y"], reduction="none") * batch["mask"]
-    mean: Tensor = each.sum() / batch["mask"].sum().clamp(min=1)
-    return mean
-
-
-def of_mask(output: Tensor, batch: Any) -> Tensor:
-    return CE(output[batch["mask"]], batch["y"][batch["mask"]])
-
-
-@pytest.mark.parametrize(
-    ("loss", "kind", "left_out"),
-    [
-        (over_mask, torch.float32, r"zeros in the target\['mask'\]"),
-        (over_mask, torch.uint8, r"zeros in the target\['mask'\]"),
-        (of_mask, torch.bool, r"zeros in the target\['mask'\]"),
-        (lambda o, b: CE(o, b["y"], ignore_index=255), torch.bool, "labels of 255"),
-        (lambda o, b: CE(o, b["y"] - 1, ignore_index=-1), torch.bool, r"zeros in .*'y'"),
-    ],
-)
-def test_so_is_a_later_one_with_what_a_mask_or_another_label_leaves_out(
-    loss: Any, kind: torch.dtype, left_out: str
-) -> None:
-    def masked(zeros: int) -> dict[str, Tensor]:
-        x, y = labelled(0)
-        mask = torch.ones(8, dtype=kind)
-        mask[:zeros] = 0
-        y = y.clamp(1) if "'y'" in left_out else y
-        y[:zeros] = 255 if "255" in left_out else 0
-        return {"x": x, "y": y, "mask": mask}
-
-    execution = pk.Execution(inputs="x")
-    with pytest.warns(UserWarning, match=f"batch 1 has unequal parts of {left_out}") as said:
-        piped(loss, execution=execution).train([masked(0), masked(1)])
-    assert len(said) == 1
-    with no_word():  # a mean over rows
-        mean = lambda o, b: (CE(o, b["y"], reduction="none") * b["mask"]).mean()  # noqa: E731
-        piped(mean, execution=execution).train(
-            [masked(0), {**masked(0), "mask": masked(1)["mask"]}]
-        )
-
-
-def test_labels_that_do_not_count_are_warned_of_only_where_the_cut_matters() -> None:
-    x, y = labelled(0)
-    evenly = y.clone()
-    evenly[[0, 4]] = -100  # one in each microbatch
-    later = [(x, y), (x, evenly)]
-    with no_word():
-        piped(CE).train(later)
-        piped(CE, m=1).train([labelled(0), labelled(1)])
-        over = pk.MeanOver(summed, lambda y: (y != -100).sum())
-        piped(over).train([labelled(0), labelled(1)])
-        # These are numbers, and a mean over rows.
-        piped(lambda o, y: F.mse_loss(o[:, 0], y.float())).train([labelled(0), labelled(1)])
-
-
 def test_mixed_precision_is_asked_too() -> None:
     with pytest.warns(UserWarning, match=ANOTHER):
         piped(summed, execution=pk.Execution(autocast=torch.bfloat16)).train(data())
@@ -244,25 +172,6 @@ def test_a_loss_that_the_model_computes(items: bool) -> None:
     else:
         with no_word():
             pipeline.train([batch])
-
-
-def test_labels_that_do_not_count_in_a_loss_that_the_model_computes() -> None:
-    class Picked(nn.Module):
-        def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-            return batch
-
-    class OwnMean(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 3)
-
-        def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {"loss": CE(self.layer(batch["x"]), batch["labels"])}
-
-    pipeline = piped(own_loss, model=nn.Sequential(Picked(), OwnMean()))
-    batches = [dict(zip(("x", "labels"), labelled(count), strict=True)) for count in (0, 0, 1)]
-    with pytest.warns(UserWarning, match="batch 2 has unequal parts of labels of -100"):
-        pipeline.train(batches)
 
 
 # Losses that are a mean over rows, or say what they are.
@@ -386,9 +295,7 @@ def test_a_loss_that_cannot_be_copied_is_not_asked() -> None:
 
 
 def test_large_outputs_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is the loss asked which labels it leaves out, which takes as long as they are large."""
     monkeypatch.setattr("pipekit.engine.runs.questions.MOST_BYTES", 8 * 3 * 4 - 1)
-    monkeypatch.setattr("pipekit.engine.runs.questions.values_left_out", None)
     with no_word():
         piped(summed).train(data())
 

@@ -105,7 +105,6 @@ def matrices_as_a_group(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD([{"params": [p for p in parameters if p.dim() > 1]}], lr=0.1)
 
 
-@pytest.mark.filterwarnings("ignore:the optimizer keeps numbers")
 @pytest.mark.parametrize("method", ["2bw", "pipedream"])
 @pytest.mark.parametrize("optimizer", [partial(ById, lr=0.1), clamped, matrices])
 def test_one_that_holds_on_to_parameters_does_so_in_all_weight_versions(
@@ -247,11 +246,10 @@ class Apart(torch.optim.Optimizer):
         return super().state_dict() if self.whole else {"inner": self.inner[0].state_dict()}
 
 
-def test_one_with_a_state_of_its_own_is_warned_of_and_needs_no_rate() -> None:
+def test_one_with_a_state_of_its_own_needs_no_rate() -> None:
     model, rates = net(), list[Any]()
     pipeline = piped(Apart)
-    with pytest.warns(UserWarning, match=r"keeps numbers that its state_dict\(\) lacks.*resume"):
-        losses = pipeline.train(data(), on_batch=lambda done: rates.append(done.learning_rates))
+    losses = pipeline.train(data(), on_batch=lambda done: rates.append(done.learning_rates))
     assert {*rates} == {()}
     equal(pipeline, losses.losses, model, plain_loop(model, Apart, CE, data()))
     with pytest.raises(
@@ -283,31 +281,8 @@ def test_one_that_steps_its_own_scheduler_is_right() -> None:
         return made
 
     model, pipeline = net(), piped(optimizer)
-    with pytest.warns(UserWarning, match="keeps numbers"):
-        losses = pipeline.train(data()).losses
+    losses = pipeline.train(data()).losses
     equal(pipeline, losses, model, plain_loop(model, optimizer, CE, data()))
-
-
-def test_a_scheduler_that_counts_in_a_variable_of_all_stages_is_warned_of() -> None:
-    """Each stage has one, and in two stages they would count twice."""
-
-    def train(rate: Any, stages: int = 2) -> None:
-        updates = pk.Updates(lr_scheduler=partial(LambdaLR, lr_lambda=rate))
-        piped(RIGHT["adam"], stages, updates=updates).train(data())
-
-    calls = 0
-
-    def counted(step: int) -> float:
-        nonlocal calls
-        calls += 1
-        return 0.5**calls
-
-    with pytest.warns(pk.PipekitWarning, match="keeps something outside of itself.*the step"):
-        train(counted)
-    assert calls == 2 * 4  # the question has left no trace
-    with no_word():
-        train(counted, stages=1)
-        train(lambda step: 0.5**step)
 
 
 def test_a_random_one_is_warned_of_unless_it_has_a_generator() -> None:

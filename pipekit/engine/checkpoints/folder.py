@@ -63,7 +63,7 @@ class CheckpointFolder:
             ValueError: it holds checkpoints of another training, or one is writing there.
             OSError: nothing can be written there.
         """
-        checkpoints.try_folder(path)
+        path.mkdir(parents=True, exist_ok=True)
         try:
             if holder := self._agree(lambda: self._lock.take(path)):
                 raise ValueError(

@@ -75,18 +75,13 @@ def read_part(part: PartFile) -> Content:
             f"{part.path} is not a part of a checkpoint: {where}: {wrong['msg']}"
         ) from None
     about = content["about"]
-    folder = f"batch-{about['batches'] + content['boundary'][0]:08d}-"
-    for what, said, found in (
-        ("stage", content["stage"], part.stage),
-        ("worker", content["worker"], part.worker),
-        ("boundary", folder, part.path.parent.name[: len(folder)]),
-        ("attempt", about["attempt"], part.path.parent.name[len(folder) :]),
-    ):
-        if said != found:
-            raise ValueError(
-                f"{part.path} was written as {what} {said} and lies where {found} belongs: files "
-                f"of different checkpoints have been mixed"
-            )
+    folder = f"batch-{about['batches'] + content['boundary'][0]:08d}-{about['attempt']}"
+    said = content["stage"], content["worker"], folder
+    if said != (part.stage, part.worker, part.path.parent.name):
+        raise ValueError(
+            f"{part.path} was written as stage {said[0]} of worker {said[1]} in {folder}: files of "
+            f"different checkpoints have been mixed"
+        )
     return content
 
 
@@ -116,24 +111,16 @@ class ResumePoint:
         losses: list[tuple[int, float]] = []
         first: dict[str, Any] = {}
         buffers: dict[int, list[Tensors]] = defaultdict(list)
-        workers: set[tuple[int, int]] = set()
         for part in parts_of(home):
             content = read_part(part)
-            if part[:2] in workers:
-                raise ValueError(
-                    f"{part.path} is not the only part of worker {part.worker} of stage "
-                    f"{part.stage} there: files of different checkpoints have been mixed"
-                )
-            workers.add(part[:2])
             about = {**content["about"], "rng": content["about"]["rng"].tolist()}
             about["boundary"] = content["boundary"]
             first = first or about
-            for key in sorted({*about, *first}):
-                if about.get(key) != first.get(key):
-                    raise ValueError(
-                        f"{part.path} is of another training or run than the files beside it: they "
-                        f"differ in {key!r}; files of different checkpoints have been mixed"
-                    )
+            if about != first:
+                raise ValueError(
+                    f"{part.path} is of another training or run than the files beside it: files of "
+                    f"different checkpoints have been mixed"
+                )
             losses += content["losses"]
             buffers[part.stage].append(content["buffers"])
             if part.stage == len(stages):

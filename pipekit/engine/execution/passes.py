@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from pipekit.layers.read_state import ReadAgain, ReadState
 from pipekit.layers.seeded import DrawingAgain, Seed, Seeded, layer_seed
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
-from pipekit.losses.checks import require_loss, require_no_backward, require_no_weights
+from pipekit.losses.checks import require_loss, require_no_weights
 from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
@@ -188,13 +187,9 @@ class Passes:
             output = self._run(step, x)
             if target is None:
                 return output
-            is_first = torch.is_grad_enabled() and not self._loss_checked
-            weights = [*self._modules[step.slot].parameters()] if is_first else []
-            before = [*map(attrgetter("grad"), weights)]
             loss = target.loss(output.main, target.target)
         require_loss(loss)
-        if is_first:
-            require_no_backward(before, [*map(attrgetter("grad"), weights)])
+        if torch.is_grad_enabled() and not self._loss_checked:
             require_no_weights(loss, tensors_in((output.main, target.target)))
             self._loss_checked = True
         return StageIO(loss * target.weight if target.weight != 1.0 else loss, {})

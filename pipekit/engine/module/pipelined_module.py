@@ -39,7 +39,6 @@ from pipekit.partition.partition import (
     cut,
     find_ties,
     partition,
-    require_one_thread,
     sequence_of,
     tie_ends,
 )
@@ -271,7 +270,6 @@ class PipelinedModule(nn.Module):
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]
         tried = probe(layers, inputs[0], devices=devices, training=self.training)
-        require_one_thread(tried.in_forward_mode, self.balance)
         if self.training and len(inputs) > 1:
             evaluate = partial(probe, layers, devices=devices, training=False)
             warn_of_mixed_rows(inputs[0], inputs[1], evaluate)

@@ -71,7 +71,6 @@ class ModelStages:
         self.partition: Partition | None = None  # its stages, from the first batch on
         self.tried_in_training = False
         self.edits_batch = False  # whether its forward edits its input in place, each time anew
-        self.in_forward_mode = set[int]()  # layers; see Probe
         self._seed: int | None = 0
         # By its index, a stage as each of its workers has it after a training.
         self._stages: dict[int, dict[int, StageSource]] = {}
@@ -115,7 +114,7 @@ class ModelStages:
             require_unshared(self.original, self.balance, tried.edited_weights)
             self._replace(lambda config: config.with_part(config.passes.part.with_edits(found)))
         if tried:
-            self.edits_batch, self.in_forward_mode = tried.edits_batch, tried.in_forward_mode
+            self.edits_batch = tried.edits_batch
         self.users.warn(tried, lambda: self.modules)
         return tried
 

@@ -1,6 +1,5 @@
 """Questions to the user's optimizer before training, asked of copies of it."""
 
-import copy
 from functools import partial
 from itertools import chain
 
@@ -10,80 +9,41 @@ from torch import Tensor, nn
 from pipekit.devices import CPU
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.users_model import users_models
-from pipekit.engine.updates.weight_versions import (
-    LRSchedulerFactory,
-    NeedsClosure,
-    OptimizerFactory,
-)
+from pipekit.engine.updates.weight_versions import NeedsClosure, OptimizerFactory
 from pipekit.host.user_frames import warn
 from pipekit.layers.module_state import trained
 from pipekit.layers.user_functions import FunctionCopies
 
 
 def ask_optimizer(optimizer: OptimizerFactory, model: ModelStages) -> None:
-    """Warn of an optimizer that is another one for each stage, or made again from its state.
+    """Warn of an optimizer that is another one for each stage.
 
-    PyTorch's own are neither.  One that cannot be copied or that fails is not asked; ValueError:
-    its step needs a closure.
+    One that cannot be copied or that fails is not asked; ValueError: its step needs a closure.
     """
     if any(each.updates.groups for each in model.configs):
         make, optimizer = optimizer, lambda parameters: make([{"params": parameters}])
     _require_no_own_parameters(optimizer, model)
-    stages = [each for each in model.configs if trained(each.module)]
     try:
         question = FunctionCopies(partial(_stepped, optimizer), [], CPU)
-        alone, together, again = question(), question(True), question(False, True)
+        alone, together = question(), question(True)
     except NeedsClosure:
         raise
     except Exception:  # of whatever kind
         return
-    told = ""
-    if question.drew_shared:
-        told = (
-            "draws random numbers from a generator that all threads share, in which stages take "
-            "turns in no fixed order, so that equal runs differ: let it make one of its own, "
-            "torch.Generator().manual_seed(seed)"
-        )
-    elif not question.drew and not _close(alone, together):
-        told = (
-            "has a step of a parameter that depends on all of its parameters, as by a norm over "
-            "their gradients, and each stage has an optimizer with its own parameters alone: "
-            "training differs from that by one optimizer for the whole model. Clip by "
-            "updates=Updates(clip_norm=...), which takes the norm over all stages, or use one stage"
-        )
-    if told and len(stages) > 1:
-        warn(f"the optimizer {told}")
-    if not question.drew and not _close(alone, again):
-        warn(
-            "the optimizer keeps numbers that its state_dict() lacks: they begin anew where it is "
-            "made again from that, after resume(), load_state_dict(), torch.manual_seed() or a "
-            "change of rates between calls. Keep them in its state[parameter] or param_groups"
-        )
-
-
-def ask_scheduler(scheduler: LRSchedulerFactory, optimizer: OptimizerFactory) -> None:
-    """Warn of a scheduler whose rates are others beside that of another stage, if that is known."""
-
-    def rates(stages: int) -> list[float]:
-        optimizers = [optimizer([nn.Parameter(torch.ones(2, 2))]) for _ in range(stages)]
-        schedulers, found = [*map(scheduler, optimizers)], []
-        for _ in range(3):
-            found += [group["lr"] for group in optimizers[0].param_groups]
-            for each in schedulers:
-                each.step()
-        return found
-
-    try:
-        question = FunctionCopies(rates, [], CPU)
-        is_shared = question(1) != question(2)
-    except Exception:  # of whatever kind
+    if sum(bool(trained(each.module)) for each in model.configs) < 2:
         return
-    if is_shared:
+    if question.drew_shared:
         warn(
-            "the learning-rate scheduler keeps something outside of itself, a count say, and each "
-            "stage has a scheduler of its own: they share it, so that rates differ from those of "
-            "one scheduler. Let it compute the rate from the step that it is given, or keep its "
-            "count in what lr_scheduler= makes anew for each"
+            "the optimizer draws random numbers from a generator that all threads share, in which "
+            "stages take turns in no fixed order, so that equal runs differ: let it make one of "
+            "its own, torch.Generator().manual_seed(seed)"
+        )
+    elif not (question.drew or torch.allclose(alone, together, 1e-3, 1e-6, equal_nan=True)):
+        warn(
+            "the optimizer has a step of a parameter that depends on all of its parameters, as by "
+            "a norm over their gradients, and each stage has an optimizer with its own parameters "
+            "alone: training differs from that by one optimizer for the whole model. Clip by "
+            "updates=Updates(clip_norm=...), which takes the norm over all stages, or use one stage"
         )
 
 
@@ -118,15 +78,8 @@ def _grouped(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> lis
     return [[places[id(each)] for each in group["params"]] for group in groups]
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True)
-
-
-def _stepped(optimizer: OptimizerFactory, together: bool = False, again: bool = False) -> Tensor:
-    """Return weights and biases of two layers after three steps, of an optimizer each by default.
-
-    Or of one ``together``, or of others that are made ``again`` after each step.
-    """
+def _stepped(optimizer: OptimizerFactory, together: bool = False) -> Tensor:
+    """Return weights and biases of two layers after three steps of an optimizer each, or of one."""
     layers = [[torch.linspace(-1, n, 16).reshape(4, 4), torch.linspace(n, -1, 4)] for n in (1, 2)]
     parameters = [[nn.Parameter(each) for each in layer] for layer in layers]
 
@@ -146,8 +99,4 @@ def _stepped(optimizer: OptimizerFactory, together: bool = False, again: bool = 
             except Exception as error:
                 stepper.step(partial(gradients, step))  # else it is not for want of one
                 raise NeedsClosure.of(stepper) from error
-            if again:
-                state = copy.deepcopy(stepper.state_dict())
-                stepper = optimizer(some)
-                stepper.load_state_dict(state)
     return torch.cat([parameter.detach().flatten() for parameter in chain(*parameters)])

@@ -1,24 +1,20 @@
 """Questions to the user's model and loss before training, asked of copies of them."""
 
 import warnings
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from functools import cached_property
-from math import isnan
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import KeyPath, keystr, tree_leaves_with_path, tree_map_with_path
 
-from pipekit.devices import CPU, to_device
+from pipekit.devices import to_device
 from pipekit.engine.arguments import require_weights_as_read
 from pipekit.engine.batches import Batch, copied, part_sizes, split
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.special_microbatches import require_same_in_chunks
-from pipekit.engine.feed import Read
 from pipekit.engine.runs.assembly import Parts
-from pipekit.engine.runs.optimizer_questions import ask_optimizer, ask_scheduler
+from pipekit.engine.runs.optimizer_questions import ask_optimizer
 from pipekit.engine.runs.users_model import users_models
 from pipekit.host.user_frames import warn
 from pipekit.layers.module_state import state_untouched
@@ -26,23 +22,15 @@ from pipekit.layers.pass_state import autocast, rounding
 from pipekit.layers.python_state import is_pure, module_names
 from pipekit.layers.user_functions import MOST_BYTES, FunctionCopies
 from pipekit.losses.checks import (
-    IGNORED,
     another_whole,
-    counted,
     refusal_of_reading,
-    values_left_out,
     warn_of_another_whole,
-    warn_of_ignored,
 )
-from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import OriginalUnread, warn_of_mixed_rows
 from pipekit.partition.probe import Probe
 from pipekit.plans import stage_of_layers
 from pipekit.schedules import Schedule
 from pipekit.trees import Tree, differentiable, leaves, tensors_in, tree_bytes, tree_map
-
-Ignored = Sequence[tuple[KeyPath, int]]
-"""Values by which a loss leaves out a part of a batch, each with its tensor's place in a target."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +57,8 @@ class FirstBatch:
         return self.parts.model.probe(rows, self.dtype)
 
 
-def ask(first: FirstBatch, schedule: Schedule) -> Ignored:
-    """Ask before a model's first training by a schedule; ValueError refuses what it finds.
-
-    Return what :func:`told_of_ignored` is to look after, if the loss is a mean over what counts.
-    """
+def ask(first: FirstBatch, schedule: Schedule) -> None:
+    """Ask before a model's first training by a schedule; ValueError refuses what it finds."""
     model, optimizer, batch = first.parts.model, first.parts.optimizer, first.batch
     if any(tensor.grad_fn for tensor in tensors_in(batch[:2])):
         raise ValueError(
@@ -100,38 +85,10 @@ def ask(first: FirstBatch, schedule: Schedule) -> Ignored:
     microbatches = batch.cut_input()
     if len(microbatches) > 1 and all(batch.sizes):
         warn_of_mixed_rows(microbatches[0], microbatches[1], first.evaluate)
-        if any(getattr(each, "scale_grad_by_freq", False) for each in first.original.modules()):
-            warn(
-                "an embedding with scale_grad_by_freq=True counts how often a batch has each "
-                "entry, and in a pipeline how often a microbatch has it: leave it out, or train "
-                "with one microbatch a batch"
-            )
-    ignores = ask_loss(first)
+    ask_loss(first)
     made_by = getattr(optimizer, "func", optimizer)  # of a partial
     if made_by not in vars(torch.optim).values():
         ask_optimizer(optimizer, model)
-    in_process = TRANSPORTS[first.parts.transport].in_process
-    if (scheduler := first.parts.updates.lr_scheduler) and in_process and len(model.configs) > 1:
-        ask_scheduler(scheduler, optimizer)
-    return ignores
-
-
-def told_of_ignored(read: Read, left_out: Ignored) -> Read:
-    """Return what reads batches, and warns of the first one of which unequal parts count."""
-    left = [*left_out]
-
-    def checked(batch: Any, parts: int, number: int) -> Batch:
-        found = read(batch, parts, number)
-        pairs = zip(found.cut_target() if left else [], found.sizes, strict=False)
-        targets = [target for target, rows in pairs if rows]
-        for place, value in left:
-            if len({counted(target, place, value) for target in targets}) > 1:
-                warn_of_ignored(number, place, value)
-                left.clear()
-                break
-        return found
-
-    return checked
 
 
 def warn_of_mode(first: FirstBatch) -> None:
@@ -152,53 +109,38 @@ def warn_of_mode(first: FirstBatch) -> None:
     )
 
 
-def ask_loss(first: FirstBatch) -> Ignored:
+def ask_loss(first: FirstBatch) -> None:
     """Warn of a loss that is not, of a whole batch, what it is of its microbatches together.
 
-    Return by what in a target it would be so, though it is not so of this one.
     One that reads weights of the user's model, or what a forward sets there, raises ValueError.
     One that cannot be copied, or that fails, is not asked: training will say what is wrong.
     """
     loss, batch = first.parts.loss, first.batch
     if not batch.sizes[0]:
-        return []
+        return
     if len(batch.sizes) == 1 and isinstance(loss, nn.Module) and is_pure(loss):
         _warn_of_turns(first, set())
-        return []
+        return
     target = batch.cut_target()[0]
     try:
         question = _LossQuestion(loss, first, target)
     except Exception:  # of whatever kind: it cannot be copied
-        return []
+        return
     with state_untouched(first.original):
         question.ask_first()
         _warn_of_turns(first, question.copies.shared)
         if question.copies.drew:
-            return []
+            return
         question.warn_of_tables()
-        if not (told := question.another_whole(batch)):
-            return question.left_out(batch)
+        told = question.another_whole()
+    if not told:
+        return
     cut = ["the target"]
     if batch.said is not None:
         first_part = _entries(target)
         whole = _entries(batch.target).items()
         cut = [repr(name) for name, each in whole if first_part[name] is not each]
     warn_of_another_whole(told, cut)
-    return []
-
-
-def _without(batch: Batch, place: KeyPath, value: int) -> Batch:
-    """Return a batch of whose first microbatch a tensor of the target has this value alone."""
-
-    def masked(tensor: Tensor) -> Tensor:
-        rows = batch.sizes[0]
-        return torch.cat([torch.full_like(tensor[:rows], value), tensor[rows:]])
-
-    x = batch.input
-    target = tree_map_with_path(lambda p, t: masked(t) if p == place else t, batch.target)
-    if isinstance(x, dict) and "labels" in x:  # of a model that computes its own loss
-        x = x | {"labels": masked(x["labels"])}
-    return batch._replace(input=x, target=target)
 
 
 class _LossQuestion:
@@ -210,24 +152,6 @@ class _LossQuestion:
         self.copies = FunctionCopies(loss, users_models(first.original), self._device)
         self.dtype = first.dtype or torch.float32
         self.known: float | None = None  # the loss of that, unless it fails
-
-    @cached_property
-    def _has_rows(self) -> bool:
-        rows, output = self._first.batch.sizes[0], self._first.tried.output
-        return all(tensor.dim() and len(tensor) == rows for tensor in differentiable(output))
-
-    @cached_property
-    def _joined(self) -> list[Tree]:
-        """Outputs of all rows, then of each microbatch, those of the first one in place of all.
-
-        There are none of a single microbatch, or if they are too large.
-        """
-        (rows, *others), total = self._first.batch.sizes, self._first.batch.rows
-        output = self._first.tried.output
-        if not any(others) or tree_bytes(output) * total > MOST_BYTES * rows:
-            return []
-        joined = tree_map(lambda tensor: _repeated(tensor, rows, total), output)
-        return [joined, *split(joined, part_sizes(total, 1 + len(others)))]
 
     def value(self, output: Tree, target: Any) -> float | None:
         """Return the loss of some rows, or None if it fails."""
@@ -263,15 +187,17 @@ class _LossQuestion:
             keys = (f"{named[number][1]}.{key}" for number, key, _ in tried.set_attributes)
             raise ValueError(refusal_of_reading(f"reads {', '.join(keys)}, which a forward sets,"))
 
-    def another_whole(self, batch: Batch) -> str:
+    def another_whole(self) -> str:
         """Return in words how the loss of a batch is not that of its microbatches, if known."""
         if self.known is None:
             return ""
-        if self._has_rows:
+        batch, outputs = self._first.batch, differentiable(self._first.tried.output)
+        if all(tensor.dim() and len(tensor) == batch.sizes[0] for tensor in outputs):
             targets = [batch.target, *batch.cut_target()]
-            cases = [*zip(self._joined, targets, [batch.rows, *batch.sizes], strict=False)]
+            rows_of = [batch.rows, *batch.sizes]
+            cases = [*zip(_joined(self._first), targets, rows_of, strict=False)]
         else:
-            cases = _whole_and_parts(self._first, batch)
+            cases = _whole_and_parts(self._first)
         values = list[tuple[float, int]]()
         for output, part, rows in cases:
             if (value := self.value(output, part)) is None:
@@ -281,30 +207,6 @@ class _LossQuestion:
             return ""
         loss = self._first.parts.loss
         return another_whole(loss, values[0], values[1:], cases[0][1], self.dtype)
-
-    def left_out(self, batch: Batch) -> Ignored:
-        """Return which values in a target's tensors keep rows, or a part of them, out of a mean.
-
-        Asked on the host: a label that is no class would make an accelerator useless.
-        """
-        output, device, has_rows = self._first.tried.output, self._device, self._has_rows
-        if self.known is None or not (self._joined if has_rows else device == CPU):
-            return []
-        self._device, found, parts = CPU, [], dict(tree_leaves_with_path(self._target))
-        for place, tensor in tree_leaves_with_path(batch.target):
-            if not isinstance(tensor, Tensor) or parts.get(place) is tensor:  # it is not cut
-                continue
-            if not tensor.dim() or len(tensor) != batch.rows:  # itself a row, one of a list's
-                continue
-            labels = [IGNORED] if keystr(place) == "['labels']" else []
-            for value in values_left_out(tensor) if has_rows else labels:
-                other = _without(batch, place, value)
-                # A mean over nothing is not a number, or 0 where somebody has taken care.
-                alone = self.value(output, other.cut_target()[0]) if has_rows else 0.0
-                if alone is not None and (alone == 0 or isnan(alone)) and self.another_whole(other):
-                    found.append((place, value))
-        self._device = device
-        return found
 
     def warn_of_tables(self) -> None:
         """Warn of entries that are cut as rows, which the loss would take whole as well."""
@@ -354,12 +256,25 @@ def _warn_of_turns(first: FirstBatch, by_loss: Set[str]) -> None:
             )
 
 
-def _whole_and_parts(first: FirstBatch, batch: Batch) -> list[tuple[Tree, Any, int]]:
+def _joined(first: FirstBatch) -> list[Tree]:
+    """Return outputs of all rows, then of each microbatch, those of the first in place of all.
+
+    There are none of a single microbatch, or if they are too large.
+    """
+    (rows, *others), total, output = first.batch.sizes, first.batch.rows, first.tried.output
+    if not any(others) or tree_bytes(output) * total > MOST_BYTES * rows:
+        return []
+    joined = tree_map(lambda tensor: _repeated(tensor, rows, total), output)
+    return [joined, *split(joined, part_sizes(total, 1 + len(others)))]
+
+
+def _whole_and_parts(first: FirstBatch) -> list[tuple[Tree, Any, int]]:
     """Return output, target and rows of two microbatches together, then of each.
 
     An output without rows, such as a loss that the model itself computes, is known only by running
     the model.
     """
+    batch = first.batch
     sizes = [rows for rows in batch.sizes[:2] if rows]
     some = sum(sizes)
     if len(sizes) < 2 or tree_bytes(first.tried.output) * some > MOST_BYTES * sizes[0]:

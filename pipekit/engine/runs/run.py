@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import accumulate, chain
 from operator import add, attrgetter, mul
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 import torch
@@ -174,17 +174,10 @@ def result_of(
     )
 
 
-class Traced(Protocol):
-    """A :class:`Run`, or a :class:`pipekit.PipelinedModule` after a minibatch."""
-
-    @property
-    def trace(self) -> Trace:
-        """The tasks of every worker."""
-
-
-def measure_memory(run: Traced) -> Memory:
+def measure_memory(run: Any) -> Memory:
     """Return the measured bytes of live tensors in every worker's memory over time.
 
+    ``run`` is a :class:`Run`, or a :class:`pipekit.PipelinedModule` after a minibatch.
     A tensor counts from the moment when the engine or autograd takes hold of it until its storage
     is freed.  On GPUs times are those at which the host issued the work, and the result also has
     the peaks of PyTorch's allocator.  :func:`pipekit.simulate` predicts the same.
@@ -192,12 +185,13 @@ def measure_memory(run: Traced) -> Memory:
     Raises:
         ValueError: memory was not followed.
     """
-    if run.trace.memory is None:
+    memory: Memory | None = run.trace.memory
+    if memory is None:
         raise ValueError(
             "memory was not followed: pass watch=Watch(memory=True) to train() or PipelinedModule "
             "(an emulated run has no memory: simulate it)"
         )
-    return run.trace.memory
+    return memory
 
 
 def _in_order(logs: Sequence[Iterable[tuple[int, float]]]) -> "tuple[array[float], int]":
@@ -226,14 +220,8 @@ class Metrics:
     def __call__(self, output: Any, target: Any) -> list[tuple[Tensor, Tensor]]:
         """Return each metric's number, and its count if it is a mean over counted entries."""
         found = []
-        for name, metric in self.metrics.items():
-            given = metric(output, target)
-            if given is None or (value := torch.as_tensor(given)).numel() != 1:
-                other = "None" if given is None else f"a tensor of shape {list(value.shape)}"
-                raise TypeError(
-                    f"{f'metric {name!r}' if name else 'the metric'} must give one number for the "
-                    f"rows of a batch, their mean say, not {other}"
-                )
+        for metric in self.metrics.values():
+            value = torch.as_tensor(metric(output, target))
             counted = metric.count(target) if isinstance(metric, MeanOver) else 1.0
             found.append((value, torch.tensor(counted, device=CPU)))
         return found

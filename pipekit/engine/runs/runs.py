@@ -27,7 +27,7 @@ from pipekit.engine.feed import BatchSource, Read, kept_apart, stacks
 from pipekit.engine.observers.reporter import LossBar, OnBatch
 from pipekit.engine.options import Checkpoints, Watch, require_callable
 from pipekit.engine.runs.assembly import Parts
-from pipekit.engine.runs.questions import FirstBatch, Ignored, ask, told_of_ignored
+from pipekit.engine.runs.questions import FirstBatch, ask
 from pipekit.engine.runs.run import Run, result_of
 from pipekit.engine.runs.tables import batches_done, executed, lowered_for, scale_versions, taken
 from pipekit.engine.runs.users_model import watched
@@ -36,8 +36,6 @@ from pipekit.engine.updates.loss_scaler import LossScaler
 from pipekit.host.user_frames import warn
 from pipekit.layers.pass_state import warn_of_modes
 from pipekit.layers.seeded import drawn_since, numbers_so_far
-from pipekit.names import TRANSPORTS
-from pipekit.partition.partition import require_one_thread
 from pipekit.schedules import Schedule, inference
 from pipekit.schedules.lowering.boundaries import PossibleStops, possible_stops
 from pipekit.trees import tensors_in
@@ -51,7 +49,6 @@ class Runs:
         self._position, self._checkpoints = Position(), CheckpointFolder(parts.runner.agree)
         self._point: ResumePoint | None = None  # of the run that is to be taken up next
         self._failed = self._warned = False
-        self._ignored: Ignored = []  # see ask
         joints, schedule = parts.model.joints, parts.schedule
         if joints and joints.ties:
             combinations.require_joint_updates(schedule, combinations.TIES)
@@ -179,8 +176,6 @@ class Runs:
         drawn = drawn_since(numbers)
         tried = model.prepare(first.cut_input()[0], autocast, self._point, schedule.trains)
         assert model.balance
-        if model.in_forward_mode and TRANSPORTS[parts.transport].in_process:
-            require_one_thread(model.in_forward_mode, model.balance, schedule.stage_workers)
         ends = PossibleStops()
         if schedule.trains:
             assert model.partition
@@ -188,10 +183,8 @@ class Runs:
             if parts.updates.rule:
                 arguments.require_whole_rounds(parts.updates.rule, schedule)
             if tried is not None:
-                self._ignored = ask(FirstBatch(parts, first, tried, drawn), schedule)
+                ask(FirstBatch(parts, first, tried, drawn), schedule)
                 model.tried_in_training = True  # else what is refused is asked again
-            if self._ignored:
-                read = told_of_ignored(read, self._ignored)
             ends = parts.stops if schedule.period else possible_stops(schedule)
             ends = replace(ends, begin=start.begin.microbatches)
         if model.edits_batch and not self._warned and not stacks(batches):
@@ -216,9 +209,8 @@ class Runs:
         parts = self._parts
         bar = None
         if watch.progress or on_batch:
-            if on_batch:
-                loss = parts.loss if parts.runner.copies_loss else None
-                on_batch = watched(on_batch, loss, (parts.optimizer, parts.updates.lr_scheduler))
+            if on_batch and parts.runner.copies_loss:
+                on_batch = watched(on_batch, parts.loss)
             bar = LossBar(source, on_batch, start.begin.batches, watch.progress)
         self._failed = True
         try:
@@ -230,8 +222,6 @@ class Runs:
             raise failure.error from failure.__cause__
         self._model.take(reports)
         self._failed = False
-        if on_batch:
-            self._model.users.warn_within()
         return reports
 
     def _finished(self, start: Start) -> WorkerReport:
@@ -320,8 +310,7 @@ class Runs:
 
     @contextmanager
     def _errors_explained(self, folder: Path | None) -> Iterator[None]:
-        """Add to an error the way to resume, a change in the batches' form, and the checkpoint."""
-        point = self._point
+        """Add to an error the way to resume, and a change in the batches' form."""
         try:
             yield
         except Exception as error:
@@ -337,8 +326,6 @@ class Runs:
                 )
             if changed := self._parts.reader.changed:
                 error.add_note(changed)
-            if point is not None:
-                error.add_note(f"(the run went on from {point.checkpoint})")
             raise
 
     def _forget_what_failed(self) -> None:

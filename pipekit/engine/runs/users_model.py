@@ -91,15 +91,6 @@ class UsersModel:
                 "which is then an entry of the batch",
             )
 
-    def warn_within(self) -> None:
-        """Warn of changes within a call, which stages take over at the next one."""
-        changed = self._unset(self._attributes.changes())
-        _warn(
-            (each for each in changed if each.can_be_taken),
-            f"of the model changed within a call of train(), and stages take it over at the next "
-            f"call: {_BETWEEN}",
-        )
-
     def _unset(self, changes: Iterable[Change]) -> list[Change]:
         """Return those that no forward makes."""
         return [each for each in changes if (each.module, each.key) not in self._set]
@@ -187,26 +178,16 @@ def _warn(changes: Iterable[Change], of_them: str) -> None:
         warn(f"{', '.join(names)} {of_them}")
 
 
-def watched(on_batch: OnBatch, loss: Loss | None, makers: Iterable[Any]) -> OnBatch:
-    """Return an ``on_batch`` that warns if it changes a loss of which workers have copies.
-
-    Or what the functions read that make optimizers and their schedulers.
-    """
-    state, others = FunctionState(loss), [*map(FunctionState, makers)]
+def watched(on_batch: OnBatch, loss: Loss) -> OnBatch:
+    """Return an ``on_batch`` that warns if it changes a loss of which workers have copies."""
+    state = FunctionState(loss)
 
     def told(done: BatchDone) -> object:
-        for each in others:
-            each.changed()  # by optimizers themselves
         answer = on_batch(done)
         if names := ", ".join(state.changed()):
             warn(
                 f"{names} of the loss changed within a call of train(), for all of which worker "
                 f"processes have copies of the loss: {_BETWEEN}, or use transport='threads'"
-            )
-        if names := ", ".join(name for each in others for name in each.changed()):
-            warn(
-                f"{names} of the optimizer changed within a call of train(), whose stages update "
-                f"before and after on_batch: {_BETWEEN}, or let Updates(lr_scheduler=...) count"
             )
         return answer
 

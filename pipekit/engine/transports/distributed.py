@@ -105,7 +105,8 @@ class DistributedTransport:
         form = form_of(content)
         known = self._sent_forms.setdefault(self._form_key(message, destination), form)
         if known is form:
-            data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)
+            # Not by cloudpickle: under torchrun a class of the script is the receiver's own.
+            data = torch.frombuffer(bytearray(pickle.dumps(form)), dtype=torch.uint8)
             # Not waiting: the receiver may be sending a form to us.
             self._start_sends([torch.tensor([len(data)], device=CPU), data], destination)
         elif known != form:
@@ -224,14 +225,3 @@ def stay_on_loopback() -> None:
     if loopback is not None:
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(variable, loopback)
-
-
-def _pickled(form: Form) -> bytes:
-    # Not by cloudpickle: under torchrun a class of the script is the receiver's own, not a copy.
-    try:
-        return pickle.dumps(form)
-    except (pickle.PicklingError, AttributeError) as error:
-        raise TypeError(
-            f"a named tuple that was not defined in a module cannot be sent to another process: "
-            f"pass on a tuple or a dict, or use transport='threads' ({error})"
-        ) from error

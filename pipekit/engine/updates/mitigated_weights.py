@@ -7,7 +7,6 @@ there what it is to read.
 """
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -138,11 +137,6 @@ class MitigatedWeights(WeightVersions):
         newest, at = self._optimized, self._update
         before = [parameter.detach().clone() for parameter in newest] if self._follows else []
         factor = self._rule.rate(at)
-        if not isinstance(factor, Real):
-            raise TypeError(
-                f"{type(self._rule).__name__}.rate returned {factor!r}: let it return the number "
-                f"by which the learning rate is multiplied"
-            )
         rates = [group["lr"] for group in optimizer.param_groups]
         if factor != 1.0:
             for group in optimizer.param_groups:

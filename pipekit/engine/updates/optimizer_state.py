@@ -97,22 +97,15 @@ class NamedOptimizer:
         for group in self._optimizer.param_groups:
             for name in self._names[group["params"][0]][:1] if group["params"] else ():
                 was = saved.get(name, {}).get("options", {})
-                if was.keys() != group.keys() - {"params"}:  # another kind, which is refused
-                    continue
-                # A scheduler changes the one and keeps the other as it was given.
-                hidden = {"params", "lr" if "initial_lr" in was else "initial_lr"}
-                hidden |= {"momentum", "betas"} if "max_momentum" in was else set()
-                changed = {
-                    key: (was[key], group[key])
-                    for key in group.keys() & was.keys() - hidden
-                    if was[key] != group[key]
-                }
-                if changed:
-                    told = ", ".join(f"{k}={a!r} and not {b!r}" for k, (a, b) in changed.items())
+                # A scheduler changes the rate and keeps the first one as it was given.
+                key = "initial_lr" if "initial_lr" in was else "lr"
+                same_kind = key in was and was.keys() == group.keys() - {"params"}
+                if same_kind and was[key] != group[key]:
                     warn(
-                        f"the optimizer goes on with the options of the checkpoint: {told}; to "
-                        f"change them, train without resume() from the checkpoint's weights, or "
-                        f"use an lr_scheduler from the start"
+                        f"the optimizer goes on with the options of the checkpoint: "
+                        f"{key}={was[key]!r} and not {group[key]!r}; to change them, train without "
+                        f"resume() from the checkpoint's weights, or use an lr_scheduler from the "
+                        f"start"
                     )
 
     def load_state_dict(self, saved: NamedState) -> None:

@@ -16,7 +16,7 @@ from pipekit.layers.module_state import buffers_untouched, modes_put_back
 from pipekit.layers.python_state import PythonState, module_names
 from pipekit.layers.seeded import drawn_since, numbers_so_far
 from pipekit.partition.recording.refusal import NotRecordable
-from pipekit.partition.recording.templates import require_no_dataclass, tensors
+from pipekit.partition.recording.templates import leaves, tensors
 
 # What PyTorch says if a model lets an input require gradients that comes with them.
 LEAVES_ALONE = "you can only change requires_grad flags of leaf variables"
@@ -33,7 +33,12 @@ def call(model: nn.Module, batch: Any) -> Any:
 
 def rows_of(batch: Any) -> int:
     """Return how many rows a batch has: the first dimension that most of its tensors have."""
-    require_no_dataclass(batch, "the example")
+    for leaf in leaves(batch):
+        if any(isinstance(each, Tensor) for each in getattr(leaf, "__dict__", {}).values()):
+            raise NotRecordable(
+                f"the example holds a {type(leaf).__name__} with tensors: pass them in tuples, "
+                f"lists or dicts"
+            )
     lengths = Counter(len(tensor) for tensor in tensors(batch) if tensor.dim())
     if not lengths:
         raise NotRecordable(

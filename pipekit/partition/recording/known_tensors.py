@@ -15,7 +15,6 @@ class KnownTensors:
 
     def __init__(self, model: nn.Module) -> None:
         self._values: list[Tensor] = []
-        self._others: list[Tensor] = []  # that stand for the same
         self._made: list[Made] = []  # what they were when they were numbered
         self._storages: dict[int, int] = {}  # by address, the first value in it
         self._versions: dict[int, tuple[int, bool, type]] = {}
@@ -68,12 +67,6 @@ class KnownTensors:
             )
         self._versions[id(tensor)] = (tensor._version, tensor.requires_grad, type(tensor.grad_fn))
 
-    def also(self, tensor: Tensor, other: Tensor) -> None:
-        """Let steps refer to another tensor as to this one."""
-        self._others.append(other)
-        self._references[id(other)] = self._references[id(tensor)]
-        self.note(other)
-
     def is_all_one(self, number: int) -> bool:
         """Return whether a value is ones, as a mask without padding is."""
         tensor = self._values[number]
@@ -92,8 +85,8 @@ class KnownTensors:
                 if type(tensor.grad_fn).__name__ == "BackwardHookFunctionBackward":
                     raise NotRecordable(
                         f"{caller()} uses a tensor that a module with a full backward hook takes "
-                        f"or gives: register the hook on modules deeper within a block, or name "
-                        f"a module around it as a block by blocks=[...]"
+                        f"or gives: register the hook on modules within a block, or name a module "
+                        f"around it as a block by blocks=[...]"
                     )
                 raise NotRecordable(
                     f"{caller()} uses a tensor that {type(tensor.grad_fn).__name__} has put into "
@@ -105,5 +98,4 @@ class KnownTensors:
     def made(self) -> dict[int, Made]:
         """Return what all values were, and forget them: blocks may keep numbers that know us."""
         self._values.clear()
-        self._others.clear()
         return dict(enumerate(self._made))

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
-from torch.utils.hooks import BackwardHook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pipekit.partition.recording.known_tensors import KnownTensors
@@ -36,7 +35,6 @@ from pipekit.partition.recording.templates import (
     entries,
     leaves,
     map_leaves,
-    require_no_dataclass,
     tensors,
 )
 from pipekit.partition.recording.traced import traced
@@ -97,7 +95,7 @@ class Recorder(TorchFunctionMode):
             batch,
         )
         self._entries = entries(template)
-        with self._watching(), self._hooked(), self._traced_if_asked(), self._operators, self:
+        with self._watching(), self._traced_if_asked(), self._operators, self:
             output = call(batch)
         _require_output(output)
         returned = map_leaves(self._leaf, output)
@@ -198,24 +196,6 @@ class Recorder(TorchFunctionMode):
         self._calls[name] += 1
 
     @contextmanager
-    def _hooked(self) -> Iterator[None]:
-        """Follow what a block's full backward hooks are put behind: other tensors than it made."""
-        put_behind: Any = BackwardHook.setup_output_hook
-
-        def noted(hook: BackwardHook, made: Any) -> Any:
-            if hook.module not in self._opaque or self._depth:
-                return put_behind(hook, made)
-            self._depth += 1
-            output = put_behind(hook, made)
-            self._depth -= 1
-            for one, other in zip(tensors(made), tensors(output), strict=True):
-                self._known.also(one, other)
-            return output
-
-        with patch.object(BackwardHook, "setup_output_hook", noted):
-            yield
-
-    @contextmanager
     def _traced_if_asked(self) -> Iterator[None]:
         """Let code between the blocks, in this thread, find ``torch.jit.is_tracing()`` true."""
         asked: Callable[[], bool] = vars(torch.jit)["is_tracing"]
@@ -294,9 +274,8 @@ class Recorder(TorchFunctionMode):
             raise NotRecordable(
                 f"{caller()} uses a tensor that neither a module's output nor an operation of "
                 f"torch gave: make a weight an nn.Parameter; return tensors from blocks in tuples, "
-                f"lists, dicts or dataclasses of nothing but their fields; a custom autograd "
-                f"function or torch.func must run within a module; make that, or a module around "
-                f"both ends, a block by blocks=[...]"
+                f"lists or dicts; a custom autograd function or torch.func must run within a "
+                f"module; make that, or a module around both ends, a block by blocks=[...]"
             )
         return self._constants.setdefault(id(leaf), Constant(leaf))
 
@@ -369,7 +348,6 @@ def _refuse_packed(name: str, *passed: Any) -> None:
 
 
 def _require_output(output: Any) -> None:
-    require_no_dataclass(output, "what the model returns")
     for leaf in leaves(output):
         if not isinstance(leaf, Tensor) and leaf is not None:
             advice = (

@@ -1,7 +1,7 @@
 """The arguments of a recorded step: as they were given, with references in the place of tensors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import cache
 from types import CodeType
 from typing import Any
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.traced import FUNCTIONS
 
 Template = Any  # a Reference, a plain value, or tuples, lists, dicts, ... of templates
@@ -83,27 +82,7 @@ def opened(tree: Any) -> tuple[Iterable[Any], Callable[[Any], Any]] | None:
     if known := pytree.SUPPORTED_NODES.get(kind):
         children, context = known.flatten_fn(tree)
         return children, lambda children: known.unflatten_fn(children, context)
-    if not _is_plain_dataclass(tree):
-        return None
-    names = [field.name for field in fields(tree)]
-
-    def made_of(children: Any) -> Any:
-        made = object.__new__(kind)  # what its __init__ does has been done
-        for name, child in zip(names, children, strict=True):
-            object.__setattr__(made, name, child)
-        return made
-
-    return [getattr(tree, name) for name in names], made_of
-
-
-def _is_plain_dataclass(tree: Any) -> bool:
-    """Whether a value is just its fields, tensors among them: a configuration stays an object."""
-    if not is_dataclass(tree) or isinstance(tree, type) or type(tree) in pytree.SUPPORTED_NODES:
-        return False
-    names = [field.name for field in fields(tree)]
-    own = vars(tree).keys() if hasattr(tree, "__dict__") else {*names}
-    held = (leaf for name in names for leaf in leaves(getattr(tree, name)))
-    return own == {*names} and any(isinstance(leaf, (Tensor, Reference)) for leaf in held)
+    return None
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -148,13 +127,3 @@ def entries(batch: Template) -> dict[int, str]:
         children = batch if isinstance(batch, (tuple, list)) else [batch]
         named = [(f"input {n}", child) for n, child in enumerate(children)]
     return {number: name for name, child in named for number in values(child)}
-
-
-def require_no_dataclass(tree: Any, what: str) -> None:
-    """Raise NotRecordable if the example or the output, which batches pass by, holds one."""
-    for leaf in pytree.tree_leaves(tree):
-        if _is_plain_dataclass(leaf):
-            raise NotRecordable(
-                f"{what} holds a {type(leaf).__name__}: only between blocks may tensors be in a "
-                f"dataclass; pass and return them in tuples, lists or dicts"
-            )

@@ -5,9 +5,6 @@ import fcntl
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 import warnings
 from functools import partial
 from pathlib import Path
@@ -61,8 +58,8 @@ def test_two_trainings_do_not_write_to_one_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "call"),
-    [(tempfile, "NamedTemporaryFile"), (fcntl, "flock"), (Path, "unlink")],
-    ids=["file", "lock", "end of the lock"],
+    [(fcntl, "flock"), (Path, "unlink")],
+    ids=["lock", "end of the lock"],
 )
 def test_an_interrupt_while_a_file_is_opened_or_closed_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, call: str
@@ -84,23 +81,18 @@ def test_an_interrupt_while_a_file_is_opened_or_closed_leaves_nothing_open(
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
-    script = (
-        "import os, sys; from pathlib import Path;"
-        "from pipekit.engine.checkpoints.folder import FolderLock;"
-        "FolderLock().take(Path(sys.argv[1])); print('taken', flush=True); os.read(0, 1)"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "taken\n"
-        mine = FolderLock()
-        assert f"process {process.pid} on" in str(mine.take(tmp_path))
-        process.kill()
-        process.wait()
+    reader, writer = os.pipe()
+    if not (process := os.fork()):
+        FolderLock().take(tmp_path)
+        os.write(writer, b"taken")
+        signal.pause()
+    assert os.read(reader, 5) == b"taken"
+    mine = FolderLock()
+    assert f"process {process} on" in str(mine.take(tmp_path))
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    os.close(reader)
+    os.close(writer)
     assert mine.take(tmp_path) is None
     mine.give_back()
     assert list(tmp_path.iterdir()) == []
@@ -173,7 +165,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     size = sum(part.path.stat().st_size for part in files.parts_of(home))
     with monkeypatch.context() as patch:
         full = Full(2 * size + 2000 + more, patch)
-        with pytest.raises(OSError, match=r"No space left on device.*batch-") as caught:
+        with pytest.raises(OSError, match="No space left on device") as caught:
             pipe().train(data(6), checkpoints=pk.Checkpoints(tmp_path / "y", every=1))
     assert caught.value.errno == errno.ENOSPC
     assert full.room < 0

@@ -5,7 +5,6 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +52,13 @@ def test_parts_of_two_trainings_make_no_checkpoint(tmp_path: Path) -> None:
     own, foreign = files.parts_of(home)[1], files.parts_of(other)[1]
     own.path.unlink()
     shutil.copy(foreign.path, home)
-    with pytest.raises(ValueError, match=rf"{foreign.path.name} was written as attempt"):
+    with pytest.raises(ValueError, match=rf"{foreign.path.name} was written as stage 1 of work"):
         pipe().resume(mine)
     # The same, by somebody who knows of attempts.
     (home / foreign.path.name).unlink()
     attempt = home.name.rpartition("-")[2]
     path = rewritten(foreign, lambda c: c["about"].update(attempt=attempt), to=home)
-    with pytest.raises(ValueError, match=rf"{path.name} is of another training.*'training'"):
+    with pytest.raises(ValueError, match=rf"{path.name} is of another training"):
         pipe().resume(mine)
 
 
@@ -69,7 +68,7 @@ def test_parts_of_two_boundaries_make_no_checkpoint(tmp_path: Path) -> None:
     files.parts_of(late)[0].path.unlink()
     stale = files.parts_of(early)[0].path
     shutil.copy(stale, late)
-    with pytest.raises(ValueError, match=rf"{stale.name} was written as boundary batch-00000002"):
+    with pytest.raises(ValueError, match=rf"{stale.name} was written as stage 0 .*batch-00000002"):
         pipe().resume(tmp_path)
 
 
@@ -82,19 +81,6 @@ def test_a_part_in_anothers_place(what: str, tmp_path: Path) -> None:
     name = first.path.name.replace("stage0.worker0", other)
     shutil.copy(first.path, home / name)
     with pytest.raises(ValueError, match=rf"{name} was written as stage 0"):
-        pipe().resume(tmp_path)
-
-
-@pytest.mark.parametrize("kept", [0, 1])
-def test_a_part_that_is_there_twice_stands_for_no_other(kept: int, tmp_path: Path) -> None:
-    (home,) = homes(saved(tmp_path))
-    parts = files.parts_of(home)
-    content = torch.load(parts[kept].path, weights_only=True)
-    second = rewritten(parts[kept], lambda c: c["losses"].append((0, 0.5)))
-    parts[1 - kept].path.unlink()
-    again = alone(tmp_path / "scratch", 2, content)
-    again.rename(home / again.name)
-    with pytest.raises(ValueError, match=rf"({again.name}|{second.name}) is not the only part"):
         pipe().resume(tmp_path)
 
 
@@ -182,20 +168,3 @@ def test_a_lock_does_not_write_through_a_link(tmp_path: Path) -> None:
     os.mkfifo(folder / ".lock")
     with pytest.raises(ValueError, match=r"saved/\.lock is not a file"):
         pipe().train(data(2), checkpoints=folder)
-
-
-def test_what_fails_with_a_checkpoints_state_names_the_checkpoint(tmp_path: Path) -> None:
-    """Of an optimizer's state nobody but the optimizer knows what is right."""
-    make = partial(torch.optim.Adam, lr=0.1)
-    (home,) = homes(saved(tmp_path, 3, optimizer=make))
-
-    def spoil(content: Content) -> None:
-        for entry in content["state"]["optimizer"].values():
-            entry["state"]["exp_avg"] = []
-
-    rewritten(files.parts_of(home)[0], spoil)
-    again = pipe(optimizer=make)
-    again.resume(tmp_path)
-    with pytest.raises((TypeError, AttributeError, RuntimeError)) as caught:
-        again.train(data(4), checkpoints=tmp_path)
-    assert f"(the run went on from {home})" in caught.value.__notes__

@@ -88,11 +88,9 @@ def taken_up(
 def parallel(method: str, replicas: int) -> schedules.Schedule:
     """A method on 2 stages, or 1, each on several workers."""
     return {
-        "2 x flush": schedules.replicate(schedules.flush(2, 2), replicas),
         "2 x interleaved": schedules.replicate(schedules.interleaved(2, 2, workers=1), replicas),
         "2 x 2bw": schedules.replicate(schedules.two_bw(2, 2), replicas),
         "pipedream 2-1": schedules.pipedream([replicas, 1]),
-        "pipedream 1-2": schedules.pipedream([1, replicas]),
         "asp": schedules.asp(replicas),
         "bsp": schedules.pipedream([replicas]),
     }[method]
@@ -140,10 +138,7 @@ def test_any_method_any_model_interrupted_anywhere(
     assert differences(end(folder / "whole"), end(folder / "mine")) == []
 
 
-@pytest.mark.parametrize(
-    "method",
-    ["2 x flush", "2 x interleaved", "2 x 2bw", "pipedream 2-1", "pipedream 1-2", "asp", "bsp"],
-)
+@pytest.mark.parametrize("method", ["2 x interleaved", "2 x 2bw", "pipedream 2-1", "asp", "bsp"])
 def test_replicas_go_on_each_with_its_own_statistics(method: str, tmp_path: Path) -> None:
     one_stage = method in ("asp", "bsp")
 
@@ -158,11 +153,10 @@ def test_replicas_go_on_each_with_its_own_statistics(method: str, tmp_path: Path
 
     batches = data(9)
     whole = build().train(batches, checkpoints=pk.Checkpoints(tmp_path / "whole", every=2))
-    for at in (9, 13):
-        folder, when = tmp_path / f"{at}", at if method.startswith("2 x") else at - 6
-        _, losses, _ = taken_up(build, folder, batches, when, every=2)
-        assert losses == whole.losses
-        assert differences(end(tmp_path / "whole"), end(folder)) == []
+    at = 13 if method.startswith("2 x") else 7
+    _, losses, _ = taken_up(build, tmp_path / "mine", batches, at, every=2)
+    assert losses == whole.losses
+    assert differences(end(tmp_path / "whole"), end(tmp_path / "mine")) == []
 
 
 def test_backwards_that_mix_updates_sum_as_they_did(tmp_path: Path) -> None:
@@ -216,7 +210,7 @@ def shuffled(**how: Any) -> DataLoader[Any]:
     return DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True, **how)
 
 
-@pytest.mark.parametrize("at", [3, 5, 7, 14])
+@pytest.mark.parametrize("at", [5, 14])
 @pytest.mark.parametrize("reads", ["a loader", "a generator", "a loader with its own"])
 def test_the_order_of_the_data_is_the_same(at: int, reads: str, tmp_path: Path) -> None:
     """Over three epochs whose order a generator draws, with a test after each."""
@@ -272,19 +266,6 @@ def test_losses_may_be_scaled_from_a_checkpoint_on(tmp_path: Path) -> None:
     assert different(pipe.state_dict(), whole.state_dict()) == []
 
 
-def test_a_rate_that_the_script_sets_before_resume_is_the_saved_runs(tmp_path: Path) -> None:
-    steps = {"lr_scheduler": partial(StepLR, step_size=1), "lr_step": "call"}
-    states = []
-    for _ in range(2):  # of the same script
-        pipe = pipeline(mixed(), "flush", [3, 5], **steps)
-        pipe.step_lr()
-        for _ in range(pipe.resume(tmp_path), 2):
-            pipe.train(data(2), checkpoints=tmp_path)
-            pipe.step_lr()
-        states.append(pipe.optimizer_state())
-    assert states[0]["0.weight"]["options"] == states[1]["0.weight"]["options"]
-
-
 def test_the_same_pipeline_goes_on_after_an_error(tmp_path: Path) -> None:
     whole = trained(pipeline(mixed(), "2bw", [3, 5]), data(6))
     pipe = pipeline(mixed(), "2bw", [3, 5], loss=(loss := Interrupting(18)))
@@ -298,8 +279,9 @@ def test_the_same_pipeline_goes_on_after_an_error(tmp_path: Path) -> None:
 # --- With other stages, or another method --------------------------------------------------------
 
 
-@pytest.mark.parametrize("balance", [[4, 4], [1, 2, 5], [8], "auto"])
-@pytest.mark.parametrize("method", ["gpipe", "flush"])
+@pytest.mark.parametrize(
+    ("method", "balance"), [("gpipe", [1, 2, 5]), ("flush", [8]), ("flush", "auto")]
+)
 def test_a_method_that_flushes_is_exact_also_on_other_stages(
     method: str, balance: Any, tmp_path: Path
 ) -> None:
@@ -319,9 +301,7 @@ def test_a_method_that_flushes_is_exact_also_on_other_stages(
     assert different(again.state_dict(), whole.state_dict()) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), [([6], [3, 3]), ([3, 3], [6]), ([3, 3], [2, 4])], ids=str
-)
+@pytest.mark.parametrize(("before", "after"), [([6], [3, 3]), ([3, 3], [2, 4])], ids=str)
 def test_shared_weights_go_on_in_other_stages(
     before: list[int], after: list[int], tmp_path: Path
 ) -> None:
@@ -369,29 +349,3 @@ def test_kill_9(method: str, worker: int, then: str, tmp_path: Path) -> None:
     again.resume(folder)
     assert again.train(batches, checkpoints=pk.Checkpoints(folder, every=3)).losses == losses
     assert differences(end(tmp_path / "whole"), end(folder)) == []
-
-
-def test_a_restart_goes_on_from_the_last_epoch_that_all_stages_have_written(tmp_path: Path) -> None:
-    """PipeDream, section 4: also from the one before, if a stage's newest file is lost."""
-    epochs = [data(4), data(4), data(40)]
-
-    def train(folder: Path, transport: str = "threads", strikes: bool = False) -> None:
-        pipe = pipeline(mixed(), "pipedream", [3, 5], transport=transport)
-        for number in range(pipe.resume(folder), len(epochs)):
-            strikes_now = strikes and number + 1 == len(epochs)
-            batches = (
-                Struck(epochs[number], 20, partial(kill, 1)) if strikes_now else epochs[number]
-            )
-            pipe.train(batches, checkpoints=folder)
-
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    train(whole)
-    with pytest.raises(pk.WorkerDied):
-        train(killed, "distributed", strikes=True)
-    assert saved_after(killed) == 8
-    newest = checkpoints.parts_of(end(killed))[0].path
-    hidden = newest.rename(tmp_path / newest.name)
-    assert saved_after(killed) == 4
-    hidden.rename(newest)
-    train(killed)
-    assert differences(end(whole), end(killed)) == []

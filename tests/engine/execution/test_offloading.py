@@ -57,7 +57,7 @@ def as_ever(base: str, model: str) -> Trained:
     return outcome(BASES[base](), model)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from(sorted(BASES)),
     st.sampled_from(sorted(MODELS)),

@@ -55,7 +55,7 @@ def assert_follows_equations(
         assert different(state, truth.weights[n] | buffers) == []
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(data_=st.data())
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_and_losses_are_the_equations_bit_for_bit(
@@ -89,7 +89,7 @@ def test_weights_and_losses_are_the_equations_bit_for_bit(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_ten_rows_in_four_microbatches(method: str) -> None:
-    assert_follows_equations(mixed(), data(3, rows=10), method, [2, 3, 3])
+    assert_follows_equations(mixed(), data(2, rows=10), method, [2, 3, 3])
 
 
 @pytest.mark.parametrize("method", ["gpipe", "flush"])
@@ -97,7 +97,7 @@ def test_fewer_microbatches_than_stages(method: str) -> None:
     assert_follows_equations(mlp(6, 6, 6, 6, 6, 6, 3), data(2), method, [1] * 6, m=2)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["flush", "2bw", "pipedream"])
 def test_one_stage(method: str) -> None:
     assert_follows_equations(mixed(), data(3), method, [8])
 
@@ -218,16 +218,14 @@ BOUNDARIES["channels last"][0](torch.zeros(2, 6))  # the lazy layer takes its sh
 
 
 @pytest.mark.parametrize(
-    ("name", "transport"),
+    ("name", "transport", "recompute"),
     [
-        *((name, "threads") for name in BOUNDARIES),
-        *(
-            (name, "distributed")
-            for name in ("mask and indices", "overlapping windows", "edited batch")
-        ),
+        *((name, "threads", "always") for name in BOUNDARIES),
+        ("mask and indices", "distributed", "never"),
+        ("overlapping windows", "distributed", "never"),
+        ("edited batch", "threads", "never"),
     ],
 )
-@pytest.mark.parametrize("recompute", ["never", "always"])
 @pytest.mark.filterwarnings("ignore:the model edits its input")  # "edited batch" does
 def test_what_crosses_a_boundary(name: str, transport: str, recompute: str) -> None:
     model, balance = BOUNDARIES[name]

@@ -12,8 +12,9 @@ from tests.engine.examples import OPTIMIZERS, Trained, data, dropping, pipeline,
 from tests.engine.parametrized import first_over_processes
 
 BATCHES = 5
+EACH_KIND = "flush", "2bw", "pipedream", "interleaved", "zb-h1", "zb-v", "chimera", "dualpipe-v"
 SCHEDULES: dict[str, Callable[[], Schedule]] = {
-    **{name: partial(method, 4, 8) for name, method in METHODS.items()},
+    **{name: partial(METHODS[name], 4, 8) for name in EACH_KIND},
     "asp": lambda: schedules.asp(3),
     "asp, delay": lambda: schedules.asp(2, delay=3),
     "bsp": lambda: schedules.pipedream([3]),
@@ -49,9 +50,13 @@ def test_it_is_training_by_its_first_batches(name: str, transport: str) -> None:
     assert unlike(found, of_its_part(name)) == []
 
 
-@pytest.mark.parametrize("name", ["flush", "2bw", "asp", "pipedream 2-1", "2bw with flushes"])
 @pytest.mark.parametrize(
-    ("batches", "steps"), [(iter, None), (lambda batches: batches + data(4), BATCHES)]
+    ("name", "batches", "steps"),
+    [
+        ("2bw", iter, None),
+        ("pipedream 2-1", iter, None),
+        ("2bw with flushes", lambda batches: batches + data(4), BATCHES),
+    ],
 )
 def test_batches_need_no_length_and_steps_end_longer_ones(
     name: str, batches: Callable[[Any], Any], steps: int | None

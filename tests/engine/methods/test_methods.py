@@ -112,7 +112,7 @@ def test_the_weights_are_sequential_trainings(name: str, transport: str) -> None
     both(schedule, dropping(schedule.stages), [1] * schedule.stages, transport)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["interleaved", "zb_h2", "chimera", "dualpipe_v"])
 def test_recomputed_and_clipped(name: str) -> None:
     schedule = made(name)
     layers, each = dropping(schedule.stages), [1] * schedule.stages
@@ -128,7 +128,7 @@ def test_stages_that_share_weights(name: str) -> None:
     both(schedule, model, [3, len(model) - 3], "threads")
 
 
-SEVERAL = ["zb_h2", "zb_v", "v_half", "hanayo, 1 wave", "chimera", "dualpipe", "dualpipe_v"]
+SEVERAL = ["zb_h2", "v_half", "hanayo, 1 wave", "chimera", "dualpipe_v"]
 
 
 @pytest.mark.parametrize("name", SEVERAL)

@@ -237,13 +237,12 @@ def test_resumed_in_the_midst_it_goes_on_to_the_same_bits(name: str, tmp_path: P
     """The pipeline is full there: older versions, and what was predicted of them, come back."""
     batches = data(6, rows=rows(name))
     whole = trained(build(name), batches, checkpoints=Checkpoints(tmp_path, every=2, keep=9))
-    for batch in 4, 2:
-        for folder in tmp_path.glob("batch-*"):
-            if int(folder.name.split("-")[1]) > batch:
-                shutil.rmtree(folder)
-        second = build(name)
-        assert second.resume(tmp_path) == 0
-        assert unlike(trained(second, batches), whole) == []
+    for folder in tmp_path.glob("batch-*"):
+        if int(folder.name.split("-")[1]) > 2:
+            shutil.rmtree(folder)
+    second = build(name)
+    assert second.resume(tmp_path) == 0
+    assert unlike(trained(second, batches), whole) == []
 
 
 # --- Stages on several workers -------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from pipekit import (
     Pipeline,
@@ -125,20 +124,6 @@ def test_stages_on_several_workers(transport: str) -> None:
     twice = partial(schedules.replicate, width=2)
     found = outcome("mlp", twice(SPLIT), transport=transport)
     assert unlike(found, outcome("mlp", twice(WHOLE))) == []
-
-
-class Checkpointed(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = checkpoint(super().forward, x, use_reentrant=True)
-        return y
-
-
-@pytest.mark.filterwarnings("ignore:None of the inputs")  # torch's, where none requires a gradient
-def test_a_reentrant_checkpoint_is_refused_with_the_other_way() -> None:
-    model, x = nn.Sequential(nn.Linear(4, 4), Checkpointed(4, 4)), torch.randn(8, 4)
-    how: dict[str, Any] = {"optimizer": torch.optim.SGD, "loss": nn.MSELoss()}
-    with pytest.raises(ValueError, match="say use_reentrant=False"):
-        Pipeline(model, schedules.zb_h1(2, 2), **how).train([(x, x)])
 
 
 def test_the_trace_has_both_parts_and_the_memory_is_followed() -> None:

@@ -1,14 +1,11 @@
 """A user's own function is a method: proved, trained with on both transports, and traced."""
 
-import io
-
-import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import pipekit as pk
-from pipekit.schedules import Op, Schedule, Task, check, flush
+from pipekit.schedules import Op, Schedule, Task, check
 from tests.engine.examples import (
     OPTIMIZERS,
     by_equations,
@@ -72,13 +69,6 @@ def test_a_picture_trains() -> None:
     pipe = pipeline(mixed(), schedule, [4, 4])
     run = pipe.train(data(1))
     assert run.losses == by_equations(mixed(), data(1), "gpipe", [4, 4], m=2).losses
-
-
-def test_a_table_from_csv_trains() -> None:
-    text = flush(2, 4).take(3).to_csv()
-    assert len(pd.read_csv(io.StringIO(text), comment="#")) == 2 * 3 * (4 + 4 + 1)
-    run = pipeline(mixed(), pk.schedules.read_csv(text), [4, 4]).train(data(3))
-    assert run.losses == by_equations(mixed(), data(3), "flush", [4, 4]).losses
 
 
 def test_a_schedule_that_deadlocks_is_refused() -> None:

@@ -16,7 +16,6 @@ from pipekit.engine.module.minibatch import Minibatch
 from pipekit.models import unet
 from tests.engine.examples import SlowBackward, in_backward
 from tests.engine.gloo import over_gloo
-from tests.layers.test_skips import Stash
 from tests.people.test_torchgpipe import Calls
 
 
@@ -51,42 +50,19 @@ def assert_same(model: nn.Module, reference: nn.Module, x: Tensor) -> None:
         torch.testing.assert_close(gradient, wanted)
 
 
-@pytest.mark.parametrize("checkpoint", ["never", "except_last", "always"])
-@pytest.mark.parametrize("balance", [[5], [2, 2, 1], [1, 1, 1, 1, 1]])
+@pytest.mark.parametrize(
+    ("balance", "checkpoint"),
+    [([5], "always"), ([2, 2, 1], "except_last"), ([1] * 5, "never"), ([1] * 5, "always")],
+)
 def test_outputs_and_gradients_are_the_modules_own(balance: list[int], checkpoint: Any) -> None:
     model = PipelinedModule(mlp(), balance, chunks=4, checkpoint=checkpoint)
     assert_same(model, mlp(), torch.randn(8, 6))
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 9])
+@pytest.mark.parametrize("rows", [1, 3, 9])
 def test_any_number_of_rows(rows: int) -> None:
     """Four microbatches as even as can be; of fewer rows, as many as there are."""
     assert_same(PipelinedModule(mlp(), [2, 3], chunks=4), mlp(), torch.randn(rows, 6))
-
-
-def test_names_and_weights_are_the_unsplit_modules() -> None:
-    model = PipelinedModule(mlp(), [2, 3], chunks=2)
-    assert list(model.state_dict()) == list(mlp().state_dict())
-    assert [name for name, _ in model.named_parameters()] == list(dict(mlp().named_parameters()))
-    other = nn.Sequential(*(copy.deepcopy(layer) for layer in mlp()))
-    nn.init.zeros_(other.get_parameter("0.weight"))
-    model.load_state_dict(other.state_dict())
-    assert_same(model, other, torch.randn(4, 6))
-
-
-def test_it_trains_with_any_loop() -> None:
-    model, reference = PipelinedModule(mlp(), [2, 3], chunks=2), mlp()
-    losses = []
-    for each in model, reference:
-        optimizer = torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9)
-        torch.manual_seed(1)
-        for _ in range(5):
-            optimizer.zero_grad()
-            loss = nn.functional.mse_loss(each(torch.randn(8, 6)), torch.ones(8, 3))
-            loss.backward()
-            optimizer.step()
-        losses.append(loss.detach())
-    torch.testing.assert_close(*losses)
 
 
 def test_gradients_add_up_over_backwards_and_forwards_may_overlap() -> None:
@@ -149,27 +125,6 @@ def test_replicas_average_its_gradients() -> None:
     assert over_gloo(_replica, 2) == [[True] * 6] * 2
 
 
-def test_a_frozen_layer_gets_no_gradient_and_passes_on() -> None:
-    models = PipelinedModule(mlp(), [2, 3], chunks=2), mlp()
-    for model in models:
-        for p in list(model.children())[2].parameters():
-            p.requires_grad_(False)
-    assert_same(*models, torch.randn(4, 6))
-
-
-def test_tuples() -> None:
-    layers = nn.Sequential(*(Calls(lambda pair: (pair[1].sin(), pair[0])) for _ in range(3)))
-    model = PipelinedModule(layers, [1, 2], chunks=3)
-    given = [torch.randn(6, 2, requires_grad=True), torch.randn(6, 3, requires_grad=True)]
-    outputs = model(tuple(given))
-    expected = layers(tuple(given))
-    torch.testing.assert_close(outputs, expected)
-    torch.testing.assert_close(
-        torch.autograd.grad(outputs[0].sum(), given, allow_unused=True),
-        torch.autograd.grad(expected[0].sum(), given, allow_unused=True),
-    )
-
-
 def test_without_gradients_nothing_is_kept() -> None:
     seen: list[bool] = []
     look = showing(lambda _: seen.append(is_run_twice()))
@@ -206,8 +161,6 @@ def is_run_twice() -> bool:
     [
         ("always", 4, 4),
         ("except_last", 4, 3),
-        ("never", 4, 0),
-        ("always", 1, 1),
         ("except_last", 1, 0),
         ("never", 1, 0),
     ],
@@ -257,11 +210,6 @@ def test_skips_with_and_without_portals(without: tuple[str, ...]) -> None:
     model = PipelinedModule(copy.deepcopy(layers), balance, chunks=2, without=without)
     assert list(model.state_dict()) == list(layers.state_dict())
     assert_same(model.eval(), layers.eval(), torch.randn(2, 3, 64, 64))
-
-
-def test_an_unmatched_skip_is_refused() -> None:
-    with pytest.raises(ValueError, match="stashes 'skip', which no layer pops"):
-        PipelinedModule(nn.Sequential(Stash(), nn.Linear(1, 1)), [1, 1], chunks=1)
 
 
 # --- order ---------------------------------------------------------------------------------------
@@ -355,11 +303,6 @@ def test_a_number_is_no_output() -> None:
 def test_arguments_that_do_not_fit(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PipelinedModule(mlp(), **{"balance": [2, 3], "chunks": 2, **arguments})
-
-
-def test_no_rows() -> None:
-    with pytest.raises(ValueError, match="at least one row"):
-        PipelinedModule(mlp(), [2, 3], chunks=2)(torch.ones(0, 6))
 
 
 def test_it_can_be_converted() -> None:

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipekit import PipelinedModule, Watch, emulate, schedules
+from pipekit import PipelinedModule, Watch
 from pipekit.engine import Observer
-from pipekit.engine.observers.observer import Observers, WorkerView
-from pipekit.profiling import Profile
+from pipekit.engine.observers.observer import WorkerView
 from pipekit.schedules import Message, Op, Payload, Step
 from pipekit.trees import Tree, leaves
 from tests.engine.examples import data, mlp, pipeline
@@ -171,16 +170,3 @@ def test_a_pipelined_module_is_watched_through_its_backward() -> None:
     assert told == {"FORWARD": 2, "RECOMPUTE": 1, "BACKWARD": 2}
     assert diary.entries[0][0] == "begin"
     assert diary.entries[0][-2:] == ["end", "close"]
-
-
-def test_an_emulated_worker_is_watched() -> None:
-    diary = Diary()
-    emulate(schedules.gpipe(2, 2).take(1), Profile.uniform(2, 1e-4, 1e-4), observers=[diary])
-    told = Counter(entry[1] for entry in diary.entries[1] if entry[0] == "computed")
-    assert told == {"FORWARD": 2, "BACKWARD": 2, "UPDATE": 1}
-
-
-def test_only_those_who_heed_an_event_are_called() -> None:
-    diary = Diary()
-    Observers([diary, Observer()]).end(0)
-    assert diary.entries[0] == ["end"]

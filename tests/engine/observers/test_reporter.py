@@ -79,12 +79,6 @@ def test_each_batch_comes_with_its_own_updates_rate_and_norm(method: str, transp
     assert [done.gradient_norm for done in heard] == pytest.approx(norms(truth))
 
 
-def test_nobody_knows_the_norm_of_gradients_that_are_not_clipped() -> None:
-    heard = heard_of(pipeline(mlp(6, 6, 3), "pipedream", [1, 1]), data(3))
-    assert [done.gradient_norm for done in heard] == [None] * 3
-    assert [done.learning_rates for done in heard] == [(0.05,)] * 3
-
-
 def test_a_skipped_update_has_no_norm() -> None:
     batches = data(3)
     batches[1] = batches[1][0] * math.inf, batches[1][1]

@@ -20,13 +20,11 @@ from tests.engine.examples import (
     Trained,
     data,
     different,
-    mixed,
     mlp,
     nesterov,
     pipeline,
     sgd,
     trained,
-    twins,
     unlike,
 )
 from tests.engine.gloo import over_gloo
@@ -146,13 +144,6 @@ def test_a_worker_may_have_a_replicated_stage_and_another(transport: str) -> Non
 # --- Pipelines side by side ----------------------------------------------------------------------
 
 
-def test_side_by_side_with_dropout_and_uneven_microbatches() -> None:
-    """17 rows in eight microbatches, four of them through each pipeline."""
-    schedule = schedules.replicate(schedules.two_bw(2, 4), 2)
-    pipes = twins(mixed(), schedule, [4, 4], recompute="except_last")
-    assert unlike(*(trained(pipe, data(4, rows=17)) for pipe in pipes)) == []
-
-
 # --- ASP -----------------------------------------------------------------------------------------
 
 
@@ -202,15 +193,6 @@ def test_the_norm_is_over_the_whole_model_and_counts_each_replica_once(transport
     )
     pipe.train(batches)
     assert_close(pipe.state_dict(), dict(model.state_dict()))
-
-
-def test_data_parallelism_with_clipping_is_one_workers() -> None:
-    batches = data(6)
-    pipe = replicated(mlp(6, 8, 3), [2], [2], clip_norm=0.05)
-    whole = replicated(mlp(6, 8, 3), [1], [2], clip_norm=0.05)
-    pipe.train(batches)
-    whole.train(joined(batches))
-    assert_close(pipe.state_dict(), whole.state_dict())
 
 
 @TRANSPORTS

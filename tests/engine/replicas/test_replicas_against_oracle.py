@@ -116,7 +116,7 @@ def compare(
     return run
 
 
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(data_=st.data())
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_and_losses_are_the_equations_bit_for_bit(

@@ -212,22 +212,6 @@ def test_an_error_in_a_forward_leaves_the_batches_before(
     assert different(pipe.state_dict(), weights_after(picky(stage), method, batches[:7], m)) == []
 
 
-def test_an_error_in_the_loss_leaves_the_batches_before() -> None:
-    batches = data(6)
-    batches[3][1][0, 0] = float("nan")
-    pipe = pipeline(mlp(6, 6, 6, 3), "pipedream", BALANCE, loss=finite_mse)
-    with pytest.raises(OutOfCheeseError, match="in the loss"):
-        pipe.train(batches)
-    expected = weights_after(mlp(6, 6, 6, 3), "pipedream", batches[:3], 1)
-    assert different(pipe.state_dict(), expected) == []
-
-
-def finite_mse(output: Tensor, target: Tensor) -> Tensor:
-    if not target.isfinite().all():
-        raise OutOfCheeseError("in the loss")
-    return nn.functional.mse_loss(output, target)
-
-
 class Stream:
     """Claims more batches than it has; then it raises, or ends."""
 
@@ -315,7 +299,6 @@ def test_an_error_behind_an_update_of_its_round_leaves_stages_apart_and_says_so(
     ("method", "every", "transport"),
     [
         ("pipedream", 2, "distributed"),
-        ("pipedream", None, "threads"),
         ("flush", None, "threads"),
         ("2bw", 2, "threads"),
         ("no_stashing", 2, "threads"),
@@ -344,17 +327,3 @@ def test_a_run_that_was_stopped_is_taken_up_where_it_ended(
     assert heard[0] == done if method != "no_stashing" else 0 < heard[0] <= done
     truth = by_equations(mixed(), batches, method, [2, 3, 3])
     assert unlike(Trained(run.losses, again.state_dict()), truth) == []
-
-
-@TRANSPORTS
-def test_after_an_error_a_run_is_taken_up_from_whole_checkpoints(
-    transport: str, tmp_path: Path
-) -> None:
-    pipe = pipeline(picky(1), "pipedream", BALANCE, transport=transport)
-    with pytest.raises(OutOfCheeseError):
-        pipe.train(spoilt(12, bad=7), checkpoints=pk.Checkpoints(tmp_path, every=3))
-    again = pipeline(picky(1), "pipedream", BALANCE, transport=transport)
-    assert again.resume(tmp_path) == 0
-    again.train(data(12), checkpoints=pk.Checkpoints(tmp_path, every=3))
-    expected = weights_after(picky(1), "pipedream", data(12), 1)
-    assert different(again.state_dict(), expected) == []

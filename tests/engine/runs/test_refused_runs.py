@@ -1,12 +1,9 @@
 """Runs that are refused, and what is refused within a run: nothing is lost by it."""
 
-import atexit
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +29,6 @@ class Sharp(torch.optim.SGD):  # says that it needs a closure only when it steps
         return super().step(closure) if closure() else None
 
 
-def of_a_model(model: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.1)
-
-
 def cannot_travel(parameters: Any) -> torch.optim.Optimizer:
     raise NeedsTwoArguments("this", "that")
 
@@ -45,7 +38,6 @@ def cannot_travel(parameters: Any) -> torch.optim.Optimizer:
     [
         (partial(torch.optim.SGD, lr=-1.0), "Invalid learning rate: -1.0", "threads"),
         (torch.optim.LBFGS, "LBFGS's step needs a closure.*use another optimizer", "threads"),
-        (of_a_model, "gets a list of parameters, not the model", "threads"),
         (AsksAgain, "AsksAgain's step needs a closure", "threads"),
         (Sharp, "Sharp's step needs a closure", "threads"),
         (cannot_travel, "this and that", "distributed"),
@@ -141,22 +133,3 @@ def test_a_forked_process_does_not_train_with_the_workers_of_its_parent(transpor
     os.close(theirs)
     pipe.train(batches)
     pipe.close()
-
-
-@TRANSPORTS
-def test_a_daemon_threads_call_ends_before_the_interpreter(
-    transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends, begun = list[Any](), threading.Event()
-    monkeypatch.setattr(atexit, "register", ends.append)
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
-
-    def train() -> None:
-        with suppress(SystemExit):  # which a thread ignores, and pytest does not
-            pipe.train(repeat(data(1)[0]), steps=10**6, on_batch=lambda _: begun.set())
-
-    thread = threading.Thread(target=train, daemon=True)
-    thread.start()
-    assert begun.wait(300)
-    ends[0]()
-    assert not thread.is_alive()

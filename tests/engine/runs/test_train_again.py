@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from pipekit import schedules
 from pipekit.engine.runs import tables
-from tests.engine.examples import data, different, mixed, mlp, pipeline, trained, twins, unlike
+from tests.engine.examples import data, different, mixed, mlp, pipeline
 
 
 def test_optimizers_and_tables_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,12 +68,6 @@ def test_processes_keep_their_stages_until_they_are_others(tmp_path: Path) -> No
     first = often("distributed")
     assert [*map(len, made)] == [2, 4], "of each stage one, and again in new processes"
     assert different(first, often("threads")) == []
-
-
-def test_replicas_begin_with_the_first_ones_statistics() -> None:
-    """A worker with norms is sent the first one's again, or is a thread: the bits are the same."""
-    pipes = twins(mixed(), schedules.asp(2), [8])
-    assert unlike(*(trained(pipe, *[data(4)] * 3) for pipe in pipes)) == []
 
 
 def test_evaluation_builds_no_optimizer() -> None:

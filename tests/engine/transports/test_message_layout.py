@@ -1,13 +1,12 @@
 """What a message looks like."""
 
-import pickle
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from pipekit.engine.transports.message_layout import assemble, form_of, layouts, with_strides
+from pipekit.engine.transports.message_layout import form_of, layouts
 from pipekit.trees import leaves
 
 
@@ -39,22 +38,6 @@ def described(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: described(value) for key, value in tree.items()}
     return type(tree), [described(item) for item in tree]
-
-
-@pytest.mark.parametrize("name", MESSAGES)
-def test_a_message_is_rebuilt_from_its_form(name: str) -> None:
-    message = MESSAGES[name]
-    form = pickle.loads(pickle.dumps(form_of(message)))
-    assert form == form_of(message)
-    assert hash(form) == hash(form_of(message))
-    tensors = [
-        with_strides(tensor.contiguous(), layout.strides)
-        for tensor, layout in zip(leaves(message), layouts(form), strict=True)
-    ]
-    built = assemble(form, iter(tensors))
-    assert described(built) == described(message)
-    if isinstance(message, Tensor) and name != "expanded":
-        assert built.stride() == message.stride()
 
 
 def test_equal_forms_for_equal_layouts_only() -> None:

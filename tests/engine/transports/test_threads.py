@@ -2,11 +2,9 @@
 
 import os
 import sys
-import threading
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import MailboxTransport
@@ -14,7 +12,6 @@ from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.host.operator_threads import share_cores
 from pipekit.names import TRANSPORTS
 from pipekit.schedules import Message, Payload
-from tests.engine.examples import data, pipeline
 
 CPU = torch.device("cpu")
 
@@ -32,20 +29,6 @@ def test_messages_are_taken_by_name_not_by_order() -> None:
     for k in range(3):
         got = two.receive(Message(Payload.ACTIVATION, 1, k), 0)
         assert got is tensors[k], "handed over by reference"
-
-
-def test_a_skip_is_not_taken_for_what_comes_from_the_stage_before() -> None:
-    (one, two), _ = transports(2)
-    one.send(Message(Payload.ACTIVATION, 1, 0, skip=1), 1, torch.ones(1))
-    one.send(Message(Payload.ACTIVATION, 1, 0), 1, torch.zeros(1))
-    assert two.receive(Message(Payload.ACTIVATION, 1, 0), 0) == 0
-    assert two.receive(Message(Payload.ACTIVATION, 1, 0, skip=1), 0) == 1
-
-
-def test_a_worker_may_send_to_itself() -> None:
-    (one,), _ = transports(1)
-    one.send(Message(Payload.GRADIENT, 1, 0), 0, torch.ones(1))
-    assert one.receive(Message(Payload.GRADIENT, 1, 0), 0) == 1
 
 
 def test_an_abort_wakes_who_waits() -> None:
@@ -68,25 +51,6 @@ def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
             assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)
-
-
-class Name(nn.Module):
-    """Notes which thread runs it."""
-
-    seen: set[str] = set()  # noqa: RUF012
-
-    def forward(self, x: Tensor) -> Tensor:
-        Name.seen.add(threading.current_thread().name)
-        return x
-
-
-@pytest.mark.filterwarnings("ignore:the forward changes 1.seen")
-def test_one_thread_a_worker() -> None:
-    Name.seen.clear()
-    pipe = pipeline(nn.Sequential(Name(), Name(), nn.Linear(6, 3)), "flush", [1, 2])
-    pipe.train(data(2))
-    workers = {"pipekit worker 0", "pipekit worker 1"}
-    assert workers <= Name.seen <= {"MainThread", *workers}
 
 
 def test_what_an_optimizer_loads_is_there_before_the_first_run(

@@ -139,32 +139,6 @@ def test_it_is_the_sum_in_the_order_of_the_workers_to_the_bit(
 
 
 @TRANSPORTS
-def test_a_gradient_is_there_if_any_contributor_has_it(transport: str) -> None:
-    present = [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
-    contents = [
-        [FlatBucket(torch.ones(6), torch.tensor(flags, dtype=torch.uint8))] for flags in present
-    ]
-    for (total,) in summed(transport, range(3), [range(3)], contents).totals:
-        assert total.present.tolist() == [1, 1, 0]
-
-
-@TRANSPORTS
-def test_the_sum_lies_where_the_content_lay(transport: str) -> None:
-    contents = [[content(torch.ones(5))] for _ in range(3)]
-    found = summed(transport, range(3), [range(3)], contents)
-    for own, (total,) in zip(contents, found.totals, strict=True):
-        assert total.numbers is own[0].numbers
-        assert total.numbers.tolist() == [3] * 5
-
-
-@TRANSPORTS
-def test_the_sums_of_one_do_not_change_when_another_edits_its_own(transport: str) -> None:
-    found = summed(transport, range(2), [range(2)], [[content(torch.ones(4))] for _ in range(2)])
-    found.totals[0][0].numbers.zero_()
-    assert found.totals[1][0].numbers.tolist() == [2] * 4
-
-
-@TRANSPORTS
 def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -> None:
     edited = threading.Event()
     with exchanges(transport, [0, 1]) as (one, other):
@@ -192,7 +166,7 @@ def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("members", [2, 3, 4, 5])
+@pytest.mark.parametrize("members", [2, 5])
 def test_each_sends_2_m_minus_1_of_m_of_the_bytes(members: int, transport: str) -> None:
     """PipeDream, section 3.2: 4 (m - 1) |w| / m sent and received by each."""
     size, rounds = 12 * members, 3

@@ -34,12 +34,6 @@ def numbers_of(buckets: list[Bucket]) -> list[list[int]]:
 # --- Which parameters share one ------------------------------------------------------------------
 
 
-def test_each_has_one_dtype_and_an_empty_parameter_is_in_one_too() -> None:
-    mixed = [*parameters(1, 0), *parameters(1, dtype=torch.float64), *parameters(1)]
-    assert numbers_of(parameter_buckets(numbered(mixed))) == [[3], [2], [1, 0]]
-    assert parameter_buckets(numbered([])) == []
-
-
 def test_by_default_they_are_those_of_distributed_data_parallel() -> None:
     """25 MB; the paper's VGG16 has one for its large layers, few for the others."""
     two = BUCKET_BYTES // 8

@@ -1,8 +1,5 @@
 """The loss scale: PyTorch's rule, also where weights, and so the scale of a loss, come late."""
 
-import math
-
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,40 +18,6 @@ def end(scaler: LossScaler) -> tuple[float, int]:
     """From where the next run goes on: the scale, and good updates since it changed."""
     state = scaler.state_dict()
     return state["after"][-1], state["good"]
-
-
-@given(finite=st.lists(st.booleans(), max_size=12), interval=st.integers(1, 4))
-def test_it_is_grad_scaler_where_every_loss_reads_the_newest_weights(
-    finite: list[bool], interval: int
-) -> None:
-    weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    theirs = torch.amp.GradScaler("cpu", 2.0**10, growth_interval=interval)
-    ours = scaler(LossScale(2.0**10, interval=interval), list(range(len(finite))))
-    for update, fine in enumerate(finite, start=1):
-        assert ours.scale(update) == theirs.get_scale()
-        theirs.scale(weight.sum())  # it wants to have seen a loss
-        weight.grad = torch.tensor([1.0 if fine else math.inf])
-        theirs.step(optimizer)
-        theirs.update()
-        ours.note(update, fine)
-    assert ours.skipped == [u for u, fine in enumerate(finite, start=1) if not fine]
-
-
-def test_updates_in_flight_with_one_scale_lower_it_once() -> None:
-    """PipeDream-2BW: update t + 1 reads W(t - 1)."""
-    late = scaler(LossScale(64.0), [0, 0, 1, 2, 3])
-    for update, fine in enumerate([False, False, True, False, True], start=1):
-        late.note(update, fine)
-    assert late.scales == [64.0, 64.0, 32.0, 32.0, 32.0]
-    assert end(late) == (16.0, 1)
-
-
-def test_a_good_update_of_an_older_scale_counts_too() -> None:
-    late = scaler(LossScale(64.0, interval=2), [0, 0, 1, 2])
-    for update, fine in enumerate([False, True, True, True], start=1):
-        late.note(update, fine)
-    assert end(late) == (64.0, 1)
 
 
 def test_it_neither_overflows_nor_vanishes() -> None:

@@ -174,18 +174,6 @@ def test_only_the_last_backward_of_an_update_starts_sums() -> None:
     assert_close(found, expected(mlp(6, 3), 1.0, 2.0, 3.0))
 
 
-def test_a_backward_of_the_next_update_starts_nothing() -> None:
-    """As in 2BW or PipeDream: it goes on while the sums of this one are under way."""
-    exchange, versions = Alone(), prepared(mlp(6, 3))
-    with reducing(versions, [[ME], [ME]], exchange) as reducer:
-        last_backward(reducer, versions, 1)
-        backward(versions, 2, 5.0)
-        assert_close(reducer.gradients(7, 1), expected(mlp(6, 3), 1.0))
-        assert exchange.order == [0, 1]
-        last_backward(reducer, versions, 2, 7.0)
-        assert_close(reducer.gradients(7, 2), expected(mlp(6, 3), 5.0, 7.0))
-
-
 def test_sums_that_wait_for_their_update_are_counted() -> None:
     """As in parallel pipelines of 2BW, where the next update's sum has begun by then."""
     exchange, versions = Alone(), prepared(mlp(6, 3))

@@ -19,7 +19,7 @@ def backward(module: nn.Module, x: Tensor) -> None:
 
 @settings(max_examples=6)
 @given(buffers=st.lists(st.integers(0, 2), min_size=1, max_size=8))
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["nesterov", "amsgrad", "rprop"])
 def test_updates_from_buffer_to_buffer_are_an_ordinary_loop(name: str, buffers: list[int]) -> None:
     """Each update reads its gradient at the newest version and writes any buffer."""
     versions = WeightVersions(mlp(6, 4, 3), OPTIMIZERS[name], lambda o: StepLR(o, 2, 0.5))
