@@ -73,22 +73,21 @@ accelerator holds as little as can be, as section 4.1 expects of better ones."""
 
 @dataclass(frozen=True)
 class Column:
-    """A column of Table 1, as printed; GB are total peak memory of parameters and activations."""
+    """A column of Table 1, as printed; GB are those of all parameters."""
 
     scenario: Scenario  # how it was trained
     layers: int  # L, normal cells of a group
     filters: int  # F
     parameters: float  # how many
     parameter_gb: float
-    activation_gb: float
 
     @classmethod
     def of(cls, name: str) -> "Column":
         """Return a column by name, say "pipeline-2", as the ledger of claims has it."""
         key = f"gpipe-table1-{name}"
         layers, filters = map(int, re.findall(r"\d+", printed(f"{key}-config")))
-        weights, kept = (float(printed(f"{key}-{of}-memory")) for of in ("param", "activation"))
-        return cls(named(name), layers, filters, printed_number(f"{key}-params"), weights, kept)
+        gb = float(printed(f"{key}-param-memory"))
+        return cls(named(name), layers, filters, printed_number(f"{key}-params"), gb)
 
     @property
     def network(self) -> Profile:

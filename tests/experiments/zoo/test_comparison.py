@@ -35,10 +35,6 @@ def test_every_method_that_flushes_has_a_row() -> None:
     assert len(table) == len(comparison.NAMES)
     assert table.loc["ZB-H2", "steady, %"] == pytest.approx(0)
     assert table.loc["ZB-V", "spans, %"] == pytest.approx(0)
-    assert table.loc["DualPipe", "copies of the weights"] == 2
-    assert table.loc["PipeDream-Flush", "messages a microbatch"] == 2 * 3
-    assert table.loc["interleaved 1F1B", "messages a microbatch"] == 2 * 7
-    assert table.loc["ZB-V", "messages a microbatch"] == 2 * 6
     assert (table["weight versions"] == 1).all()
     held = table.dropna(subset=["closed form (slots)"])
     assert held["closed form (slots)"].to_list() == pytest.approx(held["exact (slots)"].to_list())
