@@ -11,7 +11,6 @@ from torch import nn
 from experiments.pipedream import STRAIGHT, one_layer_stages, timelines
 from experiments.pipedream import timelines as tl
 from experiments.pipedream.timelines import by_preference, worker_list
-from experiments.study.traces import EQUAL_SLOTS
 from pipekit import Pipeline, Watch, emulate, schedules, simulate
 from pipekit.clusters import flat
 from pipekit.schedules import Op, optimal_in_flight
@@ -65,13 +64,6 @@ def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:
     assert (sent["end_s"] - sent["start_s"]).tolist() == pytest.approx([1e4 / 4e6] * 8)
 
 
-def test_figure_3_has_one_worker_active_and_figure_8_four() -> None:
-    one = Trace.from_schedule(schedules.model_parallel(4).take(2), EQUAL_SLOTS)
-    four = Trace.from_schedule(schedules.pipedream(4).take(30), EQUAL_SLOTS)
-    assert (one.most_active, four.most_active) == (1, 4)
-    assert tl.utilisation(four, STRAIGHT) == 1
-
-
 @pytest.mark.parametrize("replicas", [STRAIGHT, [1, 1, 2], [3, 2]])
 @pytest.mark.parametrize("margin", [1, 2])
 def test_no_shorter_run_has_a_steady_state(replicas: list[int], margin: int) -> None:
@@ -81,13 +73,6 @@ def test_no_shorter_run_has_a_steady_state(replicas: list[int], margin: int) -> 
         tl.steady(
             Trace.from_schedule(schedules.pipedream(replicas).take(least - 1)), replicas, margin
         )
-
-
-def test_all_parts_of_a_run_are_whole_rounds() -> None:
-    assert tl.run_length([2, 1, 1], 5) == 8 + 6 + 4
-    assert tl.run_length([3, 2], 1) == 12 + 6 + 6
-    assert tl.run_length([4], 1) == 16
-    assert tl.run_length([1, 1], 3, margin=3) == 12 + 3 + 6
 
 
 def test_unequal_stages_idle_as_the_closed_form_says() -> None:
