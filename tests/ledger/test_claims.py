@@ -234,8 +234,6 @@ class TestLabels:
         ("label", "wanted", "is_weaker"),
         [
             ("measured", "simulated", False),
-            ("emulated", "emulated", False),
-            ("simulated", "emulated", True),
             ("emulated", "measured", True),
             ("exact", "measured", True),
             ("measured", "exact", True),

