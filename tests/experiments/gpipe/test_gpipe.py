@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+import torch
 
 from experiments.gpipe import consistency, memory, speed
 from experiments.gpipe.memory import GB, peaks, plan_of
@@ -115,6 +116,13 @@ def test_late_recomputation_has_the_theoretical_bubble_and_early_less() -> None:
     assert 0 < speed.bubble_over_theory(early, 2, 4) < 1
     assert speed.read_off(early)["imbalance"] == pytest.approx(0)
     assert speed.read_off(early).sum() == pytest.approx(100)
+
+
+def test_another_precision_leaves_the_training_alone() -> None:
+    training = consistency.recipe(seed=0, epochs=1)
+    exact = consistency.in_float64(training).model
+    assert {p.dtype for p in exact.parameters()} == {torch.float64}
+    assert {p.dtype for p in training.model.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize("recompute", ["never", "except_last", "always"])

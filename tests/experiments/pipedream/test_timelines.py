@@ -75,6 +75,13 @@ def test_no_shorter_run_has_a_steady_state(replicas: list[int], margin: int) -> 
         )
 
 
+def test_all_parts_of_a_run_are_whole_rounds() -> None:
+    assert tl.run_length([2, 1, 1], 5) == 8 + 6 + 4
+    assert tl.run_length([3, 2], 1) == 12 + 6 + 6
+    assert tl.run_length([4], 1) == 16
+    assert tl.run_length([1, 1], 3, margin=3) == 12 + 3 + 6
+
+
 def test_unequal_stages_idle_as_the_closed_form_says() -> None:
     draw = random.Random(1)
     times = [(draw.uniform(1, 5), draw.uniform(1, 5)) for _ in range(3)]
