@@ -39,6 +39,14 @@ def test_a_batch_in_two_flushes_makes_one_update() -> None:
     assert check(table).peak_in_flight == (2, 2)
 
 
+def test_every_system_runs_every_microbatch_of_every_pipeline() -> None:
+    for system in (INTER_LAYER, GPIPE, FLUSH, TWO_BW):
+        table = job(width=2).schedule(system, 2)
+        check(table)
+        assert (table.stages, len(table.workers), table.microbatches) == (3, 6, 2 * 2 * 8)
+    assert job(width=2).batch == 2 * 2 * 8
+
+
 def test_gpipe_admits_what_fits_with_the_losses() -> None:
     """The last stage: 20 bytes for each 2 of 220, 80 saved, logits of 60, inputs of 8."""
     fixed = 10 * 220 + 80 + 60
