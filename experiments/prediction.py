@@ -165,19 +165,18 @@ def predicted(
     hosts: Mapping[str, Host],
     repeats: int,
     passes: int,
-    splits: Sequence[Plan] = (),
 ) -> pd.DataFrame:
     """Predict a model's trainings before any of them is run; return a row for each.
 
     Numbers are medians over profiles, each between two plain loops.  Seconds "without host" are of
-    the profile alone.  Without ``splits`` stages take equal time.
+    the profile alone.  Stages take equal time.
     """
     stages, loop_s = cases[0].stages, partial(model.plain_loop_s, cases[0])
-    splits = splits or [equal_stages(model.profiled(stages, passes), stages)]
+    split = equal_stages(model.profiled(stages, passes), stages)
     rows = []
     for _ in range(repeats):
         before, costs, after = loop_s(), model.profiled(stages, passes), loop_s()
-        for transport, case, split in product(hosts, cases, splits):
+        for transport, case in product(hosts, cases):
             seconds = {"plain loop (s)": (before + after) / 2}
             for name, host in ("predicted (s)", hosts[transport]), ("without host (s)", Host()):
                 seconds[name] = simulate(case.table, costs, split, host=host).makespan_s
@@ -208,16 +207,16 @@ def compared(
     the quartiles of the seconds found; both over the median.
     """
     promised = promised[promised["model"] == model.name].set_index(KEYS)
-    cuts = ([*map(int, cut.split("-"))] for cut in promised.index.unique("balance"))
-    splits = [Plan.by_hand(cut, rows=len(model.inputs)) for cut in cuts]
+    (cut,) = promised.index.unique("balance")
+    split = Plan.by_hand([*map(int, cut.split("-"))], rows=len(model.inputs))
     costs, loop_s = model.profiled(cases[0].stages, passes), partial(model.plain_loop_s, cases[0])
-    each = list(product(hosts, cases, splits))
-    pipelines = [model.pipeline(case, split, transport) for transport, case, split in each]
-    for pipeline, (_, case, _) in zip(pipelines, each, strict=True):
+    each = list(product(hosts, cases))
+    pipelines = [model.pipeline(case, split, transport) for transport, case in each]
+    for pipeline, (_, case) in zip(pipelines, each, strict=True):
         pipeline.train(model.batches(case))  # to warm up
     rows, after = [], loop_s()
     for _ in range(repeats):
-        for pipeline, (transport, case, split) in zip(pipelines, each, strict=True):
+        for pipeline, (transport, case) in zip(pipelines, each, strict=True):
             run = pipeline.train(model.batches(case))
             before, after = after, loop_s()
             row = _named(model, case, transport, split)

@@ -1,10 +1,10 @@
-"""Kill workers, or the whole program, at random moments; the training is resumed.
+"""Kill workers at random moments; the training is resumed.
 
 A trial trains two epochs by one of the methods, each worker a process, with checkpoints every few
-batches. At a random moment a worker, the process that starts workers or the whole program is
-struck. Then everything is built anew, the default generator seeded otherwise, and the training
-resumed, over threads or processes, where it may be struck again.  In the end its last checkpoint is
-compared with that of an undisturbed training, over threads.
+batches. At a random moment a worker or the process that starts workers is struck. Then everything
+is built anew, the default generator seeded otherwise, and the training resumed, over threads or
+processes, where it may be struck again.  In the end its last checkpoint is compared with that of an
+undisturbed training, over threads.
 """
 
 import multiprocessing.forkserver
@@ -12,8 +12,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,14 +28,6 @@ from pipekit.engine.transports.processes.forkserver import forkserver
 from tests.engine.checkpoints.killing import Struck, differences, worker_processes
 
 STALLED_S = 4.0  # the timeout of a training whose worker is stopped
-LIMIT_S = 120.0  # until a program writes a checkpoint, and until all of its processes are gone
-PROGRAM = """
-import sys
-from pathlib import Path
-from experiments.attacks.trainings import Setting
-method, optimizer, every, folder, seed = sys.argv[1:]
-Setting(method, optimizer, int(every)).train(Path(folder), "distributed", int(seed))
-"""
 
 
 def limit_memory(pid: int) -> None:
@@ -64,8 +54,7 @@ STRIKES: dict[str, tuple[int, Callable[[int], None], Any, str]] = {
     "memory limit": (3, limit_memory, NO_MEMORY, ""),
     "fork server": (2, kill_fork_server, WorkerDied, "fork server"),
 }
-PROGRAM_STRIKES = {"program, SIGKILL": signal.SIGKILL, "program, SIGTERM": signal.SIGTERM}
-SHARES = {end: share for end, (share, *_) in STRIKES.items()} | dict.fromkeys(PROGRAM_STRIKES, 1)
+SHARES = {end: share for end, (share, *_) in STRIKES.items()}
 
 
 def strike(draw: random.Random, end: str, known: set[int]) -> None:
@@ -89,46 +78,6 @@ def wrong(end: str, error: Exception) -> str:
     return ""
 
 
-def kill_program(setting: Setting, folder: Path, draw: random.Random, end: str) -> str | None:
-    """Train in a program of its own, which is killed; return as :func:`attempt` does."""
-    before = set(folder.glob("batch-*"))
-    seed = str(draw.getrandbits(32))
-    with tempfile.TemporaryDirectory(prefix="pipekit-attacked-") as temporary:
-        program = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *map(str, setting), str(folder), seed],
-            env={**os.environ, "TMPDIR": temporary},
-            start_new_session=True,
-            stderr=subprocess.DEVNULL,
-        )
-        deadline = time.monotonic() + LIMIT_S
-        while program.poll() is None and set(folder.glob("batch-*")) <= before:
-            if time.monotonic() > deadline:
-                program.kill()
-                return f"the program wrote no checkpoint within {LIMIT_S:.0f} s"
-            time.sleep(0.01)
-        time.sleep(draw.uniform(0, EPOCHS * BATCHES * PACE_S))
-        program.send_signal(PROGRAM_STRIKES[end])
-        if program.wait() != -PROGRAM_STRIKES[end]:
-            return None if program.returncode == 0 else f"exit code {program.returncode}"
-        deadline = time.monotonic() + LIMIT_S
-        while found := session(program.pid) or os.listdir(temporary):
-            if time.monotonic() > deadline:
-                return f"left: {found}"
-            time.sleep(0.05)
-    return ""
-
-
-def session(leader: int) -> list[int]:
-    """Return the live processes of a session."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, _, number, *_ = stat.read_text().rpartition(")")[2].split()
-            if int(number) == leader and state != "Z":
-                found.append(int(stat.parent.name))
-    return found
-
-
 def attempt(
     setting: Setting, folder: Path, transport: str, draw: random.Random, end: str, at: int
 ) -> str | None:
@@ -136,8 +85,6 @@ def attempt(
 
     Returns the fault, or ""; None if the training has come to its end.
     """
-    if end in PROGRAM_STRIKES:
-        return kill_program(setting, folder, draw, end)
 
     def around(epoch: int, batches: Any) -> Any:
         if end and at // BATCHES == epoch:
@@ -177,7 +124,7 @@ def trial(seed: int, method: str, most: int) -> Iterator[dict[str, Any]]:
             home = checkpoints.newest(saved)
             transport = draw.choice(["threads", "distributed"])
             row = {"trial": seed, **setting._asdict(), "end": end, "before batch": at}
-            row["killed"] = end if end in ("fork server", *PROGRAM_STRIKES) else "worker"
+            row["killed"] = end if end == "fork server" else "worker"
             row["from batch"] = int(home.name.split("-")[1]) if home else 0
             rows.append(row | {"resumed over": transport, "failure": failure})
             if not end:  # it would fail for ever

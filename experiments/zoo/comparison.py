@@ -8,7 +8,6 @@ from experiments.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
 from pipekit.emulation import emulate
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, check
-from pipekit.schedules.messages import Transfer, with_messages
 from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
@@ -50,10 +49,8 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
         holds = form is not None and setting.value(form.holds)
         one, made = idle(name, setting), schedule(name, setting).take(1)
         bubbles = 100 * drawn(name, setting, batches).bubbles().loc["all"]
-        homes = [len(workers) for workers in made.stage_workers]
         stages = max(len({task.stage for task in tasks}) for tasks in made.workers)
         part = form.part if form else "span"
-        ends = [each for _, each in with_messages(made).actions() if isinstance(each, Transfer)]
         rows.append(
             {
                 "method": made.name,
@@ -66,8 +63,6 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
                 "spans, %": bubbles["span"],
                 "steady, %": bubbles["steady"],
                 "activations (microbatches)": activations(name, setting),
-                "copies of the weights": sum(homes) / made.stages,
-                "messages a microbatch": len(ends) / 2 / setting.microbatches,
                 "weight versions": max(check(made).peak_versions) // stages,
             }
         )

@@ -25,18 +25,16 @@ MARK = re.compile(
     r"(?P<shown>[^<]*)<!-- -->"
 )
 
-# Of the column in the rows that count, and in all rows.
-_STATISTICS: dict[str, Callable[["pd.Series[float]", "pd.Series[float]"], float]] = {
-    "count": lambda rows, _: len(rows),
-    "distinct": lambda rows, _: rows.nunique(),
-    "only": lambda rows, _: rows.item(),
-    "min": lambda rows, _: rows.min(),
-    "max": lambda rows, _: rows.max(),
-    "mean": lambda rows, _: rows.mean(),
-    "median": lambda rows, _: rows.median(),
-    "worst": lambda rows, _: rows.abs().max(),
-    "mean_size": lambda rows, _: rows.abs().mean(),
-    "over_least": lambda rows, every: rows.item() / every.min() - 1,
+_STATISTICS: dict[str, Callable[["pd.Series[float]"], float]] = {
+    "count": len,
+    "distinct": pd.Series.nunique,
+    "only": pd.Series.item,
+    "min": pd.Series.min,
+    "max": pd.Series.max,
+    "mean": pd.Series.mean,
+    "median": pd.Series.median,
+    "worst": lambda rows: rows.abs().max(),
+    "mean_size": lambda rows: rows.abs().mean(),
 }
 
 
@@ -73,7 +71,7 @@ def _rendered(mark: re.Match[str], reference: Path, read: Callable[[Path], pd.Da
     if asked["statistic"] not in _STATISTICS:
         raise ValueError(f"{mark[0]}: the statistics are {', '.join(_STATISTICS)}")
     try:
-        number = _STATISTICS[asked["statistic"]](rows[asked["column"]], table[asked["column"]])
+        number = _STATISTICS[asked["statistic"]](rows[asked["column"]])
         shown = format(number, asked["format"] or "")
     except (ValueError, TypeError) as error:
         raise ValueError(f"{mark[0]}: {error}") from error

@@ -3,7 +3,6 @@
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,6 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from pipekit.ledger.criteria import evaluate, is_number, parse
 from pipekit.ledger.ledger import REFUTATION, Claim
 from pipekit.ledger.spread import Error, decided, shape, spread
-from pipekit.units import plural
 
 OURS = ("measured", "emulated", "simulated", "exact")  # the labels that a value of ours may have
 _STRENGTH = ("simulated", "emulated", "measured")
@@ -116,15 +114,6 @@ class Record(BaseModel, frozen=True):
             raise ValueError("its provenance says no time, 'utc'")
         if any(shape(repeat) != shape(self.value) for repeat in self.repeats):
             raise ValueError(f"the repeats must be of the same shape as its value, {self.value}")
-        errors = self.known_error if isinstance(self.known_error, tuple) else (self.known_error,)
-        numbers = len(self.value) if isinstance(self.value, list) else 1
-        if not all(0 <= error < inf for error in errors):
-            raise ValueError(f"known_error must be a share of the value from 0, not {errors}")
-        if isinstance(self.known_error, tuple) and len(errors) != numbers:
-            raise ValueError(
-                f"known_error has {plural(len(errors), 'number')} and the value {numbers}: give "
-                f"one for each, or one for all"
-            )
         return self
 
     @property

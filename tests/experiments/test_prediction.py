@@ -11,12 +11,9 @@ from experiments.prediction import (
     TrainedModel,
     cases,
     compared,
-    equal_stages,
     predicted,
 )
-from experiments.study import memory_of, trained_memory
-from pipekit import Profile, simulate
-from pipekit.models import convnet
+from pipekit import Profile
 from pipekit.profiling import LayerProfile
 from pipekit.simulation import Host
 
@@ -102,13 +99,3 @@ def test_predictions_of_before_count(small: TrainedModel, monkeypatch: pytest.Mo
     assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
     assert row["loops"] == pytest.approx(0.05)
     assert row["outcome"] == "undecided"
-
-
-def test_peak_bytes_of_a_real_run_are_predicted() -> None:
-    images, digits = torch.rand(8, 1, 28, 28), torch.randint(10, (8,))
-    task = TrainedModel("c", convnet(), images, digits, nn.CrossEntropyLoss(), torch.optim.Adam, 2)
-    costs, case = task.profiled(2, passes=1), MethodCase("flush", 2, 2, 2)
-    split = equal_stages(costs, 2)
-    simulated = memory_of(simulate(case.table, costs, split, optimizer_states=2))
-    found = trained_memory(task.pipeline(case, split), task.batches(case))
-    assert simulated.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)

@@ -99,9 +99,6 @@ class TestRecord:
             ({"figure": "bars.html"}, "must be the name of an .svg or .png file"),
             ({"repeats": [7.0, [7.0]]}, "must be of the same shape as its value"),
             ({"repeats": [7.0, float("inf")]}, "record a finite number"),
-            ({"value": [7.0, 8.0], "known_error": (0.1,)}, "1 number and the value 2"),
-            ({"known_error": -0.1}, "must be a share of the value from 0"),
-            ({"known_error": float("nan")}, "must be a share of the value from 0"),
             ({"started": object()}, "Unable to serialize"),
         ],
     )
@@ -237,8 +234,6 @@ class TestLabels:
         ("label", "wanted", "is_weaker"),
         [
             ("measured", "simulated", False),
-            ("emulated", "emulated", False),
-            ("simulated", "emulated", True),
             ("emulated", "measured", True),
             ("exact", "measured", True),
             ("measured", "exact", True),

@@ -45,7 +45,6 @@ def test_no_line_begins_with_a_mark_which_would_end_its_paragraph(repository: Pa
         ("mean_size found, as .4f", "0.2541"),
         ("min found", "-0.5"),
         ("mean found, as .3f", "-0.246"),
-        ("over_least found, where what = other, as .2f", "-0.50"),
     ],
 )
 def test_a_mark_shows_what_it_asks_for(asked: str, shown: str, reference: Path) -> None:

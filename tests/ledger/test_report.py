@@ -123,11 +123,6 @@ class TestPage:
         link = '<a href="table1.html#cell-id=cell-b">table1.ipynb, cell 2</a>'
         assert link in card(page, SPEEDUP)
 
-    def test_with_nothing_recorded_there_is_still_a_page(self, tmp_path: Path) -> None:
-        page = write(claims.outcomes(tmp_path), tmp_path).read_text(encoding="utf-8")
-        assert "no run has recorded any" in page
-        assert f"0 of {len(load())} claims" in page
-
 
 @pytest.mark.parametrize(
     ("check", "words"),

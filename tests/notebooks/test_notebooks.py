@@ -1,9 +1,7 @@
 import ast
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -11,7 +9,6 @@ from nbformat import NotebookNode
 
 from experiments.study.notebook import Notebook
 from experiments.study.notebook import parameters as given_to
-from pipekit.datasets import mnist, python_source
 from pipekit.ledger.batches.experiment import GIVEN, SCALES, load
 from pipekit.ledger.batches.ranges import Parameter, read
 
@@ -169,25 +166,3 @@ def test_the_template_of_ones_own_has_thirty_lines() -> None:
 
 def test_no_cell_has_more_than_30_lines(notebook: NotebookNode) -> None:
     assert max(len(source.splitlines()) for source in code(notebook)) <= 30
-
-
-def begun(name: str) -> tuple[dict[str, Any], Callable[[str], int]]:
-    """Return what a notebook's first cell gives, and the greatest value of each parameter."""
-    source = parameters(nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4)).source
-    given: dict[str, Any] = {}
-    exec(source, given)
-    declared = read(source)
-    return given, lambda parameter: int(declared[parameter].ends[1])  # type: ignore[index]
-
-
-def test_there_is_as_much_text_as_is_allowed() -> None:
-    given, most = begun("pipedream_2bw/convergence")
-    rows, tests = most("rows"), most("test_rows")
-    learnt = python_source(given["sequence"], rows + tests, tests).train_inputs
-    assert len(learnt) == rows
-
-
-def test_there_are_as_many_images_as_is_allowed() -> None:
-    _, most = begun("gpipe/timelines")
-    images = 256 * most("steps")
-    assert len(mnist(rows=images + 250, test_rows=250).train_inputs) == images

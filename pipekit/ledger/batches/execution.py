@@ -6,14 +6,15 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 import nbformat
 import papermill
+import psutil
 from ipykernel.kernelspec import get_kernel_dict
 from jinja2 import FileSystemLoader
 from jupyter_client.kernelspec import KernelSpec
@@ -24,13 +25,13 @@ from papermill.exceptions import strip_color
 from traitlets import default
 
 from pipekit.ledger.batches.experiment import NotebookJob
-from pipekit.ledger.batches.memory import taken_memory
 from pipekit.ledger.batches.runs import NotebookResult
 from pipekit.progress import RELAY
 
 INJECTED = "injected-parameters"  # papermill's tag of the cell with the values that a run chose
 
 SOCKET_PATH_BYTES = 103  # of a Unix socket: the least that any system allows
+_LOOK_S = 3.0  # between two looks at a notebook's memory, of which each costs 10 ms a process
 
 
 def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
@@ -136,6 +137,39 @@ def _processes(kind: type[KernelManager] = KernelManager) -> list[int]:
         for each in provisioners
         if isinstance(each, LocalProvisioner) and each.process and each.pgid
     ]
+
+
+@contextmanager
+def taken_memory(roots: Callable[[], Iterable[int]]) -> Iterator[list[int]]:
+    """Yield the bytes that the ``roots`` and all processes below them take together, every 3 s.
+
+    A page that several of them share counts once, where the system (Linux) tells.
+    """
+    seen: list[int] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S):
+            seen.append(sum(map(_with_children, roots())))
+
+    watch = threading.Thread(target=look, daemon=True)
+    watch.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        watch.join()
+
+
+def _with_children(pid: int) -> int:
+    total = 0
+    with suppress(psutil.Error):  # it has ended
+        root = psutil.Process(pid)
+        for each in (root, *root.children(recursive=True)):
+            with suppress(psutil.Error):
+                known = each.memory_full_info()
+                total += getattr(known, "pss", known.uss)
+    return total
 
 
 def _bytes_left(folder: Path, name: str) -> int:

@@ -40,15 +40,6 @@ def test_a_network_is_held_as_the_formula_says() -> None:
     assert found["total"].tolist() == [14, 14]
 
 
-def test_gpipes_own_partitioner_looks_at_computation() -> None:
-    layers = tuple(
-        LayerProfile("layer", 1, 2, flops=f, parameter_bytes=n) for n, f in enumerate((3, 1, 1, 1))
-    )
-    scenario = named("pipeline-2", 2, 2)
-    assert plan_of(Profile(layers), scenario).balance == [1, 3]
-    assert plan_of(Profile(layers), scenario, "memory").balance == [3, 1]
-
-
 def test_activation_bytes_are_summed_over_workers_at_their_peaks() -> None:
     frame = pd.DataFrame(
         [(0, 0, 5, 0), (0, 1, 5, 3), (0, 2, 9, 0), (1, 0, 1, 1)],
@@ -127,15 +118,11 @@ def test_late_recomputation_has_the_theoretical_bubble_and_early_less() -> None:
     assert speed.read_off(early).sum() == pytest.approx(100)
 
 
-def test_other_precisions_leave_the_training_alone() -> None:
+def test_another_precision_leaves_the_training_alone() -> None:
     training = consistency.recipe(seed=0, epochs=1)
     exact = consistency.in_float64(training).model
     assert {p.dtype for p in exact.parameters()} == {torch.float64}
     assert {p.dtype for p in training.model.parameters()} == {torch.float32}
-    x = torch.randn(2, 1, 8, 8)
-    smooth = consistency.without_kinks(training).model
-    assert not any(isinstance(layer, torch.nn.ReLU | torch.nn.MaxPool2d) for layer in smooth)
-    assert smooth(x).shape == (2, 10)
 
 
 @pytest.mark.parametrize("recompute", ["never", "except_last", "always"])

@@ -1,12 +1,7 @@
 """Data parallelism: its steps by hand, ways of training, and two real workers over a slow link."""
 
-from functools import partial
-
 import pytest
-import torch
-from torch import nn
 
-from experiments.benchmarks.harness import plain_step
 from experiments.pipedream import overhead
 from experiments.pipedream.overhead import COMPUTE, ENGINE, TRANSFER, WAIT_FREE
 from pipekit import bucketing
@@ -15,17 +10,6 @@ from pipekit.clusters.namespaces import available
 from pipekit.profiling import LayerProfile, Profile
 
 REASON = available()
-
-
-def test_a_step_trains() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    weight = next(model.parameters())
-    before = weight.detach().clone()
-    batch = torch.rand(3, 2, 2), torch.tensor([0, 1, 1])
-    step = plain_step(model, batch, nn.CrossEntropyLoss(), 1, partial(torch.optim.SGD, lr=0.01))
-    assert len(overhead.timed(step, 2)) == 2
-    assert not torch.equal(before, weight)
 
 
 @pytest.mark.long

@@ -45,12 +45,6 @@ def test_an_update_is_a_step_from_the_latest_weights(training: SmallTraining) ->
     assert not bit_equal(training.stepped(history[3], gradient), history[5])
 
 
-def test_a_training_has_its_precision_and_seed() -> None:
-    one, same = (SmallTraining.random(torch.float64, 3, 5, 0.1, seed=7) for _ in range(2))
-    assert one.batches[2][0].dtype == torch.float64
-    assert torch.equal(one.batches[2][1], same.batches[2][1])
-
-
 def test_a_version_is_overwritten_once_its_last_reader_is_done() -> None:
     # Both minibatches read version 0; U1 needs a second buffer, which U2 would overwrite.
     tasks = parse("worker 0 | F0 F1 B0^ B1^ F2 B2^ F3 B3^").workers[0]

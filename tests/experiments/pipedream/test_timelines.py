@@ -11,7 +11,6 @@ from torch import nn
 from experiments.pipedream import STRAIGHT, one_layer_stages, timelines
 from experiments.pipedream import timelines as tl
 from experiments.pipedream.timelines import by_preference, worker_list
-from experiments.study.traces import EQUAL_SLOTS
 from pipekit import Pipeline, Watch, emulate, schedules, simulate
 from pipekit.clusters import flat
 from pipekit.schedules import Op, optimal_in_flight
@@ -63,13 +62,6 @@ def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:
     assert len(sent) == 8
     assert set(sent["purpose"]) == {"activation", "gradient"}
     assert (sent["end_s"] - sent["start_s"]).tolist() == pytest.approx([1e4 / 4e6] * 8)
-
-
-def test_figure_3_has_one_worker_active_and_figure_8_four() -> None:
-    one = Trace.from_schedule(schedules.model_parallel(4).take(2), EQUAL_SLOTS)
-    four = Trace.from_schedule(schedules.pipedream(4).take(30), EQUAL_SLOTS)
-    assert (one.most_active, four.most_active) == (1, 4)
-    assert tl.utilisation(four, STRAIGHT) == 1
 
 
 @pytest.mark.parametrize("replicas", [STRAIGHT, [1, 1, 2], [3, 2]])

@@ -20,7 +20,7 @@ from pipekit.planning.sweep import block_balance, sweep
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 
-PROBLEMS = 24
+PROBLEMS = 12
 
 
 class Problem(NamedTuple):

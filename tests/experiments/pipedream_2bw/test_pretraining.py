@@ -59,14 +59,6 @@ BERT = PreTraining(
 GPT = replace(BERT, network="gpt")
 
 
-@pytest.mark.parametrize("case", [GPT, BERT], ids=["gpt", "bert"])
-def test_more_stages_than_layers_are_refused_before_anything_is_trained(case: PreTraining) -> None:
-    layers = len(case.build())
-    replace(case, stages=layers)
-    with pytest.raises(ValueError, match=f"use at most {layers} stages"):
-        replace(case, stages=layers + 1)
-
-
 @pytest.mark.parametrize(
     ("case", "method", "equation", "stages", "parts"),
     [

@@ -146,14 +146,6 @@ def test_a_figure_is_saved_and_shown_live_and_as_a_picture(
     assert len(shown[0]["application/vnd.plotly.v1+json"]["data"]) == 1
 
 
-def test_a_table_is_saved_under_its_name_only(nb: Notebook) -> None:
-    frame = pd.DataFrame({"a": [0.123456], "b": [0.5]}, index=["row"])
-    nb.table(frame)
-    assert not list(nb.folder.glob("*.csv"))
-    nb.table(frame, "t", index=True, precision=1, caption="c", formats={"b": "{:.0%}"})
-    assert (nb.folder / "t.csv").read_text() == ",a,b\nrow,0.123456,0.5\n"
-
-
 def test_the_scoreboard_is_kept_up_to_date_with_the_figure_of_most_claims(
     nb: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:

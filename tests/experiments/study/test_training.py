@@ -50,18 +50,7 @@ def test_a_flushing_pipeline_equals_the_plain_loop(recipe: Recipe, schedule: Sch
     assert piped.losses == plain.losses
     assert all(map(bit_equal, piped.weights, plain.weights))
     assert piped.accuracies == pytest.approx(plain.accuracies)
-
-
-def test_everything_is_kept_an_epoch_and_a_batch(recipe: Recipe) -> None:
-    training = train_pipeline(recipe, "GPipe", schedules.gpipe(2, 4), balance=[2, 2])
-    assert len(training.losses) == 2 * 4
-    assert len(training.accuracies) == len(training.epoch_s) == len(training.weights) == 2
-    assert training.last_epoch_loss == pytest.approx(sum(training.losses[4:]) / 4)
-    assert training.microbatches == 4
-    assert training.run is not None
-    assert len(training.run.schedule.batches) == 4
-    assert str(training).startswith("GPipe, 2 stages: 2 epochs in ")
-    assert str(training).endswith("(measured)")
+    assert piped.last_epoch_loss == pytest.approx(sum(piped.losses[4:]) / 4)
 
 
 def test_training_leaves_the_model_and_the_number_of_threads_alone(recipe: Recipe) -> None:

@@ -157,13 +157,6 @@ def test_a_cell_that_never_ends_is_stopped(
     assert capfd.readouterr().out == ""
 
 
-def test_an_unknown_name_is_refused_before_any_run(tmp_path: Path, notebook: Notebook) -> None:
-    notebook("good", WORKS)
-    with pytest.raises(ValueError, match="trial has no notebook 'godo', only good"):
-        run(experiment(tmp_path, "good"), only=["godo"], results=tmp_path / "runs")
-    assert not (tmp_path / "runs").exists()
-
-
 def test_two_at_a_time_but_those_that_measure_times_alone(
     tmp_path: Path, notebook: Notebook, called: dict[str, Call], capfd: pytest.CaptureFixture[str]
 ) -> None:

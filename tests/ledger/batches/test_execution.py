@@ -14,7 +14,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from pipekit.ledger.batches import execution, memory
+from pipekit.ledger.batches import execution
 from pipekit.ledger.batches.execution import ThisInterpreter
 from pipekit.ledger.report.page import anchor
 from tests.engine.transports.test_loopback import exposed
@@ -115,12 +115,12 @@ def test_where_paths_are_too_long_for_sockets_it_listens_to_this_machine_only(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_memory_is_that_of_all_that_a_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_LOOK_S", 0.05)
+    monkeypatch.setattr(execution, "_LOOK_S", 0.05)
     child = "held = b'x' * 10**8; input()"
     code = f"import subprocess, sys; held = b'x' * 10**8; subprocess.run({[sys.executable, '-c', child]})"
     with (
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process,
-        memory.taken_memory(lambda: [process.pid]) as seen,
+        execution.taken_memory(lambda: [process.pid]) as seen,
     ):
         while max(seen, default=0) < 2e8:
             time.sleep(0.05)

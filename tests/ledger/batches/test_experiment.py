@@ -268,11 +268,9 @@ def test_a_range_is_what_it_says(name: str, inside: list[object], outside: list[
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("epochs", 0, "the parameter epochs is 0, outside its range: [1, 1000]"),
         ("epochs", 2.0, "the parameter epochs must be a whole number, not 2.0"),
         ("epochs", True, "the parameter epochs must be a whole number, not True"),
         ("share", "1", "the parameter share must be a number, not '1'"),
-        ("rates", "0.1 2", "the parameter rates is '0.1 2', outside its range: [0.001, 1.0]"),
         ("shown", 1, "the parameter shown must be True or False, not 1"),
     ],
 )
