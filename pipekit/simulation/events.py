@@ -57,8 +57,7 @@ def run(
             raise ScheduleError(
                 f"{graph.tasks[number]} waits for ever: stages that share weights update "
                 f"together, which this schedule cannot; check(schedule, joint_updates=True) "
-                f"says who waits for whom",
-                graph.placed(number),
+                f"says who waits for whom"
             )
     when = slice(sent.start, sent.stop)
     left, came, leaves = np.array(starts[when]), np.array(ends[when]), followed.ready[when]
