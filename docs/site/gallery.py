@@ -4,13 +4,10 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pipekit import plots
-from pipekit.explore.page.view import figures
 from pipekit.ledger.batches.experiment import load
 from pipekit.ledger.report.page import anchor
 from pipekit.ledger.report.scoreboard import TITLES as PAPERS
@@ -26,8 +23,6 @@ TITLES = {
 """Of the folders of notebooks, in the gallery's order."""
 HIDDEN = {"hide-input", "injected-parameters"}  # tags of cells whose code is folded away
 DRAWN = "drawn"  # the tag of cells that print a schedule as a picture, whose lines must not wrap
-EXPLORED = "timeline", "planner", "search", "why_slow"
-"""Explorers that need neither a run's tables nor a training for their first figure."""
 NO_RUN = (
     '<!doctype html><html lang="en"><title>No report</title>'
     "<main><h1>No run is here yet</h1><p><code>make papers</code> makes one.</p></main></html>"
@@ -53,8 +48,7 @@ def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[
         into = source / "gallery" / name
         into.parent.mkdir(parents=True, exist_ok=True)
         into.write_text(json.dumps(notebook), encoding="utf-8")
-        explorer = path.stem if path.parent.name == "explore" else ""
-        if figure := first_figure(notebook) or explored(explorer):
+        if figure := first_figure(notebook):
             into.with_suffix(".svg").write_text(figure, encoding="utf-8")
         names[name.with_suffix("").as_posix()] = job
     return names
@@ -83,27 +77,23 @@ def report(root: Path, static: Path, shown: Mapping[str, str]) -> str:
 
 
 def folded(cells: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield a notebook's cells, with neighbours whose code is folded away as one.
-
-    Before each other cell of code stands what the report's links lead to.
-    """
-    for hidden, group in groupby(cells, key=_is_hidden):
-        members = list(group)
-        if hidden:
-            sources = ["".join(cell["source"]) for cell in members]
-            outputs = [output for cell in members for output in cell["outputs"]]
-            metadata = {"tags": ["hide-input"]}
-            one = {"source": "\n\n".join(sources), "outputs": outputs, "metadata": metadata}
-            yield {**members[0], **one}
+    """Yield a notebook's cells, and before one of code what the report's links lead to."""
+    for cell in cells:
+        if cell["cell_type"] != "code":
+            yield cell
             continue
-        for cell in members:
-            if cell["cell_type"] == "code":
-                place = f'<div id="{anchor(cell["id"])}"></div>'
-                id = f"place-{cell['id']}"
-                yield {"cell_type": "markdown", "id": id, "metadata": {}, "source": place}
-            texts = ("".join(each.get("text", "")) for each in cell.get("outputs", ()))
-            is_drawn = any("worker 0 |" in text for text in texts)
-            yield {**cell, "metadata": {"tags": [DRAWN]}} if is_drawn else cell
+        place = f'<div id="{anchor(cell["id"])}"></div>'
+        yield {
+            "cell_type": "markdown",
+            "id": f"place-{cell['id']}",
+            "metadata": {},
+            "source": place,
+        }
+        texts = ("".join(each.get("text", "")) for each in cell["outputs"])
+        is_hidden = not HIDDEN.isdisjoint(cell["metadata"].get("tags", []))
+        is_drawn = any("worker 0 |" in text for text in texts)
+        tags = ["hide-input"] * is_hidden + [DRAWN] * is_drawn
+        yield {**cell, "metadata": {"tags": tags}}
 
 
 def first_figure(notebook: Mapping[str, Any]) -> str | None:
@@ -111,14 +101,6 @@ def first_figure(notebook: Mapping[str, Any]) -> str | None:
     outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", []))
     svgs = (output.get("data", {}).get("image/svg+xml") for output in outputs)
     return next(("".join(svg) for svg in svgs if svg), None)
-
-
-def explored(name: str) -> str | None:
-    """Return the first figure of an explorer's first setting, for one that no run has left."""
-    if name not in EXPLORED:
-        return None
-    view = import_module(f"pipekit.explore.{name}").see()
-    return next((plots.svg(plot.figure) for _, plot in figures(view)), None)
 
 
 def front(source: Path, names: Iterable[str]) -> str:
@@ -144,7 +126,3 @@ def _place(path: Path) -> tuple[int, str]:
     folder = "" if path.parent.name == "notebooks" else path.parent.name
     known = list(TITLES)
     return known.index(folder) if folder in known else len(known), path.as_posix()
-
-
-def _is_hidden(cell: Mapping[str, Any]) -> bool:
-    return cell["cell_type"] == "code" and not HIDDEN.isdisjoint(cell["metadata"].get("tags", []))

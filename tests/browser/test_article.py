@@ -1,4 +1,4 @@
-"""The article and the slides in Chromium: numbers follow sliders, and a key goes on."""
+"""The article, the slides and an explanation in Chromium: numbers follow sliders, a key goes on."""
 
 import re
 from pathlib import Path
@@ -90,3 +90,12 @@ def test_a_key_goes_on_by_one_state_and_from_slide_to_slide(opened: Open) -> Non
     with page.expect_download() as saved:
         page.get_by_role("button", name="SVG").first.click()
     assert saved.value.path().read_text().startswith("<svg")
+
+
+def test_an_explanation_shows_a_step_and_the_step_without_each_cause(opened: Open) -> None:
+    page = opened("why.html")
+    titles = page.locator(".pipekit-title")
+    expect(titles.nth(0)).to_contain_text("PipeDream-Flush: bubble")
+    expect(titles.nth(1)).to_contain_text("PipeDream-Flush without unequal stages")
+    expect(page.locator("canvas[data-explained=true]")).to_have_count(4)
+    expect(page.locator("table").first).to_contain_text("Stage 1 takes 40% longer")
