@@ -22,7 +22,7 @@ CUT_OFF = """chart => {
     const texts = [...chart.querySelectorAll('text')];
     return texts.filter(e => leaves(e.getBoundingClientRect())).map(e => e.textContent);
 }"""
-INKED = {"timeline": ".pipekit-title", "planner": ".pipekit-chart .g-gtitle text"}
+INKED = {"timeline": ".pipekit-title", "search": ".pipekit-chart .g-gtitle text"}
 """A text of some explorers."""
 TURNED = """chart => [...chart.querySelectorAll('.xtick text')]
     .filter(e => /rotate\\([^0]/.test(e.getAttribute('transform'))).length"""
@@ -42,7 +42,6 @@ def _no_error(lab: Lab) -> Iterator[None]:
     ("name", "slider"),
     [
         ("timeline", "stages"),
-        ("planner", "workers"),
         ("search", "memory cap (step)"),
         ("staleness", "samples an update"),
     ],
@@ -197,22 +196,13 @@ def test_the_picture_is_saved_with_its_title_and_legend(lab: Lab, tmp_path: Path
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_link_leads_to_its_setting(lab: Lab) -> None:
-    notebook = lab.opened("timeline")
-    go_to(lab, "method=flush&beside=2bw&third=zb-h1&stages=3")
-    shows(notebook, "^PipeDream-Flush", "^PipeDream-2BW", "^ZB-H1")
-
-
-def go_to(lab: Lab, setting: str) -> None:
-    lab.page.evaluate("hash => { location.hash = hash }", f"#pipekit.explore.timeline?{setting}")
-
-
 def at_its_beginning(lab: Lab) -> Locator:
     """Show the timelines' explorer, PipeDream beside GPipe, whatever it has shown before."""
     notebook = lab.opened("timeline")
-    go_to(lab, "method=gpipe&beside=nothing")  # else the titles could be those of before
-    shows(notebook, "^GPipe:")
-    go_to(lab, "method=pipedream&beside=gpipe")
+    presets = notebook.locator(".pipekit-setting select")
+    presets.select_option("what a flush costs")  # else the titles could be those of before
+    shows(notebook, "^PipeDream-Flush", "^PipeDream-2BW")
+    presets.select_option("PipeDream beside GPipe")
     shows(notebook, "^PipeDream:", "^GPipe:")
     return notebook
 
@@ -227,9 +217,8 @@ def shows(notebook: Locator, *titles: str) -> None:
     expect(explained).to_have_count(len(titles), timeout=within)
 
 
-@pytest.mark.parametrize("name", ["planner", "search"])
-def test_on_a_phone_a_charts_text_is_whole_and_its_panel_wide(name: str, lab: Lab) -> None:
-    notebook, size = lab.opened(name), lab.page.viewport_size
+def test_on_a_phone_a_charts_text_is_whole_and_its_panel_wide(lab: Lab) -> None:
+    notebook, size = lab.opened("search"), lab.page.viewport_size
     assert size is not None
     lab.page.set_viewport_size({**size, "width": WIDTHS["phone"]})
     try:

@@ -12,7 +12,7 @@ from IPython.display import display
 from pipekit.choices import require_choice
 from pipekit.explore.browser.picture import MEMORY_PX
 from pipekit.explore.browser.widgets import Chart, Setting, TimelineCanvas
-from pipekit.explore.page.controls import Maker, declared, written_as
+from pipekit.explore.page.controls import Maker, declared
 from pipekit.explore.page.view import View, static, still, styled
 
 See = Callable[..., View]
@@ -79,15 +79,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         return {name: control.value for name, control in self._controls.items()}
 
     def go(self, values: Mapping[str, Any]) -> None:
-        """Set some controls, each to a value or its text, and the others to their defaults."""
-        wanted = dict(self._first)
-        for name in self._controls.keys() & values.keys():
-            try:
-                wanted[name] = written_as(self._controls[name], values[name])
-            except ValueError as error:
-                self.complain(error)
-                return
-        self._set(wanted)
+        """Set some controls, and the others to their defaults."""
+        self._set({**self._first, **values})
         self._changed()
 
     def complain(self, error: ValueError) -> None:
@@ -176,12 +169,11 @@ def explore(
         start: the controls' first values; by default those of ``see``.
 
     Raises:
-        ValueError: there is no such control, or it cannot have such a value.
+        ValueError: there is no such control.
     """
     made = {name: make() for name, make in (controls or declared(see)).items()}
-    for name, value in start.items():
+    for name in start:
         require_choice("the setting", name, made)
-        start[name] = written_as(made[name], value)
     if interactive:
         live = explorer(see, made, start, presets, waits_for)
         display(live)  # at once, with what is waited for
