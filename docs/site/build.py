@@ -18,6 +18,7 @@ import gallery
 import methods
 
 import pipekit
+from pipekit.ledger import claims, report
 from pipekit.schedules.methods.by_name import TABLES
 
 ROOT = Path(__file__).parents[2]
@@ -55,8 +56,7 @@ def main() -> int:
     shutil.copytree(ROOT / "results/reference", SOURCE / "reference")
     shutil.copytree(ROOT / "docs/pictures", SOURCE / "pictures")
     notebooks = gallery.pages(ROOT, SOURCE, linked)
-    runs = {job: page for page, job in notebooks.items() if job}
-    (static / "report.html").write_text(gallery.report(ROOT, static, runs))
+    report.write(claims.outcomes(ROOT / "results/reference/papers"), static)
     method_pages()
     texts = {f"course/{path.stem.lower()}": path for path in (ROOT / "docs/course").glob("*.md")}
     texts |= {path.stem: path for path in (ROOT / "docs").glob("*.md")}
