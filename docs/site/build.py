@@ -29,7 +29,7 @@ CONTENTS = {
         *("predictions", "gradients", "own_notebook"),
     ),
     "See it": (
-        *("why_pipelines_idle", "course/index", "course/slides", "course/readme", "course/errors"),
+        *("why_pipelines_idle", "course/index", "course/readme", "course/errors"),
         *("methods/index", "gallery/index", "staleness", "papers"),
     ),
     "Look it up": (

@@ -2,7 +2,6 @@
 
 from pipekit.plots.breakdown import breakdown
 from pipekit.plots.completion import check
-from pipekit.plots.grid import grid
 from pipekit.plots.intervals import intervals
 from pipekit.plots.memory import memory
 from pipekit.plots.moving import moving
@@ -16,7 +15,6 @@ __all__ = [
     "check",
     "compare",
     "curves",
-    "grid",
     "intervals",
     "memory",
     "moving",

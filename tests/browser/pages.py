@@ -66,14 +66,12 @@ def write_pages(folder: Path, repository: Path) -> None:
     traces = [Trace.from_schedule(method(4, 4).take(1)) for method in (gpipe, flush)]
     text = (repository / "docs/why_pipelines_idle.md").read_text(encoding="utf-8")
     article = mistune.create_markdown(escape=False, plugins=["table"])(text)
-    lecture = '<div id="lecture" class="slides"></div>'
     head = f"{HTML}<style>{course.styles()}</style>"
     for name, page in {
         "puzzles": html(),
         "timeline": timelines("GPipe and 1F1B", traces),
         "why": why_page.html(explanation(EXAMPLE)),
         "article": f"{head}{article}<script>{course.timelines()}</script>",
-        "slides": f"{head}{lecture}<script>{course.slides()}</script>",
     }.items():
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
     write(outcomes(repository / "results/reference/papers"), folder)

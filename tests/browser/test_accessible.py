@@ -8,7 +8,7 @@ from tests.browser.conftest import Hurts, Open
 from tests.browser.jupyterlab import SCREENS
 
 MADE = (
-    *(f"{name}.html" for name in ("article", "slides", "timeline", "report")),
+    *(f"{name}.html" for name in ("article", "timeline", "report")),
     *(f"puzzles.html#level={n}" for n in (1, 7, 15, 18, 19)),
 )
 MAIN = (
