@@ -137,7 +137,7 @@ def method_pages() -> None:
     for name in TABLES:
         write(
             f"methods/{name}",
-            linked(methods.page(name, all_costs, guide, SOURCE / "methods"), ROOT / "docs"),
+            linked(methods.page(name, guide, SOURCE / "methods"), ROOT / "docs"),
         )
     choice = linked(methods.choice(all_costs, guide), ROOT / "docs")
     write("methods/index", f"{choice}\n\n{toctree(TABLES)}")

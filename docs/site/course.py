@@ -26,7 +26,7 @@ is an update. Keys: arrows choose a worker, a task's letter places it, `Z` undoe
 ```
 
 **Copy as text** takes your order to [a schedule of your own](/gallery/explore/own_schedule.ipynb),
-which trains a network with it. [A page a method](/methods/index.md) has the costs of each.
+which trains a network with it. [Which method, when](/methods/index.md) has the costs of each.
 """
 ARTICLE_END = """
 ```{raw} html

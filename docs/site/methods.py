@@ -1,4 +1,4 @@
-"""A page a method: picture, when to use it and at what cost, table, and words."""
+"""A page a method: picture, when to use it, table, and words; and what all of them cost."""
 
 import inspect
 import re
@@ -13,8 +13,6 @@ from pipekit.traces import Trace, describe_bubbles
 
 DRAWN = 4, 8  # workers and microbatches of the pictures
 
-BESIDE = "flush"  # the method that every other one is set beside
-
 WORK = (
     f"The same model on {costs.WORKERS} equal workers, {costs.MICROBATCHES} microbatches a batch, "
     "a forward one slot and a backward two"
@@ -23,7 +21,7 @@ _FORMS = {True: "{:z.1f}", False: "{:z.3g}"}  # of a column of shares, and of an
 BATCHES = {"2bw": 2, "pipefisher": 2}  # that show what is new; of others one is enough
 
 
-def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
+def page(name: str, guide: str, folder: Path) -> str:
     """Return a method's page, its links as in the guide; its picture is written into a folder."""
     workers, microbatches = DRAWN
     batches = microbatches if name in PER_MINIBATCH else BATCHES.get(name, 1)
@@ -37,7 +35,6 @@ def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
         f"{', '.join(map(str, checked.peak_in_flight))} (exact)."
     ]
     text += guided(name, guide)
-    text += ["## What it costs", *beside(name, all_costs)]
     text += ["## The table", f"```text\n{schedule}\n```"]
     stem = {"2bw": "two_bw"}.get(name, name.replace("-", "_"))
     words = inspect.getdoc(getattr(schedules, stem, schedules.pipedream)) or ""
@@ -81,17 +78,6 @@ def when(name: str, guide: str) -> str:
     """Return when to use a method, as the guide has it."""
     row = next(row for row in guided(name, guide) if "| when to use it |" in row)
     return row.rpartition(f"| {title(name)} | ")[2].rstrip(" |")
-
-
-def beside(name: str, all_costs: pd.DataFrame) -> list[str]:
-    """Return a method's costs beside Flush's."""
-    shown = [name] if name == BESIDE else [name, BESIDE]
-    numbers = _numbers(all_costs.loc[shown], [*map(title, shown)]).set_index("method").T
-    return [
-        markdown(numbers.rename_axis(index="what it costs", columns=None).reset_index()),
-        f"{WORK} (exact; by slow links: simulated). [All methods, and what the rows "
-        f"mean](/methods/index.md).",
-    ]
 
 
 def title(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A schedule of one's own, as text: checked, drawn, simulated, and trained with."""
+"""A schedule of one's own, as text: checked, drawn, and trained with."""
 
 from functools import partial
 from typing import Annotated
@@ -32,28 +32,22 @@ def text_area() -> widgets.Textarea:
 
 
 def see(picture: Annotated[str, text_area] = PICTURE) -> View:
-    """Return a picture's schedule, drawn in time slots and simulated as the network's training."""
-    from pipekit.explore.training import split  # here, since torch takes seconds
-
+    """Return a picture's schedule, drawn in time slots."""
     schedule = pk.schedules.parse(picture)
     report = pk.schedules.check(schedule)
-    drawn = pk.Trace.from_schedule(schedule)
-    simulated = pk.simulate(schedule, *split(schedule))
+    drawn = Timeline(pk.Trace.from_schedule(schedule), title=f"{schedule.title}, as drawn")
     return View(
         text=f"executable: no worker waits for ever; weight slots, a worker: "
         f"{listed(report.peak_versions)}; "
         f"{'microbatches' if schedule.chunks == 1 else 'chunks'} in flight: "
         f"{listed(report.peak_in_flight)} (exact)",
-        timelines=[
-            Timeline(drawn, title=f"{schedule.title}, as drawn"),
-            Timeline(simulated, title=f"{schedule.title}, predicted for a core a worker"),
-        ],
+        timelines=[drawn],
     )
 
 
 def trained(picture: str = PICTURE) -> View:
     """Return :func:`see` with a real training by the engine."""
-    from pipekit.explore.training import with_training
+    from pipekit.explore.training import with_training  # here, since torch takes seconds
 
     return with_training(see(picture), pk.schedules.parse(picture))
 
@@ -85,7 +79,4 @@ class OwnSchedule(Explorer):
             self._button.description = "Train with it"
 
 
-WAITS_FOR = "loading torch and timing the network's layers on this machine, once"
-own_schedule = partial(
-    explore, see, explorer=OwnSchedule, executed=trained, presets=PRESETS, waits_for=WAITS_FOR
-)
+own_schedule = partial(explore, see, explorer=OwnSchedule, executed=trained, presets=PRESETS)

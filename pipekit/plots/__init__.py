@@ -2,11 +2,10 @@
 
 from pipekit.plots.breakdown import breakdown
 from pipekit.plots.completion import check
-from pipekit.plots.intervals import intervals
 from pipekit.plots.memory import memory
 from pipekit.plots.moving import moving
 from pipekit.plots.save import save, svg
-from pipekit.plots.series import bands, curves, points
+from pipekit.plots.series import bands, curves, intervals, points
 from pipekit.plots.timeline import compare, timeline
 
 __all__ = [

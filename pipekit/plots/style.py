@@ -127,7 +127,6 @@ def bar(
     width: float = 0.8,
     edges: float = 1.0,
     text: Sequence[str] | None = None,
-    font: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return horizontal bars of one look, with text in them; ``edges`` scales edges' width."""
     return {
@@ -146,7 +145,7 @@ def bar(
         "text": text,
         "textposition": "inside",
         "insidetextanchor": "middle",
-        "insidetextfont": {"color": "black", "family": NARROW_FONTS, **(font or {})},
+        "insidetextfont": {"color": "black", "family": NARROW_FONTS},
         "textangle": 0,
     }
 

@@ -5,7 +5,6 @@ Screenshots go to results/runs/browser.
 
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,10 +14,6 @@ from playwright.sync_api import Locator, expect
 from tests.browser.jupyterlab import CELLS_S, FRAMES, Lab
 
 TOLD = ".pipekit-title, .pipekit-charts svg text, .pipekit-explorer .jp-RenderedHTMLCommon"
-INK = "e => getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']"
-INKED = {"timeline": ".pipekit-title", "search": ".pipekit-charts svg text"}
-"""A text of some explorers."""
-BACKGROUND = "element => getComputedStyle(element).getPropertyValue('--jp-layout-color0').trim()"
 
 
 @pytest.fixture(autouse=True)
@@ -42,16 +37,6 @@ def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screensh
     before = told.all_text_contents()
     row_of(notebook, slider).locator(".noUi-handle").press("ArrowRight")
     lab.until(lambda: told.all_text_contents() != before)
-
-
-def test_pictures_dim_while_the_kernel_works(lab: Lab) -> None:
-    notebook = lab.opened("timeline")
-    seen = notebook.locator(".pipekit-seen")
-    expect(seen).to_have_css("opacity", "1")
-    notebook.locator(".pipekit-waits").evaluate("e => { e.textContent = 'Working ...' }")
-    expect(seen).to_have_css("opacity", "0.35")
-    notebook.locator(".pipekit-waits").evaluate("e => { e.textContent = '' }")
-    expect(seen).to_have_css("opacity", "1")
 
 
 def test_hovering_a_bar_names_its_microbatch_and_version(lab: Lab) -> None:
@@ -194,39 +179,6 @@ def shows(notebook: Locator, *titles: str) -> None:
     )
     explained = notebook.locator(".pipekit-timeline > canvas[data-explained=true]")
     expect(explained).to_have_count(len(titles), timeout=within)
-
-
-@pytest.mark.parametrize("theme", ["Dark", "Light"])
-def test_text_stands_out_from_both_themes(theme: str, lab: Lab) -> None:
-    lab.theme(theme)
-    for name, text in INKED.items():
-        notebook = lab.opened(name)
-        lab.until(partial(stands_out, notebook, text))
-
-
-def stands_out(notebook: Locator, text: str) -> bool:
-    return contrast(notebook, text) >= 7  # WCAG 2, level AAA
-
-
-def contrast(notebook: Locator, text: str) -> float:
-    page = luminance(notebook.evaluate(BACKGROUND))
-    ink = luminance(notebook.locator(text).first.evaluate(INK))
-    return (max(page, ink) + 0.05) / (min(page, ink) + 0.05)
-
-
-def luminance(color: str) -> float:
-    """Return a CSS colour's relative luminance (WCAG 2)."""
-    numbers = re.findall(r"[\d.]+", color)
-    if color.startswith("#"):
-        digits = color[1:] if len(color) == 7 else "".join(2 * digit for digit in color[1:])
-        numbers = [str(int(digits[i : i + 2], 16)) for i in (0, 2, 4)]
-    elif not numbers:
-        numbers = {"white": ["255"] * 3, "black": ["0"] * 3}[color]
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-        for part in (float(number) / 255 for number in numbers[:3])
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_a_schedule_of_ones_own_is_checked_drawn_and_trained(lab: Lab, screenshots: Path) -> None:

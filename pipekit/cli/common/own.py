@@ -77,7 +77,7 @@ def own_loss(reference: str | None) -> "Callable[[Any, Any], Tensor]":
     """Return the loss that a user's reference names; None: the default one."""
     from pipekit.losses.losses import default_loss
 
-    return default_loss if reference is None else load(reference)  # type: ignore[no-any-return]
+    return default_loss if reference is None else load(reference)
 
 
 def own_batches(reference: str, steps: int | None = None) -> list[Any]:

@@ -2,7 +2,7 @@ import math
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import ipywidgets as widgets
 import pandas as pd
@@ -11,14 +11,17 @@ import pytest
 from pipekit import Profile, schedules, simulate
 from pipekit.explore.browser.widgets import TimelineCanvas, code
 from pipekit.explore.page import explorer, view
-from pipekit.explore.page.controls import Maker, choice, whole
+from pipekit.explore.page.controls import choice, declared, whole
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.plots import memory
 from tests.explore.inside import inside
 
 
-def see(stages: int = 3, method: str = "flush") -> View:
+def see(
+    stages: Annotated[int, whole("stages", 1, 8)] = 3,
+    method: Annotated[str, choice("method", ["flush", "gpipe"])] = "flush",
+) -> View:
     if stages > 5:
         raise ValueError("use at most 5 <stages>")
     flush = getattr(schedules, method)(stages, 2)
@@ -35,14 +38,9 @@ def see(stages: int = 3, method: str = "flush") -> View:
 
 PRESETS: dict[str, dict[str, Any]] = {"GPipe": {"method": "gpipe"}, "five": {"stages": 5}}
 
-MAKERS: dict[str, Maker] = {
-    "stages": whole("stages", 1, 8),
-    "method": choice("method", ["flush", "gpipe"]),
-}
-
 
 def controls() -> dict[str, widgets.ValueWidget]:
-    return {name: make() for name, make in MAKERS.items()}
+    return {name: make() for name, make in declared(see).items()}
 
 
 def begun(controls: dict[str, widgets.ValueWidget], **start: Any) -> Explorer:
@@ -99,7 +97,7 @@ def test_without_a_front_end_figures_are_shown_and_saved(
 ) -> None:
     shown: list[Any] = []
     monkeypatch.setattr(view, "display", lambda *what, **how: shown.extend(what))
-    explore(see, False, tmp_path, controls=MAKERS, stages=2)
+    explore(see, False, tmp_path, stages=2)
     assert capsys.readouterr().out == "2 stages\n"
     timelines, memory, curves, table = shown
     cells = re.findall(r">([\d.]+|nan)</td>", table.to_html())
@@ -110,7 +108,7 @@ def test_without_a_front_end_figures_are_shown_and_saved(
     drawn = {f"{stem}.{kind}" for stem in stems for kind in ("csv", "svg")}
     assert {path.name for path in tmp_path.iterdir()} == drawn | {"table.csv"}
     with pytest.raises(ValueError, match="did you mean 'stages'"):
-        explore(see, False, tmp_path, controls=MAKERS, stage=2)
+        explore(see, False, tmp_path, stage=2)
 
 
 def test_a_saved_notebook_has_the_first_picture_beside_the_live_explorer(
@@ -119,14 +117,14 @@ def test_a_saved_notebook_has_the_first_picture_beside_the_live_explorer(
     shown: list[Any] = []
     for module in (view, explorer):
         monkeypatch.setattr(module, "display", lambda *what, **how: shown.extend(what))
-    explore(see, True, tmp_path, controls=MAKERS, stages=2)
+    explore(see, True, tmp_path, stages=2)
     live, picture = shown
     assert live.values()["stages"] == 2
     assert "<svg" in picture["image/svg+xml"]
     assert "PipeDream-Flush" in picture["image/svg+xml"]
     assert [*tmp_path.iterdir()] == []
     shown.clear()
-    explore(see, True, tmp_path, controls=MAKERS, stages=6)  # cannot be: it has no picture yet
+    explore(see, True, tmp_path, stages=6)  # cannot be: it has no picture yet
     assert len(shown) == 1
 
 
