@@ -38,7 +38,9 @@ def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> list[
                 cell["source"] = linked("".join(cell["source"]), path.parent)
             elif not HIDDEN.isdisjoint(cell["metadata"].get("tags", [])):
                 cell["metadata"] = {"tags": ["hide-input"]}
-            elif any("worker 0 |" in "".join(each.get("text", "")) for each in cell["outputs"]):
+            elif any(
+                "worker 0 |" in "".join(each.get("text", "")) for each in cell.get("outputs", ())
+            ):
                 cell["metadata"] = {"tags": [DRAWN]}
         into = source / "gallery" / name
         into.parent.mkdir(parents=True, exist_ok=True)
