@@ -12,7 +12,7 @@ from IPython.display import display
 from pipekit.choices import require_choice
 from pipekit.explore.browser.picture import MEMORY_PX
 from pipekit.explore.browser.widgets import Setting, TimelineCanvas
-from pipekit.explore.page.controls import declared
+from pipekit.explore.page.controls import Maker, declared
 from pipekit.explore.page.view import View, static, still, styled
 from pipekit.plots import svg
 
@@ -149,6 +149,7 @@ def explore(
     interactive: bool,
     results_dir: str | Path,
     *,
+    controls: Mapping[str, Maker] | None = None,
     explorer: type[Explorer] = Explorer,
     executed: See | None = None,
     presets: Presets | None = None,
@@ -158,9 +159,10 @@ def explore(
     """Display an explorer, or the static figures of the setting that it would begin with.
 
     Args:
-        see: from the values of the controls, which it declares, to the view of them.
+        see: from the values of the controls to the view of them.
         interactive: False where nobody moves a slider, as under papermill.
         results_dir: the folder for the static figures.
+        controls: by their values' names, if ``see`` does not declare them.
         explorer, executed: the kind of explorer; what static figures see in place of ``see``.
         presets, waits_for: settings to go to; the reason for a delay, if ``see`` takes long.
         start: the controls' first values; by default those of ``see``.
@@ -168,7 +170,7 @@ def explore(
     Raises:
         ValueError: there is no such control.
     """
-    made = {name: make() for name, make in declared(see).items()}
+    made = {name: make() for name, make in (controls or declared(see)).items()}
     for name in start:
         require_choice("the setting", name, made)
     if interactive:
