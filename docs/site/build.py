@@ -16,12 +16,9 @@ import costs
 import course
 import gallery
 import methods
-import play
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
 
 import pipekit
+from pipekit.ledger import claims, report
 from pipekit.schedules.methods.by_name import TABLES
 
 ROOT = Path(__file__).parents[2]
@@ -32,8 +29,8 @@ CONTENTS = {
         *("predictions", "gradients", "own_notebook"),
     ),
     "See it": (
-        *("why_pipelines_idle", "course/index", "course/slides", "course/readme", "course/errors"),
-        *("play", "methods/index", "gallery/index", "staleness", "papers"),
+        *("why_pipelines_idle", "course/index", "course/readme", "course/errors"),
+        *("methods/index", "gallery/index", "staleness", "papers"),
     ),
     "Look it up": (
         *("api/index", "from_other_tools", "core", "contributing", "about", "artifact", "audit"),
@@ -59,9 +56,7 @@ def main() -> int:
     shutil.copytree(ROOT / "results/reference", SOURCE / "reference")
     shutil.copytree(ROOT / "docs/pictures", SOURCE / "pictures")
     notebooks = gallery.pages(ROOT, SOURCE, linked)
-    runs = {job: page for page, job in notebooks.items() if job}
-    (static / "report.html").write_text(gallery.report(ROOT, static, runs))
-    write("play", play.page(static))
+    report.write(claims.outcomes(ROOT / "results/reference/papers"), static)
     method_pages()
     texts = {f"course/{path.stem.lower()}": path for path in (ROOT / "docs/course").glob("*.md")}
     texts |= {path.stem: path for path in (ROOT / "docs").glob("*.md")}
@@ -131,10 +126,8 @@ def code_page(path: Path) -> str:
     name = path.relative_to(ROOT).as_posix()
     page = f"source/{name}.md"
     language = {".py": "python", ".yaml": "yaml", ".yml": "yaml"}.get(path.suffix, "text")
-    text = path.read_text(encoding="utf-8")
-    code = highlight(text, get_lexer_by_name(language), HtmlFormatter(lineanchors="line"))
-    shown = f"``````{{raw}} html\n{code}\n``````\n"  # Sphinx's own blocks have no lines to link to
-    write(f"source/{name}", f"---\norphan: true\n---\n# {name}\n\n{shown}")
+    code = f"``````{language}\n{path.read_text(encoding='utf-8')}\n``````\n"
+    write(f"source/{name}", f"---\norphan: true\n---\n# {name}\n\n{code}")
     return page
 
 
@@ -144,7 +137,7 @@ def method_pages() -> None:
     for name in TABLES:
         write(
             f"methods/{name}",
-            linked(methods.page(name, all_costs, guide, SOURCE / "methods"), ROOT / "docs"),
+            linked(methods.page(name, guide, SOURCE / "methods"), ROOT / "docs"),
         )
     choice = linked(methods.choice(all_costs, guide), ROOT / "docs")
     write("methods/index", f"{choice}\n\n{toctree(TABLES)}")

@@ -13,7 +13,7 @@ import pandas as pd
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, check
-from pipekit.schedules.methods.by_name import METHODS, TABLES, batches_of, stages_a_worker
+from pipekit.schedules.methods.by_name import TABLES, batches_of, stages_a_worker
 from pipekit.schedules.ops import PASSES
 from pipekit.simulation import Costs, simulate
 from pipekit.traces.record import tasks_of
@@ -34,26 +34,12 @@ MEANING = {
     OLD: "how many updates a forward's weights are behind those that its gradient is applied to",
     EVERY: "how many microbatches an update sums",
 }
-"""Of the columns.  Of all but the last less is better."""
+"""Of the columns."""
 
 
 def table(names: Iterable[str] = TABLES) -> pd.DataFrame:
     """Return a row a method, by name, with the columns of :data:`MEANING`; exact but the last."""
     return pd.DataFrame({name: _row(name) for name in names}).T[list(MEANING)]
-
-
-def at_least_as_good(costs: pd.DataFrame, name: str) -> list[str]:
-    """Return the methods that train in the same way, cost no more in any column and less in one.
-
-    In the same way: an update sums as much, by weights as old, and both passes read the same.
-    """
-    alike = [n for n in METHODS if n != name and _semantics(costs, n) == _semantics(costs, name)]
-    theirs, own = costs.loc[alike].round(6), costs.loc[name].round(6)
-    return list(theirs.index[(theirs <= own).all(axis=1) & (theirs < own).any(axis=1)])
-
-
-def _semantics(costs: pd.DataFrame, name: str) -> tuple[float, float, bool]:
-    return costs.loc[name, OLD], costs.loc[name, EVERY], made(name).stashing
 
 
 def made(name: str) -> Schedule:

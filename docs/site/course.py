@@ -1,25 +1,17 @@
-"""Pages that play without a kernel: the puzzles, slides, and the article "Why pipelines idle"."""
+"""Pages that play without a kernel: the puzzles, and the article "Why pipelines idle"."""
 
 from itertools import product
 from pathlib import Path
 
 from pipekit.explore.browser.standalone import STYLES
 from pipekit.explore.puzzles import page as game
-from pipekit.explore.puzzles.data import method, rows, rules
+from pipekit.explore.puzzles.data import rows, rules
 from pipekit.schedules.methods.by_name import METHODS, batches_of
 
 STYLE = Path(__file__).with_name("article.css")
 ARTICLE = ("model-parallel", "gpipe", "flush", "zb-h1", "pipedream", "eager")
 """The methods of the article's timelines, by so many workers and microbatches."""
 WORKERS, MICROBATCHES = range(2, 7), range(1, 9)
-SLIDES = (
-    ("One at a time", ["model-parallel"], "Who works while the first worker does?", "One of four."),
-    ("GPipe", ["gpipe"], "When can the last worker begin?", "Idle: (p-1)/(m+p-1), 3 of 7 slots."),
-    ("1F1B", ["gpipe", "flush"], "Which worker is first to free memory?", "As fast, fewer kept."),
-    ("ZB-H1", ["flush", "zb-h1"], "What could fill the last gaps?", "W waits for no one."),
-    ("PipeDream", ["pipedream"], "Which weights does F3 read?", "No flush, older weights."),
-)
-"""Title, methods on four workers with four microbatches, a question, and its answer at the end."""
 PUZZLES_PAGE = """# A course in puzzles
 
 Find the methods yourself, from no pipeline at all to a zero bubble. Each level gives the tasks of a
@@ -34,18 +26,7 @@ is an update. Keys: arrows choose a worker, a task's letter places it, `Z` undoe
 ```
 
 **Copy as text** takes your order to [a schedule of your own](/gallery/explore/own_schedule.ipynb),
-which trains a network with it. [A page a method](/methods/index.md) has the costs of each.
-"""
-SLIDES_PAGE = """# Slides
-
-A key a state: arrow right goes on to the next task's end, arrow left back. The arrows below do the
-same on a phone. `SVG` below a timeline saves the state that is shown.
-
-```{raw} html
-<link rel="stylesheet" href="../_static/course/article.css">
-<div id="lecture" class="slides"></div>
-<script src="../_static/course/slides.js"></script>
-```
+which trains a network with it. [Which method, when](/methods/index.md) has the costs of each.
 """
 ARTICLE_END = """
 ```{raw} html
@@ -62,20 +43,18 @@ def pages(article: str, static: Path) -> dict[str, str]:
     for name, text in {
         "puzzles.js": game.scripts(),
         "puzzles.css": styles(game.STYLE),
-        "slides.js": slides(),
         "article.js": timelines(),
         "article.css": styles(),
     }.items():
         (folder / name).write_text(text, encoding="utf-8")
     return {
         "course/index": PUZZLES_PAGE,
-        "course/slides": SLIDES_PAGE,
         "why_pipelines_idle": article + ARTICLE_END,
     }
 
 
 def styles(own: Path = STYLE) -> str:
-    """Return the canvas's CSS, with that of the article and the slides, or of the puzzles."""
+    """Return the canvas's CSS, with that of the article, or of the puzzles."""
     return STYLES.read_text(encoding="utf-8") + own.read_text(encoding="utf-8")
 
 
@@ -91,17 +70,3 @@ def timelines() -> str:
     }
     known = {"rules": rules(), "methods": methods}
     return game.playing("article", "enliven(known, document)", known)
-
-
-def slides() -> str:
-    """Return the script of the slides."""
-    shown = [
-        {
-            "title": title,
-            "notes": notes,
-            "methods": [method(batches_of(name, 4, 4, 1)) for name in names],
-        }
-        for title, names, *notes in SLIDES
-    ]
-    start = 'lecture(known, document.getElementById("lecture"))'
-    return game.playing("slides", start, {"rules": rules(), "slides": shown})

@@ -1,18 +1,12 @@
-"""Pages that runs have left: the notebooks, each with its first figure, and the report."""
+"""The notebooks as pages, each with its first figure."""
 
 import json
-import re
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import import_module
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pipekit import plots
-from pipekit.explore.page.view import figures
 from pipekit.ledger.batches.experiment import load
-from pipekit.ledger.report.page import anchor
 from pipekit.ledger.report.scoreboard import TITLES as PAPERS
 
 TITLES = {
@@ -26,22 +20,15 @@ TITLES = {
 """Of the folders of notebooks, in the gallery's order."""
 HIDDEN = {"hide-input", "injected-parameters"}  # tags of cells whose code is folded away
 DRAWN = "drawn"  # the tag of cells that print a schedule as a picture, whose lines must not wrap
-EXPLORED = "timeline", "planner", "search", "why_slow"
-"""Explorers that need neither a run's tables nor a training for their first figure."""
-NO_RUN = (
-    '<!doctype html><html lang="en"><title>No report</title>'
-    "<main><h1>No run is here yet</h1><p><code>make papers</code> makes one.</p></main></html>"
-)
-_ADDRESS = re.compile(r'(href|src)="([^"#]+)(#[^"]*)?"')
 
 
-def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[str, str | None]:
+def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> list[str]:
     """Copy a checkout's notebooks to the site's source, ``linked``, executed if a run has them."""
     executed = {path.stem: path for path in sorted((root / "results/runs").glob("*/*.ipynb"))}
     experiments = sorted((root / "experiments").glob("*.yaml"))
     jobs = load(*experiments).jobs if experiments else ()
     called = {job.notebook: job.name for job in jobs}
-    names = {}
+    names = []
     for path in sorted((root / "notebooks").rglob("*.ipynb"), key=_place):
         name, job = path.relative_to(root / "notebooks"), called.get(path.resolve())
         text = executed.get(job or "", path).read_text(encoding="utf-8")
@@ -49,61 +36,19 @@ def pages(root: Path, source: Path, linked: Callable[[str, Path], str]) -> dict[
         for cell in notebook["cells"]:
             if cell["cell_type"] == "markdown":
                 cell["source"] = linked("".join(cell["source"]), path.parent)
-        notebook["cells"] = list(folded(notebook["cells"]))
+            elif not HIDDEN.isdisjoint(cell["metadata"].get("tags", [])):
+                cell["metadata"] = {"tags": ["hide-input"]}
+            elif any(
+                "worker 0 |" in "".join(each.get("text", "")) for each in cell.get("outputs", ())
+            ):
+                cell["metadata"] = {"tags": [DRAWN]}
         into = source / "gallery" / name
         into.parent.mkdir(parents=True, exist_ok=True)
         into.write_text(json.dumps(notebook), encoding="utf-8")
-        explorer = path.stem if path.parent.name == "explore" else ""
-        if figure := first_figure(notebook) or explored(explorer):
+        if figure := first_figure(notebook):
             into.with_suffix(".svg").write_text(figure, encoding="utf-8")
-        names[name.with_suffix("").as_posix()] = job
+        names.append(name.with_suffix("").as_posix())
     return names
-
-
-def report(root: Path, static: Path, shown: Mapping[str, str]) -> str:
-    """Return the report's HTML, without links to what the site does not have."""
-    newest = sorted((root / "results/runs").glob("*/report.html"))
-    if not newest:
-        return NO_RUN
-    run = newest[-1].parent
-
-    def target(link: re.Match[str]) -> str:
-        path = Path(link[2])
-        to: str | None = None
-        if path.suffix in (".ipynb", ".html"):
-            page = shown.get(path.stem)
-            to = page and f"../gallery/{page}.html"
-        elif (run / path).is_file():
-            to = Path("report", *path.parts[-2:]).as_posix()
-            (static / to).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(run / path, static / to)
-        return f'{link[1]}="{to}{link[3] or ""}"' if to else ""
-
-    return _ADDRESS.sub(target, newest[-1].read_text(encoding="utf-8"))
-
-
-def folded(cells: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield a notebook's cells, with neighbours whose code is folded away as one.
-
-    Before each other cell of code stands what the report's links lead to.
-    """
-    for hidden, group in groupby(cells, key=_is_hidden):
-        members = list(group)
-        if hidden:
-            sources = ["".join(cell["source"]) for cell in members]
-            outputs = [output for cell in members for output in cell["outputs"]]
-            metadata = {"tags": ["hide-input"]}
-            one = {"source": "\n\n".join(sources), "outputs": outputs, "metadata": metadata}
-            yield {**members[0], **one}
-            continue
-        for cell in members:
-            if cell["cell_type"] == "code":
-                place = f'<div id="{anchor(cell["id"])}"></div>'
-                id = f"place-{cell['id']}"
-                yield {"cell_type": "markdown", "id": id, "metadata": {}, "source": place}
-            texts = ("".join(each.get("text", "")) for each in cell.get("outputs", ()))
-            is_drawn = any("worker 0 |" in text for text in texts)
-            yield {**cell, "metadata": {"tags": [DRAWN]}} if is_drawn else cell
 
 
 def first_figure(notebook: Mapping[str, Any]) -> str | None:
@@ -111,14 +56,6 @@ def first_figure(notebook: Mapping[str, Any]) -> str | None:
     outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", []))
     svgs = (output.get("data", {}).get("image/svg+xml") for output in outputs)
     return next(("".join(svg) for svg in svgs if svg), None)
-
-
-def explored(name: str) -> str | None:
-    """Return the first figure of an explorer's first setting, for one that no run has left."""
-    if name not in EXPLORED:
-        return None
-    view = import_module(f"pipekit.explore.{name}").see()
-    return next((plots.svg(plot.figure) for _, plot in figures(view)), None)
 
 
 def front(source: Path, names: Iterable[str]) -> str:
@@ -144,7 +81,3 @@ def _place(path: Path) -> tuple[int, str]:
     folder = "" if path.parent.name == "notebooks" else path.parent.name
     known = list(TITLES)
     return known.index(folder) if folder in known else len(known), path.as_posix()
-
-
-def _is_hidden(cell: Mapping[str, Any]) -> bool:
-    return cell["cell_type"] == "code" and not HIDDEN.isdisjoint(cell["metadata"].get("tags", []))

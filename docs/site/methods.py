@@ -1,4 +1,4 @@
-"""A page a method: picture, when to use it and at what cost, table, equation, the judge's line."""
+"""A page a method: picture, when to use it, table, and words; and what all of them cost."""
 
 import inspect
 import re
@@ -8,20 +8,10 @@ import costs
 import pandas as pd
 
 from pipekit import plots, schedules
-from pipekit.ledger import claims
-from pipekit.oracle.versions import VERSION_READ, Reads
 from pipekit.schedules.methods.by_name import PER_MINIBATCH, TABLES
 from pipekit.traces import Trace, describe_bubbles
 
-PAPERS = {
-    "gpipe": "gpipe",
-    "flush": "pipedream-2bw",
-    "2bw": "pipedream-2bw",
-    "pipedream": "pipedream",
-}
 DRAWN = 4, 8  # workers and microbatches of the pictures
-
-BESIDE = "flush"  # the method that every other one is set beside
 
 WORK = (
     f"The same model on {costs.WORKERS} equal workers, {costs.MICROBATCHES} microbatches a batch, "
@@ -31,7 +21,7 @@ _FORMS = {True: "{:z.1f}", False: "{:z.3g}"}  # of a column of shares, and of an
 BATCHES = {"2bw": 2, "pipefisher": 2}  # that show what is new; of others one is enough
 
 
-def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
+def page(name: str, guide: str, folder: Path) -> str:
     """Return a method's page, its links as in the guide; its picture is written into a folder."""
     workers, microbatches = DRAWN
     batches = microbatches if name in PER_MINIBATCH else BATCHES.get(name, 1)
@@ -45,19 +35,10 @@ def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
         f"{', '.join(map(str, checked.peak_in_flight))} (exact)."
     ]
     text += guided(name, guide)
-    text += ["## What it costs", *beside(name, all_costs)]
     text += ["## The table", f"```text\n{schedule}\n```"]
     stem = {"2bw": "two_bw"}.get(name, name.replace("-", "_"))
     words = inspect.getdoc(getattr(schedules, stem, schedules.pipedream)) or ""
     text += ["## In words", words.partition("\n\nArgs")[0]]
-    text += ["## The judge's line", f"```python\n{judge(name)}```"]
-    if name in PAPERS:
-        theirs = [c for c in claims.load().values() if c.paper == PAPERS[name]]
-        stated = [c for c in theirs if c.kind == "equation"]
-        text += [f"## Equations of its paper, checked ({len(stated)} of {len(theirs)} claims)"]
-        # As code, since a formula's asterisks are no italics.
-        rows = [{"where": c.where, "claim": c.claim, "value": f"`{c.value}`"} for c in stated]
-        text += [markdown(pd.DataFrame(rows))]
     return "\n\n".join(text) + "\n"
 
 
@@ -99,36 +80,9 @@ def when(name: str, guide: str) -> str:
     return row.rpartition(f"| {title(name)} | ")[2].rstrip(" |")
 
 
-def beside(name: str, all_costs: pd.DataFrame) -> list[str]:
-    """Return a method's costs beside Flush's, and which methods cost no more in any respect."""
-    shown = [name] if name == BESIDE else [name, BESIDE]
-    names = [title(name) for name in shown]
-    better = [f"[{title(n)}](/methods/{n}.md)" for n in costs.at_least_as_good(all_costs, name)]
-    said = (
-        "Of the methods without chunks and transfers that train in the same way, what costs no "
-        f"more in any row, and less in at least one: {', '.join(better)}."
-    )
-    none = "Every other one that trains in the same way costs more in at least one row."
-    numbers = _numbers(all_costs.loc[shown], names).set_index("method").T
-    return [
-        markdown(numbers.rename_axis(index="what it costs", columns=None).reset_index()),
-        f"{WORK} (exact; by slow links: simulated). [All methods, and what the rows "
-        f"mean](/methods/index.md). {said if better else none}",
-    ]
-
-
 def title(name: str) -> str:
     """Return a method's name as the papers write it."""
     return TABLES[name](4, 8).name
-
-
-def judge(name: str) -> str:
-    """Return the oracle's code that says which weights a method reads."""
-    line = VERSION_READ.get(name.replace("-", "_"), VERSION_READ["sequential"])
-    source = inspect.getsource(line)
-    if name in ("paci", "pipedream-no-stashing"):  # forward and backward read different weights
-        source += "\n\n" + inspect.getsource(Reads)
-    return source
 
 
 def markdown(frame: pd.DataFrame) -> str:

@@ -14,7 +14,7 @@ from pipekit.cli.common.options import (
     require_suffix,
     save,
 )
-from pipekit.cli.common.own import OwnModel, require_known
+from pipekit.cli.common.own import OwnModel, own_loss, require_known
 from pipekit.references import require_module
 from pipekit.units import bytes_text, plural
 
@@ -83,7 +83,8 @@ def profile(
         network, sample = _make(own or model, rows, "cpu", dtype)
         judged: dict[str, Any] = {}
         if own and data is not None:
-            sample, judged["target"], judged["loss"] = own.judged(loss)
+            sample, target = own.first
+            judged = {"target": target, "loss": own_loss(loss)}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             made = pk.profile(network, sample, device, repeats, progress=not quiet, **judged)

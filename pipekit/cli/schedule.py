@@ -11,7 +11,6 @@ import typer
 import pipekit as pk
 from pipekit.choices import meant
 from pipekit.cli.common.options import TABLE, File, require_suffix, save, save_text, save_timelines
-from pipekit.cli.common.own import called
 from pipekit.names import TABLES
 from pipekit.references import load, require_module
 
@@ -108,7 +107,7 @@ def own_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "
         if not isinstance(stages, int) and set(stages) != {1}:
             raise ValueError(f"{name} is asked for stages of one worker each: leave out replicas")
         count = stages if isinstance(stages, int) else len(stages)
-        found = called(name, load(name), stages=count, microbatches=microbatches)
+        found = load(name)(count, microbatches)
         if not isinstance(found, pk.Schedule):
             raise TypeError(f"{name} must return a pipekit Schedule, not {type(found).__name__}")
         return found

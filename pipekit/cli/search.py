@@ -45,10 +45,10 @@ def search(
         placement: The worker of each stage; by default it is searched for, too.
         seconds: How long to search.
         seed: Of the random choices.
-        output: Write the schedule to a .csv, that pipekit schedule and simulate read; or what was
-            found, and the bound, to a .json; or draw the timeline: .svg (and .csv) or .html.
+        output: Write the schedule to a .csv, that pipekit schedule and simulate read; or draw the
+            timeline: .svg (and .csv) or .html.
     """
-    options.require_suffix(output, (".csv", ".json", ".svg", ".html"))
+    options.require_suffix(output, (".csv", ".svg", ".html"))
     try:
         homes = None if placement is None else [int(part) for part in placement.split(",")]
     except ValueError:
@@ -79,8 +79,6 @@ def search(
     options.print_table(["worker", "stages", "peak (MB)"], rows)
     if output is None or output.suffix == ".csv":
         options.save(output, found.schedule.to_csv)
-    elif output.suffix == ".json":
-        options.save_text(output, found.to_json())
     else:
         timed = pk.simulation.Costs(costs, host_bytes_per_s=host_bandwidth)
         options.save_timelines([pk.simulate(found.schedule, timed, used, links)], output)

@@ -1,7 +1,6 @@
 """``pipekit simulate``: the predicted time and memory of a schedule, with nothing run."""
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -72,45 +71,27 @@ def simulate(
             "--workers, --memory and --shards are of links: name a --cluster, or say --bandwidth"
         )
     shared = pk.simulation.Shards(shards, links.levels[0].bandwidth) if shards and links else None
-    simulated = partial(
-        pk.simulate,
-        profile=pk.simulation.Costs(costs, host_bytes_per_s=host_bandwidth, shards=shared),
-        plan=used,
-        cluster=links,
+    trace = pk.simulate(
+        schedule,
+        pk.simulation.Costs(costs, host_bytes_per_s=host_bandwidth, shards=shared),
+        used,
+        links,
         optimizer_states=optimizer_states,
         validate=validate,
         mitigation=mitigation,
     )
-    trace = simulated(schedule)
     _print(trace, used, costs, links.device.memory_bytes if links else math.inf)
-    if used.predicted_s and method in TABLES and plan is not None:
-        longer = chosen_schedule(method, replicas, count, 2 * batches)
-        typer.echo(_beside_the_plan(used, trace, simulated(longer)))
+    if used.predicted_s and plan is not None:
+        pipelines = used.replicas[0] if used.method == "parallel_pipelines" else 1
+        planned_ms = 1e3 * used.predicted_s / pipelines
+        typer.echo(
+            f"the plan predicts {planned_ms:.4g} ms, as if its slowest stage or transfer never "
+            f"waited, and the pipeline had no beginning and no end"
+        )
     if output is not None and output.suffix != ".json":
         options.save_timelines([trace], output)
     else:
         options.save(output, trace.to_perfetto)
-
-
-def _beside_the_plan(plan: "pk.Plan", trace: "pk.Trace", longer: "pk.Trace") -> str:
-    """Return why a run takes another time than its plan, from the run and one twice as long."""
-    count = _microbatches(trace)
-    pipelines = plan.replicas[0] if plan.method == "parallel_pipelines" else 1
-    planned, here = plan.predicted_s / pipelines, trace.makespan_s / count
-    steady = (longer.makespan_s - trace.makespan_s) / (_microbatches(longer) - count)
-    ends, waits = max(0.0, here - steady), steady - planned
-    fate = "waits between tasks" if waits > 0 else "less, since links cost less"
-    times = planned, here, ends, abs(waits)
-    planned_ms, here_ms, ends_ms, rest_ms = (round(1e3 * seconds, 6) for seconds in times)
-    return (
-        f"the plan predicts {planned_ms:.4g} ms, as if its slowest stage or transfer never waited: "
-        f"of the {here_ms:.4g} ms here, {ends_ms:.3g} ms are the pipeline's beginning and end, and "
-        f"{rest_ms:.3g} ms {fate}"
-    )
-
-
-def _microbatches(trace: "pk.Trace") -> int:
-    return (int(trace.frame["microbatch"].max()) + 1) // trace.chunks
 
 
 def _print(trace: "pk.Trace", plan: "pk.Plan", costs: "pk.Profile", memory: float) -> None:
@@ -118,7 +99,8 @@ def _print(trace: "pk.Trace", plan: "pk.Plan", costs: "pk.Profile", memory: floa
 
     assert trace.memory is not None
     assert trace.transfers is not None
-    each_ms = 1e3 * trace.makespan_s / _microbatches(trace)
+    microbatches = (int(trace.frame["microbatch"].max()) + 1) // trace.chunks
+    each_ms = 1e3 * trace.makespan_s / microbatches
     typer.echo(
         f"{printable(trace.name)}: {trace.makespan_s:.4g} s, "
         f"{each_ms:.4g} ms a microbatch of {plural(plan.microbatch_rows, 'row')}, "

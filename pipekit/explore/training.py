@@ -1,7 +1,6 @@
-"""Training with a schedule by hand: a small network, its costs on this machine, and a real run."""
+"""Training with a schedule by hand: a small network, and a real run."""
 
-import math
-from functools import cache, partial
+from functools import partial
 
 import pandas as pd
 import torch
@@ -15,7 +14,6 @@ from pipekit.models import mlp
 WIDTH, DEPTH = 512, 8  # of the network: a perceptron of so many linear layers
 ROWS = 64  # of a microbatch
 LEAST_BATCHES = 30  # the schedule is run again until it has trained on so many
-OPTIMIZER = partial(torch.optim.Adam, lr=0.001)
 
 
 def with_training(view: View, schedule: pk.Schedule) -> View:
@@ -25,38 +23,22 @@ def with_training(view: View, schedule: pk.Schedule) -> View:
     title = f"Trained: loss {losses[0]:.2f} to {losses[-1]:.2f}"
     words = pk.plots.series.Words(title=title, label="measured", y_title="loss (nats)")
     figure = pk.plots.curves(data, "batch", "loss", "run", **words)
-    # A phone is no wider than the only name in the legend, and the room that is kept for it.
+    # A single curve needs no legend, and no room for one.
     figure.update_layout(showlegend=False, margin_r=20)
     executed = Timeline(run.trace, title=f"{schedule.title}, as executed")
     return View(view.text, [*view.timelines, executed], {"loss": Plot(figure, data)})
 
 
-def split(schedule: pk.Schedule) -> tuple[pk.Profile, pk.Plan]:
-    """Return the network's costs here, and stages of about equal time."""
-    balance = pk.plan(_costs(), pk.clusters.flat(schedule.stages, math.inf), "balance").balance
-    replicas = [len(workers) for workers in schedule.stage_workers]
-    return _costs(), pk.Plan.by_hand(balance, rows=ROWS, replicas=replicas)
-
-
-_data = cache(digits)
-
-
-def _network() -> nn.Sequential:
-    return nn.Sequential(nn.Flatten(), *mlp(WIDTH, DEPTH, inputs=8 * 8, outputs=10))
-
-
 def _train(schedule: pk.Schedule) -> tuple[pk.Run, list[float]]:
     """Run a schedule until there were enough batches; return its last run, and all losses."""
     torch.manual_seed(0)
-    _, planned = split(schedule)
     pipeline = pk.Pipeline(
-        _network(),
+        nn.Sequential(nn.Flatten(), *mlp(WIDTH, DEPTH, inputs=8 * 8, outputs=10)),
         schedule,
-        balance=planned.balance,  # a plan has a worker a stage, a picture what it draws
-        optimizer=OPTIMIZER,
+        optimizer=partial(torch.optim.Adam, lr=0.001),
         loss=torch.nn.CrossEntropyLoss(),
     )
-    rows, data = [ROWS * len(batch) for batch in schedule.batches], _data()
+    rows, data = [ROWS * len(batch) for batch in schedule.batches], digits()
     losses: list[float] = []
     while len(losses) < LEAST_BATCHES:
         chance = torch.Generator().manual_seed(len(losses))
@@ -64,17 +46,3 @@ def _train(schedule: pk.Schedule) -> tuple[pk.Run, list[float]]:
         run = pipeline.train([(data.train_inputs[n], data.train_targets[n]) for n in chosen])
         losses += run.losses
     return run, losses
-
-
-@cache
-def _costs() -> pk.Profile:
-    """Measure what a microbatch costs a worker that has a core of its own."""
-    data = _data()
-    return pk.profile(
-        _network(),
-        data.train_inputs[:ROWS],
-        loss=torch.nn.CrossEntropyLoss(),
-        target=data.train_targets[:ROWS],
-        optimizer=OPTIMIZER,
-        tolerance=math.inf,  # a rough prediction will do, and a busy machine is no news here
-    )

@@ -1,6 +1,6 @@
 """Losses: the default, that of tokens, means over all that counts in a batch, and their scale."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Self
@@ -36,11 +36,6 @@ def default_loss(output: Any, target: Tensor) -> Tensor:
         f"no loss is known for an output {list(logits.shape)} and a target {list(target.shape)} of "
         f"{target.dtype}: name one"
     )
-
-
-def default_loss_of_entry(entry: str, output: Any, batch: Mapping[str, Any]) -> Tensor:
-    """Return :func:`default_loss` of an output and one entry of the batch, which is a dict."""
-    return default_loss(output, batch[entry])
 
 
 def made_up_target(output: Any) -> Tensor:

@@ -2,12 +2,10 @@
 
 from pipekit.plots.breakdown import breakdown
 from pipekit.plots.completion import check
-from pipekit.plots.grid import grid
-from pipekit.plots.intervals import intervals
 from pipekit.plots.memory import memory
 from pipekit.plots.moving import moving
 from pipekit.plots.save import save, svg
-from pipekit.plots.series import bands, curves, points
+from pipekit.plots.series import bands, curves, intervals, points
 from pipekit.plots.timeline import compare, timeline
 
 __all__ = [
@@ -16,7 +14,6 @@ __all__ = [
     "check",
     "compare",
     "curves",
-    "grid",
     "intervals",
     "memory",
     "moving",

@@ -160,7 +160,9 @@ def idle(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
     least = LEAST_PX / style.PANEL_PX * trace.makespan_s
     gaps = gaps[gaps["end_s"] - gaps["start_s"] >= least]
     looks = [GAP_STYLES[Cause(cause)] for cause in gaps["cause"]]
-    told = pd.Series(_told(gaps, trace), gaps.index, dtype=object)
+    meanings = {cause.value: meaning for cause, meaning in CAUSES.items()}
+    told = gaps["cause"] + ": " + gaps["cause"].map(meanings)
+    told += ("<br>before " + gaps["before"]).where(gaps["before"] != "", "")
     for look in dict.fromkeys(GAP_STYLES.values()):
         alike = gaps[[each == look for each in looks]]
         if not len(alike):
@@ -183,28 +185,6 @@ def idle(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
             )
         )
     return found
-
-
-def _told(gaps: pd.DataFrame, trace: Trace) -> list[str]:
-    """Return lines for each gap: its cause, what it waits for, and why that is late."""
-    meanings = {cause.value: meaning for cause, meaning in CAUSES.items()}
-    columns = ["op", "microbatch", "stage", "worker"]
-    events = list(trace.frame[columns].itertuples(index=False, name=None))
-    waited = trace.waited_for()
-    told = []
-    for gap in gaps.itertuples():
-        text = f"{gap.cause}: {meanings[gap.cause]}"
-        if gap.before:
-            text += f"<br>before {gap.before}"
-        if gap.waits_for:
-            text += f", which needs {gap.waits_for} on worker {gap.waits_for_worker}"
-            row = gap.waits_for_row  # of a task of another stream there is none
-            if row >= 0 and waited[row] >= 0:
-                op, microbatch, stage, worker = events[waited[row]]
-                late = f"{Op.named(op).letter}{microbatch} of stage {stage} on worker {worker}"
-                text += f"<br>that waited for {late}"
-        told.append(text)
-    return told
 
 
 def _quiet(rows: pd.DataFrame, look: style.Style, scale: float, **more: object) -> go.Bar:

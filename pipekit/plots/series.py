@@ -1,6 +1,6 @@
-"""Charts of one panel with several series: curves, bands, points."""
+"""Charts of one panel with several series: curves, bands, points, means with intervals."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
@@ -12,8 +12,12 @@ from pipekit.plots import style
 PLOT_PX, SQUARE_PX, BOTTOM_PX = 300, 400, 52  # of a panel, a square one, and what is below
 CHARACTER_PX = 8
 BAND_OPACITY = 0.14  # several lie on one another, and all lines are seen through them
-LEAST_TICKS = 3
 PAD = 0.05  # free room beside what is outermost, as a share of the axis
+ROW_PX = 34  # of a row of intervals
+SHARE = 0.6  # of a row of intervals, which its series divide among them
+REACH = 1.0
+"""Of the means' spread, on either side, the most that an interval may take; what reaches further
+leaves the picture."""
 
 
 class Words(TypedDict):
@@ -136,14 +140,61 @@ def points(
         figure.add_scatter(x=line, y=line, name="y = x", **how)
         figure.data = (figure.data[-1], *figure.data[:-1])  # beneath the points
         layout = figure.layout
-        title_px = CHARACTER_PX * len(style.whole(layout.title.text))
+        title_px = CHARACTER_PX * len(layout.title.text)
         layout.margin.r = max(layout.margin.r, 108, title_px - SQUARE_PX)
         layout.width = layout.margin.l + SQUARE_PX + layout.margin.r
     for axis, column in ((figure.layout.xaxis, x), (figure.layout.yaxis, y)):
         if diagonal or pd.api.types.is_numeric_dtype(frame[column]):
             ends = both if diagonal else _range(frame[[column]], log)
-            axis.update(_log_axis(ends) if log else {}, range=ends)
+            axis.update(type="log" if log else None, range=ends)
     return figure
+
+
+def intervals(
+    frame: pd.DataFrame,
+    row: str,
+    mean: str,
+    low: str,
+    high: str,
+    color: str,
+    *,
+    known: Sequence[str] = (),
+    **words: Unpack[Words],
+) -> go.Figure:
+    """Draw a marker and a line from ``low`` to ``high`` for each row of the frame, beside zero.
+
+    Args:
+        frame: one row a mean.
+        row: the column that names the figure's rows, in the order in which they first appear.
+        mean: the column of the markers.
+        low, high: the columns of the intervals' ends.
+        color, words: as for :func:`curves`.
+        known: the series of several figures, each of which is to look alike in all of them; by
+            default those of the frame, in the order in which they first appear.
+    """
+    style.require(frame, (row, mean, low, high, color))
+    (rows, names), (kind, kinds) = (pd.factorize(frame[column]) for column in (row, color))
+    looks = [*known] or [*kinds]
+    in_row = pd.Series(kind, frame.index).groupby(frame[row])
+    beside = in_row.rank("dense") - 1 - (in_row.transform("nunique") - 1) / 2
+    placed = frame.assign(place=rows + SHARE / len(kinds) * beside)
+    figure = series(placed, mean, "place", color, lambda k: marked(looks.index(kinds[k])), **words)
+    for trace, (_, own) in zip(figure.data, placed.groupby(color, sort=False), strict=True):
+        above, below = (own[high] - own[mean]).to_numpy(), (own[mean] - own[low]).to_numpy()
+        trace.error_x = {"array": above, "arrayminus": below, "thickness": 1.5, "width": 0}
+    axis = style.rows([*names])
+    quiet = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
+    line = {"color": style.GREY, "width": 1}
+    figure.add_scatter(x=[0, 0], y=axis["range"][::-1], line=line, **quiet)
+    least, most = min(0.0, frame[mean].min()), max(0.0, frame[mean].max())
+    spread = (most - least) or (frame[high] - frame[low]).max() or 1.0
+    start = max(least - REACH * spread, min(0.0, frame[low].min()))
+    end = min(most + REACH * spread, max(0.0, frame[high].max()))
+    figure.update_xaxes(range=[start - PAD * spread, end + PAD * spread])
+    figure.update_yaxes(axis)
+    height = ROW_PX * len(names) + figure.layout.margin.t + BOTTOM_PX
+    longest = max(len(str(name)) for name in names)
+    return figure.update_layout(height=height, margin={"l": 32 + CHARACTER_PX * longest})
 
 
 def marked(position: int) -> dict[str, Any]:
@@ -164,17 +215,3 @@ def _range(columns: pd.DataFrame, log: bool) -> tuple[float, float]:
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     pad = PAD * ((high - low) or abs(high) or 1)
     return low - pad, high + pad
-
-
-def _log_axis(ends: tuple[float, float]) -> dict[str, Any]:
-    """Return an axis whose ticks name whole numbers; plotly's say "2" and "5" for 20 and 50."""
-    from matplotlib.ticker import MaxNLocator  # here, since most figures need none of it
-
-    decades = 10.0 ** np.arange(np.floor(ends[0]), np.ceil(ends[1]))
-    low, high = np.power(10.0, ends)
-    even = np.asarray(MaxNLocator(5).tick_values(low, high))
-    for ticks in (decades, np.outer(decades, (1, 2, 5)).ravel(), even):
-        ticks = ticks[(low <= ticks) & (ticks <= high)]
-        if len(ticks) >= LEAST_TICKS:
-            break
-    return {"type": "log", "tickvals": ticks.tolist(), "ticktext": [f"{tick:g}" for tick in ticks]}

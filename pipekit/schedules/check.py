@@ -139,7 +139,11 @@ def _proved(schedule: Schedule, joint_updates: bool) -> Report:
         Replay(graph, joint_updates).require_done()
         in_flight = [_check_worker(schedule, worker) for worker in range(schedule.worker_count)]
     except ScheduleError as error:
-        raise error.in_chunks(schedule.chunks) from None
+        if (chunks := schedule.chunks) == 1:
+            raise
+        raise ScheduleError(
+            f"{error} (counted in chunks, {chunks} a microbatch: F{chunks} is F1.0 in a picture)"
+        ) from None
     versions = (np.array(each.alive, dtype=np.int32) for each in slots_of(schedule))
     return Report(tuple(versions), tuple(in_flight))
 
@@ -169,23 +173,21 @@ def _require_items(graph: Dependencies) -> None:
         if task.op.peer not in others or task.op.peer == worker:
             raise ScheduleError(
                 f"worker {worker} has {task}: it needs another one of the {len(others)} workers "
-                f"for a peer",
-                graph.placed(number),
+                f"for a peer"
             )
     for number, item, before in graph.items.missing:
         task, worker = graph.tasks[number], graph.worker_of[number]
         lacks = f"worker {worker} has {task}, which needs {item.name} there"
         if before is None:
-            raise ScheduleError(f"{lacks}, and no task before it gives them", [(task, worker)])
+            raise ScheduleError(f"{lacks}, and no task before it gives them")
         why = f"{graph.tasks[before]} has taken them"
         if item in graph.tasks[before].op.gives:
             why = f"{graph.tasks[before]} has given those of version {graph.tasks[before].version}"
-        raise ScheduleError(f"{lacks}, and {why}", graph.placed(number, before))
+        raise ScheduleError(f"{lacks}, and {why}")
     for number in graph.items.untaken:
         task, worker = graph.tasks[number], graph.worker_of[number]
         raise ScheduleError(
-            f"worker {worker} has {task}, and worker {task.op.peer} takes no such thing from it",
-            graph.placed(number),
+            f"worker {worker} has {task}, and worker {task.op.peer} takes no such thing from it"
         )
 
 
@@ -209,8 +211,7 @@ def _require_gradients(graph: Dependencies) -> None:
         if task.stage in travels and (lacking := summed - come[task.stage, task.version]):
             raise ScheduleError(
                 f"worker {graph.worker_of[number]} has {task}, and the gradient of microbatch "
-                f"{min(lacking)} has not been sent to it",
-                graph.placed(number),
+                f"{min(lacking)} has not been sent to it"
             )
 
 
@@ -226,8 +227,7 @@ def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None
             if not alike or one.version != other.version:
                 raise ScheduleError(
                     f"{one} and {other} are of one microbatch, in {chunks} chunks: they must run "
-                    f"on one worker and read one version",
-                    graph.placed(first, number),
+                    f"on one worker and read one version"
                 )
     ends = {summed.stop for stage in graph.updates for summed in stage}
     ends |= {schedule.microbatches, *(batch.stop for batch in schedule.batches)}
@@ -242,7 +242,7 @@ def _require_whole_microbatches(schedule: Schedule, graph: Dependencies) -> None
 def _lacking(op: Op, stage: int, microbatch: int, schedule: Schedule) -> ScheduleError:
     task = Task(op, stage, microbatch, 0)
     run = f"though the run has {plural(schedule.microbatches, 'microbatch', 'es')}"
-    return ScheduleError(f"no worker has {task}, {run}", [(task, None)])
+    return ScheduleError(f"no worker has {task}, {run}")
 
 
 def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
@@ -262,30 +262,26 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
             lacks = "only borrowed weights" if stage in borrowed else "no forward or backward"
             raise ScheduleError(
                 f"worker {worker} has {task} and {lacks} of that stage: updates and other work "
-                f"stand where their stage lives",
-                [(task, worker)],
+                f"stand where their stage lives"
             )
         if not op.is_pass:
             expected, before = newest[stage] + 1, producer.get(stage)
             if version != expected:
                 raise ScheduleError(
                     f"worker {worker}: {task} follows {before or 'the initial weights'}; the next "
-                    f"update must be U{expected}",
-                    [(task, worker), *([(before, worker)] if before else [])],
+                    f"update must be U{expected}"
                 )
             summing = schedule.update_of[stage][task.microbatch]
             if summing != expected:
                 raise ScheduleError(
                     f"worker {worker}: {task} sums up to microbatch {task.microbatch}, where "
-                    f"U{summing} of that stage ends on this or another worker",
-                    [(task, worker)],
+                    f"U{summing} of that stage ends on this or another worker"
                 )
             newest[stage], producer[stage] = version, task
         elif version > newest.get(stage, version):
             raise ScheduleError(
                 f"worker {worker}: {task} reads version {version} before U{version} of stage "
-                f"{stage} has produced it",
-                [(task, worker), (Task(Op.UPDATE, stage, 0, version), worker)],
+                f"{stage} has produced it"
             )
         else:
             own = graph.own[first + position]
@@ -300,8 +296,7 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
             raise ScheduleError(
                 f"worker {worker} has no {missing}, in a picture a ^ behind its last backward, "
                 f"though the run has {plural(schedule.microbatches, 'microbatch', 'es')}, and "
-                f"other workers may have that update",
-                [(missing, None)],
+                f"other workers may have that update"
             )
     return in_flight
 
@@ -310,16 +305,13 @@ def _refuse_own(graph: Dependencies, worker: int, number: int) -> NoReturn:
     """Raise for a backward that is not where its forward is, or does not read what that reads."""
     own = graph.own[number]
     task, before = graph.tasks[number], graph.tasks[own]
-    at_fault = graph.placed(own, number)
     if graph.worker_of[own] != worker:
         what = "its forward" if before.op.own is None else f"its {before.label}"
         raise ScheduleError(
             f"worker {worker} has {task} and another worker {what}: a backward runs where its "
-            f"forward ran",
-            at_fault,
+            f"forward ran"
         )
     raise ScheduleError(
         f"worker {worker}: {before} reads version {before.version} and {task} version "
-        f"{task.version}; they must be the same, or declare stashing=False",
-        at_fault,
+        f"{task.version}; they must be the same, or declare stashing=False"
     )

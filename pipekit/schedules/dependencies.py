@@ -214,17 +214,14 @@ class Dependencies:
         numbers: list[int] = np.flatnonzero(self.columns.whose(is_so)).tolist()
         return numbers
 
-    def placed(self, *numbers: int) -> list[tuple[Task, int | None]]:
-        """Return tasks with their workers, as a ScheduleError takes them."""
-        return [(self.tasks[number], self.worker_of[number]) for number in numbers]
-
     def _require_sizes(self) -> None:
         _, _, *counts = self.columns
         below = np.flatnonzero(np.minimum.reduce(counts) < 0)
         if len(below):
-            ((task, worker),) = self.placed(int(below[0]))
+            number = int(below[0])
             raise ScheduleError(
-                f"{task!r} on worker {worker}: everything counts from 0", [(task, worker)]
+                f"{self.tasks[number]!r} on worker {self.worker_of[number]}: everything counts "
+                f"from 0"
             )
         size, cells = len(self.tasks), self.stages * self.microbatches
         if max(self.stages, self.microbatches) > size or cells > max(size, _SPARSE):
@@ -235,8 +232,7 @@ class Dependencies:
         number = max(range(size), key=lambda n: max(self.tasks[n][1:3]))
         return ScheduleError(
             f"{self.tasks[number]} cannot be: the table has only {size} tasks, fewer than its "
-            f"{self.stages} stages and {self.microbatches} microbatches need",
-            [(self.tasks[number], None)],
+            f"{self.stages} stages and {self.microbatches} microbatches need"
         )
 
     def _placed(self) -> Numbers:
@@ -253,8 +249,7 @@ class Dependencies:
             number = int(rows[self.ops[task.op], task.stage, task.microbatch])
             raise ScheduleError(
                 f"{task} stands in the table twice: on worker {self.worker_of[before]} and on "
-                f"worker {self.worker_of[number]}",
-                self.placed(before, number),
+                f"worker {self.worker_of[number]}"
             )
         return rows
 
@@ -267,8 +262,7 @@ class Dependencies:
             *_, first, second = sorted(some[:, stage, microbatch].tolist())
             raise ScheduleError(
                 f"the table has both {self.tasks[first]} and {self.tasks[second]}: a backward "
-                f"is whole, or one part for the input and one for the weights",
-                self.placed(first, second),
+                f"is whole, or one part for the input and one for the weights"
             )
         merged: Numbers = some.max(axis=0)  # NOBODY is the least
         return merged
@@ -288,8 +282,7 @@ class Dependencies:
             ):
                 raise ScheduleError(
                     f"{one} and {other} cannot run together: only a forward can, with a backward "
-                    f"(whole or for the input) right behind it on the same worker",
-                    [(one, None), (other, None)],
+                    f"(whole or for the input) right behind it on the same worker"
                 )
             partner[first], partner[second] = second, first
         return partner

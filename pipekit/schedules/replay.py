@@ -104,21 +104,18 @@ class Replay(Walk):
 
     def _deadlock(self) -> ScheduleError:
         graph, waits = self.graph, []
-        at_fault: list[tuple[Task, int | None]] = []
         for numbers, following in zip(graph.lists, self.following, strict=False):
             if following == len(numbers):
                 continue
             number = numbers[following]
             task, worker = graph.tasks[number], graph.worker_of[number]
-            at_fault.append((task, worker))
             missing = next(name for n, name in self._awaited(number) if self.ends[n] < 0)
             owner = self._owner(missing)
-            at_fault.append((missing, owner))
             where = "which no worker has" if owner is None else f"which worker {owner} has"
             if owner == worker:
                 where = "which comes later in its own list"
             waits.append(f"worker {worker} waits in {task} for {missing}, {where}")
-        return ScheduleError("the schedule can never finish: " + "; ".join(waits), at_fault)
+        return ScheduleError("the schedule can never finish: " + "; ".join(waits))
 
     def _awaited(self, number: int) -> Iterator[tuple[int, Task]]:
         graph, partner = self.graph, self.graph.partner[number]

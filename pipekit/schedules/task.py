@@ -50,38 +50,7 @@ MOST = 20_000_000
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot be built, read or executed; the message names the tasks at fault.
-
-    Attributes:
-        tasks: those that the message names, in its order; also those that are missing.
-        workers: of each of these tasks, or None where it is missing or unknown.
-        line: of the text that cannot be read, from 1; None if the error is not one of reading.
-        column: of the cell in that line, from 1; None if it is the line as a whole.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        at_fault: Iterable[tuple[Task, int | None]] = (),
-        *,
-        line: int | None = None,
-        column: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        places = tuple(at_fault)
-        self.tasks = tuple(task for task, _ in places)
-        self.workers = tuple(worker for _, worker in places)
-        self.line = line
-        self.column = column
-
-    def in_chunks(self, chunks: int) -> "ScheduleError":
-        """Return the error with the names that its tasks have in a picture of so many chunks."""
-        passes = [task for task in dict.fromkeys(self.tasks) if task.op.is_pass]
-        if chunks == 1 or not passes:
-            return self
-        named = [f"{task.label} is {task.op.letter}{task.numbered(chunks)}" for task in passes]
-        told = f"{self} (with {chunks} chunks a microbatch {', '.join(named)})"
-        return ScheduleError(told, zip(self.tasks, self.workers, strict=True))
+    """A schedule that cannot be built, read or executed; the message names the tasks at fault."""
 
 
 def require_tasks(workers: Iterable[Iterable[Any]], version: bool = True) -> None:

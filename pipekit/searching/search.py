@@ -1,6 +1,5 @@
 """The best schedule that can be found for these costs, links and bytes."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,16 +26,6 @@ class Searched(Found):
     def gap(self) -> float:
         """By which part of the bound it is longer, at most, than the shortest schedule there is."""
         return self.makespan_s / self.bound_s - 1 if self.bound_s else math.inf
-
-    def to_json(self) -> str:
-        """Return everything: the table as CSV, the workers of each stage, and the numbers."""
-        record = vars(self) | {
-            "label": "simulated",
-            "schedule": self.schedule.to_csv(),
-            "stage_workers": self.schedule.stage_workers,
-            "gap": self.gap,
-        }
-        return json.dumps(record, indent=1) + "\n"
 
     def __repr__(self) -> str:
         found = f"in step {self.step:,}, after {self.seconds:.1f} s" if self.step else "by name"

@@ -17,7 +17,6 @@ import pandas as pd
 from pipekit.clusters import Cluster, flat
 from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.schedules import Schedule, ScheduleError
-from pipekit.schedules.dependencies import NOTHING
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.loads import WEIGHTS, Activities, Loads, Times
 from pipekit.simulation.sums import add_sums
@@ -29,25 +28,16 @@ def run(
     costs: Sequence[StageCosts],
     load: Loads,
     cluster: Cluster | None,
-    overlap: float | None = None,
     waits: Mapping[int, int] = MappingProxyType({}),
 ) -> Times:
     """Return when everything happens; ``waits`` names the update for which a task waits."""
     graph = schedule.dependencies
-    partner = [NOTHING] * len(graph.tasks) if overlap is None else graph.partner
-    if overlap is not None:
-        share = np.where(np.array(partner) == NOTHING, 1.0, overlap)
-        load = load._replace(seconds=load.seconds * share, times=load.times * share)
     activities = Activities(schedule, costs, load)
     messages = activities.messages
-    senders, receivers = messages.sender.tolist(), messages.receiver.tolist()
-    # Of tasks that run together both begin when the data of both is there, and both have ended
-    # when what they give leaves.
-    after = [((max(sender, partner[sender]), 0.0),) for sender in senders]
+    after = [((sender, 0.0),) for sender in messages.sender.tolist()]
     sent = activities.add(np.zeros(len(after)), after)
-    for message, number in zip(sent, receivers, strict=True):
-        first = min(number, partner[number]) if partner[number] != NOTHING else number
-        activities.needs[first] += ((message, 0.0),)
+    for message, receiver in zip(sent, messages.receiver.tolist(), strict=True):
+        activities.needs[receiver] += ((message, 0.0),)
     add_sums(activities, schedule, costs, load, waits)
     followed = _Followed(activities, sent, cluster or flat(schedule.worker_count, math.inf))
     followed.run()
@@ -57,8 +47,7 @@ def run(
             raise ScheduleError(
                 f"{graph.tasks[number]} waits for ever: stages that share weights update "
                 f"together, which this schedule cannot; check(schedule, joint_updates=True) "
-                f"says who waits for whom",
-                graph.placed(number),
+                f"says who waits for whom"
             )
     when = slice(sent.start, sent.stop)
     left, came, leaves = np.array(starts[when]), np.array(ends[when]), followed.ready[when]

@@ -33,7 +33,6 @@ def simulate(
     cluster: Cluster | None = None,
     *,
     optimizer_states: float = 0.0,
-    overlap: float | None = None,
     validate: str | None = None,
     mitigation: Mitigation | str | None = None,
     host: Host | None = None,
@@ -41,7 +40,8 @@ def simulate(
 ) -> Trace:
     """Return when every task of a schedule runs, and what lies in memory when.
 
-    Every microbatch is taken to have as many rows as the plan says, or the profile.  A backward in
+    Every microbatch is taken to have as many rows as the plan says, or the profile; tasks that are
+    meant to run together run one after the other, as the engine runs them.  A backward in
     two parts takes the seconds that the profile has for them (``profile.split_label`` says whether
     these are assumed).  Weights that stages share (``profile.ties``) send the gradients that the
     engine sends, a microbatch's back and an update's sum to all; their copies take no memory here.
@@ -55,17 +55,14 @@ def simulate(
         cluster: the links; None: they cost nothing.
         optimizer_states: what the optimizer keeps, in tensors of a parameter's size: 0 for plain
             SGD, 1 with momentum, 2 for Adam.
-        overlap: what tasks that run together take (``schedule.overlaps``), as a share of what they
-            take one after the other, as in :func:`pipekit.schedules.slots`.  None: they run one
-            after the other, as the engine runs them.
         validate: whether updates wait for all workers, as in :class:`pipekit.Pipeline` where
             gradients are clipped or losses scaled: "first", the updates of a batch wait for one
             another; "later", what depends on them waits, and nothing turns out to be wrong.
         mitigation: as in :class:`pipekit.Pipeline`; its weight slots and tensors take memory.  The
             time in which it predicts weights or corrects gradients is not counted.
         host: what the engine takes beside the passes where all workers are on one host
-            (:func:`pipekit.emulation.measured_host`), in place of links; not with replicas, ties,
-            ``overlap`` or ``validate``.
+            (:func:`pipekit.emulation.measured_host`), in place of links; not with replicas, ties or
+            ``validate``.
         batches: how many; None: all of a finite schedule, and of one without end as many as fill
             the pipeline (:meth:`pipekit.schedules.Schedule.excerpt`).
 
@@ -81,7 +78,6 @@ def simulate(
     schedule = schedule.excerpt(batches)
     require_choice("validate", validate, (None, "first", "later"))
     require_amount("optimizer_states", optimizer_states)
-    require_amount("overlap", overlap or 0)
     check(schedule, joint_updates=validate is not None)
     rule = named(mitigation) if isinstance(mitigation, str) else mitigation
     given = profile if isinstance(profile, Costs) else Costs(profile)
@@ -90,19 +86,16 @@ def simulate(
     if cluster is not None:
         cluster.require_room(schedule.worker_count)
     load = loads(schedule, costs, given, cluster)
-    overlap = overlap if schedule.overlaps else None
     waits = validation_waits(schedule, validate == "later") if validate else {}
     times = None
     if host is not None:
-        if cluster is not None or overlap is not None or waits:
-            raise ValueError(
-                "host holds the costs of one host: leave cluster, overlap and validate out"
-            )
+        if cluster is not None or waits:
+            raise ValueError("host holds the costs of one host: leave cluster and validate out")
         times = alone.run_on_host(schedule, costs, load, host)
-    elif overlap is None and not waits and not sums_between_workers(costs):
+    elif not waits and not sums_between_workers(costs):
         times = alone.run(schedule, costs, load, cluster)
     if times is None:
-        times = events.run(schedule, costs, load, cluster, overlap, waits)
+        times = events.run(schedule, costs, load, cluster, waits)
     return Trace(
         _events(schedule, costs, load, times),
         "simulated",

@@ -7,7 +7,6 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import mistune
 import nbformat
@@ -21,7 +20,6 @@ from pipekit.explore.why_slow import EXAMPLE, explanation
 from pipekit.ledger.claims import outcomes
 from pipekit.ledger.report import write
 from pipekit.schedules import flush, gpipe
-from pipekit.schedules.methods.by_name import METHODS
 from pipekit.traces import Trace
 from tests.course.test_kit import loaded
 
@@ -42,7 +40,6 @@ HTML = (
     "<meta name=viewport content='width=device-width'><style>:root {color-scheme: light dark; background: Canvas}</style>"
 )
 """The site's theme gives a page the like."""
-PLAYED = "flush", "gpipe", "dualpipe"
 
 
 def write_notebooks(folder: Path, repository: Path) -> None:
@@ -62,30 +59,21 @@ def write_notebooks(folder: Path, repository: Path) -> None:
 
 def write_pages(folder: Path, repository: Path) -> None:
     """Write the pages that need no kernel, and link the site if it is built."""
-    course, play = of_site(repository, "course"), of_site(repository, "play")
-    play.METHODS = {name: METHODS[name] for name in PLAYED}
+    course = loaded(repository / "docs/site/course.py")
     traces = [Trace.from_schedule(method(4, 4).take(1)) for method in (gpipe, flush)]
     text = (repository / "docs/why_pipelines_idle.md").read_text(encoding="utf-8")
     article = mistune.create_markdown(escape=False, plugins=["table"])(text)
-    lecture = '<div id="lecture" class="slides"></div>'
     head = f"{HTML}<style>{course.styles()}</style>"
     for name, page in {
         "puzzles": html(),
         "timeline": timelines("GPipe and 1F1B", traces),
         "why": why_page.html(explanation(EXAMPLE)),
-        "play": HTML + play.body(folder / "_static"),
         "article": f"{head}{article}<script>{course.timelines()}</script>",
-        "slides": f"{head}{lecture}<script>{course.slides()}</script>",
     }.items():
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
     write(outcomes(repository / "results/reference/papers"), folder)
     if (built := repository / "build/site").is_dir():
         (folder / "site").symlink_to(built)
-
-
-def of_site(repository: Path, name: str) -> Any:
-    """Return a part of the site's build."""
-    return loaded(repository / f"docs/site/{name}.py")
 
 
 @contextmanager

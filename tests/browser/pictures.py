@@ -7,10 +7,11 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page
 
+from pipekit.explore.browser.standalone import page as timelines
+from pipekit.explore.timeline import see
 from pipekit.ledger import claims
 from pipekit.ledger.report import write
 from tests.browser.jupyterlab import chromium
-from tests.browser.pages import of_site
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs/pictures"
@@ -27,12 +28,10 @@ def main() -> None:
 
 
 def explorer(browser: Browser, folder: Path) -> None:
-    """Film the site's page, on which PipeDream-Flush plays above GPipe."""
-    play = of_site(ROOT, "play")
-    play.METHODS = {name: play.METHODS[name] for name in ("flush", "gpipe")}
-    (folder / "play.html").write_text(
-        "<!doctype html><meta charset=utf-8>" + play.body(folder / "_static")
-    )
+    """Film a page on which PipeDream-Flush plays above GPipe."""
+    view = see("flush", "gpipe", microbatches=8, batches=2)
+    traces = [each.trace for each in view.timelines]
+    (folder / "play.html").write_text(timelines("PipeDream-Flush and GPipe", traces))
     page = browser.new_page(viewport={"width": WIDTH_PX, "height": 560})
     page.goto((folder / "play.html").as_uri())
     page.locator("canvas[data-explained=true]").nth(1).wait_for()

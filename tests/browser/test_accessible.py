@@ -8,11 +8,11 @@ from tests.browser.conftest import Hurts, Open
 from tests.browser.jupyterlab import SCREENS
 
 MADE = (
-    *(f"{name}.html" for name in ("article", "slides", "timeline", "report")),
+    *(f"{name}.html" for name in ("article", "timeline", "report")),
     *(f"puzzles.html#level={n}" for n in (1, 7, 15, 18, 19)),
 )
 MAIN = (
-    *("index", "start", "play", "cost", "papers", "methods/index", "methods/zb-v"),
+    *("index", "start", "cost", "papers", "methods/index", "methods/zb-v"),
     *("course/index", "gallery/index", "api/pipekit"),
 )
 OF_THE_SITE = tuple(f"site/{name}.html" for name in MAIN)

@@ -1,6 +1,5 @@
-"""The article and the slides in Chromium: numbers follow sliders, and a key goes on."""
+"""The article and an explanation in Chromium: numbers follow sliders."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -64,29 +63,18 @@ def test_hovering_a_pass_dims_all_other_microbatches(opened: Open) -> None:
 
 
 @pytest.mark.parametrize(("width", "theme"), SCREENS)
-@pytest.mark.parametrize("name", ["article", "slides"])
-def test_timelines_fit_their_page(
-    name: str, theme: str, width: int, opened: Open, screenshots: Path
-) -> None:
-    page = opened(f"{name}.html", width, theme)
-    page.screenshot(path=screenshots / f"{name}_{theme}_{width}.png")
+def test_timelines_fit_their_page(theme: str, width: int, opened: Open, screenshots: Path) -> None:
+    page = opened("article.html", width, theme)
+    page.screenshot(path=screenshots / f"article_{theme}_{width}.png")
     canvas = page.locator("canvas[data-painted]").first
     expect(canvas).to_be_visible()
     assert canvas.evaluate("e => e.getBoundingClientRect().right") <= width
 
 
-def test_a_key_goes_on_by_one_state_and_from_slide_to_slide(opened: Open) -> None:
-    page = opened("slides.html")
-    count = page.get_by_text("slide 1 of")
-    expect(count).to_contain_text("state 1 of")
-    states = int(re.findall(r"state 1 of (\d+)", count.inner_text())[0])
-    for _ in range(states - 1):
-        page.keyboard.press("ArrowRight")
-    expect(page.get_by_text(f"state {states} of {states}")).to_be_visible()
-    page.keyboard.press("ArrowRight")
-    expect(page.get_by_text("slide 2 of")).to_be_visible()
-    page.keyboard.press("ArrowLeft")
-    expect(page.get_by_text(f"slide 1 of 5, state {states}")).to_be_visible()
-    with page.expect_download() as saved:
-        page.get_by_role("button", name="SVG").first.click()
-    assert saved.value.path().read_text().startswith("<svg")
+def test_an_explanation_shows_a_step_and_the_step_without_each_cause(opened: Open) -> None:
+    page = opened("why.html")
+    titles = page.locator(".pipekit-title")
+    expect(titles.nth(0)).to_contain_text("PipeDream-Flush: bubble")
+    expect(titles.nth(1)).to_contain_text("PipeDream-Flush without unequal stages")
+    expect(page.locator("canvas[data-explained=true]")).to_have_count(4)
+    expect(page.locator("table").first).to_contain_text("Stage 1 takes 40% longer")

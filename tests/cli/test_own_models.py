@@ -51,33 +51,15 @@ class Named(Residual):
     def forward(self, x, mask=None):
         return super().forward(x * mask)
 
-class WithLoss(Named):
-    def forward(self, x, mask=None, labels=None):
-        return super().forward(x, mask)
-
 def named():
     return Named()
-
-def with_loss():
-    return WithLoss()
-
-def sequence():
-    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
 
 def of_width(width):
     return Residual()
 
 def dicts():
     for x, classes in batches():
-        yield {"x": x, "mask": torch.ones_like(x), "classes": classes, "from": "here"}
-
-def labelled():
-    for batch in dicts():
-        yield batch | {"labels": batch["classes"], "weight": torch.ones(8)}
-
-def entry_squares(output, batch):
-    assert batch["from"] == "here"
-    return squares(output, batch["classes"])
+        yield {"x": x, "mask": torch.ones_like(x)}, classes
 
 def no_pairs():
     return [torch.randn(8, 4)]
@@ -121,22 +103,13 @@ def test_a_loss_of_ones_own_and_fewer_steps(printed: Printed, nets: Path) -> Non
     assert len(events) == 1 + 2 * (2 * 2 + 1)  # stages, microbatches, F and B, U
 
 
-@pytest.mark.parametrize("data", ["dicts", "labelled"])
-def test_batches_may_be_dicts_of_arguments(data: str, printed: Printed, nets: Path) -> None:
-    """The loss is of the one entry that the model does not take, or of that with labels."""
+def test_inputs_may_be_dicts_of_arguments(printed: Printed, nets: Path) -> None:
     options = "--stages 2 --microbatches 2 --epochs 2 --lr 0.05"
-    text = printed(f"train --model nets:named --data nets:{data} {options}")
+    text = printed(f"train --model nets:named --data nets:dicts {options}")
     pairs = printed(f"train --model nets:alone --data nets:batches {options}")
     losses = re.compile(r"│ +\d │ +(\d\.\d{4}) │")
     assert len(losses.findall(text)) == 2
     assert losses.findall(text) == losses.findall(pairs)
-
-
-@pytest.mark.parametrize("model", ["named", "with_loss"])
-def test_a_loss_of_ones_own_gets_the_whole_dict(model: str, printed: Printed, nets: Path) -> None:
-    line = f"train --model nets:{model} --data nets:dicts --test-data nets:dicts"
-    printed(f"{line} --loss nets:entry_squares --stages 2 --microbatches 2 --output out")
-    assert Path("out/trace.csv").exists()
 
 
 @pytest.mark.parametrize(
@@ -145,8 +118,7 @@ def test_a_loss_of_ones_own_gets_the_whole_dict(model: str, printed: Printed, ne
         ("with_example --repeats 1", 4),
         ("with_example --rows 6 --analytic 'V100 16GB'", 6),
         ("alone --data nets:batches --repeats 1", 8),
-        ("named --data nets:labelled --repeats 1", 8),
-        ("with_loss --data nets:dicts --loss nets:entry_squares --repeats 1", 8),
+        ("named --data nets:dicts --loss nets:squares --repeats 1", 8),
     ],
 )
 def test_a_model_of_ones_own_is_profiled(
@@ -168,12 +140,7 @@ def test_a_model_of_ones_own_is_profiled(
         ("train --data nets:batches", "are for a model of yours: convnet has its own"),
         ("train --model nets:number --data nets:batches", "must return a torch.nn.Module"),
         ("train --model nets:alone --data nets:no_pairs", "must give pairs (input, target)"),
-        ("train --model nets:with_loss --data nets:labelled", "a loss of its own .*name --loss"),
-        ("train --model nets:with_example --data nets:dicts", "takes no dict: name the entries"),
-        ("train --model nets:alone --data nets:dicts", "it takes ['x']; name --loss"),
-        ("train --model nets:sequence --data nets:dicts", "an nn.Sequential, .* give pairs"),
-        ("train --model nets:of_width --data nets:dicts", "nets:of_width is called without"),
-        ("train --model nets:alone --data nets:of_width", "or functools.partial(of_width, ...)"),
+        ("train --model nets:of_width --data nets:batches", "of_width() missing 1 required"),
         ("profile nets:alone", "let it return (model, example)"),
         ("profile nets:with_example --loss nets:squares", "--loss needs --data"),
         ("profile mlp --data nets:batches", "mlp has its own"),

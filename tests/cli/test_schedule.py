@@ -44,11 +44,8 @@ def test_svg_comes_with_its_events(printed: Printed, elsewhere: Path) -> None:
     [
         ("schedule gpip", "'gpip' is neither a file, nor a package.module:function, nor one of"),
         ("schedule 1F1B", "did you mean 'flush'?"),
-        ("schedule pipekit.schedules:OPS", "not a function: name one that is called with (stages"),
-        (
-            "schedule pipekit.schedules:interleaved",
-            "interleaved is called with (stages, microbatches), and",
-        ),
+        ("schedule pipekit.schedules:OPS", "'list' object is not callable"),
+        ("schedule pipekit.schedules:interleaved", "missing 1 required keyword-only argument"),
         ("schedule 2bw --stages 6", "use microbatches >= 6"),
         ("schedule interleaved --stages 3", "use an even number of stages, not 3"),
         ("schedule gpipe --stages 0", "stages must be a whole number of at least 1"),

@@ -51,7 +51,7 @@ def test_a_scatter_that_says_nothing_has_plotlys_line_and_markers() -> None:
     assert line.get_marker() == "None"
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=12))
 def test_each_name_on_an_axis_is_one_tick_where_its_points_are(names: list[str]) -> None:
     axes = panel(go.Figure(go.Scatter(x=names, y=list(range(len(names))), mode="markers")))

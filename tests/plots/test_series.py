@@ -1,4 +1,4 @@
-"""Charts of numbers: curves, bands, points and intervals; shares; grids."""
+"""Charts of numbers: curves, bands, points and intervals; shares."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,6 @@ import pytest
 
 from pipekit import schedules
 from pipekit.plots import bands, breakdown, curves, intervals, points, static, style
-from pipekit.plots.grid import SHADES, grid
 from pipekit.traces import Trace
 from pipekit.traces.breakdown import CATEGORIES
 
@@ -89,20 +88,6 @@ def test_the_static_picture_has_the_same_points_ranges_and_names() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["b", "a", "y = x"]
 
 
-@pytest.mark.parametrize(
-    ("values", "ticks"),
-    [
-        ([0.01, 100.0], ["0.01", "0.1", "1", "10", "100"]),
-        ([20.0, 300.0], ["20", "50", "100", "200"]),
-        ([3.0, 4.0], ["3", "3.25", "3.5", "3.75", "4"]),
-    ],
-)
-def test_a_logarithmic_axis_has_ticks_however_short(values: list[float], ticks: list[str]) -> None:
-    frame = pd.DataFrame({"method": "a", "x": values, "y": values})
-    figure = points(frame, "x", "y", "method", log=True, **WORDS)
-    assert [*figure.layout.xaxis.ticktext] == ticks
-
-
 def test_each_series_is_its_mean_in_a_band_from_least_to_greatest() -> None:
     figure = bands(RUNS, "step", "loss", "method", title="t", label="measured")
     named = {trace.name: list(trace.y) for trace in figure.data if trace.showlegend is not False}
@@ -152,48 +137,3 @@ def test_parts_bear_their_percent_unless_they_are_thin_and_their_colour() -> Non
 def test_what_is_no_breakdown_is_refused() -> None:
     with pytest.raises(ValueError, match="lacks the column 'computation'"):
         breakdown(pd.DataFrame({"bubble": [1.0]}), title="GPipe", label="exact")
-
-
-def speeds() -> pd.DataFrame:
-    return pd.DataFrame(
-        {"depth": [1, 2, 4, 1, 2], "width": [1, 1, 1, 2, 2], "speed": [1, 2, 3, np.nan, 6]}
-    )
-
-
-def drawn_grid(table: pd.DataFrame, **more: Any) -> Any:
-    how = {"best": (2, 2), "title": "2 by 2 wins", "label": "simulated", "unit": "rows/s"}
-    return grid(table, "depth", "width", "speed", missing="does not fit", **{**how, **more})
-
-
-def centres(trace: Any) -> list[tuple[float, float]]:
-    return [(round(x + w / 2, 6), y) for x, w, y in zip(trace.base, trace.x, trace.y, strict=True)]
-
-
-def test_each_cell_stands_at_its_steps_in_the_shade_of_its_number() -> None:
-    cells = {
-        (*centre, trace.marker.color): text
-        for trace in drawn_grid(speeds()).data
-        if trace.text
-        for centre, text in zip(centres(trace), trace.text, strict=True)
-    }
-    assert cells == {
-        (0, 0, SHADES[0]): "1",
-        (1, 0, SHADES[1]): "2",
-        (2, 0, SHADES[2]): "3",
-        (1, 1, SHADES[4]): "6",
-    }
-
-
-def test_a_cell_without_number_is_hatched_and_the_best_is_framed() -> None:
-    *_, missing, best = drawn_grid(speeds()).data
-    assert (missing.name, missing.marker.pattern.shape, centres(missing)) == (
-        "does not fit",
-        "x",
-        [(0, 1)],
-    )
-    assert (best.marker.color, centres(best)) == (style.TRANSPARENT, [(1, 1)])
-
-
-def test_no_number_at_all_is_refused() -> None:
-    with pytest.raises(ValueError, match="no cell of the column 'speed' has a number"):
-        drawn_grid(speeds().assign(speed=np.nan))

@@ -84,10 +84,8 @@ def test_a_double_is_named_with_both_workers() -> None:
     schedule = Schedule(((Task(F, 0, 0, 0),), (Task(F, 0, 0, 0),)))
     with pytest.raises(
         ScheduleError, match="F0 of stage 0 stands in the table twice: on worker 0 and on worker 1"
-    ) as error:
+    ):
         _ = schedule.dependencies
-    assert error.value.tasks == (Task(F, 0, 0, 0), Task(F, 0, 0, 0))
-    assert error.value.workers == (0, 1)
 
 
 @pytest.mark.parametrize(

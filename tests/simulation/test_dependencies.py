@@ -1,17 +1,15 @@
 """Whatever is simulated starts once worker and data are there: held against the definitions."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit import bucketing, schedules
-from pipekit.clusters import V100, Cluster, Level, flat
-from pipekit.plans import Plan
+from pipekit import schedules
+from pipekit.clusters import V100, Cluster, Level
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Schedule, chimera, dualpipe, dualpipe_v, parse
+from pipekit.schedules import Schedule, chimera
 from pipekit.simulation import Costs, long_run, simulate
 from tests.schedules.reference import UPDATE, halves, key, needs
 from tests.schedules.strategies import methods, stashing_methods, taken, with_split_backwards
@@ -25,15 +23,6 @@ copies = st.one_of(
     st.builds(schedules.pipedream, several),
     st.builds(schedules.asp, few),
     st.builds(lambda p, m: schedules.replicate(schedules.zb_h2(p, m), 2), few, few),
-)
-PAIR = parse("""
-    worker 0         | F0 F2& B0 -^1 B2 -^3
-    worker 1 stage 0 | F1 F3& B1 -^  B3 -^
-    """)
-together = st.one_of(
-    st.just(PAIR.repeat()),
-    st.builds(lambda m: schedules.dualpipe(2, 4 + 2 * m), few),
-    st.builds(lambda m: schedules.replicate(schedules.dualpipe_v(2, 2 + m), 2), few),
 )
 
 
@@ -51,7 +40,7 @@ def layer(data: st.DataObject, size: float) -> LayerProfile:
     )
 
 
-@pytest.mark.parametrize("kind", [one_copy, taken(copies, few), taken(together, few)])
+@pytest.mark.parametrize("kind", [one_copy, taken(copies, few)])
 @given(st.data())
 def test_a_task_starts_when_its_worker_is_free_and_all_that_it_needs_is_there(
     kind: st.SearchStrategy[Schedule], data: st.DataObject
@@ -64,7 +53,6 @@ def test_a_task_starts_when_its_worker_is_free_and_all_that_it_needs_is_there(
     schedule = data.draw(kind)
     sizes = [data.draw(st.sampled_from([0.0, 8.0])) for _ in range(schedule.stages)]
     late = data.draw(seconds)
-    overlap = data.draw(st.sampled_from([None, 0.5, 1.0]))
     backwards = [
         (worker, *key(task))
         for worker, tasks in enumerate(schedule.workers)
@@ -81,18 +69,16 @@ def test_a_task_starts_when_its_worker_is_free_and_all_that_it_needs_is_there(
     cluster = Cluster("any", V100, (Level("l", schedule.worker_count, math.inf, latency_s=late),))
     used = data.draw(st.sampled_from([None, cluster]))
     late = 0.0 if used is None else late
-    frame = simulate(schedule, costs, cluster=used, overlap=overlap).frame
+    frame = simulate(schedule, costs, cluster=used).frame
     spans = {
         w: rows.to_numpy().tolist() for w, rows in frame.groupby("worker")[["start_s", "end_s"]]
     }
     lists = [(w, tasks, spans.get(w, [])) for w, tasks in enumerate(schedule.workers)]
-    partner = dict(schedule.overlaps) if overlap is not None else {}
 
     there: dict[object, tuple[int, float]] = {}  # of each pass, its worker and when it gave
     for worker, tasks, times in lists:
-        for task, (_, end), after in zip(tasks, times, [*times, None][1:], strict=True):
-            together = task in partner
-            there[key(task)] = worker, after[1] if together and after else end
+        for task, (_, end) in zip(tasks, times, strict=True):
+            there[key(task)] = worker, end
     split, summed = halves(schedule), {}
     for stage, homes in enumerate(schedule.stage_workers):
         done, hops = 0.0, 2 * (len(homes) - 1)
@@ -102,41 +88,24 @@ def test_a_task_starts_when_its_worker_is_free_and_all_that_it_needs_is_there(
             summed[task] = 0.0 if any(sizes) and hops and not sizes[stage] else done
 
     for worker, tasks, times in lists:
-        free, pairs = 0.0, {b: a for a, b in partner.items()}
+        free = 0.0
         for task, (start, end) in zip(tasks, times, strict=True):
             ready = summed.get(task, 0.0)
-            for each in [task, *([partner[task]] if task in partner else [])]:
-                for home, when in (
-                    there[n]
-                    for n in (() if each.op is UPDATE else needs(each, schedule.stages, split))
-                ):
-                    ready = max(ready, when + (0.0 if home == worker else late))
-            assert start == (free if task in pairs else max(free, ready)), task
-            share = overlap if task in partner or task in pairs else None
-            assert end - start == pytest.approx(lasting(costs, worker, task, share))
+            for need in () if task.op is UPDATE else needs(task, schedule.stages, split):
+                home, when = there[need]
+                ready = max(ready, when + (0.0 if home == worker else late))
+            assert start == max(free, ready), task
+            assert end - start == pytest.approx(lasting(costs, worker, task))
             free = end
 
 
-def lasting(costs: Costs, worker: int, task: schedules.Task, share: float | None) -> float:
-    """Return the seconds of a task, which has a share of them beside another."""
+def lasting(costs: Costs, worker: int, task: schedules.Task) -> float:
+    """Return the seconds of a task."""
     op, stage, k, _ = task
     times = costs.workers.get(worker, 1.0)
     times *= 1.0 if op is UPDATE else costs.microbatches.get(k, 1.0)
     whole = costs.profile.layers[stage].seconds(op) * times
-    return costs.tasks.get((worker, op, stage, k), whole) * (1.0 if share is None else share)
-
-
-def test_beside_a_forward_the_first_bucket_is_there_in_its_share_of_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two layers, of whose backwards, 2 s each, one ends when 1 s of the pair's 3 s is left."""
-    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
-    profile = Profile.uniform(2, parameter_bytes=8.0)
-    plan = Plan.by_hand([2], replicas=[2])
-    trace = simulate(PAIR, profile, plan, overlap=0.5)
-    assert trace.transfers is not None
-    ends = trace.frame.query("op == 'BACKWARD'")["end_s"]
-    assert trace.transfers["start_s"].unique()[:2].tolist() == [ends[2] - 1.0, ends[2]]
+    return costs.tasks.get((worker, op, stage, k), whole)
 
 
 def test_an_update_of_a_stage_without_bytes_waits_for_its_other_copy() -> None:
@@ -151,38 +120,3 @@ def test_an_update_of_a_stage_without_bytes_waits_for_its_other_copy() -> None:
     whole = simulate(schedule, profile, cluster=cluster, batches=40)
     assert found.makespan_s == whole.makespan_s
     assert found.bubble == pytest.approx(whole.bubble)
-
-
-PASSES = LayerProfile(
-    "layer", forward_s=3, backward_s=5, backward_input_s=3, backward_weight_s=2, output_bytes=8
-)
-
-
-def equal(layers: int) -> Profile:
-    return Profile((PASSES,) * layers, input_bytes=8)
-
-
-def test_they_wait_for_the_data_of_both_and_give_theirs_at_their_end() -> None:
-    schedule = parse("""
-        worker 0 | F0 F1 . . . . B0 . . B1^
-        worker 1 | . F0 F1& B0 . . B1^
-        """)
-    trace = simulate(schedule, equal(2), cluster=flat(2, 8.0), overlap=0.5)
-    times = trace.frame.set_index(["worker", "op", "microbatch"])
-    starts, ends = times["start_s"], times["end_s"]
-    assert starts[1, "FORWARD", 0] == 3 + 1  # a message takes a second
-    assert starts[1, "FORWARD", 1] == 7
-    assert ends[1, "FORWARD", 1] == starts[1, "BACKWARD", 0] == 7 + 1.5
-    assert ends[1, "BACKWARD", 0] == 7 + 4
-    assert starts[0, "BACKWARD", 0] == 11 + 1
-    assert trace.transfers is not None
-    assert trace.transfers.query("source == 1")["start_s"].min() == 11
-
-
-@pytest.mark.parametrize("make", [dualpipe, dualpipe_v])
-def test_without_overlaps_the_share_is_of_nothing(make: Callable[[int, int], Schedule]) -> None:
-    whole = make(2, 6).take(1)
-    apart = Schedule(whole.workers)
-    costs = equal(2)
-    assert simulate(apart, costs, overlap=0.5).makespan_s == simulate(whole, costs).makespan_s
-    assert simulate(whole, costs, overlap=0.5).makespan_s < simulate(whole, costs).makespan_s

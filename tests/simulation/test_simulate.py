@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_refused(schedule: Schedule, plan: Plan | None, mes
 def test_numbers_that_cannot_be_are_refused(number: float) -> None:
     made, costs = flush(2, 2), Profile.uniform(2)
     for take in (
-        lambda: simulate(made, costs, optimizer_states=number, overlap=number),
+        lambda: simulate(made, costs, optimizer_states=number),
         lambda: Costs(costs, host_bytes_per_s=number),
         lambda: draw(made, {Op.FORWARD: number}),  # type: ignore[dict-item]
         lambda: slots(made.take(1), {Op.FORWARD: number}),

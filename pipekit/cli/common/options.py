@@ -65,13 +65,13 @@ SHARED: dict[str, Any] = {
     ),
     "data": typer.Option(
         metavar="module:batches",
-        help="For a model of yours: pairs (input, target), whole batches, or dicts of the model's "
-        "arguments and of labels; an iterable, or a function that returns one.",
+        help="For a model of yours: pairs (input, target), whole batches; an iterable, or a "
+        "function that returns one. An input may be a dict of the model's arguments.",
     ),
     "loss": typer.Option(
         metavar="module:function",
-        help="For a model of yours: loss(output, target), or loss(output, batch) of dicts. By "
-        "default cross entropy for whole numbers as targets, else mean squared error.",
+        help="For a model of yours: loss(output, target). By default cross entropy for whole "
+        "numbers as targets, else mean squared error.",
     ),
     "quiet": typer.Option("--quiet", help="Show no progress bar."),
 }

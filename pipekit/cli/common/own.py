@@ -1,9 +1,8 @@
 """A network and its data that the user wrote, as the command line names them."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,7 @@ class OwnModel:
         """A batch of what the network takes: the factory's, or else of the data's first."""
         example = self._made[1]
         if example is None and self.data is not None:
-            example = self._taken if isinstance(self._first, Mapping) else self._first[0]
+            example = self.first[0]
         if example is None:
             raise ValueError(
                 f"there is no example of what {self.model} takes: let it return (model, example), "
@@ -52,83 +51,9 @@ class OwnModel:
             )
         return example
 
-    def loss(self, given: str | None) -> "Callable[[Any, Any], Tensor]":
-        """Return the loss that is given by name, or else the default one of the batches' target."""
-        from pipekit.losses.losses import default_loss, default_loss_of_entry
-
-        if given is not None:
-            return load(given)  # type: ignore[no-any-return]
-        if not isinstance(self._first, Mapping):
-            return default_loss
-        return partial(default_loss_of_entry, self._target)
-
-    def judged(self, given: str | None) -> tuple["Tree", "Tree", "Callable[[Any, Any], Tensor]"]:
-        """Return the inputs in the data's first batch, its other tensors, and a loss."""
-        from pipekit.engine.batches import parted
-
-        loss = self.loss(given)
-        if not isinstance(self._first, Mapping):
-            return self._first[0], self._first[1], loss
-        tensors, plain = parted(dict(self._first))
-        judge = (lambda output, batch: loss(output, plain.joined(batch))) if plain else loss
-        return self._taken, tensors, judge
-
-    @property
-    def _taken(self) -> dict[str, Any]:
-        """The entries of the data's first batch, a dict, that the network's forward takes."""
-        from torch import nn
-
-        from pipekit.partition.recording.model_input import is_for_the_loss
-
-        module, example = self._made
-        if isinstance(module, nn.Sequential):
-            raise ValueError(
-                f"{self.model} is an nn.Sequential, which takes no arguments by name: let "
-                f"{self.data} give pairs (input, target) in place of dicts"
-            )
-        if example is not None:
-            names = [*example] if isinstance(example, Mapping) else []
-        else:
-            arguments = inspect.signature(module.forward).parameters
-            names = [name for name in arguments if not is_for_the_loss(name)]
-        taken = {name: self._first[name] for name in names if name in self._first}
-        if not taken:
-            raise ValueError(
-                f"{self.data} gives dicts with {[*self._first]}, and the forward of {self.model} "
-                f"takes {names or 'no dict'}: name the entries as its arguments, or give pairs "
-                f"(input, target)"
-            )
-        return taken
-
-    @property
-    def _target(self) -> str:
-        """The entry of the data's batches, which are dicts, that the default loss compares with."""
-        from torch import Tensor
-
-        from pipekit.partition.recording.model_input import is_for_the_loss
-
-        taken = self._taken
-        tensors = [str(name) for name, entry in self._first.items() if isinstance(entry, Tensor)]
-        left = [name for name in tensors if name not in taken]
-        named = [name for name in left if is_for_the_loss(name)]
-        own = inspect.signature(self._made[0].forward).parameters
-        remedy = "name --loss package.module:function, a loss(output, batch)"
-        for name in left:
-            if name in own:
-                raise ValueError(
-                    f"{self.model} has a loss of its own for {name!r}, which no stage can compute "
-                    f"and which may differ from the usual one (by a shift, say): {remedy}"
-                )
-        candidates = left if len(left) == 1 else named
-        if len(candidates) != 1:
-            raise ValueError(
-                f"nothing says which entry of {self.data} {self.model} learns: of "
-                f"{[*self._first]} it takes {[*taken]}; {remedy}"
-            )
-        return candidates[0]
-
     @cached_property
-    def _first(self) -> Any:
+    def first(self) -> Any:
+        """The input and the target of the data's first batch."""
         assert self.data is not None
         return own_batches(self.data, 1)[0]
 
@@ -138,7 +63,7 @@ class OwnModel:
 
         found = load(self.model)
         if not isinstance(found, nn.Module) and callable(found):
-            found = called(self.model, found)
+            found = found()
         module, example = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
         if not isinstance(module, nn.Module):
             raise TypeError(
@@ -148,33 +73,20 @@ class OwnModel:
         return module, example
 
 
+def own_loss(reference: str | None) -> "Callable[[Any, Any], Tensor]":
+    """Return the loss that a user's reference names; None: the default one."""
+    from pipekit.losses.losses import default_loss
+
+    return default_loss if reference is None else load(reference)
+
+
 def own_batches(reference: str, steps: int | None = None) -> list[Any]:
     """Return the first ``steps`` of the batches that a user's reference names, or all."""
     found = load(reference)
-    found = list(islice(called(reference, found) if callable(found) else found, steps))
-    pairs = (isinstance(each, (tuple, list)) and len(each) == 2 for each in found)
-    dicts = (isinstance(each, Mapping) for each in found)
-    if not found or not (all(pairs) or all(dicts)):
+    found = list(islice(found() if callable(found) else found, steps))
+    if not found or not all(isinstance(each, (tuple, list)) and len(each) == 2 for each in found):
         raise ValueError(
-            f"{reference} must give pairs (input, target), one at least, or dicts of the model's "
-            f"arguments and what the loss takes"
+            f"{reference} must give pairs (input, target), one at least; an input may be a dict of "
+            f"the model's arguments"
         )
     return found
-
-
-def called(reference: str, function: Any, **given: Any) -> Any:
-    """Return the result of a user's function for what is ``given`` in this order."""
-    form = f"with ({', '.join(given)})" if given else "without arguments"
-    if not callable(function):
-        raise TypeError(f"{reference} is not a function: name one that is called {form}")
-    arguments = inspect.signature(function)
-    try:
-        arguments.bind(*given.values())
-    except TypeError as error:
-        module, _, name = reference.partition(":")
-        raise TypeError(
-            f"{reference} is called {form}, and takes {arguments} ({error}): write a "
-            f"function in {module} that calls it with them, or functools.partial({name}, ...), and "
-            f"name that"
-        ) from None
-    return function(*given.values())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit.cli.common.options import print_table
-from pipekit.cli.common.own import OwnModel, own_batches
+from pipekit.cli.common.own import OwnModel, own_batches, own_loss
 from pipekit.host import provenance
 from pipekit.host.provenance import workers_on_cores
 from pipekit.workloads import WORKLOADS, Metric
@@ -59,12 +59,11 @@ def own(
     if data is None:
         raise ValueError(
             f"what does {model} learn? Name --data package.module:batches, a function that returns "
-            f"pairs (input, target), whole batches, or dicts"
+            f"pairs (input, target), whole batches"
         )
-    found = OwnModel(model, data)
-    judge = found.loss(loss)
+    judge = own_loss(loss)
     return Learning(
-        found.build(),
+        OwnModel(model, data).build(),
         judge,
         lambda _: own_batches(data, steps),
         None if test is None else own_batches(test),

@@ -30,7 +30,6 @@ function render({ model, el }) {
     box.append(made);
   }
   copier("Copy as Python", "what is shown, as a call that returns it", () => model.get("code"));
-  copier("Copy link", "this page, with the controls as they are", () => `${location.href.split("#")[0]}#${model.get("fragment")}`);
 
   const waits = document.createElement("span");
   waits.className = "pipekit-waits";
@@ -41,17 +40,7 @@ function render({ model, el }) {
   };
   wait();
   model.on("change:busy", wait);
-
-  const asked = () => { // a link's fragment names the explorer that it is for
-    const name = model.get("fragment").split("?")[0];
-    if (location.hash.startsWith(`#${name}?`)) model.send({ fragment: location.hash.slice(1) });
-  };
-  asked();
-  window.addEventListener("hashchange", asked);
-  return () => {
-    model.off("change:busy", wait);
-    window.removeEventListener("hashchange", asked);
-  };
+  return () => model.off("change:busy", wait);
 }
 
 async function copy(text) {

@@ -1,16 +1,13 @@
-"""The widgets of an explorer: timelines on a canvas, charts, and the bar with its setting."""
+"""The widgets of an explorer: timelines on a canvas, and the bar with its setting."""
 
 import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
 
 import anywidget
-import plotly.graph_objects as go
 import traitlets
-from plotly.offline import get_plotlyjs
 
 from pipekit.explore.browser.picture import explained, picture
 from pipekit.explore.browser.standalone import HERE, SCRIPTS, STYLES
@@ -64,38 +61,13 @@ class TimelineCanvas(anywidget.AnyWidget):
             self.why = explained(self._trace, longest=self._longest)
 
 
-class Chart(anywidget.AnyWidget):
-    """A plotly figure, as JSON, which changes in place.
-
-    Plotly's ``FigureWidget`` saves five megabytes in every notebook that shows one.
-    """
-
-    _esm = HERE / "chart.js"
-    _css = STYLES
-    figure = traitlets.Unicode().tag(sync=True)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.on_msg(self._send_plotly)
-
-    def show(self, figure: go.Figure) -> None:
-        """Replace the figure."""
-        self.figure = figure.to_json()
-
-    def _send_plotly(self, _widget: object, content: Any, _buffers: object) -> None:
-        """Answer the first chart of a page, which asks for the library."""
-        if content == "plotly":
-            self.send({}, [get_plotlyjs().encode()])
-
-
 class Setting(anywidget.AnyWidget):
-    """The bar above the controls: presets, the setting as Python and as a link, and waits."""
+    """The bar above the controls: presets, the setting as Python, and waits."""
 
     _esm = HERE / "setting.js"
     _css = STYLES
     presets = traitlets.List(traitlets.Unicode()).tag(sync=True)
     code = traitlets.Unicode().tag(sync=True)
-    fragment = traitlets.Unicode().tag(sync=True)
     waits_for = traitlets.Unicode().tag(sync=True)
     busy = traitlets.Bool(False).tag(sync=True)
 
@@ -105,20 +77,17 @@ class Setting(anywidget.AnyWidget):
         waits_for: str,
         go: Callable[[Mapping[str, Any]], None],
     ):
-        """Make the bar; ``go`` gets a preset's values, or a link's, which are text."""
+        """Make the bar; ``go`` gets a preset's values."""
         super().__init__(presets=[*presets], waits_for=waits_for)
         self._presets, self._go = presets, go
         self.on_msg(self._asked)
 
     def show(self, see: Callable[..., Any], values: Mapping[str, Any]) -> None:
         """Say what is shown: what ``see`` returns for these values."""
-        self.code, self.fragment = code(see, values), fragment(see, values)
+        self.code = code(see, values)
 
     def _asked(self, _widget: object, content: Any, _buffers: object) -> None:
-        if "preset" in content:
-            self._go(self._presets[content["preset"]])
-        elif content["fragment"] != self.fragment:
-            self._go(dict(parse_qsl(content["fragment"].partition("?")[2])))
+        self._go(self._presets[content["preset"]])
 
 
 def code(see: Callable[..., Any], values: Mapping[str, Any]) -> str:
@@ -128,12 +97,6 @@ def code(see: Callable[..., Any], values: Mapping[str, Any]) -> str:
     arguments = [*given, *(f"{name}={_written(value)}" for name, value in values.items())]
     lines = "".join(f"    {argument},\n" for argument in arguments)
     return f"from {function.__module__} import see\n\nview = see(\n{lines})\n"
-
-
-def fragment(see: Callable[..., Any], values: Mapping[str, Any]) -> str:
-    """Return the part of a link behind its ``#``: the explorer, and its controls' values."""
-    function = see.func if isinstance(see, partial) else see
-    return f"{function.__module__}?{urlencode(values)}"
 
 
 def _written(value: Any) -> str:

@@ -55,25 +55,3 @@ def declared(see: Callable[..., Any]) -> dict[str, Maker]:
     """Return the makers of a function's controls, by its arguments' names."""
     hints = get_type_hints(see, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if name != "return"}
-
-
-def written_as(control: widgets.ValueWidget, value: Any) -> Any:
-    """Return the value of a control that is this one, or has this text, as in a link."""
-    if isinstance(control, widgets.SelectionSlider | widgets.Dropdown | widgets.ToggleButtons):
-        known = [option[1] if isinstance(option, tuple) else option for option in control.options]
-        for each in known:
-            if value == each or str(value) == str(each):
-                return each
-        raise ValueError(
-            f"{control.description} cannot be {value!r}: choose one of {', '.join(map(str, known))}"
-        )
-    has_ends = hasattr(control, "max")
-    ends = f": it goes from {control.min} to {control.max}" if has_ends else ""
-    try:
-        found = type(control.value)(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{control.description} cannot be {value!r}{ends}") from None
-    is_cut = isinstance(value, float) and found != value
-    if is_cut or (has_ends and not control.min <= found <= control.max):
-        raise ValueError(f"{control.description} cannot be {value}{ends}")
-    return found

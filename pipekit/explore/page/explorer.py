@@ -11,9 +11,10 @@ from IPython.display import display
 
 from pipekit.choices import require_choice
 from pipekit.explore.browser.picture import MEMORY_PX
-from pipekit.explore.browser.widgets import Chart, Setting, TimelineCanvas
-from pipekit.explore.page.controls import Maker, declared, written_as
+from pipekit.explore.browser.widgets import Setting, TimelineCanvas
+from pipekit.explore.page.controls import Maker, declared
 from pipekit.explore.page.view import View, static, still, styled
+from pipekit.plots import svg
 
 See = Callable[..., View]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""
@@ -57,6 +58,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._text = widgets.HTML()
         self.view: View | None = None  # that is shown
         self._timelines, self._plots = widgets.VBox(), widgets.VBox()
+        self._plots.add_class("pipekit-charts")
         self._table = widgets.HTML()
         self._table.add_class("jp-RenderedHTMLCommon")
         self._text.add_class("jp-RenderedHTMLCommon")
@@ -79,15 +81,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         return {name: control.value for name, control in self._controls.items()}
 
     def go(self, values: Mapping[str, Any]) -> None:
-        """Set some controls, each to a value or its text, and the others to their defaults."""
-        wanted = dict(self._first)
-        for name in self._controls.keys() & values.keys():
-            try:
-                wanted[name] = written_as(self._controls[name], values[name])
-            except ValueError as error:
-                self.complain(error)
-                return
-        self._set(wanted)
+        """Set some controls, and the others to their defaults."""
+        self._set({**self._first, **values})
         self._changed()
 
     def complain(self, error: ValueError) -> None:
@@ -100,10 +95,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._seen.remove_class("pipekit-stale")
         self._text.value = f'<div style="{_TEXT}">{escape(view.text)}</div>' if view.text else ""
         self._show_timelines(view)
-        if len(view.plots) != len(self._plots.children):
-            self._plots.children = [Chart() for _ in view.plots]
-        for chart, plot in zip(self._plots.children, view.plots.values(), strict=True):
-            chart.show(plot.figure)
+        self._plots.children = [widgets.HTML(svg(each.figure)) for each in view.plots.values()]
         self._table.value = "" if view.table is None else styled(view).to_html()
 
     def _show_timelines(self, view: View) -> None:
@@ -176,12 +168,11 @@ def explore(
         start: the controls' first values; by default those of ``see``.
 
     Raises:
-        ValueError: there is no such control, or it cannot have such a value.
+        ValueError: there is no such control.
     """
     made = {name: make() for name, make in (controls or declared(see)).items()}
-    for name, value in start.items():
+    for name in start:
         require_choice("the setting", name, made)
-        start[name] = written_as(made[name], value)
     if interactive:
         live = explorer(see, made, start, presets, waits_for)
         display(live)  # at once, with what is waited for

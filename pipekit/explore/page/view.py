@@ -1,7 +1,6 @@
 """What an explorer shows for one setting, live or as figures that need no kernel."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -65,18 +64,10 @@ class View:
 
 
 def styled(view: View) -> Any:
-    """Return the table, ready to be shown, with as many decimals in all of a column."""
+    """Return the table, ready to be shown."""
     assert view.table is not None
-    numbers = view.table.select_dtypes("number")
-    forms = {name: f"{{:,.{_decimals(column)}f}}" for name, column in numbers.items()}
-    return view.table.style.hide(axis="index").format(forms).set_caption(view.caption)
-
-
-def _decimals(column: "pd.Series[float]") -> int:
-    """Return how many show four digits of the largest number, or fewer if these show as much."""
-    largest = column[column.abs() < math.inf].abs().max()
-    most = 3 - min(3, math.floor(math.log10(largest))) if largest > 0 else 0
-    return next(each for each in range(most + 1) if column.round(most).equals(column.round(each)))
+    shown = view.table.style.hide(axis="index").set_caption(view.caption)
+    return shown.format(precision=3, thousands=",")
 
 
 def figures(view: View) -> Iterator[tuple[str, Plot]]:

@@ -146,8 +146,7 @@ def read(text: str) -> Table:
     batch_size: int | None = None
     workers: dict[int, tuple[Task, ...]] = {}
     overlaps: list[tuple[Task, Task]] = []
-    for number, written in enumerate(text.splitlines(), start=1):
-        line = written.strip()
+    for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
         if line.startswith("#"):
             title = _titled(line)
             name, stashing = title["name"], not title["no_stashing"]
@@ -157,27 +156,20 @@ def read(text: str) -> Table:
             label, bar, cells = line.partition("|")
             row = _ROW.match(label.strip())
             if not bar or not row:
-                raise ScheduleError(
-                    f"line {number}: expected 'worker N | F0 B0 ...', got {line!r}", line=number
-                )
+                raise ScheduleError(f"line {number}: expected 'worker N | F0 B0 ...', got {line!r}")
             worker, stage = int(row[1]), int(row[2] or row[1])
             if worker in workers:
-                raise ScheduleError(
-                    f"line {number}: worker {worker} has a row already", line=number
-                )
+                raise ScheduleError(f"line {number}: worker {worker} has a row already")
             reader, tasks = _Reader(stage, stashing, chunks), list[Task]()
-            for cell in re.finditer(r"\S+", cells):
+            for cell in cells.split():
                 try:
-                    tasks += _tasks(cell[0], reader)
+                    tasks += _tasks(cell, reader)
                 except ScheduleError as error:
-                    column = written.index("|") + cell.start() + 2
-                    text = f"line {number}: {error}"
-                    raise ScheduleError(text, line=number, column=column) from None
+                    raise ScheduleError(f"line {number}: {error}") from None
             workers[worker] = tuple(tasks)
             if reader.waiting:
                 raise ScheduleError(
-                    f"line {number}: nothing follows {reader.waiting.label}& to run together with",
-                    line=number,
+                    f"line {number}: nothing follows {reader.waiting.label}& to run together with"
                 )
             overlaps += reader.overlaps
     if sorted(workers) != list(range(len(workers))):

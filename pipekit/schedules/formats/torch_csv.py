@@ -43,8 +43,7 @@ def write(schedule: Table) -> str:
                 raise ScheduleError(
                     f"stage {task.stage} is on workers {other} and {worker}, and torch has a stage "
                     f"on one rank only: use dualpipe_v in place of dualpipe, zb_v or hanayo in "
-                    f"place of chimera, and torch's data parallelism in place of replicate",
-                    [(task, worker)],
+                    f"place of chimera, and torch's data parallelism in place of replicate"
                 )
             if overlapped:
                 cells.append(f"({_cell(overlapped)};{_cell(task)})OVERLAP_F_B")
@@ -129,8 +128,7 @@ def _cell(task: Task) -> str:
     if task.op in PASSES:
         return f"{task.stage}{task.op.letter}{task.microbatch}"
     raise ScheduleError(
-        f"torch's tables have no cell for {task}, {task.op.name}: use a method without it",
-        [(task, None)],
+        f"torch's tables have no cell for {task}, {task.op.name}: use a method without it"
     )
 
 
@@ -141,9 +139,7 @@ def _read(cell: str, line: int, column: int) -> Pass:
     if not found:
         raise ScheduleError(
             f"line {line}, cell {column}: {cell!r} is not a pass such as 2F0, 2B0, 2I0 or 2W0, two "
-            f"such as (2F1;2B0)OVERLAP_F_B, nor 2UNSHARD, 2RESHARD, 2REDUCE_GRAD or a message",
-            line=line,
-            column=column,
+            f"such as (2F1;2B0)OVERLAP_F_B, nor 2UNSHARD, 2RESHARD, 2REDUCE_GRAD or a message"
         )
     return Op.lettered(found[2]), int(found[1]), int(found[3])
 
@@ -153,13 +149,11 @@ def _require_one_batch(schedule: Table) -> None:
         if task.version > (0 if task.op.is_pass else 1):
             raise ScheduleError(
                 f"{task} is of weight version {task.version}, and torch's tables are one batch on "
-                f"one version: make the schedule for one batch, by a method that flushes",
-                [(task, None)],
+                f"one version: make the schedule for one batch, by a method that flushes"
             )
     for task in chain(*schedule.workers):
         if not task.op.is_pass and task.microbatch < schedule.microbatches - 1:
             raise ScheduleError(
                 f"{task} leaves out later microbatches, and torch's tables have one update, behind "
-                f"them all: make the schedule for one batch, by a method that flushes",
-                [(task, None)],
+                f"them all: make the schedule for one batch, by a method that flushes"
             )

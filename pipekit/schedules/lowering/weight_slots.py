@@ -68,8 +68,7 @@ def weight_slots(
                 raise ScheduleError(
                     f"{task} reads version {version}, which does not lie where its forward's "
                     f"version lay; without stashing, a backward can only read a version that "
-                    f"replaced its forward's in place",
-                    [(task, None)],
+                    f"replaced its forward's in place"
                 )
             if op.adds_gradient and not stashing:
                 del forward_slot[stage, microbatch]
