@@ -18,9 +18,9 @@ _NAMES = {
     "width": "intermediate_size_mlp intermediate_size n_inner ffn_dim hidden_dim ffn_hidden_size",
     "vocabulary": "vocab_size",
     "token_width": "word_embed_proj_dim embedding_size",
-    "active": "num_experts_per_tok experts_per_token moe_topk moe_top_k moe_k num_selected_experts",
+    "active": "num_experts_per_tok experts_per_token moe_top_k moe_k num_selected_experts",
     "experts": "num_experts num_local_experts n_routed_experts moe_num_experts",
-    "expert_width": "moe_intermediate_size expert_ffn_hidden_size intermediate_size",
+    "expert_width": "moe_intermediate_size intermediate_size",
     "dense_before": "first_k_dense_replace moe_layer_start_index",
     "sparse_step": "decoder_sparse_step interleave_moe_layer_step moe_layer_interval",
     "shared": "shared_expert_intermediate_size moe_shared_expert_intermediate_size "
@@ -74,10 +74,6 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
     kind = str(config.get("model_type", "own"))
     if config.get("is_encoder_decoder"):
         raise ValueError(f"{path} has an encoder and a decoder, {_DESCRIBE}")
-    if "projection_dim" in config and "vision_config" in config:
-        raise ValueError(f"{path} has an encoder of text and one of images, {_DESCRIBE}")
-    if "num_hidden_groups" in config:
-        raise ValueError(f"{path} has layers that share their weights, {_DESCRIBE}")
     mixers = [name for name in (kind, *config) if "mamba" in name or "linear_num" in name]
     if mixers and not any(map(config.get, _PLACES)):
         raise ValueError(
@@ -129,8 +125,7 @@ def _layers(config: Mapping[str, Any], number: Callable[..., int], gated: bool) 
         own, kind = number("expert_width", width), str(config.get("model_type"))
         shared = number("shared", own * number("shared_experts", int(kind.startswith("llama4"))))
         fused = kind != "gpt_oss"
-        # Some experts of LongCat's router return what they get, which takes no time.
-        active = number("active", 2) * experts // (experts + number("zero_expert_num", 0))
+        active = number("active", 2)
         found["E"] = Experts(experts, active, own, gated, shared, fused_activation=fused)
     return found
 
@@ -138,8 +133,6 @@ def _layers(config: Mapping[str, Any], number: Callable[..., int], gated: bool) 
 def _blocks(config: Mapping[str, Any], number: Callable[..., int]) -> list[tuple[str, ...]]:
     if pattern := config.get("hybrid_override_pattern"):
         return [(letter,) for letter in str(pattern)]
-    if config.get("model_type") == "longcat_flash":  # a mixture beside two of all else
-        return [("attention", "-", "attention", "-", "E")] * number("num_layers")
     layers = range(number("layers"))
     windowed = config.get("sliding_window") and config.get("use_sliding_window") is not False
     usual_whole = _WHOLE_EVERY.get(str(config.get("model_type")), len(layers) + 1)

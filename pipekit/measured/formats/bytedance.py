@@ -38,22 +38,15 @@ _OF_STAGES = {"embedding-grads-all-reduce", "optimizer-clip-main-grad"}
 
 
 def is_it(path: Path) -> bool:
-    """Return whether a file is Parquet, or a folder has one such file among others."""
-    path = _file(path)
+    """Return whether a file is Parquet."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
         return file.read(4) == b"PAR1"
 
 
-def _file(path: Path) -> Path:
-    inside = [*path.glob("*.parquet")] if path.is_dir() else []
-    return inside[0] if len(inside) == 1 else path
-
-
 def read(path: Path) -> Recording:
     """Read a trace, of which steps were sampled."""
-    path = _file(path)
     try:
         found = pd.read_parquet(path)
     except (ValueError, OSError) as error:
