@@ -40,9 +40,7 @@ _PLAIN = {
 """Families whose MLPs have no gate."""
 _TIED = "gemma", "cohere", "modernbert"  # what other families begin with whose weights are tied
 _PARTS = "text_config", "attn_config", "ffn_config"  # of which some configurations consist
-_MOST_LAYERS = 2_000  # published ones have up to 1,000 (DeepNet); a table has one stage a layer
 _PLACES = "layer_types", "hybrid_override_pattern"  # where a hybrid places its Mamba layers
-_LISTS = "layer_types", "mlp_only_layers"
 _WINDOWED = "sliding_attention", "chunked_attention"
 _WHOLE_EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4}
 """Of how many layers one has no window, by family, where its configurations may not say so."""
@@ -57,9 +55,6 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
     config = read_json(path, dict[str, Any], "a model's config.json")
     for part in map(config.get, _PARTS):
         config |= part if isinstance(part, dict) else {}
-    for name in _LISTS:
-        if not isinstance(config.get(name) or [], list):
-            raise ValueError(f"{path}: {name} is {config[name]!s:.40}: give a list")
 
     def number(what: str, default: int | None = None) -> int:
         names = _NAMES.get(what, what).split()
@@ -82,8 +77,6 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
         )
     if any("expert" in name and config[name] for name in config):
         number("experts")  # a mixture that is not known as one would be a small model
-    if (layers := number("layers", 0)) > _MOST_LAYERS:
-        raise ValueError(f"{path} has {layers} layers: give one of at most {_MOST_LAYERS}")
     gated = kind not in _PLAIN
     known, blocks = _layers(config, number, gated), _blocks(config, number)
     kinds = config.get("layer_types")

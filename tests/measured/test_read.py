@@ -103,13 +103,6 @@ def _compressed_in_folders(folder: Path) -> Path:
     return folder
 
 
-def _compressed_dumps(folder: Path) -> Path:
-    for file in recordings.primus(RUN, folder).glob("pp_rank_*"):
-        file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
-        file.unlink()
-    return folder
-
-
 def _tensor_parallel(folder: Path) -> Path:
     """Record both ranks of each stage, which have one data parallel rank."""
     path = recordings.bytedance([RUN], folder / "trace.parquet")
@@ -168,7 +161,7 @@ OTHERWISE = [
     *(partial(_rewritten, change=c) for c in (_begun_within_a_step, _on_gpus)),
     *(_replicas_on_clocks_apart, partial(_replicas_on_clocks_apart, rank_us=5e4, replica_us=1e5)),
     *(partial(recordings.kineto, RUN, **how) for how in ({"off_s": 3600.0}, {"waits": True})),
-    *(_compressed_in_folders, _compressed_dumps, _tensor_parallel),
+    *(_compressed_in_folders, _tensor_parallel),
     *(_named_by_the_handler, _folders_with_other_files),
     *(partial(_ahead, by=by) for by in (lambda _: 1.7e9, lambda rows: 3.6e3 * (rows["rank"] == 1))),
     partial(_app, change=lambda events: [e | {"ts": e["ts"] + 3e4 * e["pid"]} for e in events]),
@@ -197,13 +190,6 @@ def test_a_pass_on_a_gpu_takes_from_its_first_kernel_to_its_last(tmp_path: Path)
 def test_a_backward_in_parts_is_not_a_cut_step(tmp_path: Path) -> None:
     read = pk.read_trace(_rewritten(tmp_path, _in_parts))
     assert len(read.frame) == 3 * (6 + 5 + 2)
-
-
-def test_a_file_that_was_recorded_anew_is_read_anew(tmp_path: Path) -> None:
-    path = recordings.megatron_app(RUN, tmp_path / "events.json")
-    assert pk.read_trace(path).workers == RUN.workers
-    other = recordings.simulated(schedules.flush(2, 6).take(1))
-    assert pk.read_trace(recordings.megatron_app(other, path)).workers == 2
 
 
 @pytest.mark.parametrize("off_s", [3600.0, 0.006])  # less than a pass takes
@@ -412,11 +398,3 @@ def test_chunks_within_a_stage_are_enough(tmp_path: Path) -> None:
     dumps = recordings.primus(looped, tmp_path / "pp3")
     (dumps / "config.json").write_text('{"pp_size": 3, "num_mbs": 6}')
     assert pk.explain(pk.read_trace(dumps)).recognition.method == "interleaved"
-
-
-def test_labels_without_stages_are_said_to_have_none(tmp_path: Path) -> None:
-    def plain(name: str) -> str:
-        return name[4:].replace("F", "Forward ").replace("B", "Backward ")
-
-    found = _rewritten(tmp_path, lambda events: [e | {"name": plain(e["name"])} for e in events])
-    assert "do not name stages" in pk.read_trace(found).notes[0]

@@ -88,13 +88,6 @@ def test_a_shuffled_table_is_unknown(name: str) -> None:
     assert recognise(replace(trace, frame=shuffled)).method == "unknown"
 
 
-def test_a_method_of_which_some_ops_come_later_is_named() -> None:
-    """PipeFisher inverts when curvatures of two batches are there."""
-    trace = recordings.simulated(schedules.pipefisher(2, 6).take(2))
-    assert "INVERSION" not in set(trace.frame["op"])
-    assert recognise(trace).method == "pipefisher"
-
-
 def test_a_few_moved_tasks_are_counted() -> None:
     trace = Trace.from_schedule(schedules.flush(4, 16).take(1))
     rows = trace.frame.query("worker == 0").index[8:10]

@@ -77,22 +77,6 @@ def test_experts_messages_run_beside_another_microbatch_only_in_virtual_stages()
         assert "--overlap-moe-expert-parallel-comm" in flags.megatron(runs[0])
 
 
-def test_seventy_billion_do_not_fit_without_sharding_or_a_pipeline(ranked: Recommendation) -> None:
-    """70.6e9 x (2 + 2) bytes of weights and gradients over tp <= 8 are 35 GB; states not yet."""
-    for each in ranked.candidates:
-        layout = each.layout
-        assert layout.zero == 3 or 70.6e9 * 4 / (layout.tp * layout.pp) < USABLE * 79.6 * 2**30
-
-
-def test_a_small_model_needs_no_pipeline() -> None:
-    assert recommend(SMALL, "8xH100", 32).candidates[0].layout.pp == 1
-
-
-def test_the_deepest_model_has_pipelines_of_256_stages() -> None:
-    deep = llama("deep", 1024, 16, 8, 4096, 2000, 32000)
-    assert max(each.stages for each in layouts(deep, machine("H100"), 64, 64, 4096)) == 256
-
-
 def test_hybrids_have_neither_virtual_stages_nor_messages_beside_passes() -> None:
     every = layouts(shape("nemotron-3-nano"), machine("B200"), 64, 64, 8192)
     assert {(each.chunks, each.overlaps_experts) for each in every} == {(1, False)}
@@ -125,16 +109,6 @@ def test_what_one_rank_holds_is_not_held_twice_in_any_zero_stage() -> None:
         model = MIXTURE if layout.ep > 1 else SMALL
         peaks = [max(peak_bytes(made(model, replace(layout, zero=z)))) for z in (1, 2, 3)]
         assert peaks == sorted(peaks, reverse=True)
-
-
-def test_a_larger_node_does_not_slow_messages_between_experts_down() -> None:
-    nodes = (replace(machine("MI250X"), node_gpus=gpus) for gpus in (8, 4))
-    layout = ParallelLayout(ep=8, dp=8)
-    large, small = (
-        step(training(MIXTURE, layout, each, MEGATRON_CORE, seq_tokens=4096)).seconds
-        for each in nodes
-    )
-    assert large <= small
 
 
 @pytest.mark.parametrize(
@@ -178,17 +152,6 @@ def test_tensors_are_split_further_only_for_a_gain(ranked: Recommendation) -> No
         splits = alike[["tp", "cp"]].to_numpy()
         for place, each in enumerate(splits):
             assert not (splits[:place] <= each).all(axis=1).any()
-
-
-def test_the_interval_is_that_of_the_framework_on_the_device(ranked: Recommendation) -> None:
-    assert ranked.half_width == fitted().half_width("Megatron-Core on H100", "dense")
-
-
-def test_more_memory_never_gives_a_slower_first() -> None:
-    small, large = (
-        recommend("llama2-7b", (8, name), 32).candidates[0] for name in ("A100 40GB", "A100 80GB")
-    )
-    assert large.step_s <= small.step_s
 
 
 @pytest.mark.parametrize(
