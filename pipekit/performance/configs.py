@@ -79,9 +79,6 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
         number("experts")  # a mixture that is not known as one would be a small model
     gated = kind not in _PLAIN
     known, blocks = _layers(config, number, gated), _blocks(config, number)
-    kinds = config.get("layer_types")
-    if kinds and len(kinds) < number("layers"):
-        raise ValueError(f"{path} has layer_types of {len(kinds)} of {number('layers')} layers")
     if unknown := {name for block in blocks for name in block} - {*known}:
         raise ValueError(f"{path} has layers of {', '.join(map(repr, unknown))}, {_DESCRIBE}")
     return Shape(

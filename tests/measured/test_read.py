@@ -192,6 +192,13 @@ def test_a_backward_in_parts_is_not_a_cut_step(tmp_path: Path) -> None:
     assert len(read.frame) == 3 * (6 + 5 + 2)
 
 
+def test_a_file_that_was_recorded_anew_is_read_anew(tmp_path: Path) -> None:
+    path = recordings.megatron_app(RUN, tmp_path / "events.json")
+    assert pk.read_trace(path).workers == RUN.workers
+    other = recordings.simulated(schedules.flush(2, 6).take(1))
+    assert pk.read_trace(recordings.megatron_app(other, path)).workers == 2
+
+
 @pytest.mark.parametrize("off_s", [3600.0, 0.006])  # less than a pass takes
 def test_clocks_are_aligned_by_messages_and_the_note_says_how_well(
     off_s: float, tmp_path: Path
@@ -280,7 +287,6 @@ def _rows(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
         ("bytedance", _rows(lambda rows: rows.drop(columns="duration")), "lacks the columns dur"),
         ("bytedance", _rows(lambda rows: rows.assign(dp_rank=-1)), "rows without a dp_rank, st"),
         ("bytedance", _rows(lambda rows: rows.query("stage < 2")), "behind its last stage"),
-        ("bytedance", _rows(lambda rows: rows.assign(mb_id=1.5)), "a mb_id that is not a whole nu"),
     ],
 )
 def test_a_damaged_file_gets_one_sentence_that_names_it(
@@ -398,3 +404,11 @@ def test_chunks_within_a_stage_are_enough(tmp_path: Path) -> None:
     dumps = recordings.primus(looped, tmp_path / "pp3")
     (dumps / "config.json").write_text('{"pp_size": 3, "num_mbs": 6}')
     assert pk.explain(pk.read_trace(dumps)).recognition.method == "interleaved"
+
+
+def test_labels_without_stages_are_said_to_have_none(tmp_path: Path) -> None:
+    def plain(name: str) -> str:
+        return name[4:].replace("F", "Forward ").replace("B", "Backward ")
+
+    found = _rewritten(tmp_path, lambda events: [e | {"name": plain(e["name"])} for e in events])
+    assert "do not name stages" in pk.read_trace(found).notes[0]

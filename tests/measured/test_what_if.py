@@ -121,12 +121,6 @@ def test_workers_of_a_ring_have_their_clocks_and_a_slow_one_no_heavy_stage(tmp_p
     assert saved["slow worker"] > 5 * saved.get("unequal stages", 0.0)
 
 
-def test_an_optimizer_tells_a_slow_worker_from_a_heavy_stage(tmp_path: Path) -> None:
-    slow = recordings.simulated(schedules.flush(3, 6).take(1), workers={1: 1.5})
-    found = pk.explain(pk.read_trace(recordings.kineto(slow, tmp_path / "ranks")))
-    assert (found.causes[0].kind, found.causes[0].where) == ("slow worker", {"worker": 1})
-
-
 @pytest.mark.parametrize("schedule", [schedules.flush(4, 8), schedules.gpipe(4, 8)])
 def test_clocks_of_unequal_microbatches_are_aligned_without_an_invented_wait(
     schedule: Schedule, tmp_path: Path

@@ -23,6 +23,16 @@ class TimesStages(Small):
         return super().loss(output, target) * self.stages
 
 
+@fault("dense", Fault.ONLY_FIRST, "counts")
+def only_first(trainer: Any) -> int:
+    return int(trainer.k == 0)
+
+
+@fault("dense", Fault.MICROBATCHES, "counts")
+def last_not_divided(trainer: Any) -> int:
+    return 4 if trainer.k == 3 else 1
+
+
 @fault("dense", Fault.LOST)
 class LostInTheLastMicrobatch(Small):
     """The first stage's weight gradients of the last microbatch are never computed."""

@@ -49,10 +49,15 @@ class Small:
         return list(zip(*(part.tensor_split(self.microbatches) for part in batch), strict=True))
 
     def loss(self, output: Any, target: Tensor) -> Any:
-        return self.model.loss(output, target) * (self.model.count(target) / self.terms)
+        share = self.model.count(target) / self.terms
+        return self.model.loss(output, target) * (share * self.counts())
+
+    def counts(self) -> int:
+        """Return how often the microbatch counts."""
+        return 1
 
     def microbatch(self, k: int, x: Any, target: Tensor) -> float:
-        inputs, outputs = [], []
+        self.k, inputs, outputs = k, [], []
         for part in self.parts:
             own = (x,) if isinstance(x, Tensor) else x
             own = tuple(t.detach().requires_grad_(t.is_floating_point()) for t in own)

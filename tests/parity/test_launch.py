@@ -195,8 +195,6 @@ def test_the_command_says_it_and_leaves_with_a_code(
 def test_what_cannot_be_run_is_refused_before_anything_starts() -> None:
     with pytest.raises(ValueError, match="did you mean 'tied'"):
         parity("adapter.py:Adapter", model="tide")
-    with pytest.raises(ValueError, match="processes is a number from 1"):
-        parity("adapter.py:Adapter", processes=0)
 
 
 @pytest.mark.parametrize(

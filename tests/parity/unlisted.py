@@ -320,6 +320,30 @@ class TargetsLate(Small):
         return [(x, y) for (x, _), y in zip(parts, late, strict=True)]
 
 
+@fault("dense", Fault.TARGETS)
+class InputOfTheFirst(Small):
+    """Every microbatch has the first one's input."""
+
+    def cut(self, batch: Batch) -> list[Batch]:
+        parts = super().cut(batch)
+        return [(parts[0][0], y) for _, y in parts]
+
+
+@fault("dense", Fault.EACH_MICROBATCH)
+class LastBatchInSteps(Small):
+    """accelerate #1847: at the loader's end each microbatch is an update."""
+
+    number = 0
+
+    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
+        self.number += k == 0
+        loss = super().microbatch(k, x, target)
+        if self.number == 6 and k < self.microbatches - 1:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return loss
+
+
 @fault("dense", Fault.CLIPPED)
 class ClippedBeforeTheSum(Small):
     """Each microbatch's gradients are clipped alone."""
@@ -367,7 +391,7 @@ def second_tensor_scaled(trainer: Any, stage: int, gradient: tuple[Tensor | None
 
 
 @fault("tokens", Fault.PER_MICROBATCH, "loss")
-def each_rows_mean(trainer: Any, output: Any, target: Tensor) -> Tensor:
+def each_rows_mean(trainer: Any, output: Any, target: Tensor) -> Any:
     """The mean of the rows' own means, however many labels each has."""
     terms = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
     means = terms.view(target.shape).sum(1) / (target != -100).sum(1)
@@ -386,12 +410,8 @@ class WindowsOfSixteen(MeanOfMeans):
 class AuxiliaryOfTheLast(Small):
     """The auxiliary loss of the last microbatch alone counts."""
 
-    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
-        self.last = k == self.microbatches - 1
-        return super().microbatch(k, x, target)
-
     def loss(self, output: Any, target: Tensor) -> Any:
-        return super().loss(output if self.last else output[:1], target)
+        return super().loss(output if self.k == self.microbatches - 1 else output[:1], target)
 
 
 @fault("dense", Fault.LOST)
@@ -426,7 +446,7 @@ class HalfASequence(Small):
 
 
 @fault("tokens", Fault.PER_MICROBATCH, "loss")
-def mean_of_each_zigzag(trainer: Any, output: Any, target: Tensor) -> Tensor:
+def mean_of_each_zigzag(trainer: Any, output: Any, target: Tensor) -> Any:
     """Megatron-LM #7452: ranks that share sequences in a zigzag divide by their own tokens."""
     ranks = [[0, 5], [1, 4], [2, 3]]
     means = [trainer.model.loss(output[:, own], target[:, own]) for own in ranks]
@@ -542,7 +562,7 @@ class GatheredLate(Small):
 
 
 @fault("dense", Fault.OTHER_LOSS, "loss")
-def softmax_of_shards(trainer: Any, output: Any, target: Tensor) -> Tensor:
+def softmax_of_shards(trainer: Any, output: Any, target: Tensor) -> Any:
     """Shards of the vocabulary have a softmax each."""
     shards = [shard.log_softmax(-1) for shard in output.tensor_split(2, -1)]
     return F.nll_loss(torch.cat(shards, -1), target) / trainer.microbatches

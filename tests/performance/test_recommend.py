@@ -77,6 +77,11 @@ def test_experts_messages_run_beside_another_microbatch_only_in_virtual_stages()
         assert "--overlap-moe-expert-parallel-comm" in flags.megatron(runs[0])
 
 
+def test_the_deepest_model_has_pipelines_of_256_stages() -> None:
+    deep = llama("deep", 1024, 16, 8, 4096, 2000, 32000)
+    assert max(each.stages for each in layouts(deep, machine("H100"), 64, 64, 4096)) == 256
+
+
 def test_hybrids_have_neither_virtual_stages_nor_messages_beside_passes() -> None:
     every = layouts(shape("nemotron-3-nano"), machine("B200"), 64, 64, 8192)
     assert {(each.chunks, each.overlaps_experts) for each in every} == {(1, False)}
@@ -109,6 +114,16 @@ def test_what_one_rank_holds_is_not_held_twice_in_any_zero_stage() -> None:
         model = MIXTURE if layout.ep > 1 else SMALL
         peaks = [max(peak_bytes(made(model, replace(layout, zero=z)))) for z in (1, 2, 3)]
         assert peaks == sorted(peaks, reverse=True)
+
+
+def test_a_larger_node_does_not_slow_messages_between_experts_down() -> None:
+    nodes = (replace(machine("MI250X"), node_gpus=gpus) for gpus in (8, 4))
+    layout = ParallelLayout(ep=8, dp=8)
+    large, small = (
+        step(training(MIXTURE, layout, each, MEGATRON_CORE, seq_tokens=4096)).seconds
+        for each in nodes
+    )
+    assert large <= small
 
 
 @pytest.mark.parametrize(
@@ -165,7 +180,6 @@ def test_tensors_are_split_further_only_for_a_gain(ranked: Recommendation) -> No
         ("llama3-8b", "8xA100", "several A100: name one, A100 40GB or A100 80GB"),
         ("llama3-8b", (0, machine("H100")), "gpus must be a whole number of at least 1, not 0"),
         ("llama3-8b", (8, "H100", 3), "a cluster is a count and a device"),
-        (None, "8xH100", "a model is a name, a config.json's path or a Shape, not None"),
     ],
 )
 def test_wrong_input_gets_a_sentence(model: Any, cluster: Any, says: str) -> None:

@@ -197,12 +197,18 @@ class MLPerfRow(MegatronRow):
 
     gpu_type: Device
     dp: Size = 0
+    microbatches_per_step: Size = 0
+    layers: Size = 0
     cuda_graph: str | None = None
 
     def predict(self, constants: Constants) -> RowPrediction:
+        run = self.training(constants, zero=1)
+        needed = {"layers": self.shape.layers, "microbatches_per_step": run.layout.microbatches}
+        for name, count in needed.items():
+            if getattr(self, name) not in (0, count):
+                raise ValueError(f"{name} is {getattr(self, name)}, and {count} by model and batch")
         graphs = (self.cuda_graph or "").lower() == "true"
-        run = replace(self.training(constants, zero=1), graphs=graphs)
-        return RowPrediction(step(run).seconds, _BASIS)
+        return RowPrediction(step(replace(run, graphs=graphs)).seconds, _BASIS)
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,16 @@ def test_submissions_of_any_gpu_and_of_both_models_are_predicted(tmp_path: Path)
     assert 0.25 < flops / step / 1979e12 < 0.55  # of the peak
 
 
+def test_a_submission_has_its_models_layers_and_its_batchs_factors(tmp_path: Path) -> None:
+    changes = {"layers": 126}, {"layers": 96}, {"dp": 15}, {"microbatches_per_step": 63}
+    rows = (submission(**each) for each in changes)
+    found = predicted(tmp_path, "mlperf_405b", submission(), *rows)
+    assert found["step_s"].notna().tolist() == [True, True, False, False, False]
+    assert found["basis"][2] == "layers is 96, and 126 by model and batch"
+    assert found["basis"][3] == "tp 8 x pp 8 x cp 2 x dp 15 is 1920, but gpus is 2048"
+    assert found["basis"][4] == "microbatches_per_step is 63, and 64 by model and batch"
+
+
 def test_neither_spelling_nor_blanks_nor_degrees_of_none_matter(tmp_path: Path) -> None:
     known = submission(gpu_type="GB200", vp=1)
     other = {"gpu_type": "gb200"}, {"gpu_type": " NVIDIA GB 200 ", "cp": " 2"}, {"vp": 0}
