@@ -1,7 +1,6 @@
 """Traces that somebody else recorded, read into the one :class:`pipekit.Trace`, on one clock."""
 
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from pipekit.traces import Trace
 
 _COMPILED = 1.5  # a first step that takes so many times the median compiled something
 _SETTLING = 3  # steps behind it, in which caches and clocks settle
-_MOST_STAGES = 10_000
 _TOLERATED_S = 1e-4  # by which a pass may begin before its input was sent: a clock's own noise
 _IDLE = 0.5  # a worker idles before a pass if it does for over this share of what one takes
 
@@ -57,10 +55,8 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
         if len(inside) > 1:
             break
         (path,) = inside
-    files = [*path.rglob("*.json")] if path.is_dir() else [path]
-    recorded = {_without_numbers(file) for file in files if file.stat().st_size}
-    for file in files:  # an empty one may be another tool's
-        if not file.stat().st_size and (_without_numbers(file) in recorded or not recorded):
+    for file in path.rglob("*.json") if path.is_dir() else [path]:
+        if not file.stat().st_size:
             raise ValueError(f"{file} is empty: nothing was recorded")
     about = head(path).get("otherData") if is_json(path) else None
     if isinstance(about, dict) and str(about.get("format", "")).startswith("pipekit trace"):
@@ -88,21 +84,11 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
     raise ValueError(f"{path} is not a trace of a known format: {'; '.join(known)}")
 
 
-def _without_numbers(file: Path) -> str:
-    return re.sub(r"\d+", "", file.name)
-
-
 def _trace(path: Path, recording: Recording, chosen: slice | None) -> Trace:
     notes = list(recording.notes)
     recording = replace(recording, rows=_sound(path, recording.rows))
     recording = _complete(path, recording, notes)
     recording = _used(path, recording, chosen, notes)
-    sizes = recording.passes.groupby(["step", "replica"])["microbatch"].nunique()
-    if sizes.nunique() > 1:
-        notes.append(
-            f"steps have {sizes.min()} to {sizes.max()} microbatches: the method is told from "
-            f"those with the commonest order; choose others by --steps A:B"
-        )
     aligned = _aligned(recording, notes)
     recording = _together(aligned, notes, apart=aligned is not recording)
     rows = recording.rows
@@ -156,8 +142,6 @@ def _sound(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
             f"{path}: an operation ({row['kind']}) of worker {row['worker']} begins at "
             f"{row['start_s']:g} s and ends at {row['end_s']:g} s: the file is damaged"
         )
-    if not rows["stage"].between(-1, _MOST_STAGES).all():
-        raise ValueError(f"{path} has stages beyond {_MOST_STAGES}: the file is damaged")
     rows = rows.assign(kind=rows["kind"].astype("category"))
     is_pass = among(rows["kind"], RULES)
     stage = rows["stage"].to_numpy()[is_pass]

@@ -68,8 +68,6 @@ def parity(
         ValueError: the trainer fails, hangs or returns what no model could have.
     """
     require_choice("model", model, SUITE)
-    if processes < 1 or not timeout > 0:
-        raise ValueError("processes is a number from 1, and the time limit is above 0 s")
     if isinstance(adapter, type) and adapter.__module__ != "__main__":
         # Other processes may not find its module: it is sent itself.
         cloudpickle.register_pickle_by_value(sys.modules[adapter.__module__])

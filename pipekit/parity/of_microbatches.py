@@ -43,16 +43,20 @@ def microbatches(e: Observed) -> Iterator[Known]:
 
 def counted(e: Observed) -> Iterator[Known]:
     """Yield microbatches that count so many times, perhaps in the next update or on old weights."""
-    for count in (count for count in e.candidates if count <= MOST):
-        parts = e.loop.cut(count)
-        own = _each(e, parts)
-        yield from named(e, own, _of_counts, together=True)
-        late = partial(_with_late, own)
+    parts = {count: e.loop.cut(count) for count in e.candidates if count <= MOST}
+    alone = {count: _each(e, own) for count, own in parts.items()}
+    known = [k for each in alone.values() for k in named(e, each, _of_counts, together=True)]
+    known += [k for count in parts for k in tied(e, count)]
+    yield from known
+    # Where these explain all, others would count for nothing.
+    explained = any(len(k.covers) == len(e.wrong) for k in known)
+    for count, each in () if explained else alone.items():
+        late = partial(_with_late, each)
         yield from named(e, late, partial(_of_others, Fault.LATE), together=True)
-        older = _each(e, [*parts, *(replace(p, delays=(1,) * e.loop.depth) for p in parts)])
-        yield from named(e, older, partial(_of_others, _STALE), behind=1, together=True)
-        yield from named(e, own, partial(_of_each_step, count), together=True, each_step=True)
-        yield from tied(e, count)
+        older = [replace(part, delays=(1,) * e.loop.depth) for part in parts[count]]
+        basis = _each(e, [*parts[count], *older])
+        yield from named(e, basis, partial(_of_others, _STALE), behind=1, together=True)
+        yield from named(e, each, partial(_of_each_step, count), together=True, each_step=True)
 
 
 def in_turn(e: Observed) -> Iterator[Known]:

@@ -102,7 +102,7 @@ class PlainLoop:
         """
         run = self.run_anew if anew or self.case.random else self.run
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED + step)
+            torch.default_generator.manual_seed(SEED + step)
             found = [(self.share(step, each), run(step, each)) for each in passes]
         of_use = total((share, result.of_use) for share, result in found)
         mean = sum(share * result.loss for share, result in found)

@@ -29,21 +29,16 @@ class Machine:
 
     @property
     def dtypes(self) -> list[str]:
-        """What it has units for; what has them for bfloat16 has them for float16, as fast."""
-        known = self.device.peak_flops
-        return [
-            each for each in _WIDER if each in known or (each == "float16" and "bfloat16" in known)
-        ]
+        """What it has units for."""
+        return [each for each in _WIDER if each in self.device.peak_flops]
 
     def peak(self, dtype: str) -> float:
         """Return FLOP/s of a dtype, or of the next wider one that the device has units for."""
-        known = self.device.peak_flops
-        first = "bfloat16" if dtype == "float16" else dtype  # as wide, and as fast
-        wider = _WIDER[_WIDER.index(first) :] if first in _WIDER else ()
-        found = next((known[each] for each in (dtype, *wider) if each in known), None)
-        if found is None:
-            raise ValueError(f"{self.device.name} has no peak for {dtype}: add it to peak_flops")
-        return found
+        wider = _WIDER[_WIDER.index(dtype) :] if dtype in _WIDER else ()
+        for each in wider:
+            if each in self.device.peak_flops:
+                return self.device.peak_flops[each]
+        raise ValueError(f"{self.device.name} has no peak for {dtype}: add it to peak_flops")
 
 
 _WIDER = ("float4", "float8", "bfloat16", "float16", "float32")
@@ -60,7 +55,8 @@ def described(
 
     It has 128 multiprocessors, and 8 GPUs a node; ``dataclasses.replace`` changes that.
     """
-    device = Device("own device", memory_gb * GB, {"bfloat16": peak_flops}, memory_bandwidth)
+    peaks = dict.fromkeys(("bfloat16", "float16"), peak_flops)
+    device = Device("own device", memory_gb * GB, peaks, memory_bandwidth)
     return Machine(device, 128, 8, node_bandwidth, network_bandwidth)
 
 
@@ -90,13 +86,15 @@ def _sheet(
     network: float,
     **tera_flops: float,
 ) -> Machine:
+    if "bfloat16" in tera_flops:
+        tera_flops.setdefault("float16", tera_flops["bfloat16"])
     peaks = {dtype: flops * TERA for dtype, flops in tera_flops.items()}
     device = Device(name, memory_gib * GIB, peaks, bandwidth * TERA)
     return Machine(device, multiprocessors, node[0], node[1] * GB, network * GB)
 
 
-_HOPPER = {"float32": 67, "bfloat16": 989, "float16": 989, "float8": 1979}
-_AMPERE = {"float32": 19.5, "bfloat16": 312, "float16": 312}
+_HOPPER = {"float32": 67, "bfloat16": 989, "float8": 1979}
+_AMPERE = {"float32": 19.5, "bfloat16": 312}
 _HGX = {"bfloat16": 2250, "float8": 4500}
 _NVL72 = {"bfloat16": 2500, "float8": 5000}
 _MI355X = {"float32": 157, "bfloat16": 2517, "float8": 5033}
@@ -119,7 +117,7 @@ MACHINES = {
         _sheet("B300", 268.6, 8.0, 148, _NVLINK_5, 100, float4=13500, **_HGX),
         _sheet("GB200", 185.0, 8.0, 148, _NVLINK_5_RACK, 50, float4=10000, **_NVL72),
         _sheet("GB300", 277.5, 8.0, 148, _NVLINK_5_RACK, 100, float4=15000, **_NVL72),
-        _sheet("MI250X", 128, 3.277, 220, (8, 50), 25, float32=47.9, bfloat16=383, float16=383),
+        _sheet("MI250X", 128, 3.277, 220, (8, 50), 25, float32=47.9, bfloat16=383),
         _sheet("MI300X", 192, 5.3, 304, (8, 448), 50, float32=163, bfloat16=1307, float8=2615),
         _sheet("MI325X", 256, 6.0, 304, (8, 448), 50, float32=163, bfloat16=1307, float8=2615),
         _sheet("MI355X", 288, 8.0, 256, (8, 538), 50, float4=10066, **_MI355X),
@@ -127,7 +125,7 @@ MACHINES = {
         _sheet("TPU-v5p", 95.7, 2.765, 8, (8960, 300), 25, bfloat16=459),
         _sheet("TPU-trillium", 32, 1.64, 2, (256, 224), 12.5, bfloat16=918),
         _sheet("RTX 2080", 8, 0.448, 46, _PCIE_3, 1.25, float32=10.1, float16=40.3),
-        _sheet("RTX 3090", 24, 0.936, 82, _PCIE_3, 1.25, float32=35.6, bfloat16=71, float16=71),
+        _sheet("RTX 3090", 24, 0.936, 82, _PCIE_3, 1.25, float32=35.6, bfloat16=71),
         _sheet("Titan RTX", 24, 0.672, 72, _PCIE_3, 1.25, float32=16.3, float16=130),
     )
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field
 
 from pipekit.reading import read_json
 from pipekit.schedules import OPS, Op, Task
@@ -66,14 +66,6 @@ class _File(BaseModel):
     otherData: _About
     baseTimeNanoseconds: Annotated[int, Field(ge=0, lt=2**63)] | None
     tables: _Tables
-
-    @model_validator(mode="after")
-    def _require_workers(self) -> "_File":
-        named = [worker for worker, *_ in self.tables.frame]
-        named += [worker for row in self.tables.transfers or () for worker in row[:2]]
-        if (highest := max(named, default=-1)) >= (workers := self.otherData.workers):
-            raise ValueError(f"a row is of worker {highest}, and there are {workers}")
-        return self
 
 
 class _TorchEvent(BaseModel, extra="allow"):

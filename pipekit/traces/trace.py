@@ -270,14 +270,8 @@ class Trace(TraceRecord):
 
         Every worker is a process, with a thread that computes and, if messages were followed,
         threads that send and receive, with an arrow for each message.  Times are microseconds from
-        the first task; a slot of a drawn schedule is a second.  A file of ``torch.profiler`` can be
-        laid over a run's trace over threads; it sees the workers if it is told to see all threads::
-
-            every = torch.profiler._ExperimentalConfig(profile_all_threads=True)
-            with torch.profiler.profile(experimental_config=every) as profiler:
-                run = pipeline.train(batches)
-            profiler.export_chrome_trace("torch.json")
-            run.trace.to_perfetto("run.json", torch_profiles=["torch.json"])
+        the first task; a slot of a drawn schedule is a second.  Files of ``torch.profiler`` can be
+        laid over a run's trace over threads (docs/cost.md).
 
         Args:
             path: a .json file; its folder is made if it is missing.

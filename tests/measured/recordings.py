@@ -135,37 +135,27 @@ def kineto(trace: pk.Trace, folder: Path, off_s: float = 0.0, *, waits: bool = F
 
 def bytedance(traces: list[pk.Trace], path: Path) -> Path:
     """Write replicas of a run as ByteDance does, with the operations behind the passes."""
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     last = max(trace.makespan_s for trace in traces)
     for replica, trace in enumerate(traces):
-        stages = trace.workers
-        for worker in range(stages):
-            about = {"dp_rank": replica, "stage": worker, "rank": replica * stages + worker}
-            about |= {"step": 7, "mc": 0}
-
-            def add(
-                optype: str,
-                start: float,
-                end: float,
-                mb: int = -1,
-                gmc: int = -1,
-                about: Any = about,
-            ) -> None:
-                row = {"optype": optype, "start_ts": start, "duration": end - start}
-                rows.append(about | row | {"mb_id": mb, "gmc": gmc})
-
-            for row in passes(trace).query("worker == @worker").to_dict("records"):
-                optype = f"{row['op'].lower()}-compute"
-                add(optype, row["start_s"], row["end_s"], row["microbatch"], row["stage"])
-            add("grads-reduce-scatter", trace.makespan_s, last + 0.003)
-            add("optimizer", last + 0.003, last + 0.004)
         assert trace.transfers is not None
-        for sent in trace.transfers.to_dict("records"):
-            way = "forward" if sent["purpose"] == "activation" else "backward"
-            for end, worker in (("send", sent["source"]), ("recv", sent["destination"])):
-                about = {"dp_rank": replica, "stage": worker, "rank": replica * stages + worker}
-                row = {"optype": f"{way}-{end}", "start_ts": sent["start_s"], "mb_id": -1}
-                row |= {"duration": sent["end_s"] - sent["start_s"], "step": 7, "mc": -1, "gmc": -1}
-                rows.append(about | row)
-    pd.DataFrame(rows).to_parquet(path)
+        homes = [
+            (replica, stage, replica * trace.workers + stage) for stage in range(trace.workers)
+        ]
+        for row in passes(trace).itertuples():
+            times = row.start_s, row.end_s
+            optype = f"{row.op.lower()}-compute"
+            rows.append((*homes[row.worker], optype, *times, row.microbatch, row.stage))
+        for home in homes:
+            rows.append((*home, "grads-reduce-scatter", trace.makespan_s, last + 0.003, -1, -1))
+            rows.append((*home, "optimizer", last + 0.003, last + 0.004, -1, -1))
+        for sent in trace.transfers.itertuples():
+            way = "forward" if sent.purpose == "activation" else "backward"
+            for end, worker in (("send", sent.source), ("recv", sent.destination)):
+                times = sent.start_s, sent.end_s
+                rows.append((*homes[worker], f"{way}-{end}", *times, -1, -1))
+    names = ["dp_rank", "stage", "rank", "optype", "start_ts", "end_ts", "mb_id", "gmc"]
+    table = pd.DataFrame(rows, columns=names).assign(step=7, mc=0)
+    table["duration"] = table.pop("end_ts") - table["start_ts"]
+    table.to_parquet(path)
     return path

@@ -10,7 +10,6 @@ are judged on the first model: their tables differ, and their stages do not.
 
 import json
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
@@ -73,39 +72,24 @@ def over_ranks(jobs: Jobs, ranks: int = RANKS) -> dict[Any, Verdict | str]:
     return verdicts
 
 
-def of_torch(schedule: str, models: list[str]) -> dict[str, Verdict | str]:
-    """Return the verdicts on a schedule of torch's on some models."""
-    return over_ranks({model: (torch_adapter(schedule), model) for model in models})
+TRAINERS: dict[str, Any] = {
+    **{f"torch {name}": torch_adapter(name) for name in SCHEDULES},
+    **({"DeepSpeed": DeepSpeed} if find_spec("deepspeed") else {}),
+    "pipekit flush": engine_adapter("flush"),
+    "pipekit PipelinedModule": Module,
+    **{f"pipekit {method}": engine_adapter(method) for method in METHODS if method != "flush"},
+}
+"""The adapters, of which pipekit's need no ranks; its other methods are behind all else."""
+OF_ALL_MODELS = 1 + [*TRAINERS].index("pipekit PipelinedModule")
 
 
-def of_deepspeed(models: list[str]) -> dict[str, Verdict | str]:
-    """Return the verdicts on DeepSpeed's pipeline engine on some models."""
-    return over_ranks({model: (DeepSpeed, model) for model in models})
-
-
-def in_process(adapter: Any, models: list[str]) -> dict[str, Verdict | str]:
-    """Return the verdicts on a trainer that needs no ranks."""
-    verdicts: dict[str, Verdict | str] = {}
-    for model in models:
-        record = train_on({model: (adapter, model)})[model]
-        verdicts[model] = record if isinstance(record, str) else judged(model, [record])
-    return verdicts
-
-
-def trainers() -> dict[str, tuple[Callable[[list[str]], dict[str, Verdict | str]], list[str]]]:
-    """Return the judge of each trainer, and the models that it is judged on."""
-    every = [*SUITE]
-    return {
-        **{f"torch {name}": (partial(of_torch, name), every) for name in SCHEDULES},
-        **({"DeepSpeed": (of_deepspeed, every)} if find_spec("deepspeed") else {}),
-        "pipekit flush": (partial(in_process, engine_adapter("flush")), every),
-        "pipekit PipelinedModule": (partial(in_process, Module), every),
-        **{
-            f"pipekit {method}": (partial(in_process, engine_adapter(method)), ["dense"])
-            for method in METHODS
-            if method != "flush"
-        },
-    }
+def verdicts_on(trainer: str, models: list[str]) -> dict[str, Verdict | str]:
+    """Return the verdicts on a trainer on some models."""
+    jobs: Jobs = {model: (TRAINERS[trainer], model) for model in models}
+    if not trainer.startswith("pipekit"):
+        return over_ranks(jobs)
+    records = {model: train_on({model: job})[model] for model, job in jobs.items()}
+    return {m: r if isinstance(r, str) else judged(m, [r]) for m, r in records.items()}
 
 
 def matrix(folder: Path) -> None:
@@ -113,15 +97,17 @@ def matrix(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "matrix.json"
     known = json.loads(target.read_text()) if target.exists() else {"verdicts": {}}
-    found = ["torch", "pipekit", *(["deepspeed"] if find_spec("deepspeed") else [])]
-    known["versions"] = known.get("versions", {}) | {name: version(name) for name in found}
+    named = ["torch", "pipekit", *(["deepspeed"] if find_spec("deepspeed") else [])]
+    known["versions"] = known.get("versions", {}) | {name: version(name) for name in named}
     known["label"] = "measured"
     for chosen in (FIRST, tuple(SUITE)):
-        for trainer, (judge, models) in trainers().items():
+        for number, trainer in enumerate(TRAINERS):
             row = known["verdicts"].setdefault(trainer, {})
+            models = SUITE if number < OF_ALL_MODELS else FIRST[:1]
             left = [model for model in models if model in chosen and model not in row]
             if left:
-                row |= {model: _as_json(verdict) for model, verdict in judge(left).items()}
+                found = verdicts_on(trainer, left)
+                row |= {model: _as_json(verdict) for model, verdict in found.items()}
                 print(trainer, {model: row[model]["cell"] for model in left}, flush=True)
                 _write(folder, known)
 

@@ -1,5 +1,6 @@
 """A pipeline of stages in one process, right as it stands; the faults override a line of it."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch.optim import Optimizer
 
 from pipekit.parity.adapter import train
 from pipekit.parity.judge import judged
-from pipekit.parity.verdict import Verdict
+from pipekit.parity.verdict import Fault, Verdict
 
 
 def verdict_on(adapter: Any, model: str = "dense") -> Verdict:
@@ -27,8 +28,17 @@ class Small:
         length = -(-len(model) // self.stages)
         self.parts = [model[first : first + length] for first in range(0, len(model), length)]
         self.optimizer = optimizer([p for p in model.parameters() if p.requires_grad])
+        self.built(model)
+
+    def built(self, model: Any) -> None:
+        """Change nothing of the model and its parts."""
+
+    def given(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a batch as it is."""
+        return x, target
 
     def step(self, batch: tuple[Tensor, Tensor]) -> float | None:
+        batch = self.given(*batch)
         self.optimizer.zero_grad()
         self.terms = self.model.count(batch[1])
         losses = [self.microbatch(k, x, y) for k, (x, y) in enumerate(self.cut(batch))]
@@ -39,10 +49,15 @@ class Small:
         return list(zip(*(part.tensor_split(self.microbatches) for part in batch), strict=True))
 
     def loss(self, output: Any, target: Tensor) -> Any:
-        return self.model.loss(output, target) * (self.model.count(target) / self.terms)
+        share = self.model.count(target) / self.terms
+        return self.model.loss(output, target) * (share * self.counts())
+
+    def counts(self) -> int:
+        """Return how often the microbatch counts."""
+        return 1
 
     def microbatch(self, k: int, x: Any, target: Tensor) -> float:
-        inputs, outputs = [], []
+        self.k, inputs, outputs = k, [], []
         for part in self.parts:
             own = (x,) if isinstance(x, Tensor) else x
             own = tuple(t.detach().requires_grad_(t.is_floating_point()) for t in own)
@@ -77,6 +92,23 @@ class Small:
         return dict(self.model.named_parameters(remove_duplicate=False))
 
 
+FAULTS: dict[str, list[tuple[type[Small], str, str]]] = defaultdict(list)
+"""Trainers by the file that they are in, each with a model and the class of its fault there."""
+
+
+def fault(model: str, kind: str, method: str = "") -> Callable[[Any], Any]:
+    """Add a trainer to the faults; or the right one with a function in place of a method."""
+
+    def add(trainer: Any) -> Any:
+        own = type(trainer.__name__, (Small,), {method: trainer}) if method else trainer
+        FAULTS[trainer.__module__.rpartition(".")[2]].append((own, model, kind))
+        return own
+
+    return add
+
+
+@fault("tokens", Fault.PER_MICROBATCH)
+@fault("odd", Fault.PER_MICROBATCH)
 class MeanOfMeans(Small):
     """Each microbatch counts alike, however many terms it has."""
 
@@ -84,13 +116,13 @@ class MeanOfMeans(Small):
         return self.model.loss(output, target) / self.microbatches
 
 
+@fault("dense", Fault.KEPT)
 class Uncleared(Small):
     """Never clears its gradients; ``number`` is for faults of some batches."""
 
     number = 0
 
-    def build(self, model: Any, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]) -> None:
-        super().build(model, optimizer)
+    def built(self, model: Any) -> None:
         self.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
 
 

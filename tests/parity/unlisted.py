@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.parity.small import MeanOfMeans, Small, Uncleared
+from pipekit.parity.verdict import Fault
+from tests.parity.small import MeanOfMeans, Small, Uncleared, fault
 
 Batch = tuple[Tensor, Tensor]
 
 
+@fault("tokens", Fault.PER_MICROBATCH)
 class TokensOfReplicas(MeanOfMeans):
     """transformers #34191: replicas, to which rows are dealt out, divide by their own tokens."""
 
@@ -21,83 +23,81 @@ class TokensOfReplicas(MeanOfMeans):
         return [(batch[0][k::2], batch[1][k::2]) for k in range(2)]
 
 
-class IgnoredTokensCount(Small):
-    """Ignored labels are in the divisor."""
+class OtherTerms(Small):
+    """Divides by another number than that of the batch's terms."""
+
+    def divisor(self, target: Tensor) -> int:
+        raise NotImplementedError
+
+    def given(self, x: Tensor, target: Tensor) -> Batch:
+        self.divided_by = self.divisor(target)
+        return x, target
 
     def loss(self, output: Any, target: Tensor) -> Any:
-        return super().loss(output, target) * self.terms / self.labels
-
-    def step(self, batch: Batch) -> float | None:
-        self.labels = batch[1].numel()
-        return super().step(batch)
+        return super().loss(output, target) * self.terms / self.divided_by
 
 
-class LabelsShiftedTwice(Small):
-    """Model and loader both move labels by a token."""
+@fault("tokens", Fault.TERMS)
+class IgnoredTokensCount(OtherTerms):
+    """Ignored labels are in the divisor."""
 
-    def step(self, batch: Batch) -> float | None:
-        return super().step((batch[0], F.pad(batch[1][:, 1:], (0, 1), value=-100)))
+    def divisor(self, target: Tensor) -> int:
+        return target.numel()
 
 
-class TokensOfTheBatchBefore(Small):
+@fault("tokens", Fault.TERMS)
+class TokensOfTheBatchBefore(OtherTerms):
     """The number of tokens by which a loss is divided comes a batch late."""
 
     before = 0
 
-    def loss(self, output: Any, target: Tensor) -> Any:
-        return super().loss(output, target) * self.terms / (self.before or self.terms)
-
-    def update(self) -> None:
-        super().update()
-        self.before = self.terms
+    def divisor(self, target: Tensor) -> int:
+        own = self.model.count(target)
+        before, self.before = self.before or own, own
+        return before
 
 
-class TokensOfAllBatches(Small):
+@fault("tokens", Fault.TERMS)
+class TokensOfAllBatches(OtherTerms):
     """torchtune #1917: the number of tokens is never set to 0 again."""
 
     so_far = 0
 
-    def step(self, batch: Batch) -> float | None:
-        self.so_far += self.model.count(batch[1])
-        return super().step(batch)
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        return super().loss(output, target) * self.terms / self.so_far
+    def divisor(self, target: Tensor) -> int:
+        self.so_far += self.model.count(target)
+        return self.so_far
 
 
-class TargetsInOtherRows(Small):
+@fault("tokens", Fault.TARGETS, "given")
+def labels_shifted_twice(_: Any, x: Tensor, target: Tensor) -> Batch:
+    """Model and loader both move labels by a token."""
+    return x, F.pad(target[:, 1:], (0, 1), value=-100)
+
+
+@fault("dense", Fault.TARGETS, "given")
+def targets_in_other_rows(_: Any, x: Tensor, target: Tensor) -> Batch:
     """Inputs and targets are shuffled each by itself."""
-
-    def step(self, batch: Batch) -> float | None:
-        return super().step((batch[0], batch[1][torch.randperm(len(batch[1]))]))
+    return x, target[torch.randperm(len(target))]
 
 
+@fault("dense", Fault.TARGETS)
 class TargetsOfTheBatchBefore(Small):
     """The last stage's loader is a batch behind the first one's."""
 
     before: Tensor | None = None
 
-    def step(self, batch: Batch) -> float | None:
-        target, self.before = batch[1] if self.before is None else self.before, batch[1]
-        return super().step((batch[0], target))
+    def given(self, x: Tensor, target: Tensor) -> Batch:
+        late, self.before = target if self.before is None else self.before, target
+        return x, late
 
 
-class InputsForLabels(Small):
+@fault("tokens", Fault.TARGETS, "given")
+def inputs_for_labels(_: Any, x: Tensor, target: Tensor) -> Batch:
     """Nobody moves labels by a token."""
-
-    def step(self, batch: Batch) -> float | None:
-        return super().step((batch[0], batch[0].masked_fill(batch[1] < 0, -100)))
+    return x, x.masked_fill(target < 0, -100)
 
 
-class NormOfTheFirstStage(Small):
-    """All is clipped by the norm of one stage's gradients."""
-
-    def change(self) -> None:
-        norm = torch.stack([p.grad.norm() for p in self.parts[0].parameters()]).norm()
-        for parameter in self.model.parameters():
-            parameter.grad *= 0.1 / norm
-
-
+@fault("dense", Fault.CLIPPED)
 class NormOfTheBatchBefore(Small):
     """A norm that is added up beside the next batch clips an update late."""
 
@@ -110,6 +110,7 @@ class NormOfTheBatchBefore(Small):
             gradient *= 0.1 / before
 
 
+@fault("odd", Fault.LOST)
 class LastRowsDropped(Small):
     """Rows that fill no microbatch are left out, as a loader with ``drop_last`` does."""
 
@@ -119,15 +120,15 @@ class LastRowsDropped(Small):
         return [(batch[0][k : k + size], batch[1][k : k + size]) for k in ends]
 
 
-class ReducedOverStages(Small):
+@fault("dense", Fault.MIXED, "change")
+def reduced_over_stages(trainer: Any) -> None:
     """The gradients of two stages are averaged, as those of two replicas would be."""
-
-    def change(self) -> None:
-        for one, other in zip(self.model[1:7], self.model[8:14], strict=True):
-            for a, b in zip(one.parameters(), other.parameters(), strict=True):
-                a.grad = b.grad = (a.grad + b.grad) / 2
+    for one, other in zip(trainer.model[1:7], trainer.model[8:14], strict=True):
+        for a, b in zip(one.parameters(), other.parameters(), strict=True):
+            a.grad = b.grad = (a.grad + b.grad) / 2
 
 
+@fault("tied", Fault.CLIPPED)
 class TiedCountTwiceInTheNorm(Small):
     """The norm to which gradients are clipped has a shared weight once a use."""
 
@@ -140,21 +141,20 @@ class TiedCountTwiceInTheNorm(Small):
             parameter.grad *= factor
 
 
-class DecayOfOneStage(Small):
+@fault("dense", Fault.DECAY, "change")
+def decay_of_one_stage(trainer: Any) -> None:
     """Only one stage's optimizer has a weight decay."""
-
-    def change(self) -> None:
-        for parameter in self.parts[1].parameters():
-            parameter.grad += 0.01 * parameter.detach()
+    for parameter in trainer.parts[1].parameters():
+        parameter.grad += 0.01 * parameter.detach()
 
 
-class SecondTensorLost(Small):
+@fault("skips", Fault.CUT, "sent")
+def second_tensor_lost(_: Any, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
     """Of two tensors between stages only the first one's gradient is sent back."""
-
-    def sent(self, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
-        return (gradient[0], *[None] * (len(gradient) - 1))
+    return (gradient[0], *[None] * (len(gradient) - 1))
 
 
+@fault("dropout", Fault.DROPOUT)
 class OtherMasksInRecomputation(Small):
     """torchtitan #1323: a recomputation draws other masks than its forward."""
 
@@ -167,6 +167,7 @@ class OtherMasksInRecomputation(Small):
         return loss
 
 
+@fault("dense", Fault.ROUNDED)
 class SumsInBfloat16(Small):
     """Gradients are added up in bfloat16."""
 
@@ -177,6 +178,7 @@ class SumsInBfloat16(Small):
         return loss
 
 
+@fault("dense", Fault.ROUNDED)
 class WeightsInBfloat16(Small):
     """There is no float32 copy of weights in bfloat16."""
 
@@ -186,20 +188,15 @@ class WeightsInBfloat16(Small):
             parameter.data = parameter.data.bfloat16().float()
 
 
-class Nesterov(Small):
-    """The optimizer is another than build() was given."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, partial(torch.optim.SGD, lr=0.01, momentum=0.9, nesterov=True))
-
-
+@fault("dense", Fault.OPTIMIZER)
 class AdamWithDecay(Small):
-    """Likewise at a usual learning rate, with a decay that is no part of the gradient."""
+    """The optimizer is another than build() was given, its decay no part of the gradient."""
 
     def build(self, model: Any, optimizer: Any) -> None:
         super().build(model, partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.1))
 
 
+@fault("dense", Fault.SEVERAL_BATCHES)
 class EverySecondBatch(Uncleared):
     """Gradients of two batches are added up for an update."""
 
@@ -235,12 +232,14 @@ class Handed(Small):
         return sum(float(loss.detach()) for loss in losses)
 
 
+@fault("dense", Fault.HANDED)
 class GradientOfANeighbour(Handed):
     """Gradients are received in another order than activations were sent."""
 
     returned = staticmethod(turned)
 
 
+@fault("dense", Fault.HANDED)
 class OneBuffer(Handed):
     """The buffer of all messages is read before the next one is there."""
 
@@ -251,11 +250,11 @@ class OneBuffer(Handed):
         return [sent[0] if before is None else before, *sent[:-1]]
 
 
+@fault("dense", Fault.HANDED)
 class InputOfTheBatchBefore(Handed):
     """A stage begins before the message of its microbatch is there."""
 
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
+    def built(self, model: Any) -> None:
         held: list[list[Tensor]] = []
 
         def late(tensors: list[Tensor]) -> list[Tensor]:
@@ -265,31 +264,32 @@ class InputOfTheBatchBefore(Handed):
         self.received = late
 
 
+@fault("dense", Fault.HANDED)
 class GradientOfTheBatchBefore(InputOfTheBatchBefore):
     """Likewise a backward."""
 
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
+    def built(self, model: Any) -> None:
+        super().built(model)
         self.received, self.returned = list, self.received
 
 
+@fault("dense", Fault.ORDER)
 class StagesInAnotherOrder(Small):
     """Chunks of an interleaved pipeline are run rank by rank."""
 
     stages = 4
 
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
+    def built(self, model: Any) -> None:
         self.parts = [self.parts[k] for k in (0, 2, 1, 3)]
 
 
-class ShardNotReduced(Small):
+@fault("dense", Fault.LOST, "change")
+def shard_not_reduced(trainer: Any) -> None:
     """AReaL #313: a part of a parameter lacks what other ranks add to it."""
-
-    def change(self) -> None:
-        self.model[3].linear.weight.grad[:8] = 0
+    trainer.model[3].linear.weight.grad[:8] = 0
 
 
+@fault("tied", Fault.AVERAGED_TWICE)
 class TiedScaledInTheMiddle(Small):
     """A shared gradient is divided twice, the first time before the other stage is through."""
 
@@ -300,14 +300,14 @@ class TiedScaledInTheMiddle(Small):
         return loss
 
 
-class NoSuchClass(Small):
+@fault("dense", Fault.UNKNOWN, "change")
+def no_such_class(trainer: Any) -> None:
     """Wrong as no trainer is: what has no class must still be found."""
-
-    def change(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad = parameter.grad**3
+    for parameter in trainer.model.parameters():
+        parameter.grad = parameter.grad**3
 
 
+@fault("dense", Fault.TARGETS)
 class TargetsLate(Small):
     """The last stage takes its targets from a queue that is one microbatch late."""
 
@@ -320,6 +320,7 @@ class TargetsLate(Small):
         return [(x, y) for (x, _), y in zip(parts, late, strict=True)]
 
 
+@fault("dense", Fault.TARGETS)
 class InputOfTheFirst(Small):
     """Every microbatch has the first one's input."""
 
@@ -328,6 +329,7 @@ class InputOfTheFirst(Small):
         return [(parts[0][0], y) for _, y in parts]
 
 
+@fault("dense", Fault.EACH_MICROBATCH)
 class LastBatchInSteps(Small):
     """accelerate #1847: at the loader's end each microbatch is an update."""
 
@@ -342,6 +344,7 @@ class LastBatchInSteps(Small):
         return loss
 
 
+@fault("dense", Fault.CLIPPED)
 class ClippedBeforeTheSum(Small):
     """Each microbatch's gradients are clipped alone."""
 
@@ -356,11 +359,11 @@ class ClippedBeforeTheSum(Small):
         return loss
 
 
+@fault("tied", Fault.NEVER)
 class CopyOfTiedLeft(Small):
     """The head's copy of a shared weight gives its gradient, and is never updated itself."""
 
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
+    def built(self, model: Any) -> None:
         model[-1].weight = torch.nn.Parameter(model[0].weight.detach().clone())
 
     def change(self) -> None:
@@ -371,23 +374,31 @@ class CopyOfTiedLeft(Small):
         return dict(self.model[:-1].named_parameters())
 
 
-class SecondTensorScaled(Small):
+@fault("tied", Fault.STALE.format("1 update"))
+class CopyOfTiedLate(CopyOfTiedLeft):
+    """The head's copy of a shared weight is given to it before the update in place of after it."""
+
+    def update(self) -> None:
+        self.model[-1].weight.data.copy_(self.model[0].weight)
+        super().update()
+
+
+@fault("skips", Fault.AVERAGED_TWICE, "sent")
+def second_tensor_scaled(trainer: Any, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
     """Of two tensors between stages the second one's gradient is averaged once more."""
-
-    def sent(self, stage: int, gradient: tuple[Tensor | None, ...]) -> Any:
-        first, *others = gradient
-        return first, *(None if g is None else g / self.microbatches for g in others)
+    first, *others = gradient
+    return first, *(None if g is None else g / trainer.microbatches for g in others)
 
 
-class EachRowsMean(Small):
+@fault("tokens", Fault.PER_MICROBATCH, "loss")
+def each_rows_mean(trainer: Any, output: Any, target: Tensor) -> Any:
     """The mean of the rows' own means, however many labels each has."""
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        terms = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
-        means = terms.view(target.shape).sum(1) / (target != -100).sum(1)
-        return means.sum() / (self.microbatches * len(target))
+    terms = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
+    means = terms.view(target.shape).sum(1) / (target != -100).sum(1)
+    return means.sum() / (trainer.microbatches * len(target))
 
 
+@fault("odd", Fault.PER_MICROBATCH)
 class WindowsOfSixteen(MeanOfMeans):
     """Lightning #19987: the last window is shorter, and counts as much as the others."""
 
@@ -395,17 +406,15 @@ class WindowsOfSixteen(MeanOfMeans):
         return list(zip(*(part.split(16) for part in batch), strict=True))
 
 
+@fault("moe", Fault.AUXILIARY)
 class AuxiliaryOfTheLast(Small):
     """The auxiliary loss of the last microbatch alone counts."""
 
-    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
-        self.last = k == self.microbatches - 1
-        return super().microbatch(k, x, target)
-
     def loss(self, output: Any, target: Tensor) -> Any:
-        return super().loss(output if self.last else output[:1], target)
+        return super().loss(output if self.k == self.microbatches - 1 else output[:1], target)
 
 
+@fault("dense", Fault.LOST)
 class SkippedByOneStage(Small):
     """A stage leaves out an update, whose gradients overflow there."""
 
@@ -417,6 +426,7 @@ class SkippedByOneStage(Small):
             self.parts[1].zero_grad()
 
 
+@fault("dense", Fault.LATE)
 class KeptByASkippedUpdate(Uncleared):
     """An update is left out, and its gradients are not cleared."""
 
@@ -427,6 +437,7 @@ class KeptByASkippedUpdate(Uncleared):
             self.model.zero_grad()
 
 
+@fault("tokens", Fault.LOST)
 class HalfASequence(Small):
     """Of ranks that share sequences one has no part in the sum."""
 
@@ -434,29 +445,27 @@ class HalfASequence(Small):
         return super().loss(output[:, :3], target[:, :3])
 
 
-class MeanOfEachZigzag(Small):
+@fault("tokens", Fault.PER_MICROBATCH, "loss")
+def mean_of_each_zigzag(trainer: Any, output: Any, target: Tensor) -> Any:
     """Megatron-LM #7452: ranks that share sequences in a zigzag divide by their own tokens."""
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        ranks = [[0, 5], [1, 4], [2, 3]]
-        means = [self.model.loss(output[:, own], target[:, own]) for own in ranks]
-        return sum(means, torch.zeros(())) / (len(ranks) * self.microbatches)
+    ranks = [[0, 5], [1, 4], [2, 3]]
+    means = [trainer.model.loss(output[:, own], target[:, own]) for own in ranks]
+    return sum(means, torch.zeros(())) / (len(ranks) * trainer.microbatches)
 
 
-class HalfAColumnParallelLayer(Small):
+@fault("dense", Fault.CUT, "built")
+def half_a_column_parallel_layer(_: Any, model: Any) -> None:
     """Ranks that share a layer do not add up the gradients of its input."""
+    linear = model[5].linear
 
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        linear = model[5].linear
+    def forward(x: Tensor) -> Tensor:
+        given = zip((x, x.detach()), linear.weight.split(8), linear.bias.split(8), strict=True)
+        return torch.cat([F.linear(*each) for each in given], -1)
 
-        def forward(x: Tensor) -> Tensor:
-            given = zip((x, x.detach()), linear.weight.split(8), linear.bias.split(8), strict=True)
-            return torch.cat([F.linear(*each) for each in given], -1)
-
-        linear.forward = forward
+    linear.forward = forward
 
 
+@fault("dense", Fault.ONLY_LAST)
 class ShardOverwritten(Small):
     """Of a part of each parameter gradients are not added up over microbatches (FSDP)."""
 
@@ -466,33 +475,30 @@ class ShardOverwritten(Small):
         return super().microbatch(k, x, target)
 
 
-class LastLabelMasked(Small):
+@fault("tokens", Fault.LOST, "given")
+def last_label_masked(_: Any, x: Tensor, target: Tensor) -> Batch:
     """The mask of labels is shifted by one."""
-
-    def step(self, batch: Batch) -> float | None:
-        target, lengths = batch[1].clone(), (batch[1] >= 0).sum(1)
-        target[torch.arange(len(target)), lengths - 1] = -100
-        return super().step((batch[0], target))
+    shorter, lengths = target.clone(), (target >= 0).sum(1)
+    shorter[torch.arange(len(target)), lengths - 1] = -100
+    return x, shorter
 
 
-class StageEvaluates(Small):
+@fault("batch-norm", Fault.BATCH_NORM, "built")
+def stage_evaluates(trainer: Any, model: Any) -> None:
     """One stage stays as an evaluation left it."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.parts[1].eval()
+    trainer.parts[1].eval()
 
 
-class BiasesTwiceInTheNorm(Small):
+@fault("dense", Fault.CLIPPED, "change")
+def biases_twice_in_the_norm(trainer: Any) -> None:
     """What all tensor-parallel ranks hold counts once a rank in the norm of the gradients."""
-
-    def change(self) -> None:
-        own = dict(self.model.named_parameters()).items()
-        norm = sum((1 + n.endswith("bias")) * p.grad.square().sum() for n, p in own).sqrt()
-        for _, parameter in own:
-            parameter.grad *= 0.1 / norm
+    own = dict(trainer.model.named_parameters()).items()
+    norm = sum((1 + n.endswith("bias")) * p.grad.square().sum() for n, p in own).sqrt()
+    for _, parameter in own:
+        parameter.grad *= 0.1 / norm
 
 
+@fault("dense", Fault.HANDED)
 class WeightsByAnotherInput(Small):
     """A delayed weight gradient reads the input that a later microbatch has saved."""
 
@@ -505,8 +511,7 @@ class WeightsByAnotherInput(Small):
             layer.weight.grad += gradient.T @ x
         self.saved.clear()
 
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
+    def built(self, model: Any) -> None:
         self.saved: list[tuple[Tensor, Tensor]] = []
         model[9].linear.register_full_backward_hook(
             lambda _, __, gradients: self.saved.append((self.x, gradients[0]))
@@ -516,46 +521,30 @@ class WeightsByAnotherInput(Small):
         )
 
 
-class CopyOfTiedLate(CopyOfTiedLeft):
-    """The head's copy of a shared weight is given to it before the update in place of after it."""
-
-    def update(self) -> None:
-        self.model[-1].weight.data.copy_(self.model[0].weight)
-        super().update()
-
-
-class ClassesBehind(Small):
-    """A rank's first class is off by one."""
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        return super().loss(output, (target + 1) % output.shape[-1])
-
-
-class PaddingIsAClass(Small):
+@fault("tokens", Fault.LOST, "given")
+def padding_is_a_class(_: Any, x: Tensor, target: Tensor) -> Batch:
     """A class is taken for padding."""
-
-    def step(self, batch: Batch) -> float | None:
-        return super().step((batch[0], batch[1].masked_fill(batch[1] == 0, -100)))
+    return x, target.masked_fill(target == 0, -100)
 
 
+@fault("dense", Fault.EARLIER_BATCH)
 class SomeBatchesTwice(Small):
     """Each second batch is the one before."""
 
     before: Batch | None = None
 
-    def step(self, batch: Batch) -> float | None:
-        used, self.before = self.before or batch, None if self.before else batch
-        return super().step(used)
+    def given(self, x: Tensor, target: Tensor) -> Batch:
+        used, self.before = self.before or (x, target), None if self.before else (x, target)
+        return used
 
 
-class BiasOfEachRank(Small):
+@fault("dense", Fault.SUMMED, "built")
+def bias_of_each_rank(_: Any, model: Any) -> None:
     """Both ranks that share a row-parallel layer add its bias."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        model[5].linear.register_forward_hook(lambda linear, _, y: y + linear.bias)
+    model[5].linear.register_forward_hook(lambda linear, _, y: y + linear.bias)
 
 
+@fault("dense", Fault.STALE.format("1 update"))
 class GatheredLate(Small):
     """The first microbatch reads weights that an update has not reached."""
 
@@ -572,71 +561,50 @@ class GatheredLate(Small):
         return loss
 
 
-class LastNotDivided(Small):
-    """Only the last microbatch's loss is not divided."""
-
-    def microbatch(self, k: int, x: Any, target: Tensor) -> float:
-        self.factor = self.microbatches if k == self.microbatches - 1 else 1
-        return super().microbatch(k, x, target)
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        return super().loss(output, target) * self.factor
-
-
-class SoftmaxOfShards(Small):
+@fault("dense", Fault.OTHER_LOSS, "loss")
+def softmax_of_shards(trainer: Any, output: Any, target: Tensor) -> Any:
     """Shards of the vocabulary have a softmax each."""
-
-    def loss(self, output: Any, target: Tensor) -> Any:
-        shards = [shard.log_softmax(-1) for shard in output.tensor_split(2, -1)]
-        return F.nll_loss(torch.cat(shards, -1), target) / self.microbatches
+    shards = [shard.log_softmax(-1) for shard in output.tensor_split(2, -1)]
+    return F.nll_loss(torch.cat(shards, -1), target) / trainer.microbatches
 
 
-class LargestTenth(Small):
+@fault("dense", Fault.LOST, "change")
+def largest_tenth(trainer: Any) -> None:
     """Only the largest tenth of each gradient is sent."""
-
-    def change(self) -> None:
-        for parameter in self.model.parameters():
-            sizes = parameter.grad.abs()
-            parameter.grad[sizes < sizes.flatten().quantile(0.9)] = 0
+    for parameter in trainer.model.parameters():
+        sizes = parameter.grad.abs()
+        parameter.grad[sizes < sizes.flatten().quantile(0.9)] = 0
 
 
-class FlatShifted(Small):
+@fault("dense", Fault.PLACES, "change")
+def flat_shifted(trainer: Any) -> None:
     """Gradients lie a number further in a flat buffer than its parts begin."""
-
-    def change(self) -> None:
-        own = [*self.model.parameters()]
-        flat = torch.cat([parameter.grad.flatten() for parameter in own]).roll(1)
-        for parameter, part in zip(own, flat.split([p.numel() for p in own]), strict=True):
-            parameter.grad.view(-1).copy_(part)
+    own = [*trainer.model.parameters()]
+    flat = torch.cat([parameter.grad.flatten() for parameter in own]).roll(1)
+    for parameter, part in zip(own, flat.split([p.numel() for p in own]), strict=True):
+        parameter.grad.view(-1).copy_(part)
 
 
-class LayerOnBothSides(Small):
+@fault("dense", Fault.ORDER, "built")
+def layer_on_both_sides(trainer: Any, model: Any) -> None:
     """The layer at a cut runs in both stages."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        self.parts = [model[:8], model[7:]]
+    trainer.parts = [model[:8], model[7:]]
 
 
-class AveragedShards(Small):
+@fault("dense", Fault.FORWARD, "built")
+def averaged_shards(_: Any, model: Any) -> None:
     """A row-parallel layer averages what its shards add up to."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        model[5].linear.register_forward_hook(lambda linear, _, y: (y + linear.bias) / 2)
+    model[5].linear.register_forward_hook(lambda linear, _, y: (y + linear.bias) / 2)
 
 
-class InputAddedConstant(Small):
+@fault("dense", Fault.BACKWARD, "built")
+def input_added_constant(_: Any, model: Any) -> None:
     """A residual is taken out of the graph."""
-
-    def build(self, model: Any, optimizer: Any) -> None:
-        super().build(model, optimizer)
-        model[8].register_forward_hook(lambda _, given, y: y - given[0] + given[0].detach())
+    model[8].register_forward_hook(lambda _, given, y: y - given[0] + given[0].detach())
 
 
-class RatesOfLayers(Small):
+@fault("dense", Fault.RATE, "change")
+def rates_of_layers(trainer: Any) -> None:
     """LARS in place of SGD."""
-
-    def change(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad *= parameter.norm().item() / parameter.grad.norm()
+    for parameter in trainer.model.parameters():
+        parameter.grad *= parameter.norm().item() / parameter.grad.norm()

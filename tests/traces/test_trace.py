@@ -36,32 +36,15 @@ def test_gpipes_and_flushs_bubble(k: int, t: int, bubble: float) -> None:
         trace = Trace.from_schedule(schedule)
         assert trace.bubble == pytest.approx((k - 1) / (t + k - 1), abs=1e-12)
         assert round(trace.bubble, 4) == bubble
-
-
-def test_makespan_runs_from_the_first_start_to_the_last_end() -> None:
-    trace = Trace.from_schedule(gpipe(4, 4).take(1))
-    assert trace.makespan_s == (4 + 4 - 1) * 3
-    later = Trace(
-        trace.frame.assign(start_s=trace.frame["start_s"] + 5, end_s=trace.frame["end_s"] + 5),
-        "measured",
-        "later",
-        4,
-    )
-    assert later.unit == "s"
-    assert later.makespan_s == trace.makespan_s
-    assert later.bubble == pytest.approx(trace.bubble)
-
-
-def test_a_trace_without_events_has_no_length_and_no_bubble() -> None:
-    trace = Trace(pd.DataFrame(columns=COLUMNS), "measured", "nothing", 2)
-    assert trace.makespan_s == 0
-    assert trace.bubble == 0
+        later = trace.frame[["start_s", "end_s"]] + 5
+        assert replace(trace, frame=trace.frame.assign(**later)).bubble == trace.bubble
 
 
 @pytest.mark.parametrize("workers", [(), ((), ())])
 def test_an_empty_schedule_has_an_empty_trace(workers: tuple[()]) -> None:
     trace = Trace.from_schedule(Schedule(workers))
     assert trace.frame.empty
+    assert trace.makespan_s == trace.bubble == 0
     assert list(trace.frame.columns) == COLUMNS
 
 

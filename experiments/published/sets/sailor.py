@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -202,42 +201,31 @@ def layers(model: str, tp: int) -> Numbers:
 
     These are its weights, and bytes of a sample: those that leave it, and those that it keeps.
     """
-    found = _sizes(_input("layer_sizes")).get((model, tp))
-    if found is None:
+    table = _read(_input("layer_sizes"))
+    found = table[(table["model"] == model) & (table["tp"] == tp)]
+    if found.empty:
         raise ValueError(f"there are no layer sizes of {model} for tp {tp}")
-    return found
-
-
-@cache
-def _sizes(path: Path) -> dict[tuple[str, int], Numbers]:
-    columns = ["params_floats", "act_output_bytes", "act_mem_bytes"]
-    by_degree = read_table(path).groupby(["model", "tp"])
-    return {key: own[columns].to_numpy(float) for key, own in by_degree}
+    sizes: Numbers = found[["params_floats", "act_output_bytes", "act_mem_bytes"]].to_numpy(float)
+    return sizes
 
 
 def profile(model: str, gpu: str, tp: int) -> Mapping[int, Numbers]:
     """Return the seconds ``[layers, 2]`` of each layer's forward and backward, by samples of a
-    microbatch; ValueError if unknown."""
-    known = _profiles(_input("layer_profiles")).get((model, gpu, tp))
-    if not known:
-        raise ValueError(f"there is no profile of {model} on {gpu} for tp {tp}")
-    return known
-
-
-@cache
-def _profiles(path: Path) -> dict[tuple[str, str, int], dict[int, Numbers]]:
-    """Read the profiles.
+    microbatch; ValueError if unknown.
 
     The planner's, one of which is a copy of another model's, count only where Sailor's own
     validation has none.
     """
-    table = read_table(path).sort_values("layer", kind="stable")
-    best = table.groupby(["model", "gpu"])["source"].transform("max")  # "planner", "validation"
-    found: dict[tuple[str, str, int], dict[int, Numbers]] = defaultdict(dict)
-    keys = ["model", "gpu", "tp", "micro_batch_samples"]
-    for (*key, samples), own in table[table["source"] == best].groupby(keys):
-        found[tuple(key)][samples] = own[["forward_s", "backward_s"]].to_numpy()
-    return found
+    table = _read(_input("layer_profiles"))
+    own = table[(table["model"] == model) & (table["gpu"] == gpu)]
+    own = own[(own["source"] == own["source"].max()) & (own["tp"] == tp)]
+    if own.empty:
+        raise ValueError(f"there is no profile of {model} on {gpu} for tp {tp}")
+    by_samples = own.sort_values("layer", kind="stable").groupby("micro_batch_samples")
+    return {samples: each[["forward_s", "backward_s"]].to_numpy() for samples, each in by_samples}
+
+
+_read = cache(read_table)
 
 
 def bandwidth(sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:

@@ -38,22 +38,15 @@ _OF_STAGES = {"embedding-grads-all-reduce", "optimizer-clip-main-grad"}
 
 
 def is_it(path: Path) -> bool:
-    """Return whether a file is Parquet, or a folder has one such file among others."""
-    path = _file(path)
+    """Return whether a file is Parquet."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
         return file.read(4) == b"PAR1"
 
 
-def _file(path: Path) -> Path:
-    inside = [*path.glob("*.parquet")] if path.is_dir() else []
-    return inside[0] if len(inside) == 1 else path
-
-
 def read(path: Path) -> Recording:
     """Read a trace, of which steps were sampled."""
-    path = _file(path)
     try:
         found = pd.read_parquet(path)
     except (ValueError, OSError) as error:
@@ -62,9 +55,6 @@ def read(path: Path) -> Recording:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}: record them, too")
     kind = found.pop("optype").astype("category").cat.rename_categories(_KINDS)
     number = {name: pd.to_numeric(found[name], errors="coerce") for name in found if name != "rank"}
-    for name in number.keys() & {"dp_rank", "stage", "step", "mb_id", "gmc", "mc"}:
-        if (number[name] % 1 > 0).any():
-            raise ValueError(f"{path} has a {name} that is not a whole number: the file is damaged")
     count = {n: each.where(each.between(0, 2**53), -1).to_numpy(int) for n, each in number.items()}
     stage, chunk = count["stage"], count.get("gmc", np.full(len(found), -1))
     if any((count[name] < 0).any() for name in ("dp_rank", "stage", "step")):

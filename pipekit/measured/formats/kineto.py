@@ -22,11 +22,9 @@ _SIMPLE = re.compile(r"(Forward|Backward) (\d+)")
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _OPTIMIZER = "optimizer"
 _PASS, _UPDATE = "pass ", "Optimizer.step#"
-_OVERLAP = "OVERLAP_F_B"
 _LABEL = "user_annotation"
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("_runtime", "_driver")
-_RAN = "microseconds of kernels"
 Pass = tuple[int, str, int]  # stage, op and microbatch
 _SPANS = (_ACTION, _SIMPLE, _STEP, re.compile(_UPDATE + ".*"))
 
@@ -68,13 +66,14 @@ def _profiles(path: Path) -> Iterator[Path]:
 
 def read(path: Path) -> Recording:
     """Read a folder of ranks, or the file of one."""
-    found = [(file, head(file), _spans(file)) for file in _profiles(path)]
+    files = sorted(_profiles(path), key=lambda file: [*map(int, re.findall(r"\d+", str(file)))])
+    found = [(file, head(file), _spans(file)) for file in files]
     rows: list[dict[str, Any]] = []
     ranks: dict[int, Path] = {}
     sizes: set[int] = set()
-    for (file, about, spans), by_name in zip(found, _ranks([f for f, *_ in found]), strict=True):
+    for number, (file, about, spans) in enumerate(found):
         where = about.get("distributedInfo") or {}
-        rank = where.get("rank", by_name)
+        rank = where.get("rank", number)
         if rank in ranks:
             raise ValueError(f"{file} and {ranks[rank]} are both of rank {rank}: leave one out")
         ranks[rank] = file
@@ -97,32 +96,10 @@ def read(path: Path) -> Recording:
             "labels (Forward 0) do not name stages, so that each rank is taken for one: with data "
             "or tensor parallelism use pipekit.measured.label_actions(*stages)"
         )
-    on_gpus = [span for *_, spans in found for span in spans if _RAN in span]
-    if took := sum(span["dur"] for span in on_gpus):  # the CPU may launch too slowly for a GPU
-        share = min(1.0, sum(span[_RAN] for span in on_gpus) / took)
-        notes.append(
-            f"kernels run in {share:.0%} of the passes' time; else the GPU waits for launches"
-        )
     table = pd.DataFrame(rows)
     table["worker"] = pd.factorize(table["worker"], sort=True)[0]
     table[["start_s", "end_s"]] -= table["start_s"].min()
     return Recording(table, path.stem, len(ranks), notes=tuple(notes))
-
-
-def _ranks(found: list[Path]) -> Sequence[int]:
-    """Of the numbers in files' names (hosts, processes, times) those from 0 on are the ranks.
-
-    If there are none, ranks are in the order of all numbers.
-    """
-    numbers = [[int(digits) for digits in re.findall(r"\d+", str(file))] for file in found]
-    if len(found) == 1:
-        return numbers[0][-1:] or [0]
-    for column in zip(*numbers, strict=False):
-        if sorted(column) == list(range(len(found))):
-            return column
-    files = list(zip(numbers, found, strict=True))
-    ordered = sorted(files)
-    return [ordered.index(file) for file in files]
 
 
 def _spans(file: Path) -> list[dict[str, Any]]:
@@ -136,11 +113,6 @@ def _spans(file: Path) -> list[dict[str, Any]]:
     ]
     if any(span["name"].startswith(_PASS) for span in mine):  # the others have waits in them
         mine = [span for span in mine if not span["name"].startswith(("PP:", "Forw", "Backw"))]
-    elif any(str(event.get("name")).endswith(_OVERLAP) for event in recorded):
-        raise ValueError(
-            f"{file} has a forward and a backward in one label ({_OVERLAP}): record it with "
-            f"pipekit.measured.label_actions(*stages)"
-        )
     mine.sort(key=lambda span: (span["ts"], -span["dur"]))  # a step's mark before its first pass
     return _over_kernels(mine, _kernels(recorded))
 
@@ -172,8 +144,7 @@ def _over_kernels(spans: list[dict[str, Any]], kernels: np.ndarray) -> list[dict
             own = kernels[begin:end]
             start = own[:, 1].min() if len(own) else max(at, span["ts"])
             at = own[:, 2].max() if len(own) else start
-            ran = float((own[:, 2] - own[:, 1]).sum())
-            span = span | {"ts": float(start), "dur": float(at - start), _RAN: ran}
+            span = span | {"ts": float(start), "dur": float(at - start)}
         found.append(span)
     return found
 

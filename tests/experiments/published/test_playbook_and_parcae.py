@@ -69,11 +69,6 @@ def test_six_blocks_and_a_head_on_two_stages() -> None:
     assert by_thresholds(costs, 2) == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_a_large_head_leaves_the_last_stage_without_an_item() -> None:
-    assert by_thresholds([0.0, 1.0, 1.0, 4.0], 3) == [0, 0, 0, 0]
-    assert by_thresholds([0.0, 1.0, 1.0, 4.0, 0.0], 3) == [0, 0, 0, 0, 1]
-
-
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=40), st.integers(1, 12))
 def test_thresholds_deal_in_order_to_stages_that_there_are(costs: list[float], stages: int) -> None:
     found = by_thresholds(costs, stages)
@@ -96,11 +91,6 @@ def seconds(row: ParcaeRow, constants: Constants = PARCAE_CONSTANTS) -> float:
     found = row.predict(constants).step_s
     assert found is not None
     return found
-
-
-def test_microbatches_of_one_stage_follow_one_another() -> None:
-    few, more, most = (seconds(replace(GPT, microbatches_per_replica=m)) for m in (8, 16, 24))
-    assert most - more == pytest.approx(more - few)
 
 
 def test_a_host_that_is_slow_enough_is_all_that_counts() -> None:
