@@ -1,4 +1,7 @@
-"""Which method a trace was recorded of: the named one whose workers run tasks in the same order."""
+"""Which method a trace was recorded of: the named one whose workers run tasks in the same order.
+
+Transfers that were recorded tell apart the methods that have the same passes in the same order.
+"""
 
 from bisect import bisect_right
 from collections import Counter
@@ -7,12 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import pandas as pd
 
 from pipekit.measured.messages import packed
 from pipekit.names import TABLES
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import TABLES as BY_NAME
 from pipekit.traces import Trace
+from pipekit.traces.record import moved, tasks_of
 from pipekit.units import plural
 
 UNKNOWN = "unknown"
@@ -22,6 +27,7 @@ _ENOUGH = 16  # of more steps and replicas some are looked at: the order is the 
 
 Lists = tuple[tuple[tuple[str, int, int], ...], ...]  # for each worker (op, stage, microbatch)
 Counts = tuple[int | tuple[int, ...], int]  # stages, or the workers of each, and microbatches
+Move = tuple[str, int, int, int, int]  # purpose, source, destination, stage, microbatch
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Recognition:
     Attributes:
         method: as ``pipekit schedule`` names it, or "unknown"; the first in docs/methods.md that
             has this order.
-        also: the others: weight versions tell them apart, or transfers.
+        also: the others: weight versions tell them apart, or transfers that were not recorded.
         schedule: the method's, of the microbatches of a step; None if it is unknown.
         stages, workers, microbatches: of one pipeline, in a step.
         chunks: parts of a sequence that each microbatch consists of.
@@ -69,15 +75,21 @@ def recognise(trace: Trace) -> Recognition:
     stages = 1 + max(stage for tasks in lists for _, stage, _ in tasks)
     updates = [k for tasks in lists for op, s, k in tasks if op == Op.UPDATE.name and s == 0]
     batch = 1 + min(updates) if updates and trace.steps is None else len(numbers)
-    same: dict[int, list[tuple[str, Schedule | None]]] = {}
+    first = int(trace.frame["microbatch"].min())
+    moves = None if trace.transfers is None else _moves(tasks_of(trace.transfers), first)
+    same: dict[tuple[int, int], list[tuple[str, Schedule | None]]] = {}
     for name, schedule in _candidates(lists, stages, batch, trace):
-        order = _of(schedule.before(len(numbers)), bool(updates))
+        finite = schedule.before(len(numbers))
+        order = _of(finite, bool(updates))
         edits = min(_edits(lists, order), _edits(lists, _last_first(order)))
         if edits <= _NEAR * sum(sizes):
-            same.setdefault(edits, []).append((name, schedule))
+            workers = enumerate(finite.workers)
+            tasks = ((worker, task, 0.0, 0.0, 0.0) for worker, own in workers for task in own)
+            others = 0 if moves is None else len(moves ^ _moves(moved(tasks)))
+            same.setdefault((edits, others), []).append((name, schedule))
     count = max(1, len(numbers) // max(batch, 1)) if trace.steps is None else len(trace.steps)
-    edits = min(same, default=0)
-    (method, chosen), *rest = same.get(edits, [(UNKNOWN, None)])
+    nearest = edits, _ = min(same, default=(0, 0))
+    (method, chosen), *rest = same.get(nearest, [(UNKNOWN, None)])
     chunks = chosen.chunks if chosen else trace.chunks
     shape = (stages, len(lists), batch // chunks, chunks, count)
     also = tuple(dict.fromkeys(name for name, _ in rest if name != method))
@@ -108,6 +120,12 @@ def _lists(trace: Trace) -> Lists:
         each.values() if own else sorted(each.values(), key=begins) for each in found.values()
     )
     return Counter(tuple(map(tuple, lists)) for lists in ordered).most_common(1)[0][0]
+
+
+def _moves(rows: pd.DataFrame, first: int = 0) -> set[Move]:
+    columns = ("purpose", "source", "destination", "stage")
+    places = (rows[name].tolist() for name in columns)
+    return set(zip(*places, (rows["microbatch"] - first).tolist(), strict=True))
 
 
 def _candidates(

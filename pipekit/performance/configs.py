@@ -18,9 +18,9 @@ _NAMES = {
     "width": "intermediate_size_mlp intermediate_size n_inner ffn_dim hidden_dim ffn_hidden_size",
     "vocabulary": "vocab_size",
     "token_width": "word_embed_proj_dim embedding_size",
-    "active": "num_experts_per_tok experts_per_token moe_top_k moe_k num_selected_experts",
+    "active": "num_experts_per_tok experts_per_token moe_topk moe_top_k moe_k num_selected_experts",
     "experts": "num_experts num_local_experts n_routed_experts moe_num_experts",
-    "expert_width": "moe_intermediate_size intermediate_size",
+    "expert_width": "moe_intermediate_size expert_ffn_hidden_size intermediate_size",
     "dense_before": "first_k_dense_replace moe_layer_start_index",
     "sparse_step": "decoder_sparse_step interleave_moe_layer_step moe_layer_interval",
     "shared": "shared_expert_intermediate_size moe_shared_expert_intermediate_size "
@@ -40,7 +40,9 @@ _PLAIN = {
 """Families whose MLPs have no gate."""
 _TIED = "gemma", "cohere", "modernbert"  # what other families begin with whose weights are tied
 _PARTS = "text_config", "attn_config", "ffn_config"  # of which some configurations consist
+_MOST_LAYERS = 2_000  # published ones have up to 1,000 (DeepNet); a table has one stage a layer
 _PLACES = "layer_types", "hybrid_override_pattern"  # where a hybrid places its Mamba layers
+_LISTS = "layer_types", "mlp_only_layers"
 _WINDOWED = "sliding_attention", "chunked_attention"
 _WHOLE_EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4}
 """Of how many layers one has no window, by family, where its configurations may not say so."""
@@ -55,6 +57,9 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
     config = read_json(path, dict[str, Any], "a model's config.json")
     for part in map(config.get, _PARTS):
         config |= part if isinstance(part, dict) else {}
+    for name in _LISTS:
+        if not isinstance(config.get(name) or [], list):
+            raise ValueError(f"{path}: {name} is {config[name]!s:.40}: give a list")
 
     def number(what: str, default: int | None = None) -> int:
         names = _NAMES.get(what, what).split()
@@ -69,6 +74,10 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
     kind = str(config.get("model_type", "own"))
     if config.get("is_encoder_decoder"):
         raise ValueError(f"{path} has an encoder and a decoder, {_DESCRIBE}")
+    if "projection_dim" in config and "vision_config" in config:
+        raise ValueError(f"{path} has an encoder of text and one of images, {_DESCRIBE}")
+    if "num_hidden_groups" in config:
+        raise ValueError(f"{path} has layers that share their weights, {_DESCRIBE}")
     mixers = [name for name in (kind, *config) if "mamba" in name or "linear_num" in name]
     if mixers and not any(map(config.get, _PLACES)):
         raise ValueError(
@@ -77,8 +86,13 @@ def from_config(path: str | os.PathLike[str]) -> Shape:
         )
     if any("expert" in name and config[name] for name in config):
         number("experts")  # a mixture that is not known as one would be a small model
+    if (layers := number("layers", 0)) > _MOST_LAYERS:
+        raise ValueError(f"{path} has {layers} layers: give one of at most {_MOST_LAYERS}")
     gated = kind not in _PLAIN
     known, blocks = _layers(config, number, gated), _blocks(config, number)
+    kinds = config.get("layer_types")
+    if kinds and len(kinds) < number("layers"):
+        raise ValueError(f"{path} has layer_types of {len(kinds)} of {number('layers')} layers")
     if unknown := {name for block in blocks for name in block} - {*known}:
         raise ValueError(f"{path} has layers of {', '.join(map(repr, unknown))}, {_DESCRIBE}")
     return Shape(
@@ -115,7 +129,8 @@ def _layers(config: Mapping[str, Any], number: Callable[..., int], gated: bool) 
         own, kind = number("expert_width", width), str(config.get("model_type"))
         shared = number("shared", own * number("shared_experts", int(kind.startswith("llama4"))))
         fused = kind != "gpt_oss"
-        active = number("active", 2)
+        # Some experts of LongCat's router return what they get, which takes no time.
+        active = number("active", 2) * experts // (experts + number("zero_expert_num", 0))
         found["E"] = Experts(experts, active, own, gated, shared, fused_activation=fused)
     return found
 
@@ -123,6 +138,8 @@ def _layers(config: Mapping[str, Any], number: Callable[..., int], gated: bool) 
 def _blocks(config: Mapping[str, Any], number: Callable[..., int]) -> list[tuple[str, ...]]:
     if pattern := config.get("hybrid_override_pattern"):
         return [(letter,) for letter in str(pattern)]
+    if config.get("model_type") == "longcat_flash":  # a mixture beside two of all else
+        return [("attention", "-", "attention", "-", "E")] * number("num_layers")
     layers = range(number("layers"))
     windowed = config.get("sliding_window") and config.get("use_sliding_window") is not False
     usual_whole = _WHOLE_EVERY.get(str(config.get("model_type")), len(layers) + 1)

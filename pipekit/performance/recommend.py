@@ -165,8 +165,10 @@ def recommend(
     """
     count, kind = _gpus(cluster)
     known = model
-    if not isinstance(known, Shape):
+    if isinstance(known, str | os.PathLike):
         known = from_config(known) if Path(known).suffix == ".json" else shape(str(known))
+    if not isinstance(known, Shape):
+        raise ValueError(f"a model is a name, a config.json's path or a Shape, not {model!r}")
     count, batch = units.whole("gpus", count), units.whole("batch", batch)
     seq_tokens = units.whole("seq_tokens", seq_tokens)
     if dtype is None:

@@ -113,6 +113,10 @@ class Shape:
     predictors: int = 0  # blocks with a head of their own that predict further tokens (MTP)
     token_width: int | None = None  # of embedding and head, where it is not ``hidden``
 
+    def __post_init__(self) -> None:
+        if self.layers < 1:
+            raise ValueError(f"{self.name} has {self.layers} blocks: give it at least one")
+
     @cached_property
     def layers(self) -> int:
         """How many blocks there are."""

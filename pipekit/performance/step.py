@@ -20,7 +20,7 @@ _ROUNDS = 8  # microbatches a worker up to which a table is replayed whole; beyo
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What one training step of a pipeline consists of."""
+    """What one training step of a pipeline consists of; ValueError if entries are missing."""
 
     forward_s: tuple[float, ...]  # of a microbatch's pass, by (virtual) stage
     backward_s: tuple[float, ...]
@@ -30,6 +30,14 @@ class TrainingStep:
     method: str = "flush"  # a name of pipekit.names.METHODS
     workers: int | None = None  # how many share the stages; None: one a stage
     after_s: float = 0.0  # after the last pass: gradients between replicas, the optimizer
+
+    def __post_init__(self) -> None:
+        stages = len(self.forward_s)
+        if len(self.backward_s) != stages or len(self.transfer_s) not in (0, stages - 1):
+            raise ValueError(
+                f"a step of {stages} stages needs {stages} backwards and {stages - 1} transfers, "
+                f"not {len(self.backward_s)} and {len(self.transfer_s)}"
+            )
 
     @property
     def seconds(self) -> float:
@@ -122,6 +130,10 @@ def one_batch(method: str, stages: int, workers: int, microbatches: int) -> Sche
         raise ValueError(f"{method} updates after each microbatch: choose a method that flushes")
     options = {"workers": workers} if METHODS[method].takes_workers else {}
     schedule: Schedule = METHODS.load(method)(stages, microbatches, **options)
+    if schedule.worker_count != workers:
+        raise ValueError(
+            f"{method} puts {stages} stages on {schedule.worker_count} workers, not {workers}"
+        )
     one = schedule.take(1)
     if one.chunks > 1 or not one.ops.issubset((*PASSES, Op.UPDATE)):
         raise ValueError(

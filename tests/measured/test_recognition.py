@@ -33,14 +33,14 @@ def _taken(name: str, workers: int, microbatches: int) -> Schedule | None:
     return schedule.take(2 * microbatches if name in PER_MINIBATCH else 2)
 
 
-def _same_order(name: str, workers: int, microbatches: int) -> list[str]:
+def _same_order(name: str, workers: int, microbatches: int, transfers: bool) -> list[str]:
     """Return the methods with the same tasks in the same order, as docs/methods.md lists them."""
     own = _taken(name, workers, microbatches)
     assert own is not None
 
     def order(schedule: Schedule | None) -> object:
         return schedule and [
-            [(*task[:3], schedule.chunks) for task in tasks if not task.op.stream]
+            [(*task[:3], schedule.chunks) for task in tasks if transfers or not task.op.stream]
             for tasks in schedule.workers
         ]
 
@@ -53,24 +53,26 @@ def _same_order(name: str, workers: int, microbatches: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "microbatches"),
+    ("workers", "microbatches", "transfers"),
     [
-        (2, 4),
-        (3, 8),
-        pytest.param(4, 8, marks=pytest.mark.long),
-        pytest.param(8, 16, marks=pytest.mark.long),
+        (2, 4, True),
+        (3, 8, False),
+        pytest.param(4, 8, True, marks=pytest.mark.long),
+        pytest.param(8, 16, True, marks=pytest.mark.long),
+        pytest.param(8, 16, False, marks=pytest.mark.long),
     ],
 )
 def test_jittered_runs_are_named_with_all_that_have_their_order(
-    workers: int, microbatches: int
+    workers: int, microbatches: int, transfers: bool
 ) -> None:
     for name in TABLES:
         schedule = _taken(name, workers, microbatches)
         if schedule is None:
             continue
         trace = recordings.simulated(schedule, seed=workers, jitter=0.1)
-        found = recognise(trace)
-        assert [found.method, *found.also] == _same_order(name, workers, microbatches)
+        found = recognise(trace if transfers else replace(trace, transfers=None))
+        same = _same_order(name, workers, microbatches, transfers)
+        assert [found.method, *found.also] == same
         assert (found.workers, found.edits) == (workers, 0)
 
 
@@ -139,6 +141,13 @@ def test_chunks_of_sequences_may_be_recorded_as_microbatches(name: str, chunks: 
     found = recognise(replace(run, chunks=1))
     assert (found.method, found.microbatches, found.chunks, found.edits) == (name, 4, chunks, 0)
     assert "method" not in {cause.kind for cause in pk.explain(run).causes}
+
+
+def test_transfers_of_other_microbatches_than_a_method_moves_name_the_nearest() -> None:
+    trace = Trace.from_schedule(schedules.bpipe(4, 8).take(1))
+    assert trace.transfers is not None
+    assert recognise(replace(trace, transfers=trace.transfers[2:])).method == "bpipe"
+    assert recognise(replace(trace, transfers=trace.transfers[:2])).method == "flush"
 
 
 SCRIPT = Path(__file__).with_name("torch_run.py")

@@ -77,6 +77,17 @@ def test_experts_messages_run_beside_another_microbatch_only_in_virtual_stages()
         assert "--overlap-moe-expert-parallel-comm" in flags.megatron(runs[0])
 
 
+def test_seventy_billion_do_not_fit_without_sharding_or_a_pipeline(ranked: Recommendation) -> None:
+    """70.6e9 x (2 + 2) bytes of weights and gradients over tp <= 8 are 35 GB; states not yet."""
+    for each in ranked.candidates:
+        layout = each.layout
+        assert layout.zero == 3 or 70.6e9 * 4 / (layout.tp * layout.pp) < USABLE * 79.6 * 2**30
+
+
+def test_a_small_model_needs_no_pipeline() -> None:
+    assert recommend(SMALL, "8xH100", 32).candidates[0].layout.pp == 1
+
+
 def test_the_deepest_model_has_pipelines_of_256_stages() -> None:
     deep = llama("deep", 1024, 16, 8, 4096, 2000, 32000)
     assert max(each.stages for each in layouts(deep, machine("H100"), 64, 64, 4096)) == 256
@@ -169,6 +180,17 @@ def test_tensors_are_split_further_only_for_a_gain(ranked: Recommendation) -> No
             assert not (splits[:place] <= each).all(axis=1).any()
 
 
+def test_the_interval_is_that_of_the_framework_on_the_device(ranked: Recommendation) -> None:
+    assert ranked.half_width == fitted().half_width("Megatron-Core on H100", "dense")
+
+
+def test_more_memory_never_gives_a_slower_first() -> None:
+    small, large = (
+        recommend("llama2-7b", (8, name), 32).candidates[0] for name in ("A100 40GB", "A100 80GB")
+    )
+    assert large.step_s <= small.step_s
+
+
 @pytest.mark.parametrize(
     ("model", "cluster", "says"),
     [
@@ -180,6 +202,7 @@ def test_tensors_are_split_further_only_for_a_gain(ranked: Recommendation) -> No
         ("llama3-8b", "8xA100", "several A100: name one, A100 40GB or A100 80GB"),
         ("llama3-8b", (0, machine("H100")), "gpus must be a whole number of at least 1, not 0"),
         ("llama3-8b", (8, "H100", 3), "a cluster is a count and a device"),
+        (None, "8xH100", "a model is a name, a config.json's path or a Shape, not None"),
     ],
 )
 def test_wrong_input_gets_a_sentence(model: Any, cluster: Any, says: str) -> None:

@@ -94,9 +94,11 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
     assert kinds == [LatentAttention, MLP, LatentAttention, Experts]
 
 
-def test_a_head_has_at_least_a_number() -> None:
+def test_a_model_has_at_least_a_block_and_a_head_a_number() -> None:
     with pytest.raises(ValueError, match="of 0 numbers: each must be at least 1"):
         gpt("too narrow", 3, 16, 2)
+    with pytest.raises(ValueError, match="has 0 blocks: give it at least one"):
+        gpt("none", 64, 4, 0)
 
 
 def test_queries_of_latent_attention_need_not_be_compressed(tmp_path: Path) -> None:
@@ -106,6 +108,18 @@ def test_queries_of_latent_attention_need_not_be_compressed(tmp_path: Path) -> N
     (attention, _), _ = from_config(written(tmp_path, config)).blocks[0]
     counted = 2048 * 16 * 192 + 2048 * 576 + 512 * 16 * 256 + 16 * 128 * 2048
     assert attention.parameters(2048) == counted
+
+
+def test_a_layer_of_longcat_has_two_attentions_and_mlps(tmp_path: Path) -> None:
+    """560e9 parameters, about 27e9 of them active (LongCat-Flash's report, arXiv 2509.01322)."""
+    config = {"model_type": "longcat_flash", "num_layers": 28, "vocab_size": 131072}
+    config |= {"hidden_size": 6144, "ffn_hidden_size": 12288, "expert_ffn_hidden_size": 2048}
+    config |= {"num_attention_heads": 64, "q_lora_rank": 1536, "kv_lora_rank": 512}
+    config |= {"qk_rope_head_dim": 64, "v_head_dim": 128, "zero_expert_num": 256}
+    found = from_config(written(tmp_path, config | {"n_routed_experts": 512, "moe_topk": 12}))
+    every = found.dense_parameters + found.expert_parameters + 2 * 131072 * 6144
+    assert every / 1e9 == pytest.approx(560, rel=0.01)
+    assert found.active_parameters / 1e9 == pytest.approx(27, rel=0.02)
 
 
 MIXTURE = {"num_experts": 8, "moe_intermediate_size": 512}
@@ -141,12 +155,15 @@ def test_layers_of_each_family(tmp_path: Path, more: dict[str, Any], kinds: dict
     ("more", "says"),
     [
         ({"layer_types": ["linear_attention"] * 32}, "has layers of 'linear_attention'"),
+        ({"layer_types": ["full_attention"] * 8}, "layer_types of 8 of 32 layers"),
         ({"is_encoder_decoder": True}, "an encoder and a decoder"),
         (MIXTURE | {"attn_layer_period": 8, "mamba_d_state": 16}, "mamba_d_state.*, and no"),
         ({"model_type": "mamba2"}, "layers without attention .mamba2., and no"),
         ({"num_experts_per_tok": 2}, "has none of num_experts, num_local_experts"),
         ({"num_attention_heads": [12, 12]}, "num_attention_heads is .*: give one whole number"),
+        ({"layer_types": 5}, "layer_types is 5: give a list"),
         ({"layer_types": [["full"]] * 32}, "has layers of .*full"),
+        ({"num_hidden_layers": 10**9}, "1000000000 layers: give one of at most 2000"),
         ({"hybrid_override_pattern": 5}, "has layers of '5'"),
     ],
 )

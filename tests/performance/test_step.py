@@ -92,10 +92,14 @@ def test_what_is_in_flight_is_the_tables() -> None:
 
 
 def test_steps_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 stages needs 3 backwards and 2 transfers"):
+        TrainingStep((1.0,) * 3, (1.0,) * 3, 4, transfer_s=(1.0,))
     with pytest.raises(ValueError, match="did you mean 'flush'"):
         _ = TrainingStep((1.0,), (1.0,), 1, method="flash").seconds
     with pytest.raises(ValueError, match="pipedream updates after each microbatch"):
         _ = TrainingStep((1.0,), (1.0,), 1, method="pipedream").seconds
+    with pytest.raises(ValueError, match="puts 4 stages on 4 workers, not 2"):
+        _ = TrainingStep((1.0,) * 4, (1.0,) * 4, 1, workers=2).seconds
 
 
 def test_layers_are_dealt_equally_or_beside_the_head() -> None:
