@@ -349,3 +349,29 @@ def test_kill_9(method: str, worker: int, then: str, tmp_path: Path) -> None:
     again.resume(folder)
     assert again.train(batches, checkpoints=pk.Checkpoints(folder, every=3)).losses == losses
     assert differences(end(tmp_path / "whole"), end(folder)) == []
+
+
+def test_a_restart_goes_on_from_the_last_epoch_that_all_stages_have_written(tmp_path: Path) -> None:
+    """PipeDream, section 4: also from the one before, if a stage's newest file is lost."""
+    epochs = [data(4), data(4), data(40)]
+
+    def train(folder: Path, transport: str = "threads", strikes: bool = False) -> None:
+        pipe = pipeline(mixed(), "pipedream", [3, 5], transport=transport)
+        for number in range(pipe.resume(folder), len(epochs)):
+            strikes_now = strikes and number + 1 == len(epochs)
+            batches = (
+                Struck(epochs[number], 20, partial(kill, 1)) if strikes_now else epochs[number]
+            )
+            pipe.train(batches, checkpoints=folder)
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(whole)
+    with pytest.raises(pk.WorkerDied):
+        train(killed, "distributed", strikes=True)
+    assert saved_after(killed) == 8
+    newest = checkpoints.parts_of(end(killed))[0].path
+    hidden = newest.rename(tmp_path / newest.name)
+    assert saved_after(killed) == 4
+    hidden.rename(newest)
+    train(killed)
+    assert differences(end(whole), end(killed)) == []

@@ -65,6 +65,21 @@ def test_any_number_of_rows(rows: int) -> None:
     assert_same(PipelinedModule(mlp(), [2, 3], chunks=4), mlp(), torch.randn(rows, 6))
 
 
+def test_it_trains_with_any_loop() -> None:
+    model, reference = PipelinedModule(mlp(), [2, 3], chunks=2), mlp()
+    losses = []
+    for each in model, reference:
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9)
+        torch.manual_seed(1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(each(torch.randn(8, 6)), torch.ones(8, 3))
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.detach())
+    torch.testing.assert_close(*losses)
+
+
 def test_gradients_add_up_over_backwards_and_forwards_may_overlap() -> None:
     x, z = torch.randn(4, 6), torch.randn(4, 6)
     found = []
