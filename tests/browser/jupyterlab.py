@@ -33,8 +33,9 @@ CELLS = """async path => {
 }"""
 FRAMES = """() => new Promise(resolve =>
     requestAnimationFrame(() => requestAnimationFrame(resolve)))"""
-SETTLED = """notebook => [...notebook.querySelectorAll('.pipekit-timeline')].every(box => {
+SETTLED = """notebook => [...notebook.querySelectorAll('.pipekit-timeline, .pipekit-chart')].every(box => {
     const canvas = box.querySelector(':scope > canvas');
+    if (!canvas) return box.clientWidth === Number(box.dataset.width);
     return box.clientWidth === Number(canvas.dataset.width)
         && getComputedStyle(box).color === canvas.dataset.color;
 })"""
@@ -42,7 +43,7 @@ SETTLED = """notebook => [...notebook.querySelectorAll('.pipekit-timeline')].eve
 WIDTHS = {"laptop": 1280, "phone": 390}
 SCREENS = (1440, "light"), (390, "dark")
 """Of pages without a kernel: each theme is tried once."""
-PAINTED = ".pipekit-timeline > canvas[data-painted], .pipekit-charts svg"
+PAINTED = ".pipekit-timeline > canvas[data-painted], .pipekit-chart[data-painted]"
 
 
 class Lab:
@@ -112,7 +113,7 @@ class Lab:
             self.run(path)
             self._begun.add(path)
         notebook = self.show(path)
-        notebook.locator(".pipekit-charts svg, .pipekit-timeline").first.wait_for()
+        notebook.locator(".pipekit-chart, .pipekit-timeline").first.wait_for()
         self.painted(notebook)
         return notebook
 

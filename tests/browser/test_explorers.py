@@ -11,9 +11,24 @@ from xml.etree import ElementTree
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.jupyterlab import CELLS_S, FRAMES, Lab
+from tests.browser.jupyterlab import CELLS_S, FRAMES, WIDTHS, Lab
 
-TOLD = ".pipekit-title, .pipekit-charts svg text, .pipekit-explorer .jp-RenderedHTMLCommon"
+TOLD = ".pipekit-title, .pipekit-chart .g-gtitle, .pipekit-explorer .jp-RenderedHTMLCommon"
+INK = "e => getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']"
+CUT_OFF = """chart => {
+    const room = chart.getBoundingClientRect();
+    const leaves = at => at.width && (at.left < room.left - 2 || at.right > room.right + 2);
+    const texts = [...chart.querySelectorAll('text')];
+    return texts.filter(e => leaves(e.getBoundingClientRect())).map(e => e.textContent);
+}"""
+INKED = {"timeline": ".pipekit-title", "search": ".pipekit-chart .g-gtitle text"}
+"""A text of some explorers."""
+TURNED = """chart => [...chart.querySelectorAll('.xtick text')]
+    .filter(e => /rotate\\([^0]/.test(e.getAttribute('transform'))).length"""
+PANEL = """chart => chart.querySelector('.nsewdrag').getBoundingClientRect().width
+    / chart.clientWidth"""
+"""What part of a chart's width is its panel."""
+BACKGROUND = "element => getComputedStyle(element).getPropertyValue('--jp-layout-color0').trim()"
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +51,26 @@ def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screensh
     before = told.all_text_contents()
     row_of(notebook, slider).locator(".noUi-handle").press("ArrowRight")
     lab.until(lambda: told.all_text_contents() != before)
+
+
+def test_the_picture_for_readers_without_a_kernel_is_saved_and_not_seen(lab: Lab) -> None:
+    notebook = lab.opened("timeline")
+    still = notebook.locator(".jp-RenderedSVG")
+    expect(still).to_have_count(1, timeout=1000 * CELLS_S)
+    expect(still).to_be_hidden()
+    (outputs,) = (cell["outputs"] for cell in lab.cells("timeline.ipynb") if cell["outputs"])
+    (picture,) = (each["data"] for each in outputs if "image/svg+xml" in each["data"])
+    assert "PipeDream: bubble" in "".join(picture["image/svg+xml"])
+
+
+def test_pictures_dim_while_the_kernel_works(lab: Lab) -> None:
+    notebook = lab.opened("timeline")
+    seen = notebook.locator(".pipekit-seen")
+    expect(seen).to_have_css("opacity", "1")
+    notebook.locator(".pipekit-waits").evaluate("e => { e.textContent = 'Working ...' }")
+    expect(seen).to_have_css("opacity", "0.35")
+    notebook.locator(".pipekit-waits").evaluate("e => { e.textContent = '' }")
+    expect(seen).to_have_css("opacity", "1")
 
 
 def test_hovering_a_bar_names_its_microbatch_and_version(lab: Lab) -> None:
@@ -180,6 +215,53 @@ def shows(notebook: Locator, *titles: str) -> None:
     expect(explained).to_have_count(len(titles), timeout=within)
 
 
+def test_on_a_phone_a_charts_text_is_whole_and_its_panel_wide(lab: Lab) -> None:
+    notebook, size = lab.opened("search"), lab.page.viewport_size
+    assert size is not None
+    lab.page.set_viewport_size({**size, "width": WIDTHS["phone"]})
+    try:
+        lab.settled(notebook)
+        chart = notebook.locator(".pipekit-chart").first
+        assert chart.evaluate(CUT_OFF) == []
+        assert chart.evaluate(TURNED) == 0
+        assert chart.evaluate(PANEL) > 0.6
+    finally:
+        lab.page.set_viewport_size(size)
+
+
+@pytest.mark.parametrize("theme", ["Dark", "Light"])
+def test_text_stands_out_from_both_themes(theme: str, lab: Lab) -> None:
+    lab.theme(theme)
+    for name, text in INKED.items():
+        notebook = lab.opened(name)
+        lab.until(partial(stands_out, notebook, text))
+
+
+def stands_out(notebook: Locator, text: str) -> bool:
+    return contrast(notebook, text) >= 7  # WCAG 2, level AAA
+
+
+def contrast(notebook: Locator, text: str) -> float:
+    page = luminance(notebook.evaluate(BACKGROUND))
+    ink = luminance(notebook.locator(text).first.evaluate(INK))
+    return (max(page, ink) + 0.05) / (min(page, ink) + 0.05)
+
+
+def luminance(color: str) -> float:
+    """Return a CSS colour's relative luminance (WCAG 2)."""
+    numbers = re.findall(r"[\d.]+", color)
+    if color.startswith("#"):
+        digits = color[1:] if len(color) == 7 else "".join(2 * digit for digit in color[1:])
+        numbers = [str(int(digits[i : i + 2], 16)) for i in (0, 2, 4)]
+    elif not numbers:
+        numbers = {"white": ["255"] * 3, "black": ["0"] * 3}[color]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in (float(number) / 255 for number in numbers[:3])
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
 def test_a_schedule_of_ones_own_is_checked_drawn_and_trained(lab: Lab, screenshots: Path) -> None:
     notebook = lab.opened("own_schedule")
     text, train = notebook.locator("textarea"), notebook.get_by_role("button", name="Train with it")
@@ -192,7 +274,7 @@ def test_a_schedule_of_ones_own_is_checked_drawn_and_trained(lab: Lab, screensho
     notebook.get_by_text("mine, as drawn").wait_for()
     train.click()
     notebook.get_by_text("mine, as executed").wait_for()
-    notebook.locator(".pipekit-charts svg text", has_text="Trained: loss").wait_for()
+    notebook.locator(".pipekit-chart .g-gtitle", has_text="Trained: loss").wait_for()
     lab.photographed("own_schedule", screenshots)
 
 

@@ -1,1 +1,1 @@
-"""What runs in the browser: timelines on a canvas, and a setting to be copied."""
+"""What runs in the browser: timelines on a canvas, charts, and a setting to be copied."""

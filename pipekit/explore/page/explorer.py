@@ -11,10 +11,9 @@ from IPython.display import display
 
 from pipekit.choices import require_choice
 from pipekit.explore.browser.picture import MEMORY_PX
-from pipekit.explore.browser.widgets import Setting, TimelineCanvas
+from pipekit.explore.browser.widgets import Chart, Setting, TimelineCanvas
 from pipekit.explore.page.controls import Maker, declared
 from pipekit.explore.page.view import View, static, still, styled
-from pipekit.plots import svg
 
 See = Callable[..., View]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""
@@ -58,7 +57,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._text = widgets.HTML()
         self.view: View | None = None  # that is shown
         self._timelines, self._plots = widgets.VBox(), widgets.VBox()
-        self._plots.add_class("pipekit-charts")
         self._table = widgets.HTML()
         self._table.add_class("jp-RenderedHTMLCommon")
         self._text.add_class("jp-RenderedHTMLCommon")
@@ -95,7 +93,10 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._seen.remove_class("pipekit-stale")
         self._text.value = f'<div style="{_TEXT}">{escape(view.text)}</div>' if view.text else ""
         self._show_timelines(view)
-        self._plots.children = [widgets.HTML(svg(each.figure)) for each in view.plots.values()]
+        if len(view.plots) != len(self._plots.children):
+            self._plots.children = [Chart() for _ in view.plots]
+        for chart, plot in zip(self._plots.children, view.plots.values(), strict=True):
+            chart.show(plot.figure)
         self._table.value = "" if view.table is None else styled(view).to_html()
 
     def _show_timelines(self, view: View) -> None:

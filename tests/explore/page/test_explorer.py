@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from pipekit import Profile, schedules, simulate
-from pipekit.explore.browser.widgets import TimelineCanvas, code
+from pipekit.explore.browser.widgets import Chart, TimelineCanvas, code
 from pipekit.explore.page import explorer, view
 from pipekit.explore.page.controls import choice, declared, whole
 from pipekit.explore.page.explorer import Explorer, explore
@@ -53,10 +53,6 @@ def texts(widget: Any) -> str:
     return " ".join(html.value for html in inside(widget, widgets.HTML))
 
 
-def charts(live: Explorer) -> list[str]:
-    return [html.value for html in inside(live, widgets.HTML) if "<svg" in html.value]
-
-
 def test_it_begins_at_the_defaults_but_for_what_is_given() -> None:
     live = begun(controls(), method="gpipe")
     assert live.values() == {"stages": 3, "method": "gpipe"}
@@ -71,11 +67,12 @@ def test_it_begins_at_the_defaults_but_for_what_is_given() -> None:
 def test_everything_follows_a_control_in_place() -> None:
     slider = controls()["stages"]
     live = begun({**controls(), "stages": slider})
-    before, figure = inside(live, TimelineCanvas), charts(live)
+    before = inside(live, (TimelineCanvas, Chart))
+    figure = inside(live, Chart)[0].figure
     slider.value = 5
-    assert inside(live, TimelineCanvas) == before
+    assert inside(live, (TimelineCanvas, Chart)) == before
     assert len(before[0].picture["lanes"]) == 5
-    assert charts(live) != figure
+    assert inside(live, Chart)[0].figure != figure
     assert "5 stages" in texts(live)
 
 
