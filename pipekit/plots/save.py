@@ -8,6 +8,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from pipekit.plots import style
+
 SVG: Any = {
     "svg.fonttype": "none",  # text stays text: searchable, and selectable
     "svg.hashsalt": "pipekit",  # the same figure gives the same bytes
@@ -55,7 +57,7 @@ def svg(figure: go.Figure, name: str = "figure") -> str:
 
     from pipekit.plots import static
 
-    told = {"Title": figure.layout.title.text or name, "Creator": None, "Date": None}
+    told = {"Title": style.whole(figure.layout.title.text or name), "Creator": None, "Date": None}
     with matplotlib.rc_context(SVG), StringIO() as file:
         static.draw(figure).savefig(file, format="svg", metadata=told)
         return file.getvalue()

@@ -140,7 +140,7 @@ def points(
         figure.add_scatter(x=line, y=line, name="y = x", **how)
         figure.data = (figure.data[-1], *figure.data[:-1])  # beneath the points
         layout = figure.layout
-        title_px = CHARACTER_PX * len(layout.title.text)
+        title_px = CHARACTER_PX * len(style.whole(layout.title.text))
         layout.margin.r = max(layout.margin.r, 108, title_px - SQUARE_PX)
         layout.width = layout.margin.l + SQUARE_PX + layout.margin.r
     for axis, column in ((figure.layout.xaxis, x), (figure.layout.yaxis, y)):

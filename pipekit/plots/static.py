@@ -26,6 +26,7 @@ TEXT_EM = 0.54  # how wide a title's character is there on average
 def draw(figure: go.Figure) -> Figure:
     """Return the matplotlib figure of a plotly figure that :func:`.completion.check` passes."""
     figure = completion.completed(figure)
+    _put_titles_in_one_line(figure)
     width, height = figure.layout.width, figure.layout.height
     canvas = Figure(figsize=(width / 96, height / 96), facecolor="none")
     panels: dict[tuple[str, str], Axes] = {}
@@ -43,6 +44,28 @@ def draw(figure: go.Figure) -> Figure:
     _texts(canvas, figure)
     _legend(canvas, figure)
     return canvas
+
+
+def _put_titles_in_one_line(figure: go.Figure) -> None:
+    """Undo the breaks for phones, and their room: a static picture is wide."""
+    layout = figure.layout
+    breaks_px = style.TITLE_PX * (layout.title.text or "").count(style.BREAK)
+    if breaks_px:
+        layout.title.text = style.whole(layout.title.text)
+        layout.title.pad.b -= breaks_px
+    above = [note for note in layout.annotations if note.name == style.PANEL_TITLE]
+    if breaks := max((note.text.count(style.BREAK) for note in above), default=0):
+        # The titles of timelines one below another: each has the room of the longest.
+        breaks_px = style.TITLE_PX * breaks
+        all_px = layout.height - layout.margin.t - layout.margin.b
+        less_px = all_px - breaks_px * (len(above) - 1)
+        axes = sorted(figure.select_yaxes(), key=lambda axis: axis.domain)
+        notes = sorted(above, key=lambda note: note.y)
+        for below, (axis, note) in enumerate(zip(axes, notes, strict=True)):
+            axis.domain = [(edge * all_px - breaks_px * below) / less_px for edge in axis.domain]
+            note.update(text=style.whole(note.text), y=axis.domain[1])
+    layout.margin.t -= breaks_px
+    layout.height -= breaks_px * max(1, len(above))
 
 
 def _place(figure: go.Figure, x: float, y: float) -> tuple[float, float]:
@@ -217,7 +240,7 @@ def _texts(canvas: Figure, figure: go.Figure) -> None:
     for note in figure.layout.annotations:
         x, y = _place(figure, note.x, note.y)
         size = note.font.size or figure.layout.font.size
-        if note.xanchor == "left" and "<br>" not in note.text:
+        if note.xanchor == "left" and style.BREAK not in note.text:
             size = _fitting(figure, note.text, x, size)
         canvas.text(
             x + (note.xshift or 0) / figure.layout.width,

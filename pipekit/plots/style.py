@@ -5,6 +5,7 @@ and dashes repeat what they say, for greyscale.  Figures read as well on light p
 """
 
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -89,6 +90,9 @@ SERIES_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x")
 FONT_PX = 13
 WIDTH_PX = 960  # of a static figure, and what a notebook gives a live one, nearly
 NARROW_FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"  # for numbers in narrow bars
+BREAK, TITLE_CHARACTERS, TITLE_PX = "<br>", 36, 20
+"""Between lines of a title; what one has room for on a phone, beside the names of rows; height."""
+PANEL_TITLE = "title"  # the name of an annotation that is the title of one of several panels
 MARGIN_PX = {"l": 96, "r": 16, "t": 40, "b": 76}
 AXIS_PX = 54  # of an axis below the panels, with its numbers and its title
 PANEL_PX = WIDTH_PX - MARGIN_PX["l"] - MARGIN_PX["r"]
@@ -171,14 +175,17 @@ def pattern(look: Style) -> dict[str, Any]:
 
 def layout(plot_px: float, title: str | None = None) -> dict[str, Any]:
     """Return the layout of a figure whose panels are ``plot_px`` high, with the title above."""
+    lines = wrapped(title or "")
+    breaks_px = TITLE_PX * lines.count(BREAK)
+    margin = MARGIN_PX | {"t": MARGIN_PX["t"] + breaks_px}
     place = {"x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": "paper"}
-    place |= {"yanchor": "bottom", "pad": {"b": 8}}
+    place |= {"yanchor": "bottom", "pad": {"b": 8 + breaks_px}}
     return {
         "template": "none",
-        "title": {"text": title, **place, "font": {"size": 15}} if title else None,
+        "title": {"text": lines, **place, "font": {"size": 15}} if title else None,
         "font": {"color": GREY, "size": FONT_PX},
-        "height": plot_px + MARGIN_PX["t"] + MARGIN_PX["b"],
-        "margin": MARGIN_PX,
+        "height": plot_px + margin["t"] + margin["b"],
+        "margin": margin,
         "paper_bgcolor": TRANSPARENT,
         "plot_bgcolor": TRANSPARENT,
         "legend": {
@@ -191,6 +198,16 @@ def layout(plot_px: float, title: str | None = None) -> dict[str, Any]:
         "hovermode": "closest",
         "modebar": {"bgcolor": TRANSPARENT, "color": GREY, "activecolor": GREY},
     }
+
+
+def wrapped(title: str) -> str:
+    """Return a title in lines, as plotly breaks none."""
+    return BREAK.join(wrap(title, TITLE_CHARACTERS))
+
+
+def whole(title: str) -> str:
+    """Return a title in one line again."""
+    return title.replace(BREAK, " ")
 
 
 def axis(title: str | None = None, **more: Any) -> dict[str, Any]:

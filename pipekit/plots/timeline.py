@@ -56,11 +56,14 @@ def compare(
         raise ValueError(f"give one title a source: {len(sources)}, not {len(titles)}")
     traces = [as_trace(source) for source in sources]
     names: Sequence[str | None] = titles or [None] * len(traces)
-    figure = _draw(traces, versions)
-    for row, (trace, name) in enumerate(zip(traces, names, strict=True), start=1):
+    lines = [style.wrapped(summary(*each)) for each in zip(traces, names, strict=True)]
+    figure = _draw(traces, versions, max(text.count(style.BREAK) for text in lines))
+    for row, text in enumerate(lines, start=1):
         top = next(figure.select_yaxes(row=row)).domain[1]
         figure.add_annotation(
-            text=summary(trace, name),
+            text=text,
+            name=style.PANEL_TITLE,
+            align="left",
             font={"size": 15},
             showarrow=False,
             **{"x": 0, "xref": "paper", "xanchor": "left"},
@@ -69,7 +72,9 @@ def compare(
     return figure
 
 
-def _draw(traces: Sequence[Trace], versions: bool, title: str | None = None) -> go.Figure:
+def _draw(
+    traces: Sequence[Trace], versions: bool, breaks: int = 0, title: str | None = None
+) -> go.Figure:
     events = sum(len(trace.frame) for trace in traces)
     if events > MOST_EVENTS:
         raise ValueError(
@@ -77,13 +82,16 @@ def _draw(traces: Sequence[Trace], versions: bool, title: str | None = None) -> 
             f"or a slice: dataclasses.replace(trace, frame=trace.frame.query('start_s < 1'))"
         )
     heights = [trace.workers * max(20, min(44, 640 / trace.workers)) for trace in traces]
-    plot_px = sum(heights) + GAP_PX * (len(traces) - 1)
+    gap_px = GAP_PX + style.TITLE_PX * breaks
+    plot_px = sum(heights) + gap_px * (len(traces) - 1)
     figure = make_subplots(
         rows=len(traces),
         row_heights=[height / sum(heights) for height in heights],
-        vertical_spacing=GAP_PX / plot_px if len(traces) > 1 else 0,
+        vertical_spacing=gap_px / plot_px if len(traces) > 1 else 0,
     )
     figure.update_layout(style.layout(plot_px, title), barmode="overlay")
+    figure.layout.margin.t += style.TITLE_PX * breaks
+    figure.layout.height += style.TITLE_PX * breaks
     in_legend: set[str] = set()
     first_axis: dict[str, str] = {}
     for row, trace in enumerate(traces, start=1):

@@ -3,7 +3,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipekit.plots import memory
+from pipekit.plots import memory, style
 from pipekit.traces.memory import PARTS, Memory
 
 MB = 1e6
@@ -36,7 +36,7 @@ def test_every_part_is_a_stacked_area_of_steps_to_the_end_in_readable_units() ->
 
 def test_the_title_and_the_rows_state_the_peaks() -> None:
     figure = memory(held())
-    assert figure.layout.title.text == "Memory: at most 90 MB on worker 0 (simulated)"
+    assert style.whole(figure.layout.title.text) == "Memory: at most 90 MB on worker 0 (simulated)"
     texts = [note.text for note in figure.layout.annotations]
     assert texts == ["worker 0", "worker 1", "peak 90 MB", "peak 60 MB", "MB"]
     dots = [trace for trace in figure.data if trace.mode == "markers"]
@@ -61,7 +61,7 @@ def test_the_total_of_another_memory_is_a_line_in_a_time_stretched_to_the_first_
     assert [line.x.tolist() for line in lines] == [[0, 10, 20, 30, 40], [0, 40, 40]]
     texts = [note.text for note in figure.layout.annotations]
     assert texts[2:4] == ["peak 90 MB<br>91 MB measured", "peak 60 MB<br>61 MB measured"]
-    assert figure.layout.title.text == (
+    assert style.whole(figure.layout.title.text) == (
         "Memory: at most 90 MB on worker 0 (simulated), 91 MB on worker 0 (measured)"
     )
 

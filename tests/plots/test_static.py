@@ -14,8 +14,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
 from pipekit import schedules
-from pipekit.plots import compare, curves, memory, save, static, style, timeline
-from pipekit.schedules import Op
+from pipekit.plots import compare, curves, memory, save, static, style, svg, timeline
+from pipekit.plots.static import draw
+from pipekit.schedules import Op, gpipe
 from pipekit.schedules.ops import PASSES
 from pipekit.traces import Trace
 from pipekit.traces.memory import PARTS, Memory
@@ -135,3 +136,17 @@ def test_seven_series_have_seven_colours_and_neighbours_differ_also_in_greyscale
     assert len({each["color"] for each in looks[:7]}) == 7
     assert len({(each["color"], each[second]) for each in looks[:35]}) == 35
     assert all(a[second] != b[second] for a, b in pairwise(looks))
+
+
+def test_a_phone_shows_a_title_in_lines_and_a_static_picture_in_one() -> None:
+    figure = timeline(gpipe(4, 4).take(1), title="a name of some length in front of all numbers")
+    lines = figure.layout.title.text.split(style.BREAK)
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= style.TITLE_CHARACTERS
+    short = timeline(gpipe(4, 4).take(1), title="a")
+    heights, margins = ([each.layout[n] for each in (figure, short)] for n in ("height", "margin"))
+    assert heights[0] - heights[1] == margins[0].t - margins[1].t > 0
+    pairs = [compare(*[gpipe(4, 4).take(1)] * 2, titles=[name] * 2) for name in ("a long one", "a")]
+    for one, other in ((figure, short), pairs):
+        assert draw(one).get_figheight() == draw(other).get_figheight()
+    assert " ".join(lines) in svg(figure)

@@ -68,9 +68,9 @@ def test_an_op_looks_the_same_in_every_timeline_and_differs_without_colour() -> 
 
 def test_the_title_states_bubble_makespan_unit_and_label() -> None:
     # (K-1)/(T+K-1) = 3/7 (GPipe, section 3.2)
-    text = timeline(schedules.gpipe(4, 4).take(1)).layout.title.text
+    text = style.whole(timeline(schedules.gpipe(4, 4).take(1)).layout.title.text)
     assert text == "GPipe: bubble 42.9 % of makespan, 27.3 % of spans, 21 slots (exact)"
-    text = timeline(measured(), title="GPipe on 2 cores").layout.title.text
+    text = style.whole(timeline(measured(), title="GPipe on 2 cores").layout.title.text)
     assert text == "GPipe on 2 cores: bubble 50.0 % of makespan, 0.0 % of spans, 2 s (measured)"
 
 
@@ -80,7 +80,7 @@ def test_the_title_states_bubble_makespan_unit_and_label() -> None:
 def test_seconds_are_shown_in_a_readable_unit(scale: float, unit: str, makespan: float) -> None:
     figure = timeline(measured(scale))
     assert figure.layout.xaxis.title.text == f"time ({unit})"
-    assert f"{makespan} {unit} (measured)" in figure.layout.title.text
+    assert f"{makespan} {unit} (measured)" in style.whole(figure.layout.title.text)
     assert figure.data[0].x[0] == pytest.approx(makespan)
 
 
@@ -99,7 +99,7 @@ def test_too_many_events_are_refused_with_the_remedy() -> None:
 
 def test_compare_stacks_timelines_with_one_legend() -> None:
     figure = compare(schedules.flush(2, 4).take(1), measured(), titles=["schedule", "run"])
-    assert [note.text for note in figure.layout.annotations] == [
+    assert [style.whole(note.text) for note in figure.layout.annotations] == [
         "schedule: bubble 20.0 % of makespan, 11.1 % of spans, 15 slots (exact)",
         "run: bubble 50.0 % of makespan, 0.0 % of spans, 2 s (measured)",
     ]

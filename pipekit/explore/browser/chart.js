@@ -80,7 +80,7 @@ function narrowed(data, layout, width) {
   };
 }
 
-// Return the layout for a wide page: the title in as few lines as it needs.
+// Return the layout for a wide page: the title, which is broken for phones, in as few lines as it needs.
 function widened(layout, width) {
   const title = lines(layout.title, (layout.width ?? width) - layout.margin.l - GAP_PX, layout.font.size);
   const saved_px = LINE_PX * ((layout.title?.text ?? "").split("<br>").length - title.length);

@@ -51,7 +51,7 @@ def test_columns_say_what_every_bar_is() -> None:
 
 def test_title_styles_and_left_edge_are_those_of_the_plotly_figures() -> None:
     trace = simulated()
-    assert picture(trace)["title"] == plots.timeline(trace).layout.title.text
+    assert picture(trace)["title"] == style.whole(plots.timeline(trace).layout.title.text)
     assert trace.memory is not None
     assert plots.memory(trace.memory).layout.margin.l == LEFT_PX
 
