@@ -3,14 +3,16 @@
 from functools import lru_cache, partial
 from typing import Annotated
 
+import numpy as np
 import pandas as pd
 
 import pipekit as pk
 from pipekit.explore.page.controls import buttons, count, entry
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.explore.puzzles.diagnosis import slow_run
 from pipekit.measured.causes import KINDS
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.simulation import Costs, simulate
 
 EXAMPLE = "example"
 """In place of a path: a simulated run with a heavy stage and microbatches of unequal length."""
@@ -56,4 +58,13 @@ why_slow = partial(explore, see, waits_for="reading and replaying")
 @lru_cache(4)
 def explanation(path: str) -> pk.measured.Explanation:
     """Return what is said of a trace, or of the example."""
-    return pk.explain(slow_run() if path == EXAMPLE else pk.read_trace(path))
+    return pk.explain(_example() if path == EXAMPLE else pk.read_trace(path))
+
+
+def _example() -> pk.Trace:
+    schedule = pk.schedules.flush(4, 8).take(1)
+    chance = np.random.default_rng(0)
+    lengths = dict(enumerate(chance.uniform(0.7, 1.3, schedule.microbatches)))
+    layers = [LayerProfile("", 0.01 * x, 0.02 * x, output_bytes=4e6) for x in (1, 1.4, 1, 1)]
+    costs = Costs(Profile(tuple(layers)), microbatches=lengths)
+    return simulate(schedule, costs, cluster=pk.clusters.flat(4, 3e9))

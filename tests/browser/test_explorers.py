@@ -5,6 +5,7 @@ Screenshots go to results/runs/browser.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 

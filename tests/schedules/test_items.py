@@ -220,7 +220,7 @@ def test_an_update_sums_whole_microbatches() -> None:
     title = "# Seq1F1B; 2 chunks a microbatch\n"
     with pytest.raises(ScheduleError, match="in the middle of a microbatch of 2"):
         check(parse(title + "worker 0 | F0.0 F0.1 F1.0 B0.1 - B0.0 - B1.0 -^"))
-    with pytest.raises(ScheduleError, match="for B1 of stage 0, .*counted in chunks, 2 a"):
+    with pytest.raises(ScheduleError, match=r"for B1 of stage 0, .*counted in chunks, 2 a"):
         check(parse(title + "worker 0 | F0.0 F0.1 B0.0 - B0.1 -^"))
 
 

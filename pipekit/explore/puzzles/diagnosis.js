@@ -1,4 +1,4 @@
-// The last level: a run with a heavy stage, and questions about it.
+// The last level: a trace that the engine recorded, and questions about it.
 
 import { element, pressed } from "./elements.js";
 

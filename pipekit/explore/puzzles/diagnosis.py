@@ -1,38 +1,58 @@
-"""The last level: a run in which one stage is heavy, and questions about it."""
+"""The last level: a trace of the engine with one slow worker, and questions about it.
 
+``python -m pipekit.explore.puzzles.diagnosis`` records the trace anew.
+"""
+
+import json
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
-from pipekit.clusters import flat
 from pipekit.explore.browser.picture import explained, picture
+from pipekit.host.provenance import provenance
 from pipekit.measured import explain
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import flush
-from pipekit.simulation import Costs, simulate
 from pipekit.traces import Trace
 
+RECORD = Path(__file__).with_name("slow_worker.json")
+WORKERS, MICROBATCHES = 4, 8
+FORWARD_S, BACKWARD_S = 0.02, 0.04
+STEPS = 20
+SLOWNESS = 1.0, 1.0, 1.5, 1.0  # how many times as long each worker takes
 CAUSES = 4  # to choose among
 
 
-def slow_run() -> Trace:
-    """Return a simulated step with a heavy stage and microbatches of unequal length."""
-    schedule = flush(4, 8).take(1)
-    chance = np.random.default_rng(0)
-    lengths = dict(enumerate(chance.uniform(0.7, 1.3, schedule.microbatches)))
-    layers = [LayerProfile("", 0.01 * x, 0.02 * x, output_bytes=4e6) for x in (1, 1.4, 1, 1)]
-    costs = Costs(Profile(tuple(layers)), microbatches=lengths)
-    return simulate(schedule, costs, cluster=flat(4, 3e9))
+def record() -> None:
+    """Run the engine with modelled compute, one worker slower than the others; write its trace."""
+    from pipekit.emulation import emulate  # here, since torch takes seconds
+
+    layers = (LayerProfile("", each * FORWARD_S, each * BACKWARD_S) for each in SLOWNESS)
+    step, costs = flush(WORKERS, MICROBATCHES).take(1), Profile(tuple(layers))
+    # Other work on the machine makes a step longer, never shorter.
+    trace = min((emulate(step, costs).trace for _ in range(STEPS)), key=lambda t: t.makespan_s)
+    told = provenance("emulated", slowness=SLOWNESS, shortest_of=STEPS)
+    kept = {"provenance": told, "events": trace.frame.round(6).to_dict("list")}
+    RECORD.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+
+
+def recorded() -> tuple[Trace, dict[str, Any]]:
+    """Return the trace that is kept, and its provenance."""
+    kept = json.loads(RECORD.read_text(encoding="utf-8"))
+    frame, told = pd.DataFrame(kept["events"]), kept["provenance"]
+    return Trace(frame, told["label"], "1F1B with one slow worker", WORKERS), told
 
 
 def level() -> dict[str, Any]:
     """Return the level: the picture, the questions and their answers."""
-    trace = slow_run()
+    trace, told = recorded()
     return {
         "shown": {"picture": picture(trace), "why": explained(trace)},
         "goal": "A step of 1F1B on four workers took longer than planned. Click a gap to see who "
         "waits for whom; comma and full stop step through the run.",
-        "provenance": "A simulated run, whose costs are not told.",
+        "provenance": f"The engine's own trace, compute modelled ({told['label']}), recorded "
+        f"{told['utc'][:10]}: the shortest of {told['shortest_of']} steps.",
         "questions": [_who(trace), _cause(trace)],
         "teaches": "The slow worker is the one that hardly waits: those before it wait for "
         "gradients, those behind it for activations. Of your own run, pk.explain says the same.",
@@ -68,3 +88,7 @@ def _cause(trace: Trace) -> dict[str, Any]:
         for cause in sorted(found.causes[:CAUSES], key=lambda cause: cause.kind)
     ]
     return {"text": "What costs the step most?", "answers": answers}
+
+
+if __name__ == "__main__":
+    record()

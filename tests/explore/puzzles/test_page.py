@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipekit.explore.puzzles.data import levels
-from pipekit.explore.puzzles.diagnosis import level
+from pipekit.explore.puzzles.diagnosis import SLOWNESS, level, recorded
 from pipekit.explore.puzzles.levels import LEVELS
 from pipekit.explore.puzzles.page import HERE, html
 from pipekit.schedules import check
@@ -32,10 +32,15 @@ def test_levels_are_executable() -> None:
         check(each.best)
 
 
-def test_each_question_on_the_slow_run_has_one_right_answer() -> None:
+def test_the_recorded_trace_has_one_slow_worker_and_its_provenance() -> None:
+    trace, told = recorded()
+    assert (told["label"], tuple(told["slowness"])) == ("emulated", SLOWNESS)
+    forwards = trace.frame[trace.frame["op"] == "FORWARD"]
+    took = (forwards["end_s"] - forwards["start_s"]).groupby(forwards["worker"]).median()
+    assert took.idxmax() == SLOWNESS.index(max(SLOWNESS))
+    assert took[2] / took.drop(2).max() > 1.4
     questions = level()["questions"]
-    right = [[each["text"] for each in q["answers"] if each["right"]] for q in questions]
-    assert right == [["worker 1"], ["unequal stages"]]
+    assert [sum(answer["right"] for answer in each["answers"]) for each in questions] == [1, 1]
 
 
 BY_NAME = {level["name"]: level for level in levels()}
