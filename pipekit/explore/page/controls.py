@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, get_type_hints
 
 import ipywidgets as widgets
+from traitlets import TraitError
 
 Maker = Callable[[], widgets.ValueWidget]
 
@@ -55,3 +56,22 @@ def declared(see: Callable[..., Any]) -> dict[str, Maker]:
     """Return the makers of a function's controls, by its arguments' names."""
     hints = get_type_hints(see, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if name != "return"}
+
+
+def require_value(control: widgets.ValueWidget, value: Any) -> None:
+    """Raise ValueError if a control cannot have this value; some would take the nearest one."""
+    if isinstance(control, widgets.SelectionSlider | widgets.Dropdown | widgets.ToggleButtons):
+        known = [option[1] if isinstance(option, tuple) else option for option in control.options]
+        if value not in known:
+            raise ValueError(
+                f"{control.description} cannot be {value!r}: choose one of "
+                f"{', '.join(map(str, known))}"
+            )
+        return
+    ends = f": it goes from {control.min} to {control.max}" if hasattr(control, "max") else ""
+    try:
+        control.value = value
+    except TraitError:
+        raise ValueError(f"{control.description} cannot be {value!r}{ends}") from None
+    if control.value != value:
+        raise ValueError(f"{control.description} cannot be {value}{ends}")

@@ -12,7 +12,7 @@ from IPython.display import display
 from pipekit.choices import require_choice
 from pipekit.explore.browser.picture import MEMORY_PX
 from pipekit.explore.browser.widgets import Chart, Setting, TimelineCanvas
-from pipekit.explore.page.controls import Maker, declared
+from pipekit.explore.page.controls import declared, require_value
 from pipekit.explore.page.view import View, static, still, styled
 
 See = Callable[..., View]
@@ -150,7 +150,6 @@ def explore(
     interactive: bool,
     results_dir: str | Path,
     *,
-    controls: Mapping[str, Maker] | None = None,
     explorer: type[Explorer] = Explorer,
     executed: See | None = None,
     presets: Presets | None = None,
@@ -160,20 +159,20 @@ def explore(
     """Display an explorer, or the static figures of the setting that it would begin with.
 
     Args:
-        see: from the values of the controls to the view of them.
+        see: from the values of the controls, which it declares, to the view of them.
         interactive: False where nobody moves a slider, as under papermill.
         results_dir: the folder for the static figures.
-        controls: by their values' names, if ``see`` does not declare them.
         explorer, executed: the kind of explorer; what static figures see in place of ``see``.
         presets, waits_for: settings to go to; the reason for a delay, if ``see`` takes long.
         start: the controls' first values; by default those of ``see``.
 
     Raises:
-        ValueError: there is no such control.
+        ValueError: there is no such control, or it cannot have such a value.
     """
-    made = {name: make() for name, make in (controls or declared(see)).items()}
-    for name in start:
+    made = {name: make() for name, make in declared(see).items()}
+    for name, value in start.items():
         require_choice("the setting", name, made)
+        require_value(made[name], value)
     if interactive:
         live = explorer(see, made, start, presets, waits_for)
         display(live)  # at once, with what is waited for

@@ -104,8 +104,9 @@ def test_without_a_front_end_figures_are_shown_and_saved(
     stems = "held", "memory", "timelines"
     drawn = {f"{stem}.{kind}" for stem in stems for kind in ("csv", "svg")}
     assert {path.name for path in tmp_path.iterdir()} == drawn | {"table.csv"}
-    with pytest.raises(ValueError, match="did you mean 'stages'"):
-        explore(see, False, tmp_path, stage=2)
+    for start in {"stages": "a"}, {"stages": 2.5}, {"stages": 9}, {"stage": 2}, {"method": "naive"}:
+        with pytest.raises(ValueError, match=r"stages cannot be|one of flush|mean 'stages'"):
+            explore(see, False, tmp_path, **start)
 
 
 def test_a_saved_notebook_has_the_first_picture_beside_the_live_explorer(
