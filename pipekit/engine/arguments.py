@@ -193,7 +193,6 @@ def require_runnable(schedule: Schedule, runner: str = "Pipeline", trains: bool 
                 raise ScheduleError(
                     f"worker {worker} has {task} ({op.name}), which {runner} cannot run: draw, "
                     f"check and simulate the schedule, or leave its {op.letter} out",
-                    [(task, worker)],
                 )
     is_split = Op.BACKWARD_INPUT in schedule.ops
     if schedule.chunks > 1 and (is_split or not trains):

@@ -16,6 +16,7 @@ from pipekit.engine.module.minibatch import Minibatch
 from pipekit.models import unet
 from tests.engine.examples import SlowBackward, in_backward
 from tests.engine.gloo import over_gloo
+from tests.layers.test_skips import Stash
 from tests.people.test_torchgpipe import Calls
 
 
@@ -225,6 +226,11 @@ def test_skips_with_and_without_portals(without: tuple[str, ...]) -> None:
     model = PipelinedModule(copy.deepcopy(layers), balance, chunks=2, without=without)
     assert list(model.state_dict()) == list(layers.state_dict())
     assert_same(model.eval(), layers.eval(), torch.randn(2, 3, 64, 64))
+
+
+def test_an_unmatched_skip_is_refused() -> None:
+    with pytest.raises(ValueError, match="stashes 'skip', which no layer pops"):
+        PipelinedModule(nn.Sequential(Stash(), nn.Linear(1, 1)), [1, 1], chunks=1)
 
 
 # --- order ---------------------------------------------------------------------------------------
