@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from pipekit.profiling import graph_txt
 from pipekit.profiling.layer_profile import (
     LayerProfile,
     SkipProfile,
@@ -114,6 +115,11 @@ class Profile:
 
         how: Any = {"efficiency": efficiency, "memory_efficiency": memory_efficiency}
         return cls(**analytic(model, sample, device, dtype=dtype, **how))
+
+    @classmethod
+    def from_pipedream_graph(cls, path: str | os.PathLike[str], rows: int = 1) -> "Profile":
+        """Read PipeDream's ``graph.txt``: see :func:`pipekit.profiling.graph_txt.read`."""
+        return cls(**graph_txt.read(path, rows))
 
     def __repr__(self) -> str:
         origin = self.provenance.get("label", "of unknown origin")
