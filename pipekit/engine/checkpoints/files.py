@@ -23,8 +23,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from pipekit.devices import CPU
-from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.config import CheckpointConfig
 from pipekit.host.user_frames import warn
 from pipekit.writing import sync
@@ -82,17 +80,6 @@ def write(config: CheckpointConfig, batches: int, content: Content, finite: bool
         raise
     sync(home)
     _prune(folder, attempt, config.keep)
-
-
-def try_folder(folder: Path) -> None:
-    """Write a file into a folder and delete it; an OSError names where this fails."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (
-        deferred_interrupts(),  # one while it is being made would leave it open
-        _named(folder),
-        tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file,
-    ):
-        _Hashing(file).save({"tried": torch.zeros(1, device=CPU)})
 
 
 def clear(folder: Path) -> None:
