@@ -12,10 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import typer
+
 LOCK = Path("requirements.lock")
 
 
 def main() -> None:
+    """Resolve an installation on this machine, and write requirements.lock."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
     asked = [*command, "--disable-pip-version-check", "--report", "-", ".[dev]"]
     resolved = subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -32,4 +35,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import typer
 from scipy.stats import mannwhitneyu
 
 from experiments.published.fit import Known, half_width, half_widths, left_out, outcome
@@ -141,6 +142,7 @@ def draw(rows: pd.DataFrame) -> None:
 
 
 def main() -> None:
+    """Fit, and write the tables and figures of results/reference/published."""
     commit = provenance("simulated")["commit"]  # before files change
     found = outcome()
     found.fits.write()
@@ -162,4 +164,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
