@@ -81,6 +81,7 @@ def read_trace(path: str | os.PathLike[str], steps: slice | None = None) -> Trac
         )
     known = [f"{name} ({each.SIGN})" for name, each in FORMATS.items()]
     known.append("pipekit's own JSON (trace.perfetto.json of pipekit train --output)")
+    known.append("of Megatron-LM's logs explain() sums up timers (--timing-log-level 2)")
     raise ValueError(f"{path} is not a trace of a known format: {'; '.join(known)}")
 
 

@@ -314,7 +314,7 @@ TIMERS = """\
     ("name", "text", "sentence"),
     [
         ("a.json", "", "a.json is empty"),
-        ("a.md", "# hello", "known format: Byte"),
+        ("a.md", "# hello", "known format: Byte.*Megatron-LM.s logs"),
         ("a.json", "{}", "known format: Byte"),
         ("log.txt", TIMERS, "has Megatron's timers, which sum up all passes"),
         ("a.json", '{"schemaVersion": 1, "traceEvents": []}', "has no actions of a pipeline"),
