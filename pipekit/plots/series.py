@@ -12,6 +12,7 @@ from pipekit.plots import style
 PLOT_PX, SQUARE_PX, BOTTOM_PX = 300, 400, 52  # of a panel, a square one, and what is below
 CHARACTER_PX = 8
 BAND_OPACITY = 0.14  # several lie on one another, and all lines are seen through them
+LEAST_TICKS = 3
 PAD = 0.05  # free room beside what is outermost, as a share of the axis
 ROW_PX = 34  # of a row of intervals
 SHARE = 0.6  # of a row of intervals, which its series divide among them
@@ -146,7 +147,7 @@ def points(
     for axis, column in ((figure.layout.xaxis, x), (figure.layout.yaxis, y)):
         if diagonal or pd.api.types.is_numeric_dtype(frame[column]):
             ends = both if diagonal else _range(frame[[column]], log)
-            axis.update(type="log" if log else None, range=ends)
+            axis.update(_log_axis(ends) if log else {}, range=ends)
     return figure
 
 
@@ -215,3 +216,17 @@ def _range(columns: pd.DataFrame, log: bool) -> tuple[float, float]:
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     pad = PAD * ((high - low) or abs(high) or 1)
     return low - pad, high + pad
+
+
+def _log_axis(ends: tuple[float, float]) -> dict[str, Any]:
+    """Return an axis whose ticks name whole numbers; plotly's say "2" and "5" for 20 and 50."""
+    from matplotlib.ticker import MaxNLocator  # here, since most figures need none of it
+
+    decades = 10.0 ** np.arange(np.floor(ends[0]), np.ceil(ends[1]))
+    low, high = np.power(10.0, ends)
+    even = np.asarray(MaxNLocator(5).tick_values(low, high))
+    for ticks in (decades, np.outer(decades, (1, 2, 5)).ravel(), even):
+        ticks = ticks[(low <= ticks) & (ticks <= high)]
+        if len(ticks) >= LEAST_TICKS:
+            break
+    return {"type": "log", "tickvals": ticks.tolist(), "ticktext": [f"{tick:g}" for tick in ticks]}

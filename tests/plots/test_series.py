@@ -88,6 +88,20 @@ def test_the_static_picture_has_the_same_points_ranges_and_names() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["b", "a", "y = x"]
 
 
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.01, 100.0], ["0.01", "0.1", "1", "10", "100"]),
+        ([20.0, 300.0], ["20", "50", "100", "200"]),
+        ([3.0, 4.0], ["3", "3.25", "3.5", "3.75", "4"]),
+    ],
+)
+def test_a_logarithmic_axis_has_ticks_however_short(values: list[float], ticks: list[str]) -> None:
+    frame = pd.DataFrame({"method": "a", "x": values, "y": values})
+    figure = points(frame, "x", "y", "method", log=True, **WORDS)
+    assert [*figure.layout.xaxis.ticktext] == ticks
+
+
 def test_each_series_is_its_mean_in_a_band_from_least_to_greatest() -> None:
     figure = bands(RUNS, "step", "loss", "method", title="t", label="measured")
     named = {trace.name: list(trace.y) for trace in figure.data if trace.showlegend is not False}
