@@ -73,17 +73,6 @@ def step(costs: Profile, cluster: Cluster) -> dict[str, float]:
     }
 
 
-def exposed_seconds(costs: Profile, workers: int, bandwidth: float) -> float:
-    """Return the part of the wait-free exchange that is left when the backward is over."""
-    computed = sent = 0.0
-    for layer in reversed(costs.layers):
-        computed += layer.backward_s
-        if layer.parameter_bytes:
-            size = all_reduce_bytes(layer.parameter_bytes, workers)
-            sent = max(sent, computed) + size / bandwidth
-    return max(0.0, sent - computed)
-
-
 def figure1(grid: pd.DataFrame, title: str, printed: float) -> go.Figure:
     """Draw Figure 1 as the paper does: a panel a GPU, a line a model."""
     space = {"shared_yaxes": True, "horizontal_spacing": 0.04}
@@ -158,11 +147,7 @@ def train(rows: int, steps: int, repeats: int) -> list[tuple[str, int, list[floa
     own = torch.rand(rows, 1, 28, 28), torch.randint(10, (rows,))
     sgd, loss = partial(torch.optim.SGD, lr=LR), nn.CrossEntropyLoss()
     pipeline = Pipeline(
-        network(),
-        pipedream([WORKERS]),
-        optimizer=sgd,
-        loss=loss,
-        transport="distributed",
+        network(), pipedream([WORKERS]), optimizer=sgd, loss=loss, transport="distributed"
     )
     models = {COMPUTE: network(), WAIT_FREE: DistributedDataParallel(network())}
     ways = {way: plain_step(model, own, loss, 1, sgd) for way, model in models.items()}
