@@ -51,7 +51,7 @@ def test_a_distance_is_counted_in_pooled_deviations() -> None:
     assert math.isinf(distance_in_std(pd.Series([1.0, 1.0]), pd.Series([2.0, 2.0])))
 
 
-@pytest.mark.parametrize("apart", [0.5, 2.0, 6.0])
+@pytest.mark.parametrize("apart", [0.5, 6.0])
 def test_a_distance_of_few_seeds_is_wrong_by_no_more_in_95_of_100(apart: float) -> None:
     draw, seeds, within = np.random.default_rng(0), 20, 0
     for _ in range(500):
