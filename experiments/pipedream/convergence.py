@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from experiments.pipedream import IMAGES, LR, ROWS, VGG16_SGD, Change
+from experiments.pipedream import IMAGES, LR, ROWS, Change
 from experiments.pipedream.table1.plans import Setting, data_parallel
 from experiments.pipedream.table1.rows import BSP as ONE_STAGE
 from experiments.pipedream.table1.rows import PIPEDREAM, Row
@@ -72,7 +72,7 @@ class Digits:
 
 def training(digits: Digits) -> Training:
     schedule, model = METHODS[digits.method], _network(digits)
-    optimizer = partial(VGG16_SGD, lr=digits.lr)
+    optimizer = partial(torch.optim.SGD, lr=digits.lr, momentum=0.9)
     recipe = Recipe(model, mnist(), optimizer, ROWS["vgg16"], digits.epochs, digits.seed)
     # Every stage begins with a linear layer, but for the first, which has all before it, too.
     linear = [number for number, layer in enumerate(model) if isinstance(layer, nn.Linear)]

@@ -77,16 +77,13 @@ def _network(build: Build) -> nn.Sequential:
     # As in PipeDream (3.5): else one process may ask the kernel for every larger output anew.
     keep_freed_memory()
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     return build()
 
 
 def _own_minibatch(build: Build, sample: Tensor, core: int) -> dict[str, float]:
     os.sched_setaffinity(0, {core})
     return minibatch(_network(build), sample)
-
-
-Stages = Sequence[tuple[int, int, int]]
-"""(first layer, layer after the last, workers) of each stage."""
 
 
 class Problem(NamedTuple):
@@ -147,8 +144,8 @@ def random_problem(generator: random.Random, layers: int = 8, machines: int = 6)
     return Problem(Profile(made), generator.randint(1, machines), bandwidth)
 
 
-def every_plan(layers: int, machines: int) -> Iterator[Stages]:
-    """Yield every way to cut so many layers into stages that use exactly so many machines."""
+def every_plan(layers: int, machines: int) -> Iterator[list[tuple[int, int, int]]]:
+    """Yield every plan on exactly so many machines: of each stage first layer, stop, machines."""
     for count in range(1, min(layers, machines) + 1):
         for sizes, shares in product(splits(layers, count), splits(machines, count)):
             stops = accumulate(sizes)

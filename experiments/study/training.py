@@ -1,4 +1,4 @@
-"""Whole trainings, a pipeline's and the ordinary loop's, and how far their weights are apart."""
+"""Whole trainings, a pipeline's and the plain loop's, their weights, and how far these differ."""
 
 import copy
 import time
