@@ -91,6 +91,14 @@ def test_the_planner_is_the_papers_equations() -> None:
     assert decided_by_transfers >= 5
 
 
+def test_random_problems_are_within_their_limits() -> None:
+    draw = random.Random(0)
+    made = [random_problem(draw, 3, 2) for _ in range(30)]
+    assert {len(problem.profile) for problem in made} == {1, 2, 3}
+    assert {problem.machines for problem in made} == {1, 2}
+    assert min(problem.bandwidth for problem in made) >= 4
+
+
 def test_the_candidates_counted_are_those_of_the_loops() -> None:
     # For each M' <= M and each share of the first stage below M', a matrix of N-1 x N-1: a first
     # stage has a layer, and so has what is behind it.
